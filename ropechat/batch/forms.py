@@ -19,6 +19,8 @@ from ropechat.batch.source import format_of
 from ropechat.errors import RequestError
 
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
+SHARD = "shard"
+"""The form of a shard's file: the journal's records, of which `ropechat merge` makes every other form."""
 STREAMED = ("jsonl", "openai", "csv", "tsv")
 """Forms that can be written to stdout line by line."""
 _RESULT_COLUMNS = ("text", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "error")
@@ -56,7 +58,7 @@ def text_form(form: str, columns: Sequence[str], *, sampled: bool, model: Mappin
         return _Array()
     if form in ("csv", "tsv"):
         return _Table(columns, sampled, "," if form == "csv" else "\t")
-    return _Lines()
+    return _Whole() if form == SHARD else _Lines()
 
 
 def result_of(record: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
@@ -70,6 +72,13 @@ class _Lines:
 
     def lines(self, records: Records) -> str:
         return "".join(line_of(result_of(record, alone=len(records) == 1)) for record in records)
+
+
+class _Whole:
+    head = tail = ""
+
+    def lines(self, records: Records) -> str:
+        return "".join(map(line_of, records))
 
 
 class _Array:

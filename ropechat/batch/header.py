@@ -42,6 +42,7 @@ def settings_header(
         "id_field": rows.id_field,
         "score": rows.score,
         "keep": rows.keep if isinstance(rows.keep, str) else list(rows.keep),
+        **({} if rows.shard is None else {"shard": [rows.shard.number, rows.shard.count]}),
     }
 
 

@@ -14,6 +14,7 @@ from ropechat.batch.records import tokens_of
 from ropechat.errors import BatchInputError, FileAccessError
 
 _MISSING = -1
+RUN_SCHEMA = "ropechat.run/1"
 
 
 class Sink(Protocol):
@@ -157,6 +158,7 @@ class Journaled:
         self.journal = journal
         self._offsets = array("q")
         self._samples = array("B")
+        self._indexes = array("I")
         self._places: dict[int, int] = {}
         """Row in progress -> the place of its first sample."""
         self._left: dict[int, int] = {}
@@ -165,6 +167,7 @@ class Journaled:
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         place, missing = len(self._offsets), []
         self._samples.append(samples)
+        self._indexes.append(row.index)
         for sample in range(samples):
             offset = self.journal.find(row.id, sample, row.req)
             self._offsets.append(_MISSING if offset is None else offset)
@@ -190,7 +193,7 @@ class Journaled:
     def rows(self) -> Iterator[Records]:
         """Yield the records of each row, in the order of the input."""
         records = self.journal.records(iter(self._offsets))
-        for index, samples in enumerate(self._samples):
+        for index, samples in zip(self._indexes, self._samples, strict=True):
             yield [{**next(records), "index": index} for _ in range(samples)]
 
 
@@ -284,6 +287,16 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def run_record(
+    header: Mapping[str, Any], source: object, totals: Totals, facts: Mapping[str, Any], **speed: float | None
+) -> dict[str, Any]:
+    """What OUT.run.json says: the header of the journal, and the facts of the run.
+
+    facts: of the accuracy. speed: resumed records, seconds, tokens per second.
+    """
+    return {**header, "schema": RUN_SCHEMA, "input": str(source), **vars(totals), **facts, **speed}
 
 
 def write_run_record(target: Target, record: Mapping[str, Any]) -> None:

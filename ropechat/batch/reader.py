@@ -26,6 +26,7 @@ from ropechat.batch.line import (
 )
 from ropechat.batch.row_template import RowTemplate, canonical
 from ropechat.batch.score_line import scored_request
+from ropechat.batch.shard import Shard
 from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source
 from ropechat.errors import BatchInputError, RequestError, RopechatError
 
@@ -59,7 +60,7 @@ class RowOptions:
     prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
-    a completion or choices, see `score_line`.
+    a completion or choices, see `score_line`. shard: read only its rows.
     """
 
     prompt_field: str | None = None
@@ -68,6 +69,7 @@ class RowOptions:
     id_field: str | None = None
     limit: int | None = None
     score: bool = False
+    shard: Shard | None = None
 
 
 @dataclass
@@ -107,6 +109,8 @@ class BatchReader:
         Raises BatchInputError, FileAccessError.
         """
         total = self.source.check()
+        if total and self.options.shard is not None:
+            return sum(1 for _ in self.ids())
         limit = self.options.limit
         return total if total is None or limit is None else min(total, limit)
 
@@ -121,13 +125,31 @@ class BatchReader:
 
     def __iter__(self) -> Iterator[BatchRow]:
         seen = _Seen()
+        for index, raw in self._raw_rows():
+            yield self._row(index, raw, seen)
+
+    def ids(self) -> Iterator[tuple[int, LineId]]:
+        """Yield (index, id) of each row, without looking at the rest of it."""
+        for index, raw in self._raw_rows():
+            yield index, self._id_of(raw)
+
+    def _raw_rows(self) -> Iterator[tuple[int, RawRow]]:
+        shard = self.options.shard
         for index, raw in enumerate(self.source.rows()):
             if index == self.options.limit:
                 return
-            yield self._row(index, raw, seen)
+            if shard is None or shard.has(self._id_of(raw)):
+                yield index, raw
+
+    def _id_of(self, raw: RawRow) -> LineId:
+        """The id of a row's record: that of its place if it has none, or no valid one."""
+        try:
+            return _place_id(raw) if raw.fault is not None else self._id(raw.fields, raw.number)
+        except LineError:
+            return _place_id(raw)
 
     def _row(self, index: int, raw: RawRow, seen: _Seen) -> BatchRow:
-        id: LineId = f"line-{raw.number}"
+        id: LineId = _place_id(raw)
         kept: Mapping[str, Any] | None = None
         try:
             if raw.fault is not None:
@@ -188,6 +210,10 @@ class BatchReader:
         except ValueError:
             reject("--keep: fields must have finite numbers and valid Unicode")
         return kept
+
+
+def _place_id(raw: RawRow) -> LineId:
+    return f"line-{raw.number}"
 
 
 def _told(request: LineRequest) -> list[Any]:

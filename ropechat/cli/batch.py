@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +18,12 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.option_groups import GroupedCommand
 
+if TYPE_CHECKING:
+    from ropechat.batch.shard import Shard
+
 # As in ropechat.batch.source, forms and line, which are imported late.
-_FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
-_FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
+FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
+FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
 _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
 _GROUPS = {
@@ -32,6 +35,7 @@ _GROUPS = {
         "prompt_field",
         "id_field",
         "limit",
+        "shard",
         "dry_run",
         "score",
     ),
@@ -51,6 +55,20 @@ _EXAMPLES = (
 )
 
 
+class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
+    """A Shard."""
+
+    name = "i/n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from ropechat.batch.shard import Shard
+
+        try:
+            return value if isinstance(value, Shard) else Shard.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command(cls=GroupedCommand, groups=_GROUPS, examples=_EXAMPLES)
 @click.argument("source", metavar="IN", type=FileName())
 @click.option(
@@ -62,12 +80,12 @@ _EXAMPLES = (
     help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
 )
 @click.option(
-    "--in", "form_in", type=click.Choice(_FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
+    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
 )
 @click.option(
     "--out",
     "form_out",
-    type=click.Choice(_FORMS),
+    type=click.Choice(FORMS),
     help="Form of the results [default: by the suffix of OUT; else jsonl].",
 )
 @click.option(
@@ -89,6 +107,12 @@ _EXAMPLES = (
 )
 @click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id].")
 @click.option("--limit", type=Count(), help="Read only the first n rows.")
+@click.option(
+    "--shard",
+    metavar="i/n",
+    type=ShardName(),
+    help="Compute only part i of n, chosen by the ids, into OUT.iofn.jsonl for `ropechat merge`.",
+)
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -151,6 +175,7 @@ def batch(
     logprobs: int | None,
     dry_run: bool,
     limit: int | None,
+    shard: "Shard | None",
     score: bool,
     progress: str,
     quiet: bool,
@@ -181,6 +206,7 @@ def batch(
         given.pop("id_field"),
         limit,
         score,
+        shard,
     )
     if score:
         _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system)
@@ -206,6 +232,8 @@ def batch(
         )
     if dry_run:
         return run.check()
+    if shard is not None:
+        _check_shard(out, form_out, is_drawn=not score, seed=run.sampling.seed)
     if isinstance(out, Path):
         return run.to_file(out, form_out, given, **files)
     return run.to_stdout(form_out or "jsonl", given)
@@ -232,6 +260,16 @@ def _check_score(
     for name, is_given in (("n", samples != 1), ("logprobs", logprobs is not None), ("system", system)):
         if is_given:
             raise click.UsageError(f"--{name}: not possible with --score")
+
+
+def _check_shard(out: Path | str, form: str | None, *, is_drawn: bool, seed: int | None) -> None:
+    """Raise UsageError for options with which shards could not be merged."""
+    if not isinstance(out, Path):
+        raise click.UsageError("--shard: requires a file (-o)")
+    if form is not None:
+        raise click.UsageError("--shard: not possible with --out; `ropechat merge` makes the form")
+    if is_drawn and seed is None:
+        raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
 
 
 def _template(given: dict[str, Any]) -> Any:

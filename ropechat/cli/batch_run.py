@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.batch.forms import STREAMED, Form, form_of, require_parquet, text_form
+from ropechat.batch.forms import SHARD, STREAMED, Form, form_of, require_parquet, text_form
 from ropechat.batch.header import engine_header, model_header, settings_header
 from ropechat.batch.journal import Journal, differences, has_header, read_header
-from ropechat.batch.output import Journaled, Printed, Sink, Target, Totals, write_output, write_run_record
+from ropechat.batch.output import (
+    Journaled,
+    Printed,
+    Sink,
+    Target,
+    Totals,
+    run_record,
+    write_output,
+    write_run_record,
+)
 from ropechat.batch.reader import ALL, AllAlikeError, BatchReader, BatchRow, RowOptions
 from ropechat.batch.records import samples_of
 from ropechat.batch.runner import BatchReport, PromptOptions, make_job, run_batch
@@ -32,7 +41,18 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 _TABLES = ("csv", "tsv", "parquet")
-_RUN_SCHEMA = "ropechat.run/1"
+
+
+def table_columns(reader: BatchReader, form: str) -> list[str]:
+    """The kept fields as columns of a table; [] for other forms. Use it after `check`."""
+    keep = reader.options.keep
+    if form not in _TABLES or keep != ALL:
+        return list(keep) if keep != ALL else []
+    if reader.source.form not in _TABLES:
+        raise click.UsageError(
+            f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b"
+        )
+    return [name for name in reader.source.columns if name not in ("id", "custom_id")]
 
 
 @dataclass
@@ -133,16 +153,6 @@ class BatchRun:
             on_note=self.status.tell,
         )
 
-    def _columns(self, reader: BatchReader, form: str) -> list[str]:
-        """The kept fields as columns of a table."""
-        if form not in _TABLES or self.rows.keep != ALL:
-            return list(self.rows.keep) if self.rows.keep != ALL else []
-        if reader.source.form not in _TABLES:
-            raise click.UsageError(
-                f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b"
-            )
-        return [name for name in reader.source.columns if name not in ("id", "custom_id")]
-
     def _form(self, form: str, columns: list[str], model: str) -> Form:
         facts = {"name": model, "fingerprint": f"ropechat-{_version()}"}
         return text_form(form, columns, sampled=self.settings.samples > 1, model=facts)
@@ -153,7 +163,7 @@ class BatchRun:
             raise click.UsageError(f"--out {form}: not possible on stdout; give a file (-o)")
         reader = self._reader()
         total = reader.check()
-        columns = self._columns(reader, form)
+        columns = table_columns(reader, form)
         reader.check_first_rows()
         engine = None if total == 0 else self._load(given)
         out = StdoutWriter()
@@ -205,12 +215,15 @@ class BatchRun:
         retry_failed: bool,
     ) -> int:
         """Answer the rows into a journal, and make the output of it when all are done."""
+        shard = self.rows.shard
+        if shard is not None:
+            out, form = shard.file_of(out), SHARD
         form = form or form_of(out)
         if form == "parquet":
             require_parquet()
         reader = self._reader()
         total = reader.check()
-        columns = self._columns(reader, form)
+        columns = table_columns(reader, form)
         target = Target(out, errors=form == "openai")
         target.refuse(reader.source.is_file, overwrite=overwrite, resume=resume)
         reader.check_first_rows()
@@ -218,6 +231,8 @@ class BatchRun:
         before = read_header(target.journal) if resume and has_header(target.journal) else None
         if before is not None and self.sampling.seed is None:
             run_seed = int(before["run_seed"])
+        elif shard is not None and self.sampling.seed is None:  # with --score, which draws nothing
+            run_seed = 0
         else:
             run_seed = choose_seed(self.sampling)
         header = settings_header(run_seed, self.sampling, self.settings, self.rows)
@@ -309,16 +324,15 @@ class _FileRun:
         return totals
 
     def _write_run_record(self, report: BatchReport, totals: Totals, accuracy: Accuracy) -> None:
-        record = {
-            **self.header,
-            "schema": _RUN_SCHEMA,
-            "input": str(self.batch.source),
-            **vars(totals),
-            **accuracy.facts(),
-            "resumed": report.found,
-            "elapsed_s": round(report.elapsed, 3),
-            "tok_s": round(report.tokens_per_second, 1),
-        }
+        record = run_record(
+            self.header,
+            self.batch.source,
+            totals,
+            accuracy.facts(),
+            resumed=report.found,
+            elapsed_s=round(report.elapsed, 3),
+            tok_s=round(report.tokens_per_second, 1),
+        )
         write_run_record(self.target, record)
 
     def _stopped(self) -> None:

@@ -11,6 +11,7 @@ _COMMANDS = {
     "compare": "Compare two models, types or prompts on one text.",
     "rope": "Show what a model does with positions.",
     "batch": "Complete many prompts of a file or pipe.",
+    "merge": "Merge the shards of a batch.",
     "chats": "List, search, export and delete stored conversations.",
     "template": "Show the prompt that a chat template renders from messages.",
     "models": "List, download, show, check and remove models.",

@@ -7,7 +7,7 @@ use common::{Folder, Noise, engine, engine_with_kv, greedy, write_model_of};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::config::{
-    Config, EmbeddingPosition, LayerRope, Mask, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
+    Config, EmbeddingPosition, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
 };
 use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::{Engine, Event, Goal};
@@ -87,6 +87,88 @@ const FAMILIES: &[(&str, &str)] = &[
         r#""num_key_value_heads": 6, "scale_attn_by_inverse_layer_idx": true, "reorder_and_upcast_attn": true"#,
     ),
     ("gpt_neo", r#""attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 8"#),
+    ("arcee", ""),
+    ("helium", r#""head_dim": 12"#),
+    ("bitnet", ""),
+    ("nanochat", ""),
+    ("persimmon", ""),
+    ("codegen", r#""rotary_dim": 4, "num_key_value_heads": 6"#),
+    ("gpt_neox_japanese", r#""num_key_value_heads": 6, "rotary_pct": 0.4"#),
+    ("apertus", r#""rope_scaling": {"type": "linear", "factor": 2}"#),
+    ("olmo3", r#""sliding_window": 9"#),
+    ("hunyuan_v1_dense", r#""head_dim": 10, "rope_scaling": {"type": "dynamic", "alpha": 9}"#),
+    ("phimoe", r#""num_local_experts": 5, "router_jitter_noise": 0.3"#),
+    ("olmoe", r#""num_experts": 5, "num_experts_per_tok": 3, "clip_qkv": 1.5"#),
+    (
+        "ernie4_5_moe",
+        r#""moe_num_experts": 5, "moe_intermediate_size": 18, "moe_k": 2, "moe_num_shared_experts": 1"#,
+    ),
+    ("granitemoeshared", r#""num_local_experts": 5, "shared_intermediate_size": 22, "attention_multiplier": 0.3"#),
+    ("granite_swa", r#""sliding_window": 7, "layer_rope_theta": [10000, 0, 500]"#),
+    (
+        "llama4_text",
+        r#""head_dim": 10, "attention_chunk_size": 11, "no_rope_layer_interval": 3, "floor_scale": 7, "attn_scale": 0.3,
+        "intermediate_size_mlp": 30, "num_local_experts": 3, "interleave_moe_layer_step": 2"#,
+    ),
+    (
+        "gemma4_text",
+        r#""head_dim": 10, "global_head_dim": 14, "num_key_value_heads": 1, "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "num_hidden_layers": 4, "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 7,
+        "vocab_size_per_layer_input": 90, "final_logit_softcapping": 9,
+        "rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "proportional"}}"#,
+    ),
+    (
+        "gemma4_text",
+        r#""head_dim": 10, "global_head_dim": 14, "num_global_key_value_heads": 1, "attention_k_eq_v": true,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"], "sliding_window": 9,
+        "hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 5, "top_k_experts": 2,
+        "moe_intermediate_size": 12, "rope_parameters": {"sliding_attention": {}, "full_attention": {}}"#,
+    ),
+    (
+        "laguna",
+        r#""head_dim": 10, "num_attention_heads_per_layer": [6, 2, 4], "sliding_window": 9, "num_experts": 5,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"], "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "shared_expert_intermediate_size": 14, "moe_router_logit_softcapping": 2"#,
+    ),
+    (
+        "mimo_v2_flash",
+        r#""head_dim": 18, "v_head_dim": 10, "num_key_value_heads": 3, "sliding_window": 9, "n_routed_experts": 5,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 12"#,
+    ),
+    (
+        "afmoe",
+        r#""head_dim": 10, "sliding_window": 9, "global_attn_every_n_layers": 2, "num_experts": 5,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 12, "num_shared_experts": 1, "mup_enabled": true"#,
+    ),
+    (
+        "beam",
+        r#""head_dim": 10, "sliding_window": 9, "num_experts": 6, "num_experts_per_tok": 2, "n_group": 3,
+        "topk_group": 2, "moe_intermediate_size": 12, "mlp_layer_types": ["dense", "sparse", "sparse"]"#,
+    ),
+    (
+        "kolibri1",
+        r#""head_dim": 10, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "shared_expert_intermediate_size": 14"#,
+    ),
+    (
+        "cohere2_moe",
+        r#""head_dim": 10, "sliding_window": 9, "sliding_window_pattern": 2, "num_experts": 5, "num_shared_experts": 1,
+        "prefix_dense_intermediate_size": 30, "first_k_dense_replace": 1"#,
+    ),
+    (
+        "mistral4",
+        r#""q_lora_rank": 13, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_key_value_heads": 6, "n_routed_experts": 6, "moe_intermediate_size": 10, "num_experts_per_tok": 2,
+        "n_group": 3, "topk_group": 2, "first_k_dense_replace": 1, "rope_parameters": {"type": "yarn", "factor": 4,
+        "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}"#,
+    ),
+    (
+        "dbrx",
+        r#""d_model": 36, "n_heads": 6, "n_layers": 3, "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5},
+        "ffn_config": {"ffn_hidden_size": 14, "moe_num_experts": 5, "moe_top_k": 2,
+        "moe_normalize_expert_weights": 2}"#,
+    ),
     ("lfm2", r#""layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "conv_bias": true"#),
     (
         "qwen3_next",
@@ -324,12 +406,18 @@ fn rotated(head: &[f32], rope: Option<(RopeLayout, &RopeFrequencies)>, position:
     out
 }
 
-fn query_factor(config: &Config, position: usize) -> f64 {
+fn query_factor(config: &Config, rope: LayerRope, position: usize) -> f64 {
+    let next = (position + 1) as f64;
     match config.query_scaling {
         QueryScaling::None => 1.0,
         QueryScaling::Llama4 { beta, original_max_position_embeddings: trained } => {
             1.0 + beta * ((position / trained) as f64).ln_1p()
         }
+        _ if rope != LayerRope::None => 1.0,
+        QueryScaling::WhereUnrotated { attn_scale, floor_scale } => {
+            1.0 + attn_scale * (1.0 + (next / floor_scale).floor()).ln()
+        }
+        QueryScaling::PowerWhereUnrotated { exponent, length } => (exponent * (1.0 + next / length).ln()).exp(),
     }
 }
 
@@ -341,7 +429,7 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
         let config = family::config(&Checkpoint::open(folder.path()).unwrap()).unwrap();
         let mut engine = engine_with_kv(folder.path(), PackedType::F32, None, Isa::Scalar, 2).unwrap();
         let (ids, cancel) = (Noise(9).ids(TOKENS, VOCAB), CancelToken::default());
-        let heads = config.num_attention_heads;
+        let heads = config.most_attention_heads();
         let has_attention = |&layer: &usize| config.layers[layer].mixer.has_attention();
         let attending: Vec<usize> = (0..config.layers.len()).filter(has_attention).collect();
         let layers = attending.len();
@@ -371,27 +459,32 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
             let frequencies = config.frequencies(config.rope_variant(start + TOKENS));
             for (index, &layer) in attending.iter().enumerate() {
                 let spec = &config.layers[layer];
+                // q and k are seen before the norm that follows rotation; a layer that reads others' keys shows none.
+                if config.qk_norm_place == QkNormPlace::AfterRotation || spec.shares_kv_of.is_some() {
+                    continue;
+                }
                 let rope = match spec.rope {
                     LayerRope::None => None,
                     LayerRope::Rotary(rope) => Some((config.ropes[rope].layout, &frequencies[rope])),
                 };
                 let scale = f64::from(config.attention_multiplier) * f64::from(spec.attention_scale);
-                for head in 0..heads {
+                for head in 0..config.heads(spec).num_attention_heads {
                     let list = index * heads + head;
                     let of_token = |all: &[f32], t: usize| {
-                        let dim = config.head_dim;
+                        let dim = config.widest_head_dim();
                         rotated(&all[(list * TOKENS + t) * dim..][..dim], rope, start + t)
                     };
                     let keys: Vec<_> = (0..TOKENS).map(|t| of_token(&found.k_pre, t)).collect();
                     for t in 0..TOKENS {
                         let query = of_token(&found.q_pre, t);
-                        let factor = scale * query_factor(&config, start + t);
+                        let factor = scale * query_factor(&config, spec.rope, start + t);
                         let row = (list * TOKENS + t) * TOKENS;
                         let (scores, weights) =
                             (&found.scores[row..][..TOKENS], &found.weights[row..][..TOKENS]);
                         let window = match spec.mask {
                             Mask::Causal => TOKENS,
                             Mask::Sliding(window) => window,
+                            Mask::Chunked(chunk) => t % chunk + 1,
                         };
                         let mut total = 0.0;
                         let mut numerators = Vec::new();
@@ -417,7 +510,8 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                             numerators.push((s, capped.exp()));
                             total += f64::from(weights[s]);
                         }
-                        if config.sinks == Sinks::PerHead {
+                        let windowed = matches!(spec.mask, Mask::Sliding(_));
+                        if config.sinks == Sinks::PerHead || config.sinks == Sinks::PerHeadInWindows && windowed {
                             assert!(0.0 < total && total < 1.0, "{name}: {total}");
                         } else {
                             assert!((total - 1.0).abs() < 1e-5, "{name}: {total}");

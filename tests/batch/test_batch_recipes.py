@@ -14,7 +14,7 @@ RECIPES = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DO
 
 
 def test_the_recipes_are_found() -> None:
-    assert len(RECIPES) == 11
+    assert len(RECIPES) == 12
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from payloads import BRACKETS, ESCAPES, FORBIDDEN
 from program import OWN_TERMINAL, Program
 
-pytestmark = pytest.mark.timeout(500)  # some fifty views, each awaited
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]  # some fifty views, each awaited
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(hostile.__file__).parent)!r}); "
 CODE += "import hostile; from pathlib import Path; sys.exit(hostile.chat(sys.argv[1], Path(sys.argv[2])))"
 ESC, ENTER, UP, DOWN, LEFT, TAB = b"\x1b", b"\r", b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\t"

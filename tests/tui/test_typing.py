@@ -13,6 +13,7 @@ from textual import events
 from ropechat.store.store import Store
 from ropechat.tui.options import ChatOptions
 
+pytestmark = pytest.mark.slow  # an app and an answer for each case
 QUESTION = "continue please: here is why, xyz 123 /?"
 WIDE = (160, 45)
 

@@ -47,8 +47,9 @@ impl Rope {
 
     /// The frequencies of a variant of this rope, or of all ropes of a model.
     pub fn frequencies(&self, variant: RopeVariant) -> RopeFrequencies {
-        let inv_freq = self.inverse_frequencies(self.variant(variant.0));
-        RopeFrequencies { inv_freq, attention_factor: self.attention_factor() }
+        let variant = self.variant(variant.0);
+        let inv_freq = self.inverse_frequencies(variant);
+        RopeFrequencies { inv_freq, attention_factor: self.attention_factor(variant) }
     }
 
     fn inverse_frequencies(&self, variant: RopeVariant) -> Vec<f64> {
@@ -107,10 +108,11 @@ impl Rope {
     }
 
     /// What cos and sin are multiplied with: 1 except for yarn and longrope, which sharpen the attention scores with it.
-    fn attention_factor(&self) -> f64 {
+    fn attention_factor(&self, variant: RopeVariant) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::LongRope { attention_factor, .. } => {
-                attention_factor
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::LongRope { attention_factors: [short, long], .. } => {
+                if variant.0 == 0 { short } else { long }
             }
             _ => 1.0,
         }

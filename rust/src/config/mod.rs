@@ -11,15 +11,19 @@ mod tensor_names;
 
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use moe::{ExpertGroups, Moe, Scoring, SharedExpert};
-pub use recurrent::{GatedOutput, LinearAttention, LinearRule, Recurrent};
+pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
+pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
-    Attention, AttentionGate, Bias, EmbeddingPosition, GateWidth, LayerMlp, LayerRope, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Sinks,
+    Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, Heads, LayerMlp, LayerRope,
+    LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm,
+    QkNormPlace, QueryScaling, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
-pub use tensor_names::{GateUp, HeadRows, InProj, KvB, RecurrentNames, MlaNames, MoeNames, Names, Qkv, Stored, Tensor};
+pub use tensor_names::{
+    GateUp, HeadRows, InProj, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, RecurrentNames, Shared, Stored,
+    Tensor,
+};
 
 use crate::quant::PackedType;
 
@@ -52,6 +56,8 @@ pub struct Config {
     pub position: EmbeddingPosition,
     /// Factor of the embedding (gemma: sqrt(hidden_size); granite).
     pub embedding_multiplier: f32,
+    /// Norm of the embedding.
+    pub embedding_norm: EmbeddingNorm,
     /// Normalization of rows, of the residual stream and of q and k alike.
     pub norm: Norm,
     /// What the norms' weight tensors hold.
@@ -71,10 +77,22 @@ pub struct Config {
     pub attention_multiplier: f32,
     /// What a query's position does to its scores.
     pub query_scaling: QueryScaling,
-    /// Norm of q and k before rotation.
+    /// Norm of q and k.
     pub qk_norm: QkNorm,
+    /// Whether that is before rotation.
+    pub qk_norm_place: QkNormPlace,
+    /// Norm of the values.
+    pub value_norm: ValueNorm,
+    /// Factor of the values (`attention_value_scale`; mimo_v2_flash).
+    pub value_scale: f32,
     /// A gate of attention's output.
     pub attention_gate: AttentionGate,
+    /// Norms inside attention and MLP.
+    pub sub_norms: SubNorms,
+    /// A second embedding, of which each layer has a part.
+    pub per_layer_embedding: Option<PerLayerEmbedding>,
+    /// A learned factor of each layer's output.
+    pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).
     pub clip_qkv: Option<f32>,
     /// `attn_logit_softcapping`: scores become cap * tanh(score / cap) (gemma2).
@@ -93,6 +111,12 @@ pub struct Config {
     pub mlp_bias: Bias,
     /// The recurrent mixer of the layers that have one.
     pub recurrent: Option<Recurrent>,
+    /// Factors of that mixer's input and output.
+    pub recurrent_factors: BranchFactors,
+    /// Factor of attention's normed input (falcon_h1).
+    pub attention_input_factor: f32,
+    /// Factor of the MLP's normed input (falcon_h1).
+    pub mlp_input_factor: f32,
     /// The mixture of experts of the layers that have one.
     pub moe: Option<Moe>,
     /// Rotary position embeddings; each layer's spec names one of them.
@@ -142,18 +166,28 @@ impl Config {
         self.ropes.iter().map(|rope| rope.frequencies(variant)).collect()
     }
 
-    /// Query heads that share one key/value head.
-    pub fn group_size(&self) -> usize {
-        self.num_attention_heads / self.num_key_value_heads
+    /// Numbers and widths of a layer's heads.
+    pub fn heads(&self, layer: &LayerSpec) -> Heads {
+        layer.heads.unwrap_or(Heads {
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            v_head_dim: self.v_head_dim,
+        })
     }
 
-    /// Values of a row of queries and keys together.
-    pub fn qk_width(&self) -> usize {
-        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+    /// The same of all layers.
+    pub fn all_heads(&self) -> impl Iterator<Item = Heads> {
+        self.layers.iter().map(|layer| self.heads(layer))
     }
 
-    /// Values of a row of queries, keys and values together.
-    pub fn qkv_width(&self) -> usize {
-        self.qk_width() + self.num_key_value_heads * self.v_head_dim
+    /// Query heads of the layer that has most.
+    pub fn most_attention_heads(&self) -> usize {
+        self.all_heads().map(|heads| heads.num_attention_heads).max().unwrap_or_default()
+    }
+
+    /// Width of the widest query.
+    pub fn widest_head_dim(&self) -> usize {
+        self.all_heads().map(|heads| heads.head_dim).max().unwrap_or_default()
     }
 }

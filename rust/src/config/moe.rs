@@ -11,36 +11,109 @@ pub struct Moe {
     pub num_experts_per_tok: usize,
     /// `moe_intermediate_size`.
     pub intermediate_size: usize,
-    /// From the router's logits to the weights of the chosen.
+    /// From the router's logits to scores.
     pub scoring: Scoring,
+    /// `e_score_correction_bias`: added to the scores for the choice only (deepseek_v3).
+    pub correction_bias: Bias,
+    /// From the scores of the chosen to their weights.
+    pub normalization: Normalization,
     /// How the choice is limited to groups of experts.
     pub groups: ExpertGroups,
     /// `routed_scaling_factor`: factor of the weights.
     pub scaling: f32,
+    /// What the router and the experts read.
+    pub input: ExpertInput,
+    /// `moe_router_logit_softcapping`: logits become cap * tanh(logit / cap) (laguna).
+    pub logit_softcapping: Option<f32>,
+    /// `zero_expert_num`: more experts, whose output is their input (longcat_flash).
+    pub zero_experts: usize,
     /// Biases of the router and the experts.
     pub bias: Bias,
     /// An expert that every token passes.
     pub shared: SharedExpert,
+    /// Factor of the sum of all experts (cohere2_moe: 1/2, the average of routed and shared).
+    pub output_factor: f32,
 }
 
-/// From the router's logits to the weights of the chosen experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scoring {
-    /// Softmax over all experts, not normalized again (qwen2_moe, deepseek_v2).
-    Softmax,
-    /// Softmax over the chosen experts: their weights sum to one (mixtral, qwen3_moe, gpt_oss).
-    SoftmaxOfChosen,
-    /// Sigmoid; chosen by the sum with `e_score_correction_bias` (deepseek_v3).
-    Sigmoid,
-    /// As `Sigmoid`, with weights that are normalized to a sum of one.
-    SigmoidNormalized,
-}
-
-impl Scoring {
-    /// Whether `e_score_correction_bias` is added to the scores for the choice.
-    pub fn has_correction_bias(self) -> bool {
-        matches!(self, Scoring::Sigmoid | Scoring::SigmoidNormalized)
+impl Moe {
+    /// Softmax over the chosen experts, nothing else (mixtral).
+    pub fn plain(num_experts: usize, num_experts_per_tok: usize, intermediate_size: usize) -> Moe {
+        Moe {
+            num_experts,
+            num_experts_per_tok,
+            intermediate_size,
+            scoring: Scoring::Softmax,
+            correction_bias: Bias::None,
+            normalization: Normalization::SUM,
+            groups: ExpertGroups::None,
+            scaling: 1.0,
+            input: ExpertInput::Normed,
+            logit_softcapping: None,
+            zero_experts: 0,
+            bias: Bias::None,
+            shared: SharedExpert::None,
+            output_factor: 1.0,
+        }
     }
+
+    /// Rows of the router.
+    pub fn router_rows(&self) -> usize {
+        self.num_experts + self.zero_experts
+    }
+}
+
+/// From the router's logits to scores; the experts with the highest scores are chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scoring {
+    /// Softmax over all experts (mixtral, qwen2_moe, deepseek_v2).
+    Softmax,
+    /// Sigmoid (deepseek_v3, llama4).
+    Sigmoid,
+    /// The logit makes the choice, its sigmoid the weight (kolibri1).
+    SigmoidOfLogit,
+    /// `sparsemixer`: one expert after the other, each weighted by a softmax over the logits that lie within a band of
+    /// 2 `jitter` below the highest one that is left (phimoe; Liu et al. 2023, <https://arxiv.org/abs/2310.00811>).
+    Sparsemixer {
+        /// `router_jitter_noise`.
+        jitter: f32,
+    },
+}
+
+/// From the scores of the chosen experts to their weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Normalization {
+    /// As they are (qwen2_moe, deepseek_v2).
+    None,
+    /// Divided by their sum plus this much.
+    Sum {
+        /// Keeps the quotient finite.
+        plus: f32,
+    },
+    /// Divided by their sum, but at least by this (ernie4_5_moe).
+    SumAtLeast(f32),
+    /// Divided by their p-norm (dbrx).
+    PNorm(f32),
+}
+
+impl Normalization {
+    /// Their sum is one (mixtral, qwen3_moe, deepseek_v3).
+    pub const SUM: Normalization = Normalization::Sum { plus: 1e-20 };
+
+    /// `norm_topk_prob`.
+    pub fn sum_if(normalized: bool) -> Normalization {
+        if normalized { Normalization::SUM } else { Normalization::None }
+    }
+}
+
+/// What the router and the experts read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertInput {
+    /// The normed row; the weights are factors of the outputs.
+    Normed,
+    /// The normed row; the weights are factors of the experts' inputs (llama4).
+    Weighted,
+    /// The router has a norm of its own, `scale / sqrt(hidden_size)`, and each expert's weight a learned factor (gemma4).
+    OwnNorm,
 }
 
 /// How the choice of experts is limited to groups.

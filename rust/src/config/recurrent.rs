@@ -82,6 +82,20 @@ pub enum GatedOutput {
     },
 }
 
+/// Factors of what a mixer reads and of what it adds (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BranchFactors {
+    /// Of the normed row.
+    pub input: f32,
+    /// Of the result.
+    pub output: f32,
+}
+
+impl BranchFactors {
+    /// Neither.
+    pub const ONE: BranchFactors = BranchFactors { input: 1.0, output: 1.0 };
+}
+
 impl LinearAttention {
     /// Values of all queries, or of all keys.
     pub fn keys_width(&self) -> usize {

@@ -69,7 +69,7 @@ pub enum RopeScaling {
         /// Divisors beyond it.  // [rotary_dim / 2]
         long_factor: Vec<f64>,
         original_max_position_embeddings: usize,
-        /// Multiplies cos and sin.
-        attention_factor: f64,
+        /// Multiplies cos and sin within the trained length, and beyond it.
+        attention_factors: [f64; 2],
     },
 }

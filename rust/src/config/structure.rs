@@ -13,6 +13,81 @@ pub struct LayerSpec {
     pub mixer: Mixer,
     /// What kind of MLP.
     pub mlp: LayerMlp,
+    /// The layer's own numbers and widths of heads, where they are not the model's (gemma4, laguna, mimo_v2_flash).
+    pub heads: Option<Heads>,
+    /// The dense MLP's width, where it is not the model's (gemma4).
+    pub intermediate_size: Option<usize>,
+    /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
+    pub shares_kv_of: Option<usize>,
+    /// Where the values come from.
+    pub values: Values,
+    /// Factors of the stream and of the branch where attention and the MLP are added.
+    pub residual_factors: [ResidualFactors; 2],
+    /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
+    pub gate_cutoff: Option<f32>,
+}
+
+/// Where a layer's values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// A projection of their own.
+    Own,
+    /// The keys' projection, before norm and rotation (`attention_k_eq_v`; gemma4).
+    OfKeyProjection,
+}
+
+/// Numbers and widths of heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct Heads {
+    pub num_attention_heads: usize,
+    /// Divides `num_attention_heads`.
+    pub num_key_value_heads: usize,
+    /// Width of one head's query and key.
+    pub head_dim: usize,
+    /// Width of one head's value.
+    pub v_head_dim: usize,
+}
+
+impl Heads {
+    /// Query heads that share one key/value head.
+    pub fn group_size(self) -> usize {
+        self.num_attention_heads / self.num_key_value_heads
+    }
+
+    /// Values of a row of queries.
+    pub fn q_width(self) -> usize {
+        self.num_attention_heads * self.head_dim
+    }
+
+    /// Values of a row of queries and keys together.
+    pub fn qk_width(self) -> usize {
+        (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+    }
+
+    /// Values of a row of queries, keys and values together.
+    pub fn qkv_width(self) -> usize {
+        self.qk_width() + self.num_key_value_heads * self.v_head_dim
+    }
+
+    /// Values of a row of attention's output.
+    pub fn out_width(self) -> usize {
+        self.num_attention_heads * self.v_head_dim
+    }
+}
+
+/// x = stream * x + branch * result, where a branch is added (beam scales both by the layer's depth).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResidualFactors {
+    /// Factor of the stream.
+    pub stream: f32,
+    /// Factor of the branch.
+    pub branch: f32,
+}
+
+impl ResidualFactors {
+    /// x += result.
+    pub const ONE: ResidualFactors = ResidualFactors { stream: 1.0, branch: 1.0 };
 }
 
 /// What mixes a layer's positions.
@@ -47,6 +122,8 @@ pub enum Mask {
     Causal,
     /// `sliding_window`: this many positions, itself included (mistral, gemma2).
     Sliding(usize),
+    /// `attention_chunk_size`: those of its chunk of this many positions (llama4).
+    Chunked(usize),
 }
 
 /// How q and k are rotated by their position.
@@ -67,6 +144,8 @@ pub enum LayerMlp {
     Moe,
     /// None: the layer is a mixer (nemotron_h).
     None,
+    /// Both side by side, each with norms of its own (gemma4).
+    DenseAndMoe,
 }
 
 /// What a token's position does to its embedding.
@@ -129,6 +208,10 @@ pub enum NormPlacement {
     Around,
     /// After them in layers with attention, before them in recurrent ones (olmo_hybrid).
     AfterAttention,
+    /// Before attention and MLP, and after mixtures of experts (axk1).
+    BeforeAndAfterMoe,
+    /// Before attention and MLP, but for the first layer's attention (modernbert-decoder).
+    BeforeButFirst,
 }
 
 /// How attention and MLP are added to the residual stream.
@@ -155,6 +238,8 @@ pub enum Attention {
         qk_rope_head_dim: usize,
         /// Norm of both latents.
         norm: Norm,
+        /// Factors of the normed latents of q, and of k and v (longcat_flash).
+        latent_factors: [f32; 2],
     },
 }
 
@@ -170,9 +255,31 @@ pub enum QueryScaling {
         beta: f64,
         original_max_position_embeddings: usize,
     },
+    /// In layers that do not rotate, q *= 1 + attn_scale ln(1 + floor((position + 1) / floor_scale)) (llama4).
+    WhereUnrotated { attn_scale: f64, floor_scale: f64 },
+    /// In layers that do not rotate, q *= (1 + (position + 1) / length)^exponent (beam).
+    PowerWhereUnrotated { exponent: f64, length: f64 },
 }
 
-/// Norm of q and k before rotation.
+impl QueryScaling {
+    /// The factor of the queries at a position, in a layer with this rotation.
+    pub fn factor(self, rope: LayerRope, position: usize) -> f64 {
+        match (self, rope) {
+            (QueryScaling::Llama4 { beta, original_max_position_embeddings: trained }, _) => {
+                1.0 + beta * ((position / trained) as f64).ln_1p()
+            }
+            (QueryScaling::WhereUnrotated { attn_scale, floor_scale }, LayerRope::None) => {
+                1.0 + attn_scale * ((position + 1) as f64 / floor_scale).floor().ln_1p()
+            }
+            (QueryScaling::PowerWhereUnrotated { exponent, length }, LayerRope::None) => {
+                (1.0 + (position + 1) as f64 / length).powf(exponent)
+            }
+            _ => 1.0,
+        }
+    }
+}
+
+/// Norm of q and k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
     /// None.
@@ -185,6 +292,26 @@ pub enum QkNorm {
     PerHeadSplit,
     /// All heads as one row (olmo2).
     FullWidth,
+    /// Each head by itself, without a weight, in layers that rotate (llama4, nanochat).
+    Unweighted,
+}
+
+/// Where q and k are normed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNormPlace {
+    /// Before rotation (qwen3).
+    BeforeRotation,
+    /// After it (hunyuan, llama4, nanochat).
+    AfterRotation,
+}
+
+/// Norm of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueNorm {
+    /// None.
+    None,
+    /// Each head by itself, without a weight (gemma3n, gemma4).
+    PerHead,
 }
 
 /// A gate of attention's output, from the layer's normed input.
@@ -194,6 +321,8 @@ pub enum AttentionGate {
     None,
     /// Times sigmoid(gate(x)) (afmoe, beam).
     Sigmoid(GateWidth),
+    /// Times ln(1 + e^gate(x)) (laguna).
+    Softplus(GateWidth),
 }
 
 /// How many gates attention has.
@@ -203,6 +332,62 @@ pub enum GateWidth {
     PerHead,
     /// One per value of the output.
     PerChannel,
+    /// One per value of the output, with one bias per head, `Names::gate_bias` (beam).
+    PerChannelBiasPerHead,
+}
+
+impl AttentionGate {
+    /// Its width, if there is one.
+    pub fn width(self) -> Option<GateWidth> {
+        match self {
+            AttentionGate::None => None,
+            AttentionGate::Sigmoid(width) | AttentionGate::Softplus(width) => Some(width),
+        }
+    }
+
+    /// Rows of the gate's matrix.
+    pub fn rows(self, heads: Heads) -> usize {
+        match self.width() {
+            None => 0,
+            Some(GateWidth::PerHead) => heads.num_attention_heads,
+            Some(GateWidth::PerChannel | GateWidth::PerChannelBiasPerHead) => heads.out_width(),
+        }
+    }
+}
+
+/// Norms inside attention and MLP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubNorms {
+    /// None.
+    None,
+    /// Of the inputs of o_proj and down_proj (bitnet).
+    BeforeOutput,
+}
+
+/// Norm of the embedding before the first layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingNorm {
+    /// None.
+    None,
+    /// As the norm after the last layer (modernbert-decoder, nanochat).
+    Normed,
+}
+
+/// A second embedding, a part of which each layer adds behind a gate (gemma3n, gemma4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct PerLayerEmbedding {
+    pub hidden_size_per_layer_input: usize,
+    pub vocab_size_per_layer_input: usize,
+}
+
+/// A learned factor of each layer's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerScalar {
+    /// None.
+    None,
+    /// `layer_scalar` (gemma4).
+    Learned,
 }
 
 /// Attention sinks: a learned score per query head that takes part in the softmax and has no value.
@@ -212,6 +397,8 @@ pub enum Sinks {
     None,
     /// `self_attn.sinks` (gpt_oss).
     PerHead,
+    /// In windowed layers (mimo_v2_flash).
+    PerHeadInWindows,
 }
 
 /// The MLP's shape.
@@ -230,6 +417,8 @@ pub enum Bias {
     None,
     /// `<projection>.bias`, added to the product.
     Added,
+    /// The same, in the last layer only (gpt_neox_japanese).
+    AddedInLastLayer,
 }
 
 /// Where the matrix of the projection to logits comes from.

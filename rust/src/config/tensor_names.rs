@@ -37,6 +37,8 @@ pub enum Qkv {
     Stacked(Tensor),
     /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
     Grouped(Tensor),
+    /// One matrix for four devices: of each its queries, its values, its keys (codegen).
+    OfFourDevices(Tensor),
 }
 
 /// In which order the rows of a head are stored in q and k.
@@ -46,6 +48,8 @@ pub enum HeadRows {
     InOrder,
     /// The two rows of a pair are adjacent, which the family has half a head apart (llama.cpp's converter moves them).
     Paired,
+    /// The halves of a head change places, because the family rotates the other way (nanochat).
+    HalvesSwapped,
 }
 
 /// Where the MLP's first projections, gate_proj and up_proj, are.
@@ -118,6 +122,26 @@ pub enum MoeNames {
         /// The second projection.
         down: Tensor,
     },
+    /// All experts in one tensor, whose rows are those of gate, then those of up (mistral4, granitemoe, llama4).
+    Fused {
+        /// The router.
+        router: Tensor,
+        /// [expert, gate and up, in], or [expert, in, gate and up] if `stored` says so.
+        gate_up: Tensor,
+        /// The second projection.
+        down: Tensor,
+        /// How the experts' matrices are stored.
+        stored: Stored,
+        /// The expert that every token passes.
+        shared: Shared,
+    },
+    /// All experts' gates below each other [expert * out, in], so their ups, and their downs [expert * in, out] (dbrx).
+    Flat {
+        /// The router.
+        router: Tensor,
+        /// gate, up and down of all experts.
+        parts: [&'static str; 3],
+    },
     /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
     Merged {
         /// The router.
@@ -128,8 +152,6 @@ pub enum MoeNames {
         shared: [Tensor; 3],
         /// Its gate, a vector.
         shared_gate: Tensor,
-        /// `e_score_correction_bias` of routers that score by a sigmoid.
-        correction_bias: &'static str,
     },
 }
 
@@ -167,6 +189,32 @@ pub enum InProj {
     Each([Tensor; 6]),
 }
 
+/// Where the expert that every token passes is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    /// The first projections.
+    pub gate_up: GateUp,
+    /// The second projection.
+    pub down: Tensor,
+}
+
+/// Where the tensors of a second embedding are that each layer has a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerLayerNames {
+    /// The embedding.  // [vocab_size_per_layer_input, layers * width]
+    pub embed_tokens: &'static str,
+    /// From the first embedding to the same width.
+    pub model_projection: Tensor,
+    /// Norm of that projection, of each layer's part by itself.
+    pub projection_norm: Tensor,
+    /// In a layer: the gate.
+    pub gate: Tensor,
+    /// In a layer: back to the stream.
+    pub projection: Tensor,
+    /// In a layer: norm of what is added.
+    pub out_norm: Tensor,
+}
+
 /// What a model's tensors are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
@@ -180,6 +228,12 @@ pub struct Names {
     pub embedding_stored: Stored,
     /// Learned positions.
     pub position_embedding: &'static str,
+    /// Norm of the embedding.
+    pub embedding_norm: Tensor,
+    /// A second embedding.
+    pub per_layer: PerLayerNames,
+    /// A learned factor of a layer's output.
+    pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
     /// How the layers' matrices are stored.
@@ -206,10 +260,16 @@ pub struct Names {
     pub k_norm: Tensor,
     /// Attention sinks.
     pub sinks: &'static str,
-    /// The tensors of latent attention.
-    pub mla: MlaNames,
     /// The gate of attention's output.
     pub attention_gate: Tensor,
+    /// Its biases, one per head.
+    pub gate_bias: &'static str,
+    /// Norm of o_proj's input.
+    pub attention_sub_norm: Tensor,
+    /// Norm of down_proj's input.
+    pub mlp_sub_norm: Tensor,
+    /// The tensors of latent attention.
+    pub mla: MlaNames,
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
@@ -220,6 +280,14 @@ pub struct Names {
     pub down_proj: Tensor,
     /// The tensors of a mixture of experts.
     pub moe: MoeNames,
+    /// `e_score_correction_bias` of its router.
+    pub correction_bias: &'static str,
+    /// Outer dimensions of that tensor (ernie4_5_moe: one of length 1).
+    pub correction_bias_shape: &'static [usize],
+    /// Beside a dense MLP: norms after that, before the mixture and after it.
+    pub moe_norms: [Tensor; 3],
+    /// Of a router with a norm of its own: that norm's weight, and a factor of each expert.
+    pub router_scales: [&'static str; 2],
 }
 
 impl Names {
@@ -230,6 +298,16 @@ impl Names {
         embed_tokens: "embed_tokens.weight",
         embedding_stored: Stored::OutIn,
         position_embedding: "",
+        embedding_norm: tensor!("norm"),
+        per_layer: PerLayerNames {
+            embed_tokens: "embed_tokens_per_layer.weight",
+            model_projection: tensor!("per_layer_model_projection"),
+            projection_norm: tensor!("per_layer_projection_norm"),
+            gate: tensor!("per_layer_input_gate"),
+            projection: tensor!("per_layer_projection"),
+            out_norm: tensor!("post_per_layer_input_norm"),
+        },
+        layer_scalar: "layer_scalar",
         layers: "layers",
         stored: Stored::OutIn,
         norm: tensor!("norm"),
@@ -247,6 +325,10 @@ impl Names {
         q_norm: tensor!("self_attn.q_norm"),
         k_norm: tensor!("self_attn.k_norm"),
         sinks: "self_attn.sinks",
+        attention_gate: tensor!("self_attn.gate_proj"),
+        gate_bias: "self_attn.gate_bias",
+        attention_sub_norm: tensor!("self_attn.attn_sub_norm"),
+        mlp_sub_norm: tensor!("mlp.ffn_sub_norm"),
         mla: MlaNames {
             q_proj: tensor!("self_attn.q_proj"),
             q_a_proj: tensor!("self_attn.q_a_proj"),
@@ -256,7 +338,6 @@ impl Names {
             kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
             kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
         },
-        attention_gate: tensor!("self_attn.gate_proj"),
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([
                 tensor!("linear_attn.in_proj_qkv"),
@@ -281,6 +362,14 @@ impl Names {
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
         },
+        correction_bias: "mlp.gate.e_score_correction_bias",
+        correction_bias_shape: &[],
+        moe_norms: [
+            tensor!("post_feedforward_layernorm_1"),
+            tensor!("pre_feedforward_layernorm_2"),
+            tensor!("post_feedforward_layernorm_2"),
+        ],
+        router_scales: ["router.scale", "router.per_expert_scale"],
     };
 
     /// The single first projection of a plain MLP.

@@ -6,7 +6,7 @@
 use super::schedule::{READOUT_ROWS, rows_per_step};
 use crate::checkpoint::Checkpoint;
 use crate::compute::pool::Pool;
-use crate::config::Config;
+use crate::config::{Config, Heads};
 use crate::error::{Error, Result};
 use crate::kv_cache::BLOCK;
 use crate::model::Model;
@@ -97,7 +97,8 @@ fn scratch(model: &Model) -> u64 {
     let config = &model.config;
     let rows = rows_per_step(model.weight_bytes());
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
-    let per_row = 4 * config.hidden_size + 2 * config.qkv_width() + 2 * config.intermediate_size;
+    let qkv_width = config.all_heads().map(Heads::qkv_width).max().unwrap_or_default();
+    let per_row = 4 * config.hidden_size + 2 * qkv_width + 2 * config.intermediate_size;
     let values = rows * per_row + READOUT_ROWS * model.padded_vocab();
     4 * values as u64 + PROGRAM
 }

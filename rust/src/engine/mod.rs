@@ -77,7 +77,7 @@ impl Engine {
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
         let rows_per_step = rows_per_step(model.weight_bytes());
         Self {
-            cache: ReusableCache::new(KvCache::new(model.kv_layout)),
+            cache: ReusableCache::new(KvCache::new(model.kv_layout.clone())),
             model,
             kernels,
             pool,

@@ -1,21 +1,50 @@
 //! The MLP: gate_up_proj with its activation, then down_proj.
 
-use super::residual::{BranchBuffers, add_residual};
+use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;
-use crate::compute::activations::{Activations, RowSource};
+use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Epilogue;
-use crate::config::MlpShape;
+use crate::config::{MlpShape, ResidualFactors};
+use crate::kernel::LANES;
 use crate::model::{DenseMlp, NormWeights};
 
 /// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // gated [rows, intermediate_size]
 pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, gated: &mut Vec<f32>) {
-    let (width, activation) = (mlp.intermediate_size, pass.config.activation);
+    let (width, activation) = (mlp.intermediate_size, mlp.activation);
     gated.resize(input.rows() * width, 0.0);
-    let epilogue = match pass.config.mlp {
+    if let Some(cutoff) = mlp.gate_cutoff {
+        return sparse_gate_up(pass, mlp, input, cutoff, gated);
+    }
+    let epilogue = match mlp.shape {
         MlpShape::Gated => Epilogue::Gate(activation, gated, width),
         MlpShape::Plain => Epilogue::Activate(activation, gated, width),
     };
     mlp.gate_up_proj.matmul(input, pass.kernels, pass.pool, epilogue);
+}
+
+/// The same, with gates below mean + `cutoff` standard deviations of their row cut to zero: what is above counts.
+fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f32, gated: &mut [f32]) {
+    let (width, mut product) = (mlp.intermediate_size, Vec::new());
+    matmul(pass, &mlp.gate_up_proj, input, &mut product);
+    let stride = mlp.gate_up_proj.padded_out();
+    by_rows(pass.pool, gated, width, |row, out| {
+        // Panels of 16 gates and 16 ups take turns.
+        let pairs = product[row * stride..][..stride].chunks_exact(2 * LANES).map(|pair| pair.split_at(LANES));
+        let (mut gates, mut ups) = (Vec::with_capacity(stride), Vec::with_capacity(stride));
+        for (gate, up) in pairs {
+            gates.extend_from_slice(gate);
+            ups.extend_from_slice(up);
+        }
+        let gates = &mut gates[..width];
+        let mean = gates.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+        let variance = gates.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / width as f64;
+        let least = (mean + variance.sqrt() * f64::from(cutoff)) as f32;
+        for gate in gates.iter_mut() {
+            let above = *gate - least;
+            *gate = if above < 0.0 { 0.0 } else { above }; // NaN stays
+        }
+        pass.kernels.gate(mlp.activation, gates, &ups[..width], out);
+    });
 }
 
 /// x += down_proj(gated), behind its norm.  // gated [rows, intermediate_size], x [rows, hidden_size]
@@ -23,12 +52,13 @@ pub(super) fn down_proj(
     pass: Pass<'_>,
     mlp: &DenseMlp,
     out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
     gated: &[f32],
     branch: &mut BranchBuffers,
     x: &mut [f32],
 ) {
     quantize_gated(pass, mlp, pass.rows(x), gated, &mut branch.input);
-    add_residual(pass, &mlp.down_proj, out_norm, branch, x);
+    add_residual(pass, &mlp.down_proj, out_norm, factors, branch, x);
 }
 
 /// input = gated, in the type that down_proj is multiplied with.  // gated [rows, intermediate_size]
@@ -41,12 +71,15 @@ pub(super) fn quantize_gated(
 ) {
     let width = mlp.intermediate_size;
     let dtype = mlp.down_proj.dtype();
-    input.quantize_rows(
-        rows,
-        width,
-        dtype,
-        pass.kernels,
-        pass.pool,
-        RowSource::Stored(&|row| &gated[row * width..][..width]),
-    );
+    let stored = |row: usize| &gated[row * width..][..width];
+    let (kernels, pool) = (pass.kernels, pass.pool);
+    match &mlp.sub_norm {
+        None => input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Stored(&stored)),
+        Some(NormWeights { weight, bias }) => {
+            let normed = |row: usize, out: &mut [f32]| {
+                norm(pass.config.norm, stored(row), weight, bias, out, kernels);
+            };
+            input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Computed(&normed));
+        }
+    }
 }

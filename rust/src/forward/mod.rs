@@ -12,6 +12,7 @@ mod attention;
 mod mlp;
 mod moe;
 mod observer;
+mod per_layer;
 mod recurrent;
 mod residual;
 mod rope;
@@ -25,12 +26,13 @@ use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
-use crate::model::{Layer, Mlp, Model};
+use crate::model::{Layer, Mlp, Model, NormWeights};
 use attention::{AttentionBuffers, attention};
 use mlp::{down_proj, gate_up_proj};
-use moe::{MoeBuffers, moe_forward};
+use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
+use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
-use residual::{BranchBuffers, norm_or_copy, normed_input};
+use residual::{BranchBuffers, norm, norm_or_copy, normed_input};
 use rope::RopeAngles;
 use state::Pass;
 
@@ -43,6 +45,7 @@ pub struct Workspace {
     mixers: MixerBuffers,
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
+    per_layer: PerLayerInputs,
 }
 
 /// Buffers of whatever mixes positions.
@@ -91,39 +94,57 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, mixers, gated, moe } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
+    if let Some(second) = &model.per_layer {
+        let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
+        per_layer.prepare(pass, second, &ids, x, &mut branch.input);
+    }
     for layer in &model.layers {
         compute.cancel.check()?;
         mixers.attention.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
+        let factors = layer.spec.residual_factors[1];
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
-                down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
+                down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
+            }
+            (Residual::Parallel, Some(Mlp::Moe(mlp))) => {
+                experts(pass, mlp, mlp_norm, x, branch, moe);
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                add_experts(pass, mlp_out_norm, factors, moe, x);
             }
             (_, Some(Mlp::Dense(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
-                down_proj(pass, mlp, mlp_out_norm, gated, branch, x);
+                down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
             }
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
-                moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], x, branch, moe);
+                moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
+            }
+            (_, Some(Mlp::DenseAndMoe(both))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                dense_and_moe(pass, both, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
             (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
+        }
+        per_layer.add(pass, layer, None, branch, x);
+        if layer.scalar != 1.0 {
+            by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, layer.scalar));
         }
         if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
             observer.after_layer(layer.index, x);
             if let Some(weights) = &layer.attention
                 && observer.wants_heads(layer.index)
             {
-                observer.heads(&mixers.attention.observed(pass, layer, weights, run));
+                observer.heads(&mixers.attention.observed(pass, weights, run));
             }
         }
     }
@@ -141,13 +162,13 @@ fn mix_positions(
     buffers: &mut MixerBuffers,
 ) {
     if let Some(weights) = &layer.recurrent {
-        mix(pass, layer, weights, runs, x, branch, &mut buffers.recurrent);
+        mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
     }
     if let Some(weights) = &layer.attention {
-        attention(pass, layer, weights, runs, angles, x, branch, &mut buffers.attention);
+        attention(pass, weights, runs, angles, x, branch, &mut buffers.attention);
     }
     if let Some(weights) = &layer.recurrent {
-        add_mixed(pass, layer, weights, runs, x, branch, &buffers.recurrent);
+        add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
     }
 }
 
@@ -209,6 +230,9 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
                 let (cos, sin) = angles[0].row(row);
                 kernels.rope_interleaved(x, cos, sin);
             }
+        }
+        if let Some(NormWeights { weight, bias }) = &model.embedding_norm {
+            norm(config.norm, &x.to_vec(), weight, bias, x, kernels);
         }
     });
 }

@@ -4,11 +4,11 @@
 //! whichever other rows chose them.
 
 use super::mlp::{gate_up_proj, quantize_gated};
-use super::residual::{BranchBuffers, add_result, matmul, normed_input};
+use super::residual::{BranchBuffers, add_result, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
 use crate::compute::activations::{RowSource, by_rows};
-use crate::config::{ExpertGroups, Moe, Scoring};
-use crate::model::{DenseMlp, MoeMlp, NormWeights};
+use crate::config::{ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring};
+use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights};
 use crate::quant::PackedType;
 
 /// Buffers of a mixture.
@@ -36,24 +36,86 @@ pub(super) fn moe_forward(
     pass: Pass<'_>,
     mlp: &MoeMlp,
     [norm, out_norm]: [Option<&NormWeights>; 2],
+    factors: ResidualFactors,
     x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut MoeBuffers,
+) {
+    experts(pass, mlp, norm, x, branch, buffers);
+    add_experts(pass, out_norm, factors, buffers, x);
+}
+
+/// x += norm(what [`experts`] left).  // x [rows, hidden_size]
+pub(super) fn add_experts(
+    pass: Pass<'_>,
+    out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
+    buffers: &MoeBuffers,
+    x: &mut [f32],
+) {
+    add_result(pass, out_norm, factors, &buffers.sum, pass.config.hidden_size, x);
+}
+
+/// x += norm(norm(dense(norm(x))) + norm(experts(norm(x)))).  // x [rows, hidden_size]
+pub(super) fn dense_and_moe(
+    pass: Pass<'_>,
+    both: &DenseAndMoe,
+    [norm, out_norm]: [Option<&NormWeights>; 2],
+    factors: ResidualFactors,
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut MoeBuffers,
+) {
+    let hidden_size = pass.config.hidden_size;
+    experts(pass, &both.moe, Some(&both.moe_norm), x, branch, buffers);
+    normed_input(pass, norm, both.dense.gate_up_proj.dtype(), x, &mut branch.input);
+    let MoeBuffers { batch: ExpertBatch { gated, out, .. }, sum, .. } = buffers;
+    gate_up_proj(pass, &both.dense, &branch.input, gated);
+    quantize_gated(pass, &both.dense, pass.rows(x), gated, &mut branch.input);
+    matmul(pass, &both.dense.down_proj, &branch.input, out);
+    let stride = both.dense.down_proj.padded_out();
+    by_rows(pass.pool, sum, hidden_size, |row, sum| {
+        let (mut dense, mut routed) = (vec![0.0; hidden_size], vec![0.0; hidden_size]);
+        norm_or_copy(pass, &out[row * stride..][..hidden_size], Some(&both.dense_out_norm), &mut dense);
+        norm_or_copy(pass, sum, Some(&both.moe_out_norm), &mut routed);
+        sum.copy_from_slice(&dense);
+        pass.kernels.add(sum, &routed);
+    });
+    add_result(pass, out_norm, factors, sum, hidden_size, x);
+}
+
+/// The sum of weight * expert(norm(x)) over the chosen experts, and the shared one, into the buffers.
+pub(super) fn experts(
+    pass: Pass<'_>,
+    mlp: &MoeMlp,
+    norm: Option<&NormWeights>,
+    x: &[f32],
     branch: &mut BranchBuffers,
     buffers: &mut MoeBuffers,
 ) {
     let Some(config) = &pass.config.moe else { return };
     let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
     let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, batch } = buffers;
+    if let Some(router_norm) = &mlp.router_norm {
+        normed_input(pass, Some(router_norm), PackedType::F32, x, &mut branch.input);
+        matmul(pass, &mlp.router, &branch.input, router_logits);
+    }
     normed_input(pass, norm, PackedType::F32, x, &mut branch.input);
     branch.input.copy_rows(normed);
-    matmul(pass, &mlp.router, &branch.input, router_logits);
+    if mlp.router_norm.is_none() {
+        matmul(pass, &mlp.router, &branch.input, router_logits);
+    }
     if let Some(gate) = &mlp.shared_expert_gate {
         matmul(pass, gate, &branch.input, shared_gates);
     }
     chosen.resize(rows, Vec::new());
     let stride = mlp.router.padded_out();
     by_rows(pass.pool, chosen, 1, |row, chosen| {
-        let logits = &router_logits[row * stride..][..config.num_experts];
+        let logits = &router_logits[row * stride..][..config.router_rows()];
         route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]);
+        for (expert, weight) in &mut chosen[0] {
+            *weight *= mlp.per_expert_scale.get(*expert).copied().unwrap_or(1.0);
+        }
     });
 
     sum.clear();
@@ -67,7 +129,15 @@ pub(super) fn moe_forward(
                 batch.weights.push(*weight);
             }
         }
-        expert_mlp(pass, expert, normed, batch, branch, sum);
+        expert_mlp(pass, expert, config.input, normed, batch, branch, sum);
+    }
+    if config.zero_experts > 0 {
+        for (row, chosen) in chosen.iter().enumerate() {
+            for (_, weight) in chosen.iter().filter(|(number, _)| *number >= config.num_experts) {
+                let at = row * hidden_size..(row + 1) * hidden_size;
+                pass.kernels.axpby(&mut sum[at.clone()], &normed[at], 1.0, *weight);
+            }
+        }
     }
     if let Some(shared) = &mlp.shared_expert {
         batch.rows.clear();
@@ -77,15 +147,18 @@ pub(super) fn moe_forward(
             Some(ref gate) => 1.0 / (1.0 + (-shared_gates[row * gate.padded_out()]).exp()),
         };
         batch.weights = (0..rows).map(gate).collect();
-        expert_mlp(pass, shared, normed, batch, branch, sum);
+        expert_mlp(pass, shared, ExpertInput::Normed, normed, batch, branch, sum);
     }
-    add_result(pass, out_norm, sum, hidden_size, x);
+    if config.output_factor != 1.0 {
+        by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
+    }
 }
 
 /// sum[row] += weight * expert(normed[row]) for the rows of the batch.  // normed, sum [rows, hidden_size]
 fn expert_mlp(
     pass: Pass<'_>,
     expert: &DenseMlp,
+    weighted: ExpertInput,
     normed: &[f32],
     batch: &mut ExpertBatch,
     branch: &mut BranchBuffers,
@@ -96,30 +169,45 @@ fn expert_mlp(
         return;
     }
     let (hidden_size, dtype) = (pass.config.hidden_size, expert.gate_up_proj.dtype());
-    input.quantize_rows(
-        rows.len(),
-        hidden_size,
-        dtype,
-        pass.kernels,
-        pass.pool,
-        RowSource::Stored(&|row| &normed[rows[row] * hidden_size..][..hidden_size]),
-    );
+    let of_row = |row: usize| &normed[rows[row] * hidden_size..][..hidden_size];
+    let of_row_weighted = |row: usize, out: &mut [f32]| {
+        out.copy_from_slice(of_row(row));
+        pass.kernels.scale(out, weights[row]);
+    };
+    let source = match weighted {
+        ExpertInput::Weighted => RowSource::Computed(&of_row_weighted),
+        ExpertInput::Normed | ExpertInput::OwnNorm => RowSource::Stored(&of_row),
+    };
+    input.quantize_rows(rows.len(), hidden_size, dtype, pass.kernels, pass.pool, source);
     gate_up_proj(pass, expert, input, gated);
     quantize_gated(pass, expert, rows.len(), gated, input);
     matmul(pass, &expert.down_proj, input, out);
     let outputs = out.chunks_exact(expert.down_proj.padded_out());
     for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
         let sum = &mut sum[row * hidden_size..][..hidden_size];
+        let weight = if weighted == ExpertInput::Weighted { 1.0 } else { weight };
         pass.kernels.axpby(sum, &out[..hidden_size], 1.0, weight);
     }
 }
 
 /// The experts of one row, in the order of their numbers, with their weights.
 fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
+    chosen.clear();
+    let capped: Vec<f32>;
+    let logits = match config.logit_softcapping {
+        None => logits,
+        Some(cap) => {
+            capped = logits.iter().map(|logit| (logit / cap).tanh() * cap).collect();
+            &capped
+        }
+    };
+    let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
     let scores: Vec<f32> = match config.scoring {
-        Scoring::Softmax | Scoring::SoftmaxOfChosen => softmax(logits),
-        Scoring::Sigmoid | Scoring::SigmoidNormalized => {
-            logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+        Scoring::Softmax => softmax(logits),
+        Scoring::Sigmoid => logits.iter().map(sigmoid).collect(),
+        Scoring::SigmoidOfLogit => logits.to_vec(),
+        Scoring::Sparsemixer { jitter } => {
+            return sparsemixer(logits, config.num_experts_per_tok, jitter, chosen);
         }
     };
     let mut choice = scores.clone();
@@ -137,15 +225,37 @@ fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec
         }
     };
     let picked = top_k(&choice, open, config.num_experts_per_tok);
-    let total: f32 = match config.scoring {
-        Scoring::Softmax | Scoring::Sigmoid => 1.0,
-        Scoring::SoftmaxOfChosen => picked.iter().map(|&expert| scores[expert]).sum(),
-        Scoring::SigmoidNormalized => picked.iter().map(|&expert| scores[expert]).sum::<f32>() + 1e-20,
+    let weights: Vec<f32> = match config.scoring {
+        Scoring::SigmoidOfLogit => picked.iter().map(|&expert| sigmoid(&scores[expert])).collect(),
+        _ => picked.iter().map(|&expert| scores[expert]).collect(),
+    };
+    let sum = || weights.iter().sum::<f32>();
+    let total: f32 = match config.normalization {
+        Normalization::None => 1.0,
+        Normalization::Sum { plus } => sum() + plus,
+        Normalization::SumAtLeast(least) => sum().max(least),
+        Normalization::PNorm(p) => weights.iter().map(|w| w.abs().powf(p)).sum::<f32>().powf(1.0 / p),
     };
     // NaN has no place in an order: wherever the sort puts it, the row must not come out finite.
     let total = if choice.iter().any(|score| score.is_nan()) { f32::NAN } else { total };
-    chosen.clear();
-    chosen.extend(picked.iter().map(|&expert| (expert, scores[expert] / total * config.scaling)));
+    let scaled = weights.iter().map(|weight| weight / total * config.scaling);
+    chosen.extend(picked.into_iter().zip(scaled));
+}
+
+/// One expert after the other, the highest logit first; each one's weight is its share in a softmax over the experts that
+/// are left and whose logits lie within the band.
+fn sparsemixer(logits: &[f32], count: usize, jitter: f32, chosen: &mut Vec<(usize, f32)>) {
+    let nan = logits.iter().any(|logit| logit.is_nan());
+    let mut left: Vec<usize> = (0..logits.len()).collect();
+    for _ in 0..count {
+        let Some(&best) = top_k(logits, left.iter().copied(), 1).first() else { break };
+        let max = logits[best];
+        let in_band = |expert: &&usize| (max - logits[**expert]) / logits[**expert].abs().max(max) <= 2.0 * jitter;
+        let total: f32 = left.iter().filter(in_band).map(|&expert| (logits[expert] - max).exp()).sum();
+        chosen.push((best, if nan { f32::NAN } else { 1.0 / total }));
+        left.retain(|&expert| expert != best);
+    }
+    chosen.sort_unstable_by_key(|&(expert, _)| expert);
 }
 
 /// The indices of the `count` highest scores, ascending; of equal scores the first.
@@ -167,19 +277,9 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Bias, SharedExpert};
 
-    fn config(scoring: Scoring, groups: ExpertGroups) -> Moe {
-        Moe {
-            num_experts: 4,
-            num_experts_per_tok: 2,
-            intermediate_size: 1,
-            scoring,
-            groups,
-            scaling: 2.0,
-            bias: Bias::None,
-            shared: SharedExpert::None,
-        }
+    fn config(scoring: Scoring, normalization: Normalization, groups: ExpertGroups) -> Moe {
+        Moe { scoring, normalization, groups, scaling: 2.0, ..Moe::plain(4, 2, 1) }
     }
 
     fn routed(config: &Moe, logits: &[f32], correction_bias: &[f32]) -> Vec<(usize, f32)> {
@@ -190,16 +290,16 @@ mod tests {
 
     #[test]
     fn the_best_are_chosen_in_the_order_of_their_numbers_and_the_first_of_equals() {
-        let of_chosen = config(Scoring::SoftmaxOfChosen, ExpertGroups::None);
+        let of_chosen = config(Scoring::Softmax, Normalization::SUM, ExpertGroups::None);
         assert_eq!(routed(&of_chosen, &[0.0, 1.0, 1.0, 1.0], &[]), [(1, 1.0), (2, 1.0)]);
-        let all = config(Scoring::Softmax, ExpertGroups::None);
+        let all = config(Scoring::Softmax, Normalization::None, ExpertGroups::None);
         let equal = routed(&all, &[3.0; 4], &[]);
         assert_eq!(equal, [(0, 0.5), (1, 0.5)]);
     }
 
     #[test]
     fn a_correction_bias_changes_the_choice_and_not_the_weight() {
-        let sigmoid = config(Scoring::Sigmoid, ExpertGroups::None);
+        let sigmoid = config(Scoring::Sigmoid, Normalization::None, ExpertGroups::None);
         let chosen = routed(&sigmoid, &[0.0, 5.0, 4.0, 0.0], &[0.0, 0.0, -1.0, 0.1]);
         assert_eq!((chosen[0].0, chosen[1]), (1, (3, 1.0)));
     }
@@ -207,12 +307,13 @@ mod tests {
     #[test]
     fn a_nan_in_any_score_makes_every_weight_nan() {
         let limited = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
-        let scorings =
-            [Scoring::Softmax, Scoring::SoftmaxOfChosen, Scoring::Sigmoid, Scoring::SigmoidNormalized];
-        for (scoring, groups) in scorings.into_iter().flat_map(|s| [(s, ExpertGroups::None), (s, limited)]) {
+        let scorings = [Scoring::Softmax, Scoring::Sigmoid, Scoring::SigmoidOfLogit]
+            .into_iter()
+            .flat_map(|s| [(s, ExpertGroups::None), (s, limited)]);
+        for (scoring, groups) in scorings {
             // The sign decides whether an order has it first or last.
             for nan in [f32::NAN, -f32::NAN] {
-                let config = config(scoring, groups);
+                let config = config(scoring, Normalization::SUM, groups);
                 for (logits, correction) in
                     [([0.0, nan, 2.0, 3.0], [0.0; 4]), ([0.0, 1.0, 2.0, 3.0], [nan, 0.0, 0.0, 0.0])]
                 {
@@ -224,9 +325,31 @@ mod tests {
     }
 
     #[test]
+    fn the_sparse_mixer_weighs_each_within_its_band() {
+        let moe = Moe { scoring: Scoring::Sparsemixer { jitter: 0.1 }, ..Moe::plain(4, 2, 1) };
+        // 4.5 is within 20 % of 5, the others are not; then 4.5 stands alone.
+        let chosen = routed(&moe, &[1.0, 4.5, 3.0, 5.0], &[]);
+        let share = 1.0 / (1.0 + (-0.5f32).exp());
+        assert_eq!(chosen, [(1, 1.0), (3, share)]);
+        assert!(routed(&moe, &[1.0, f32::NAN, 3.0, 5.0], &[]).iter().all(|(_, weight)| weight.is_nan()));
+    }
+
+    #[test]
+    fn weights_are_normalized_as_the_family_says() {
+        let weights = |normalization| {
+            let moe = Moe { normalization, scoring: Scoring::Sigmoid, ..Moe::plain(2, 2, 1) };
+            let chosen = routed(&moe, &[0.0, 0.0], &[]);
+            chosen.iter().map(|(_, weight)| *weight).collect::<Vec<f32>>()
+        };
+        assert_eq!(weights(Normalization::None), [0.5; 2]);
+        assert_eq!(weights(Normalization::SumAtLeast(2.0)), [0.25; 2]);
+        assert!((weights(Normalization::PNorm(2.0))[0] - 0.5f32.sqrt()).abs() < 1e-6);
+    }
+
+    #[test]
     fn closed_groups_are_not_chosen_from() {
         let groups = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
-        let limited = config(Scoring::Softmax, groups);
+        let limited = config(Scoring::Softmax, Normalization::None, groups);
         // The best expert is alone in its group; the other group is better together.
         let chosen: Vec<usize> =
             routed(&limited, &[2.0, -9.0, 1.9, 1.8], &[]).iter().map(|&(expert, _)| expert).collect();

@@ -3,7 +3,7 @@
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, Weight};
-use crate::config::Norm;
+use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
 use crate::model::NormWeights;
 use crate::quant::PackedType;
@@ -39,36 +39,39 @@ pub(super) fn normed_input(
     );
 }
 
-/// x += residual_multiplier * norm(weight(branch.input)).  // x [rows, hidden_size]
+/// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]
 pub(super) fn add_residual(
     pass: Pass<'_>,
     weight: &Weight,
     out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
     branch: &mut BranchBuffers,
     x: &mut [f32],
 ) {
     let BranchBuffers { input, out } = branch;
-    if out_norm.is_none() && pass.config.residual_multiplier == 1.0 {
+    if out_norm.is_none() && pass.config.residual_multiplier == 1.0 && factors == ResidualFactors::ONE {
         return weight.matmul(input, pass.kernels, pass.pool, Epilogue::AddTo(x, pass.config.hidden_size));
     }
     matmul(pass, weight, input, out);
-    add_result(pass, out_norm, out, weight.padded_out(), x);
+    add_result(pass, out_norm, factors, out, weight.padded_out(), x);
 }
 
-/// x += residual_multiplier * norm(result).  // result [rows, stride], x [rows, hidden_size]
+/// x += residual_multiplier * norm(result), and the layer's factors.  // result [rows, stride], x [rows, hidden_size]
 pub(super) fn add_result(
     pass: Pass<'_>,
     out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
     result: &[f32],
     stride: usize,
     x: &mut [f32],
 ) {
     let hidden_size = pass.config.hidden_size;
+    let branch = factors.branch * pass.config.residual_multiplier;
     by_rows(pass.pool, x, hidden_size, |row, x| {
         SCRATCH.with_borrow_mut(|normed| {
             normed.resize(hidden_size, 0.0);
             norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
-            pass.kernels.axpby(x, normed, 1.0, pass.config.residual_multiplier);
+            pass.kernels.axpby(x, normed, factors.stream, branch);
         });
     });
 }

@@ -3,7 +3,7 @@
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{Config, RopeFrequencies};
 use crate::kernel::Kernels;
-use crate::kv_cache::{KvLayout, KvSequence};
+use crate::kv_cache::KvSequence;
 use crate::model::Model;
 
 /// Consecutive tokens of one sequence.
@@ -40,7 +40,6 @@ pub struct Compute<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     pub config: &'a Config,
-    pub kv_layout: KvLayout,
     pub kernels: Kernels,
     pub pool: &'a Pool,
 }
@@ -48,7 +47,7 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     pub fn new(model: &'a Model, compute: Compute<'a>) -> Self {
         let Compute { kernels, pool, .. } = compute;
-        Self { config: &model.config, kv_layout: model.kv_layout, kernels, pool }
+        Self { config: &model.config, kernels, pool }
     }
 
     /// Rows of a residual stream.  // x [rows, hidden_size]

@@ -95,6 +95,14 @@ pub enum Activation {
     GeluTanh,
     /// `relu2`: max(x, 0)^2 (So et al. 2021, Primer; nemotron).
     Relu2,
+    /// `xielu` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; apertus): alpha_p x^2 + x/2 above 0,
+    /// alpha_n (e^x - 1 - x) + x/2 below.
+    Xielu {
+        /// Of the positive part.
+        alpha_p: f32,
+        /// Of the negative part.
+        alpha_n: f32,
+    },
     /// gpt_oss: gate * sigmoid(alpha * gate) * (up + 1), gate at most `limit`, up within +-`limit`.
     ClampedSwiglu {
         /// `swiglu_alpha`.
@@ -103,6 +111,17 @@ pub enum Activation {
         limit: f32,
     },
 }
+
+impl Activation {
+    /// xIELU with its learned parameters as files store them: before the softplus that keeps them positive.
+    pub fn xielu(alpha_p: f32, alpha_n: f32) -> Self {
+        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        Self::Xielu { alpha_p: softplus(alpha_p), alpha_n: XIELU_BETA + softplus(alpha_n) }
+    }
+}
+
+/// xIELU's slope at 0.
+const XIELU_BETA: f32 = 0.5;
 
 /// out = act(gate) * up.  // all [n]
 #[inline(always)]
@@ -115,6 +134,9 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
             Activation::Gelu => map!(V, [g = gate, u = up] => to, len, gelu(g).mul(u)),
             Activation::GeluTanh => map!(V, [g = gate, u = up] => to, len, gelu_tanh(g).mul(u)),
             Activation::Relu2 => map!(V, [g = gate, u = up] => to, len, relu2(g).mul(u)),
+            Activation::Xielu { alpha_p, alpha_n } => {
+                map!(V, [g = gate, u = up] => to, len, xielu(g, alpha_p, alpha_n).mul(u));
+            }
             Activation::ClampedSwiglu { alpha, limit } => {
                 let (alpha, most, least) = (V::splat(alpha), V::splat(limit), V::splat(-limit));
                 map!(V, [g = gate, u = up] => to, len, {
@@ -138,6 +160,9 @@ pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: 
             Activation::Gelu => map!(V, [x = input] => to, len, gelu(x)),
             Activation::GeluTanh => map!(V, [x = input] => to, len, gelu_tanh(x)),
             Activation::Relu2 => map!(V, [x = input] => to, len, relu2(x)),
+            Activation::Xielu { alpha_p, alpha_n } => {
+                map!(V, [x = input] => to, len, xielu(x, alpha_p, alpha_n));
+            }
             Activation::ClampedSwiglu { .. } => gate::<V>(activation, x, x, out),
         }
     }
@@ -199,6 +224,17 @@ unsafe fn gelu<V: Lanes>(x: V) -> V {
         // For x >= 0: x - x/2 erfc(|x| / sqrt 2); below: minus |x|/2 erfc.
         let tail = magnitude.mul(half).mul(p.mul(t).mul(exp(zero.sub(z.mul(z)))));
         zero.max(x).sub(tail)
+    }
+}
+
+#[inline(always)]
+unsafe fn xielu<V: Lanes>(x: V, alpha_p: f32, alpha_n: f32) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (above, below) = (zero.max(x), zero.min(x)); // NaN is both
+        let curve = exp(below).sub(V::splat(1.0)).sub(below).mul(V::splat(alpha_n));
+        above.mul(above).mul(V::splat(alpha_p)).add(curve).add(x.mul(V::splat(XIELU_BETA)))
     }
 }
 

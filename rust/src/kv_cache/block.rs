@@ -6,79 +6,99 @@ use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::Buffer;
 use crate::quant::{self, PackedType};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
 
 /// The layout of a block.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct KvLayout {
-    /// Layers with keys and values.
-    pub layers: usize,
-    /// `num_key_value_heads`.
-    pub heads: usize,
-    /// Width of a key: `head_dim`.
-    pub head_dim: usize,
-    /// Width of a value: `v_head_dim`.
-    pub value_dim: usize,
     /// F32, F16 or Q8_0.
     pub dtype: PackedType,
-    /// The state of the layers without.
+    /// The state of the layers without keys and values.
     pub recurrent: RecurrentLayout,
+    layers: Arc<[KvLayer]>,
+    /// Bytes of one block.
+    bytes: usize,
+}
+
+/// Keys and values of one layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct KvLayer {
+    heads: usize,
+    head_dim: usize,
+    value_dim: usize,
+    /// Where its keys start in a block.
+    start: usize,
 }
 
 impl KvLayout {
-    /// The layout of a model's cache in `dtype` (F32, F16 or Q8_0).
+    /// The layout of a model's cache in `dtype` (F32, F16 or Q8_0). A layer that shares another one's keys and values has
+    /// no place of its own.
     pub fn new(config: &Config, dtype: PackedType) -> Self {
-        let layers = config.layers.iter().filter(|layer| layer.mixer.has_attention()).count();
-        Self {
-            layers,
-            heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-            value_dim: config.v_head_dim,
-            dtype,
-            recurrent: RecurrentLayout::new(config),
-        }
+        let of_layer = |layer: &crate::config::LayerSpec| {
+            let heads = config.heads(layer);
+            let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
+            [if has_none { 0 } else { heads.num_key_value_heads }, heads.head_dim, heads.v_head_dim]
+        };
+        let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);
+        Self { recurrent: RecurrentLayout::new(config), ..layout }
     }
 
-    /// `value_dim`, padded to whole panels.
-    pub fn padded_value_dim(&self) -> usize {
-        self.value_dim.next_multiple_of(LANES)
+    /// The layout of layers of [heads, width of a key, width of a value].
+    pub fn of_layers(layers: impl Iterator<Item = [usize; 3]>, dtype: PackedType) -> Self {
+        let mut bytes = 0;
+        let place = |[heads, head_dim, value_dim]: [usize; 3]| {
+            let start = bytes;
+            let padded = value_dim.next_multiple_of(LANES);
+            bytes += heads * (matrix_bytes(dtype, head_dim) + matrix_bytes(dtype, padded));
+            KvLayer { heads, head_dim, value_dim, start }
+        };
+        let layers = layers.map(place).collect();
+        Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
     }
 
-    /// Bytes of a head's keys or values of some width.
-    fn matrix_bytes(&self, width: usize) -> usize {
-        match self.dtype {
-            PackedType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
-            float => BLOCK * width * float.value_bytes(),
-        }
-    }
-
-    fn key_bytes(&self) -> usize {
-        self.matrix_bytes(self.head_dim)
-    }
-
-    fn value_bytes(&self) -> usize {
-        self.matrix_bytes(self.padded_value_dim())
-    }
-
-    /// Bytes of one layer in one block: the keys of all heads, then their values.
-    fn layer_bytes(&self) -> usize {
-        self.heads * (self.key_bytes() + self.value_bytes())
+    /// The same in another type.
+    #[must_use]
+    pub fn with_dtype(&self, dtype: PackedType) -> Self {
+        let layers = self.layers.iter().map(|layer| [layer.heads, layer.head_dim, layer.value_dim]);
+        Self { recurrent: self.recurrent, ..Self::of_layers(layers, dtype) }
     }
 
     /// Bytes of one block.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.layer_bytes()
+        self.bytes
     }
 
-    fn keys_at(&self, layer: usize, head: usize) -> usize {
-        layer * self.layer_bytes() + head * self.key_bytes()
+    fn keys(&self, layer: usize, head: usize) -> Range<usize> {
+        let layer = &self.layers[layer];
+        let bytes = matrix_bytes(self.dtype, layer.head_dim);
+        let start = layer.start + head * bytes;
+        start..start + bytes
     }
 
-    fn values_at(&self, layer: usize, head: usize) -> usize {
-        layer * self.layer_bytes() + self.heads * self.key_bytes() + head * self.value_bytes()
+    fn values(&self, layer: usize, head: usize) -> Range<usize> {
+        let layer = &self.layers[layer];
+        let bytes = matrix_bytes(self.dtype, layer.padded_value_dim());
+        let start = layer.start + layer.heads * matrix_bytes(self.dtype, layer.head_dim) + head * bytes;
+        start..start + bytes
+    }
+}
+
+impl KvLayer {
+    /// `value_dim`, padded to whole panels.
+    fn padded_value_dim(&self) -> usize {
+        self.value_dim.next_multiple_of(LANES)
+    }
+}
+
+/// Bytes of a head's keys or values of some width.
+fn matrix_bytes(dtype: PackedType, width: usize) -> usize {
+    match dtype {
+        PackedType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
+        float => BLOCK * width * float.value_bytes(),
     }
 }
 
@@ -95,12 +115,12 @@ pub struct Block {
 impl Block {
     /// A head's keys as they are stored: panels, and scales behind them in q8_0.
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
-        &self.data.bytes()[self.layout.keys_at(layer, head)..][..self.layout.key_bytes()]
+        &self.data.bytes()[self.layout.keys(layer, head)]
     }
 
     /// A head's values as they are stored: panels, and scales behind them in q8_0.
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
-        &self.data.bytes()[self.layout.values_at(layer, head)..][..self.layout.value_bytes()]
+        &self.data.bytes()[self.layout.values(layer, head)]
     }
 
     /// Key panels of a head, dequantized into `scratch` if they are q8_0.  // [2][head_dim][16]
@@ -111,7 +131,7 @@ impl Block {
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        self.panels(self.keys(layer, head), self.layout.head_dim, scratch, |bytes, scales, out| {
+        self.panels(self.keys(layer, head), self.layout.layers[layer].head_dim, scratch, |bytes, scales, out| {
             kernels.dequantize_keys(bytes, scales, out);
         })
     }
@@ -124,7 +144,7 @@ impl Block {
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        let width = self.layout.padded_value_dim();
+        let width = self.layout.layers[layer].padded_value_dim();
         self.panels(self.values(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_values(bytes, scales, out);
         })
@@ -156,11 +176,11 @@ impl Block {
         value: &[f32],
         kernels: Kernels,
     ) {
-        let layout = self.layout;
-        let keys = &mut self.data.bytes_mut()[layout.keys_at(layer, head)..][..layout.key_bytes()];
+        let (layout, data) = (&self.layout, &mut self.data);
+        let keys = &mut data.bytes_mut()[layout.keys(layer, head)];
         let at = |d| (position / LANES * key.len() + d) * LANES + position % LANES;
         store(keys, layout.dtype, key, at, position, kernels);
-        let values = &mut self.data.bytes_mut()[layout.values_at(layer, head)..][..layout.value_bytes()];
+        let values = &mut data.bytes_mut()[layout.values(layer, head)];
         let at = |d| (d / LANES * BLOCK + position) * LANES + d % LANES;
         store(values, layout.dtype, value, at, position, kernels);
     }
@@ -225,12 +245,11 @@ mod tests {
     fn bytes_come_back_within_half_a_step_of_their_scale() {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
-            let recurrent = RecurrentLayout::default();
-            let dtype = PackedType::Q8_0;
-            let layout = KvLayout { layers: 2, heads: 3, head_dim, value_dim, dtype, recurrent };
+            let layers = [[1, 5, 9], [3, head_dim, value_dim]];
+            let layout = KvLayout::of_layers(layers.into_iter(), PackedType::Q8_0);
             let mut block = Block {
-                layout,
                 data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
+                layout,
                 snapshot: None,
                 _allocated: Arc::default(),
             };

@@ -103,8 +103,8 @@ impl KvCache {
     }
 
     /// The layout of a block.
-    pub fn layout(&self) -> KvLayout {
-        self.layout
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
     }
 
     /// Bytes of all blocks, in use or kept for reuse, and of all recurrent states.
@@ -156,7 +156,8 @@ impl KvCache {
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
         let snapshot = self.states.is_some().then(Default::default);
-        Ok(Block { layout: self.layout, data, snapshot, _allocated: Arc::clone(&self.allocated) })
+        let layout = self.layout.clone();
+        Ok(Block { layout, data, snapshot, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Removes what [`KvCache::reserve`] added and nobody committed.
@@ -215,8 +216,7 @@ mod tests {
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        let recurrent = RecurrentLayout::default();
-        KvLayout { layers: 1, heads: 1, head_dim: 4, value_dim: 4, dtype: PackedType::F32, recurrent }
+        KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {

@@ -4,15 +4,19 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::pack::PanelSource;
-use super::weights::{AttentionWeights, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection, RecurrentWeights};
+use super::weights::{
+    AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput, Projection,
+    RecurrentWeights,
+};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
-use crate::config::{Config, MlpShape, NormWeight, Stored};
+use crate::config::{Activation, Attention, Config, LinearRule, NormWeight, Recurrent, ResidualFactors, Stored};
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, RecurrentTensors, Rows, TensorRows,
+    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors,
+    RecurrentTensors, Rows, TensorRows,
 };
 use crate::quant::{PackedType, StorageType};
 
@@ -28,36 +32,62 @@ pub(super) struct Loader<'a> {
 impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
         let tensors = family::layer_tensors(self.config, index);
-        let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
-        let norm = |spec: Option<NormSpec>| spec.map(|spec| self.norm(&spec)).transpose();
+        let [norm, out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let norms = [norm.as_ref(), out_norm.as_ref()];
+        let attention = tensors.attention.map(|attention| self.attention(index, attention, norms)).transpose()?;
+        let recurrent = tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
+        let spec = self.config.layers[index];
+        let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
             None => None,
-            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(self.mlp(mlp)?)),
+            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(dense(mlp)?)),
             Some(MlpTensors::Moe(moe)) => Some(Mlp::Moe(Box::new(self.moe(moe)?))),
+            Some(MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm])) => {
+                Some(Mlp::DenseAndMoe(Box::new(DenseAndMoe {
+                    dense: dense(mlp)?,
+                    moe: self.moe(moe)?,
+                    dense_out_norm: self.norm(dense_out_norm)?,
+                    moe_norm: self.norm(moe_norm)?,
+                    moe_out_norm: self.norm(moe_out_norm)?,
+                })))
+            }
+        };
+        let per_layer_input = match &tensors.per_layer_input {
+            None => None,
+            Some((gate, projection, out_norm)) => Some(PerLayerInput {
+                gate: self.matrix(gate)?,
+                projection: self.matrix(projection)?,
+                out_norm: self.norm(out_norm)?,
+            }),
         };
         Ok(Layer {
             index,
-            spec: self.config.layers[index],
-            attention_norm: norm(attention_norm)?,
-            attention: tensors.attention.map(|attention| self.attention(index, attention)).transpose()?,
-            recurrent: tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent)).transpose()?,
-            attention_out_norm: norm(attention_out_norm)?,
-            mlp_norm: norm(mlp_norm)?,
+            spec,
+            attention,
+            recurrent,
+            mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
             mlp,
-            mlp_out_norm: norm(mlp_out_norm)?,
+            mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
+            per_layer_input,
+            scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
     }
 
-    fn attention(&self, index: usize, tensors: AttentionTensors) -> Result<AttentionWeights> {
+    fn attention(
+        &self,
+        index: usize,
+        tensors: AttentionTensors,
+        [norm, out_norm]: [Option<&NormSpec>; 2],
+    ) -> Result<AttentionLayer> {
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
                 a_proj: self.matrix(&tensors.a_proj)?,
                 q_b: match &tensors.q_b {
-                    Some((norm, q_b_proj)) => Some((self.norm(norm)?, self.matrix(q_b_proj)?)),
+                    Some((norm, q_b_proj)) => Some((self.latent_norm(norm, 0)?, self.matrix(q_b_proj)?)),
                     None => None,
                 },
-                kv_a_layernorm: self.norm(&tensors.kv_a_layernorm)?,
+                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, 1)?,
                 kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
         };
@@ -65,17 +95,34 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
-        let before = self.config.layers[..index].iter();
-        Ok(AttentionWeights {
-            kv_layer: before.filter(|layer| layer.mixer.has_attention()).count(),
+        let spec = self.config.layers[index];
+        let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
+        let mut attention_norm = some(norm)?;
+        if let Some(norm) = &mut attention_norm {
+            norm.weight.iter_mut().for_each(|weight| *weight *= self.config.attention_input_factor);
+        }
+        Ok(AttentionLayer {
+            index,
+            kv_index: spec.shares_kv_of.unwrap_or(index),
+            heads: self.config.heads(&spec),
+            spec,
+            attention_norm,
             projection,
             qk_norms,
+            value_norm: some(tensors.value_norm.as_ref())?,
+            attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
+            attention_out_norm: some(out_norm)?,
         })
     }
 
-    fn recurrent(&self, index: usize, tensors: RecurrentTensors) -> Result<Box<RecurrentWeights>> {
+    fn recurrent(
+        &self,
+        index: usize,
+        tensors: RecurrentTensors,
+        [norm, out_norm]: [Option<&NormSpec>; 2],
+    ) -> Result<Box<RecurrentWeights>> {
         let Some(recurrent) = &self.config.recurrent else {
             return Err(Error::Internal("a recurrent layer without its sizes".to_owned()));
         };
@@ -84,20 +131,28 @@ impl<'a> Loader<'a> {
         let by_channel = self.rows(&tensors.conv, positions)?;
         let mut conv = vec![0.0; channels * positions];
         for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
+            let factor = input_factor(recurrent, channel);
             for (position, &weight) in weights.iter().enumerate() {
-                conv[position * channels + channel] = weight;
+                conv[position * channels + channel] = weight * factor;
             }
         }
         let conv_bias = match tensors.conv_bias.is_empty() {
             true => vec![0.0; channels],
             false => self.rows(&tensors.conv_bias, 1)?,
         };
+        let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
+        // The norm of the output holds its weight as it is, whatever the norms of the stream do.
         let plain_norm = |spec: &NormSpec| {
-            Ok(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width] })
+            Ok::<_, Error>(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width] })
         };
+        let mut input_norm = some(norm)?;
+        if let Some(norm) = &mut input_norm {
+            norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
+        }
         let before = self.config.layers[..index].iter();
         Ok(Box::new(RecurrentWeights {
             state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
+            input_norm,
             in_proj: self.matrix(&tensors.in_proj)?,
             conv,
             conv_bias,
@@ -106,7 +161,16 @@ impl<'a> Loader<'a> {
             d: self.rows(&tensors.d, 1)?,
             norm: tensors.norm.as_ref().map(plain_norm).transpose()?,
             out_proj: self.matrix(&tensors.out_proj)?,
+            out_norm: some(out_norm)?,
+            factors: ResidualFactors { branch: self.config.recurrent_factors.output, ..ResidualFactors::ONE },
         }))
+    }
+
+    /// The norm of the MLP's input, times the factor of that input.
+    fn mlp_norm(&self, spec: &NormSpec) -> Result<NormWeights> {
+        let mut norm = self.norm(spec)?;
+        norm.weight.iter_mut().for_each(|weight| *weight *= self.config.mlp_input_factor);
+        Ok(norm)
     }
 
     fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {
@@ -114,13 +178,17 @@ impl<'a> Loader<'a> {
             gate_up_proj: self.matrix(&tensors.gate_up_proj)?,
             down_proj: self.matrix(&tensors.down_proj)?,
             intermediate_size: tensors.down_proj.in_features,
+            shape: tensors.shape,
+            activation: match (self.config.activation, &self.rows(&tensors.activation, 1)?[..]) {
+                (Activation::Xielu { .. }, &[alpha_p, alpha_n]) => Activation::xielu(alpha_p, alpha_n),
+                (activation, _) => activation,
+            },
+            gate_cutoff: None,
+            sub_norm: tensors.sub_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
         })
     }
 
     fn moe(&self, tensors: &MoeTensors) -> Result<MoeMlp> {
-        if self.config.mlp != MlpShape::Gated {
-            return Err(Error::Internal("experts are gated MLPs".to_owned()));
-        }
         let (shared, gate) = match &tensors.shared_expert {
             Some((shared, gate)) => (Some(shared), gate.as_ref()),
             None => (None, None),
@@ -130,6 +198,16 @@ impl<'a> Loader<'a> {
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
+            router_norm: match &tensors.router_norm {
+                None => None,
+                Some(spec) => {
+                    let mut norm = self.norm(spec)?;
+                    let root = (self.config.hidden_size as f32).sqrt();
+                    norm.weight.iter_mut().for_each(|weight| *weight /= root);
+                    Some(norm)
+                }
+            },
+            per_expert_scale: self.rows(&tensors.per_expert_scale, 1)?,
             experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
@@ -214,13 +292,22 @@ impl<'a> Loader<'a> {
         Ok(Weight::new(shape, data))
     }
 
+    /// The norm of a latent (0: of q, 1: of k and v), with the factor of that latent in its weight.
+    fn latent_norm(&self, spec: &NormSpec, latent: usize) -> Result<NormWeights> {
+        let mut norm = self.norm(spec)?;
+        if let Attention::Mla { latent_factors, .. } = self.config.attention {
+            norm.weight.iter_mut().for_each(|weight| *weight *= latent_factors[latent]);
+        }
+        Ok(norm)
+    }
+
     pub fn norm(&self, spec: &NormSpec) -> Result<NormWeights> {
         let values = |sources: &[TensorRows], absent: f32| match sources {
             [] => Ok(vec![absent; spec.width]),
             sources => self.rows(sources, 1),
         };
         let (mut weight, bias) = (values(&spec.weight, 1.0)?, values(&spec.bias, 0.0)?);
-        if self.config.norm_weight == NormWeight::MinusOne {
+        if self.config.norm_weight == NormWeight::MinusOne && !spec.weight.is_empty() {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
         Ok(NormWeights { weight, bias })
@@ -230,6 +317,10 @@ impl<'a> Loader<'a> {
     pub fn rows(&self, sources: &[TensorRows], width: usize) -> Result<Vec<f32>> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
+            if source.is_zeros() {
+                all.resize(all.len() + source.rows.count() * width, 0.0);
+                continue;
+            }
             let view = self.checkpoint.require(&source.name, &source.shape)?;
             let (kind, first) = (view.tensor_type, all.len());
             if !width.is_multiple_of(kind.block_values()) {
@@ -253,6 +344,17 @@ fn packed_together(parts: &[(TensorView<'_>, Stored)]) -> PackedType {
     match kinds().all(|kind| kind.is_kept_in(finest)) {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
+    }
+}
+
+/// Factor of what a channel of the convolution reads; the convolution is linear, so its weights carry it.
+fn input_factor(recurrent: &Recurrent, channel: usize) -> f32 {
+    let Recurrent::Linear(linear) = recurrent else { return 1.0 };
+    let LinearRule::Mamba2 { multipliers: [_, x, b, c, _], .. } = linear.rule else { return 1.0 };
+    match channel.checked_sub(linear.values_width()) {
+        None => x,
+        Some(channel) if channel < linear.keys_width() => b,
+        Some(_) => c,
     }
 }
 

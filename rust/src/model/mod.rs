@@ -4,7 +4,10 @@ mod load;
 pub mod pack;
 mod weights;
 
-pub use weights::{AttentionWeights, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, Projection, RecurrentWeights};
+pub use weights::{
+    AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding,
+    PerLayerInput, Projection, RecurrentWeights,
+};
 
 use crate::checkpoint::Checkpoint;
 use crate::compute::pool::Pool;
@@ -27,6 +30,10 @@ pub struct Model {
     pub layers: Vec<Layer>,
     /// `model.norm`.
     pub norm: NormWeights,
+    /// Norm of the embedding.
+    pub embedding_norm: Option<NormWeights>,
+    /// A second embedding, a part of which each layer adds.
+    pub per_layer: Option<PerLayerEmbedding>,
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
     pub positions: Vec<f32>,
     embed_tokens: Weight,
@@ -68,13 +75,34 @@ impl Model {
         let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
-        Ok(Self { config, kv_layout, layers, norm, positions, embed_tokens, lm_head })
+        let embedding_norm = tensors.embedding_norm.map(|norm| loader.norm(&norm)).transpose()?;
+        let per_layer = match &tensors.per_layer {
+            None => None,
+            Some(spec) => Some(PerLayerEmbedding {
+                embed_tokens: loader.table().matrix(&spec.embed_tokens)?,
+                model_projection: loader.matrix(&spec.model_projection)?,
+                projection_norm: loader.norm(&spec.projection_norm)?,
+            }),
+        };
+        Ok(Self {
+            config,
+            kv_layout,
+            layers,
+            norm,
+            embedding_norm,
+            per_layer,
+            positions,
+            embed_tokens,
+            lm_head,
+        })
     }
 
     /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 beside f32 weights and f16 beside others.
     #[must_use]
     pub fn with_kv(mut self, dtype: Option<PackedType>) -> Self {
-        self.kv_layout.dtype = dtype.unwrap_or(self.kv_layout.dtype);
+        if let Some(dtype) = dtype {
+            self.kv_layout = self.kv_layout.with_dtype(dtype);
+        }
         self
     }
 
@@ -109,6 +137,8 @@ impl Model {
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
+        let second = self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
+        let ends = ends.chain(second);
         self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
     }
 }

@@ -1,7 +1,7 @@
 //! The weights of a model, layer by layer.
 
 use crate::compute::weight::Weight;
-use crate::config::{Config, LayerSpec};
+use crate::config::{Activation, Config, Heads, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
@@ -19,40 +19,56 @@ pub struct Layer {
     pub index: usize,
     /// What differs from layer to layer.
     pub spec: LayerSpec,
-    /// Norm of the mixer's input.
-    pub attention_norm: Option<NormWeights>,
     /// Attention, where the layer has it.
-    pub attention: Option<AttentionWeights>,
+    pub attention: Option<AttentionLayer>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<Box<RecurrentWeights>>,
-    /// Norm of the mixer's output.
-    pub attention_out_norm: Option<NormWeights>,
     /// Norm of the MLP's input.
     pub mlp_norm: Option<NormWeights>,
     /// The MLP, where the layer has one.
     pub mlp: Option<Mlp>,
     /// Norm of the MLP's output.
     pub mlp_out_norm: Option<NormWeights>,
+    /// Its part of the second embedding.
+    pub per_layer_input: Option<PerLayerInput>,
+    /// Factor of its output.
+    pub scalar: f32,
 }
 
 /// Attention of a layer.
-pub struct AttentionWeights {
-    /// Its place among the layers with keys and values, in every KV block.
-    pub kv_layer: usize,
+pub struct AttentionLayer {
+    /// The layer's place among the layers.
+    pub index: usize,
+    /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
+    pub kv_index: usize,
+    /// Numbers and widths of its heads.
+    pub heads: Heads,
+    /// What differs from layer to layer.
+    pub spec: LayerSpec,
+    /// Norm of attention's input.
+    pub attention_norm: Option<NormWeights>,
     /// Queries, keys and values.
     pub projection: Projection,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
     pub qk_norms: Option<[NormWeights; 2]>,
+    /// Norm of the values, written out for all heads.
+    pub value_norm: Option<NormWeights>,
+    /// Norm of o_proj's input.
+    pub attention_sub_norm: Option<NormWeights>,
     /// Attention sinks: one score per query head that has no value; empty when the model has none.
     pub sinks: Vec<f32>,
     /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
     pub o_proj: Weight,
+    /// Norm of attention's output.
+    pub attention_out_norm: Option<NormWeights>,
 }
 
-/// A recurrent mixer.
+/// The recurrent mixer of a layer.
 pub struct RecurrentWeights {
     /// Its place among the layers with a recurrent state.
     pub state_layer: usize,
+    /// Norm of its input.
+    pub input_norm: Option<NormWeights>,
     /// What the normed row is projected to.
     pub in_proj: Weight,
     /// The depthwise convolution.  // [positions, channels]
@@ -65,15 +81,39 @@ pub struct RecurrentWeights {
     pub dt_bias: Vec<f32>,
     /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads]
     pub d: Vec<f32>,
-    /// Norm of the output.  // [heads * value_dim]
+    /// Norm of the output of linear attention.  // [heads * value_dim]
     pub norm: Option<NormWeights>,
     /// The output's projection.
     pub out_proj: Weight,
+    /// Norm of the mixer's output.
+    pub out_norm: Option<NormWeights>,
+    /// Factors with which the output is added.
+    pub factors: ResidualFactors,
+}
+
+/// How a layer adds its part of the second embedding.
+pub struct PerLayerInput {
+    /// The gate.  // [width, hidden_size]
+    pub gate: Weight,
+    /// Back to the stream.  // [hidden_size, width]
+    pub projection: Weight,
+    /// Norm of what is added.
+    pub out_norm: NormWeights,
+}
+
+/// The second embedding.
+pub struct PerLayerEmbedding {
+    /// A row per token, a part of it for each layer.  // [vocab_size, layers * width]
+    pub embed_tokens: Weight,
+    /// From the first embedding.  // [layers * width, hidden_size]
+    pub model_projection: Weight,
+    /// Norm of each part.
+    pub projection_norm: NormWeights,
 }
 
 /// How a layer makes queries, keys and values.
 pub enum Projection {
-    /// q, k and v of all heads, stacked.  // [qkv_width, hidden_size]
+    /// q, k and v of all heads, and the gate of attention's output, stacked.  // [qkv_width, hidden_size]
     Heads(Weight),
     /// Multi-head latent attention.
     Mla(Box<MlaWeights>),
@@ -97,6 +137,22 @@ pub enum Mlp {
     Dense(DenseMlp),
     /// A mixture of experts.
     Moe(Box<MoeMlp>),
+    /// Both, side by side.
+    DenseAndMoe(Box<DenseAndMoe>),
+}
+
+/// A dense MLP and a mixture of experts that read the same row.
+pub struct DenseAndMoe {
+    /// The MLP.
+    pub dense: DenseMlp,
+    /// The mixture.
+    pub moe: MoeMlp,
+    /// Norm of the MLP's output.
+    pub dense_out_norm: NormWeights,
+    /// Norm of the mixture's input.
+    pub moe_norm: NormWeights,
+    /// Norm of the mixture's output.
+    pub moe_out_norm: NormWeights,
 }
 
 /// down(act(up(x))), or down(act(gate(x)) * up(x)).
@@ -107,6 +163,14 @@ pub struct DenseMlp {
     pub down_proj: Weight,
     /// Width between the two projections.
     pub intermediate_size: usize,
+    /// Whether there is a gate.
+    pub shape: MlpShape,
+    /// The activation.
+    pub activation: Activation,
+    /// Gates below mean + this many standard deviations are zero.
+    pub gate_cutoff: Option<f32>,
+    /// Norm of down_proj's input.
+    pub sub_norm: Option<NormWeights>,
 }
 
 /// A mixture of experts.
@@ -115,6 +179,10 @@ pub struct MoeMlp {
     pub router: Weight,
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
+    /// Norm of the router's input, where it has one of its own.
+    pub router_norm: Option<NormWeights>,
+    /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
+    pub per_expert_scale: Vec<f32>,
     /// The experts.
     pub experts: Vec<DenseMlp>,
     /// The expert that every token passes.
@@ -133,10 +201,10 @@ impl Projection {
     }
 
     /// Stride of a row of queries, keys and values.
-    pub fn stride(&self, config: &Config) -> usize {
+    pub fn stride(&self, config: &Config, heads: Heads) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) => config.qkv_width(),
+            Projection::Mla(_) => heads.qkv_width() + config.attention_gate.rows(heads),
         }
     }
 }
@@ -147,32 +215,47 @@ impl DenseMlp {
     }
 }
 
+impl MoeMlp {
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
+        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(experts)
+    }
+}
+
+impl AttentionLayer {
+    /// Values of a row of queries, and of keys where the layer has its own.
+    pub fn qk_width(&self) -> usize {
+        if self.spec.shares_kv_of.is_some() { self.heads.q_width() } else { self.heads.qk_width() }
+    }
+
+    fn weights(&self) -> Vec<&Weight> {
+        let mut all = vec![&self.o_proj];
+        match &self.projection {
+            Projection::Heads(weight) => all.push(weight),
+            Projection::Mla(weights) => {
+                all.extend([&weights.a_proj, &weights.kv_b_proj]);
+                all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
+            }
+        }
+        all
+    }
+}
+
 impl Layer {
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
-        let mut all = Vec::new();
-        if let Some(attention) = &self.attention {
-            all.push(&attention.o_proj);
-            match &attention.projection {
-                Projection::Heads(weight) => all.push(weight),
-                Projection::Mla(weights) => {
-                    all.extend([&weights.a_proj, &weights.kv_b_proj]);
-                    all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
-                }
-            }
-        }
-        if let Some(recurrent) = &self.recurrent {
-            all.extend([&recurrent.in_proj, &recurrent.out_proj]);
-        }
+        let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();
+        all.extend(self.recurrent.iter().flat_map(|recurrent| [&recurrent.in_proj, &recurrent.out_proj]));
         match &self.mlp {
             None => {}
             Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),
-            Some(Mlp::Moe(mlp)) => {
-                all.push(&mlp.router);
-                all.extend(&mlp.shared_expert_gate);
-                all.extend(mlp.experts.iter().chain(&mlp.shared_expert).flat_map(DenseMlp::weights));
+            Some(Mlp::Moe(mlp)) => all.extend(mlp.weights()),
+            Some(Mlp::DenseAndMoe(both)) => {
+                all.extend(both.dense.weights());
+                all.extend(both.moe.weights());
             }
         }
+        all.extend(self.per_layer_input.iter().flat_map(|input| [&input.gate, &input.projection]));
         all
     }
 }

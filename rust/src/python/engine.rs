@@ -324,7 +324,7 @@ impl PyEngine {
             weights: wants("attn_row"),
         };
         let found = self.with(py, |engine| engine.capture(&ids, start_position, &wanted, &cancel))?;
-        captured(py, found, ids.len(), self.model.config.head_dim)
+        captured(py, found, ids.len(), self.model.config.widest_head_dim())
     }
 
     fn attention_by_distance<'py>(
@@ -338,7 +338,7 @@ impl PyEngine {
         let cancel = Arc::clone(&cancel.0);
         let found =
             self.with(py, |engine| engine.attention_by_distance(&ids, &layers, distances, &cancel))?;
-        by_distance(py, found, self.model.config.num_attention_heads)
+        by_distance(py, found, self.model.config.most_attention_heads())
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn spec<'py>(py: Python<'py>, config: &Config, length: usize) -> PyRe
     found.set_item("attn_logit_softcapping", config.attn_logit_softcapping.map(f64::from))?;
     let is_mla = matches!(config.attention, Attention::Mla { .. });
     found.set_item("attention", if is_mla { "mla" } else { "heads" })?;
-    found.set_item("sinks", config.sinks == Sinks::PerHead)?;
+    found.set_item("sinks", config.sinks != Sinks::None)?;
     let (position, first) = match config.position {
         EmbeddingPosition::None => ("none", 0),
         EmbeddingPosition::Learned => ("learned", 0),
@@ -47,6 +47,8 @@ pub(super) fn spec<'py>(py: Python<'py>, config: &Config, length: usize) -> PyRe
         QueryScaling::Llama4 { beta, original_max_position_embeddings } => {
             Some((beta, original_max_position_embeddings))
         }
+        // These scale layers that do not rotate: no part of a rotation's picture.
+        QueryScaling::WhereUnrotated { .. } | QueryScaling::PowerWhereUnrotated { .. } => None,
     };
     found.set_item("query_scaling", query_scaling)?;
     let layers = PyList::empty(py);
@@ -63,7 +65,7 @@ pub(super) fn spec<'py>(py: Python<'py>, config: &Config, length: usize) -> PyRe
             "window",
             match layer.mask {
                 Mask::Causal => None,
-                Mask::Sliding(window) => Some(window),
+                Mask::Sliding(window) | Mask::Chunked(window) => Some(window),
             },
         )?;
         row.set_item("attention_scale", f64::from(layer.attention_scale))?;

@@ -58,9 +58,9 @@ impl Engine {
     ) -> Result<Captured> {
         let mut reading = self.read(ids, start_position)?;
         let layers = self.known_attention_layers(&wanted.layers)?;
-        let heads = known(&wanted.heads, self.model.config.num_attention_heads, "heads")?;
+        let heads = known(&wanted.heads, self.model.config.most_attention_heads(), "heads")?;
         let rows = known(&wanted.rows, ids.len(), "rows")?;
-        let (lists, dim) = (layers.len() * heads.len(), self.model.config.head_dim);
+        let (lists, dim) = (layers.len() * heads.len(), self.model.config.widest_head_dim());
         let numbers = |wanted: bool, width: usize, fill: f32| -> Result<Vec<f32>> {
             let count = if wanted { lists.saturating_mul(width) } else { 0 };
             let mut all = room(count, || format!("heads of {} tokens", ids.len()))?;
@@ -133,12 +133,17 @@ impl Observer for Capturing {
 impl Job<'_> {
     fn fill(&mut self, heads: &ObservedHeads<'_>, rows: &[usize], tokens: usize, dim: usize) {
         let places = heads.places();
+        if self.head >= heads.count() {
+            return; // other layers have more heads
+        }
         for (row, place) in places.clone().enumerate() {
             if !self.q_pre.is_empty() {
-                self.q_pre[place * dim..][..dim].copy_from_slice(heads.query(row, self.head));
+                let query = heads.query(row, self.head);
+                self.q_pre[place * dim..][..query.len()].copy_from_slice(query);
             }
             if !self.k_pre.is_empty() {
-                self.k_pre[place * dim..][..dim].copy_from_slice(heads.key(row, self.head));
+                let key = heads.key(row, self.head);
+                self.k_pre[place * dim..][..key.len()].copy_from_slice(key);
             }
         }
         if self.scores.is_empty() && self.weights.is_empty() {

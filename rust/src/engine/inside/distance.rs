@@ -42,7 +42,7 @@ impl Engine {
     ) -> Result<AttentionByDistance> {
         let mut reading = self.read(ids, 0)?;
         let layers = self.known_attention_layers(layers)?;
-        let heads = self.model.config.num_attention_heads;
+        let heads = self.model.config.most_attention_heads();
         let (count, distances) = (layers.len() * heads, distances.min(ids.len()));
         let mut at = room(count * distances, || format!("attention at {distances} distances"))?;
         at.resize(count * distances, 0.0);
@@ -91,6 +91,9 @@ impl HeadSums {
     /// Adds the weights of a head in all rows of the chunk.  // at [distances]
     fn add(&mut self, heads: &ObservedHeads<'_>, head: usize, at: &mut [f64]) {
         let (places, mut scores) = (heads.places(), Vec::new());
+        if head >= heads.count() {
+            return; // other layers have more heads
+        }
         let block = (SCORES / places.end).clamp(1, ROWS);
         for first in (0..places.len()).step_by(block) {
             let rows = first..(first + block).min(places.len());

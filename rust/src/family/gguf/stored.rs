@@ -52,8 +52,9 @@ const NAMES: Names = Names {
         parts: [tensor!("ffn_gate_exps"), tensor!("ffn_up_exps"), tensor!("ffn_down_exps")],
         shared: [tensor!("ffn_gate_shexp"), tensor!("ffn_up_shexp"), tensor!("ffn_down_shexp")],
         shared_gate: tensor!("ffn_gate_inp_shexp"),
-        correction_bias: "exp_probs_b.bias",
     },
+    correction_bias: "exp_probs_b.bias",
+    ..Names::LLAMA
 };
 
 /// The config of the family with the names, the layouts and the biases that this file has.

@@ -5,9 +5,9 @@ use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, AttentionGate, Bias, Config, EmbeddingPosition, LayerMlp, LayerRope, LayerSpec, LmHead, Mask,
-    Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QueryScaling, Residual, Rope, RopeLayout,
-    Sinks,
+    Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerRope,
+    LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace,
+    QueryScaling, Residual, ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;
@@ -149,7 +149,19 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
     }
     let ropes = ropes(metadata, defaults, heads.head_dim, max_position_embeddings)?;
     let rope = if ropes.is_empty() { LayerRope::None } else { LayerRope::Rotary(0) };
-    let layer = LayerSpec { mask: Mask::Causal, attention_scale: 1.0, rope, mixer: Mixer::Attention, mlp: LayerMlp::Dense };
+    let layer = LayerSpec {
+        mask: Mask::Causal,
+        attention_scale: 1.0,
+        rope,
+        mixer: Mixer::Attention,
+        mlp: LayerMlp::Dense,
+        heads: None,
+        intermediate_size: None,
+        shares_kv_of: None,
+        values: Values::Own,
+        residual_factors: [ResidualFactors::ONE; 2],
+        gate_cutoff: None,
+    };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
     Ok(Config {
         model_type: metadata.text_if_any("model_type")?.unwrap_or_default().to_owned(),
@@ -165,6 +177,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,
+        embedding_norm: EmbeddingNorm::None,
         norm: norm(metadata, defaults.norm)?,
         norm_weight: NormWeight::Plain,
         norm_bias: match defaults.norm {
@@ -178,7 +191,13 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,
+        qk_norm_place: QkNormPlace::BeforeRotation,
+        value_norm: ValueNorm::None,
+        value_scale: 1.0,
         attention_gate: AttentionGate::None,
+        sub_norms: SubNorms::None,
+        per_layer_embedding: None,
+        layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,
         sinks: Sinks::None,
@@ -188,6 +207,9 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         activation: activation(metadata, defaults.activation_key, defaults.activation)?,
         mlp_bias: bias(metadata, defaults.mlp_bias)?,
         recurrent: None,
+        recurrent_factors: BranchFactors::ONE,
+        attention_input_factor: 1.0,
+        mlp_input_factor: 1.0,
         moe: None,
         ropes,
         lm_head: if tied { LmHead::Tied } else { LmHead::Own },
@@ -293,10 +315,11 @@ fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result
             Ok(Activation::GeluTanh)
         }
         Some("relu2") => Ok(Activation::Relu2),
+        Some("xielu") => Ok(Activation::Xielu { alpha_p: 0.0, alpha_n: 0.0 }), // the weights say
         Some(other) => Err(metadata.unsupported(
             key,
             &format!(
-                "must be silu, gelu, gelu_new, gelu_pytorch_tanh or relu2 (got \"{}\")",
+                "must be silu, gelu, gelu_new, gelu_pytorch_tanh, relu2 or xielu (got \"{}\")",
                 escape_for_terminal(other)
             ),
         )),

@@ -5,6 +5,7 @@ pub(crate) mod generation;
 pub(crate) mod known;
 pub mod metadata;
 pub(crate) mod mixers;
+pub(crate) mod mla;
 pub(crate) mod moe;
 pub(crate) mod refused;
 pub(crate) mod rope;

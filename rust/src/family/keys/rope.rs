@@ -83,7 +83,7 @@ pub(crate) fn rope_of(
         Some(parameters) => rope_type(parameters)? == "proportional",
         None => false,
     };
-    let share = share(metadata, parameters, facts.partial, proportional)?;
+    let share = share(metadata, parameters, facts, proportional)?;
     let width = if proportional { 1.0 } else { share };
     let facts = &RopeFacts { head_dim: rotary_dim(metadata, facts, width)?, ..*facts };
     let scaling = match parameters {
@@ -106,7 +106,7 @@ pub(crate) fn rope_of(
 fn share(
     top: &Metadata<'_>,
     parameters: Option<&Metadata<'_>>,
-    partial: Partial,
+    facts: &RopeFacts,
     proportional: bool,
 ) -> Result<f64> {
     // A proportional rope may rotate no pair at all; other types need at least one.
@@ -117,7 +117,13 @@ fn share(
         None => None,
     };
     let stated = inner.or(outer);
-    match partial {
+    match facts.partial {
+        // Beside the number of dimensions the share says the same.
+        Partial::Dimensions(dim)
+            if stated.is_some_and(|share| (share * facts.head_dim as f64).round() == dim as f64) =>
+        {
+            Ok(1.0)
+        }
         Partial::Cut(default) if proportional && stated.unwrap_or(default) != 1.0 => Err(top.unsupported(
             PARTIAL,
             &format!(
@@ -255,11 +261,17 @@ fn longrope(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts) ->
         None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
     };
     let original_max_position_embeddings = original;
+    let mut attention_factors = [attention_factor; 2];
+    for (key, factor) in ["short_mscale", "long_mscale"].into_iter().zip(&mut attention_factors) {
+        if facts.own_keys.contains(&key) {
+            *factor = parameters.number(key, 0.0..=1e6)?;
+        }
+    }
     Ok(RopeScaling::LongRope {
         short_factor,
         long_factor,
         original_max_position_embeddings,
-        attention_factor,
+        attention_factors,
     })
 }
 
@@ -341,6 +353,54 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys:
         }
     }
     Ok(())
+}
+
+/// A rope per kind of layer: nested in `rope_parameters` under `kinds` (null: those layers do not rotate), or one for all.
+/// The keys beside the rope object are those of the first kind and `theta_keys` the base of each kind there.
+pub(crate) fn ropes_by_kind<const N: usize>(
+    metadata: &Metadata<'_>,
+    kinds: [&str; N],
+    theta_keys: [&str; N],
+    facts: [RopeFacts; N],
+) -> Result<[Option<Rope>; N]> {
+    let parameters = rope_object(metadata)?;
+    let nested = parameters.as_ref().filter(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
+    let mut ropes = [const { None }; N];
+    for (index, (kind, facts)) in kinds.into_iter().zip(&facts).enumerate() {
+        let own = match nested {
+            // A kind that no layer is of may be left out.
+            Some(nested) if nested.has(kind) && nested.get(kind).is_none() => continue,
+            Some(nested) => nested.object_if_any(kind)?,
+            None => rope_object(metadata)?,
+        };
+        ropes[index] = Some(rope_of(metadata, own.as_ref(), theta_keys[index], facts)?);
+    }
+    if let Some(nested) = nested {
+        // Left beside the kinds by some writers; each kind states its own.
+        for key in ["rope_theta", "rope_type"] {
+            nested.get(key);
+        }
+        refuse_unread(nested)?;
+    }
+    Ok(ropes)
+}
+
+/// Refuses files without rotary keys, for families in which their absence means a scaled rope.
+pub(crate) fn require_rope(metadata: &Metadata<'_>) -> Result<()> {
+    match rope_object(metadata)? {
+        Some(_) => Ok(()),
+        None => Err(metadata.bad("rope_parameters", "it is missing; the rotary keys are needed")),
+    }
+}
+
+/// The same, where each of the `kinds` of layers has a rope of its own.
+pub(crate) fn require_rope_of_kinds<const N: usize>(metadata: &Metadata<'_>, kinds: [&str; N]) -> Result<()> {
+    let nested = rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
+    if nested {
+        return Ok(());
+    }
+    let what = format!("must hold an object for each of {}", kinds.join(", "));
+    Err(metadata.bad("rope_parameters", &what))
 }
 
 /// Refuses every key of an object whose keys are all read.

@@ -3,7 +3,7 @@
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Config, Mask};
+use crate::config::{Config, LayerRope, Mask, Rope};
 use crate::error::Result;
 
 /// `sliding_window`: `null` says none (so does Qwen2-MoE's 0), an absent key says what the family's class says.
@@ -79,4 +79,28 @@ pub(crate) fn layer_numbers(metadata: &Metadata<'_>, key: &str) -> Result<Vec<us
         .as_array()
         .and_then(|list| list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect());
     numbers.ok_or_else(|| metadata.bad(key, &format!("must be a list of layers (got {})", describe(value))))
+}
+
+/// The ropes of layers without and with a window ([`super::rope::ropes_by_kind`]), given to the layers.
+pub(crate) fn with_ropes(mut config: Config, ropes: [Option<Rope>; 2]) -> Config {
+    let mut place = [LayerRope::None; 2];
+    config.ropes.clear();
+    for (place, rope) in place.iter_mut().zip(ropes) {
+        if let Some(rope) = rope {
+            *place = LayerRope::Rotary(config.ropes.len());
+            config.ropes.push(rope);
+        }
+    }
+    for layer in &mut config.layers {
+        layer.rope = place[usize::from(layer.mask != Mask::Causal)];
+    }
+    config
+}
+
+/// Rotation in windowed layers only.
+pub(crate) fn rotate_in_windows(mut config: Config) -> Config {
+    for layer in &mut config.layers {
+        layer.rope = if layer.mask == Mask::Causal { LayerRope::None } else { LayerRope::Rotary(0) };
+    }
+    config
 }

@@ -25,7 +25,12 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
-    let config = base(metadata, &DEFAULTS)?;
+    let config = windowed(metadata, base(metadata, &DEFAULTS)?)?;
+    Ok(Config { norm_placement: NormPlacement::After, qk_norm: QkNorm::PerHead(Bias::None), ..config })
+}
+
+/// Windows in three layers of four, which alone rotate.
+pub(crate) fn windowed(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let window = window(metadata, Some(4096))?;
     const PATTERN: &str = "sliding_window_pattern";
     // Beside `layer_types` it does nothing: published files say "LLLG" there.
@@ -42,5 +47,5 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         let still = window.is_some() && layer.mask == Mask::Causal;
         layer.rope = if still { LayerRope::None } else { LayerRope::Rotary(0) };
     }
-    Ok(Config { norm_placement: NormPlacement::After, qk_norm: QkNorm::PerHead(Bias::None), ..config })
+    Ok(config)
 }

@@ -1,4 +1,4 @@
-//! Gemma 1 and 2: norm weights stored minus one, an embedding times sqrt(hidden_size), GELU by its tanh form.
+//! Gemma 1 and 2, and VaultGemma (Gemma 2 without norms after attention and MLP): norm weights stored minus one, an embedding times sqrt(hidden_size), GELU by its tanh form.
 //!
 //! Gemma Team 2024. Gemma 2 adds norms after attention and MLP, soft caps on scores and logits, and a window in every
 //! second layer. Defaults of absent keys: transformers 5.23, `configuration_gemma.py` (whose `hidden_act: "gelu"` means
@@ -14,6 +14,12 @@ use crate::family::keys::windows::{window, with_windows};
 pub(crate) static GEMMA: Family = Family { model_types: &["gemma"], aliases: &[], config: gemma };
 
 pub(crate) static GEMMA2: Family = Family { model_types: &["gemma2"], aliases: &[], config: gemma2 };
+
+pub(crate) static VAULTGEMMA: Family = Family {
+    model_types: &["vaultgemma"],
+    aliases: &[],
+    config: |metadata| Ok(Config { norm_placement: NormPlacement::Before, ..gemma2(metadata)? }),
+};
 
 /// Defaults of all Gemma models.
 pub(crate) const DEFAULTS: Defaults = Defaults {

@@ -5,12 +5,12 @@
 //! The text model of the multimodal wrapper (`gemma3`) is computed too; its pictures are not.
 
 use super::gemma::{SANDWICH, sandwich};
-use crate::config::{Bias, Config, LayerRope, Mask, Names, QkNorm, Rope, RopeLayout};
+use crate::config::{Bias, Config, Names, QkNorm, Rope, RopeLayout};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, base};
 use crate::family::keys::metadata::Metadata;
-use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of};
-use crate::family::keys::windows::{pattern, window, with_windows};
+use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of, ropes_by_kind};
+use crate::family::keys::windows::{pattern, window, with_ropes, with_windows};
 
 pub(crate) static GEMMA3_TEXT: Family = Family { model_types: &["gemma3_text"], aliases: &[], config: text };
 
@@ -29,17 +29,14 @@ fn text(metadata: &Metadata<'_>) -> Result<Config> {
     let config = sandwich(metadata, base(metadata, &DEFAULTS)?, None, None)?;
     let every = pattern(metadata, 6)?;
     let window = window(metadata, Some(4096))?;
-    let mut config = with_windows(metadata, config, window, |layer| !(layer + 1).is_multiple_of(every))?;
-    let ropes = ropes(metadata, &config)?.to_vec();
-    for layer in &mut config.layers {
-        layer.rope = LayerRope::Rotary(usize::from(layer.mask != Mask::Causal));
-    }
-    Ok(Config { ropes, qk_norm: QkNorm::PerHead(Bias::None), ..config })
+    let config = with_windows(metadata, config, window, |layer| !(layer + 1).is_multiple_of(every))?;
+    let ropes = layer_ropes(metadata, &config)?;
+    Ok(Config { qk_norm: QkNorm::PerHead(Bias::None), ..with_ropes(config, ropes) })
 }
 
 /// The ropes of layers without and with a window: nested in `rope_parameters`, or (old) the scaling for the first
 /// only and `rope_local_base_freq` for the second.
-fn ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[Rope; 2]> {
+pub(crate) fn layer_ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[Option<Rope>; 2]> {
     let facts = |theta| RopeFacts {
         theta,
         head_dim: config.head_dim,
@@ -48,19 +45,15 @@ fn ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[Rope; 2]> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &[],
     };
-    let parameters = rope_object(metadata)?;
-    let nested = parameters.as_ref().filter(|p| p.has("full_attention") || p.has("sliding_attention"));
-    let (full, local) = match nested {
-        None => (parameters, None),
-        Some(nested) => {
-            let inner = (nested.object_if_any("full_attention")?, nested.object_if_any("sliding_attention")?);
-            crate::family::keys::rope::refuse_unread(nested)?;
-            inner
-        }
-    };
+    let kinds = ["full_attention", "sliding_attention"];
+    let nested = rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
+    if nested {
+        let theta_keys = ["rope_theta", "rope_local_base_freq"];
+        return ropes_by_kind(metadata, kinds, theta_keys, [facts(1e6), facts(1e4)]);
+    }
     Ok([
-        rope_of(metadata, full.as_ref(), "rope_theta", &facts(1e6))?,
-        rope_of(metadata, local.as_ref(), "rope_local_base_freq", &facts(1e4))?,
+        Some(rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", &facts(1e6))?),
+        Some(rope_of(metadata, None, "rope_local_base_freq", &facts(1e4))?),
     ])
 }
 

@@ -4,7 +4,9 @@
 //! Black et al. 2022 (GPT-NeoX-20B), Biderman et al. 2023 (Pythia). Defaults of absent keys: transformers 5.23,
 //! `configuration_gpt_neox.py`; old files write `rotary_pct` and `rotary_emb_base`.
 
-use crate::config::{Activation, Bias, Config, MlpShape, Names, Qkv, Residual, tensor};
+use crate::config::{
+    Activation, Bias, Config, LmHead, MlpShape, Names, Qkv, Residual, Tensor, tensor,
+};
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
@@ -38,6 +40,30 @@ const DEFAULTS: Defaults = Defaults {
     mlp_bias: BiasKey::Absent(Bias::Added),
     rope: Some(RopeDefaults { partial: Partial::Usually(0.25), ..RopeDefaults::WHOLE }),
     ..Defaults::LLAMA
+};
+
+pub(crate) static GPT_NEOX_JAPANESE: Family = Family {
+    model_types: &["gpt_neox_japanese"],
+    aliases: &[("partial_rotary_factor", "rotary_pct"), ("rope_theta", "rotary_emb_base")],
+    config: |metadata| {
+        let times = metadata.integer_if_any("intermediate_multiple_size", 1..=1 << 10)?.unwrap_or(4);
+        let defaults = Defaults {
+            names: Names {
+                bases: &["gpt_neox_japanese.", ""],
+                base: "gpt_neox_japanese.",
+                o_proj: Tensor { weight: "attention.dense.weight", bias: "attention.dense_bias" },
+                ..NAMES
+            },
+            intermediate_size: Some(times * metadata.integer("hidden_size", 1..=1 << 20)?),
+            lm_head: LmHead::Tied,
+            attention_bias: BiasKey::Absent(Bias::None),
+            attention_out_bias: BiasKey::Absent(Bias::AddedInLastLayer),
+            mlp_bias: BiasKey::Absent(Bias::None),
+            rope: Some(RopeDefaults { partial: Partial::Usually(1.0), ..RopeDefaults::WHOLE }),
+            ..DEFAULTS
+        };
+        Ok(Config { mlp: MlpShape::Plain, ..base(metadata, &defaults)? })
+    },
 };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {

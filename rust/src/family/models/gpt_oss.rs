@@ -3,10 +3,7 @@
 //! OpenAI 2025 (gpt-oss model card). Defaults of absent keys: transformers 5.23, `configuration_gpt_oss.py`: base
 //! 150000, window 128 in even layers, 4 experts per token, alpha 1.702, limit 7. Weights in MXFP4 are refused.
 
-use crate::config::{
-    Activation, Bias, Config, ExpertGroups, Moe, MoeNames, Names, Scoring, SharedExpert, Sinks, Tensor,
-    tensor,
-};
+use crate::config::{Activation, Bias, Config, Moe, MoeNames, Names, Sinks, Tensor, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{
     BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, WindowKeys, base,
@@ -49,16 +46,8 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         return Err(metadata.bad("experts_per_token", "it differs from num_experts_per_tok; they must agree"));
     }
     metadata.integer_if_any("initial_context_length", crate::family::keys::rope::LENGTHS)?;
-    let moe = Moe {
-        num_experts,
-        num_experts_per_tok,
-        intermediate_size: config.intermediate_size,
-        scoring: Scoring::SoftmaxOfChosen,
-        groups: ExpertGroups::None,
-        scaling: 1.0,
-        bias: Bias::Added,
-        shared: SharedExpert::None,
-    };
+    let plain = Moe::plain(num_experts, num_experts_per_tok, config.intermediate_size);
+    let moe = Moe { bias: Bias::Added, ..plain };
     let activation = Activation::ClampedSwiglu {
         alpha: metadata.number_or("swiglu_alpha", 1e-6..=1e6, 1.702)? as f32,
         limit: metadata.number_or("swiglu_limit", 1e-6..=1e9, 7.0)? as f32,

@@ -1,4 +1,5 @@
-//! GPT-J: attention and MLP in parallel behind one LayerNorm, interleaved rotation.
+//! GPT-J: attention and MLP in parallel behind one LayerNorm, interleaved rotation; and CodeGen, the same with q, k and v in
+//! one matrix that was made for four devices.
 //!
 //! Wang and Komatsuzaki 2021. Defaults of absent keys: transformers 5.23, `configuration_gptj.py`: 64 dimensions rotate.
 
@@ -10,6 +11,20 @@ use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 
 pub(crate) static GPTJ: Family = Family { model_types: &["gptj"], aliases: ALIASES, config };
+
+pub(crate) static CODEGEN: Family = Family {
+    model_types: &["codegen"],
+    aliases: ALIASES,
+    config: |metadata| {
+        let config = config(metadata)?;
+        let qkv = Qkv::OfFourDevices(tensor!("attn.qkv_proj"));
+        if !(config.num_attention_heads * config.head_dim).is_multiple_of(4) {
+            return Err(metadata.bad("hidden_size", "must be a multiple of 4, since q, k and v are stored in four parts"));
+        }
+        metadata.integer_if_any("n_ctx", crate::family::keys::rope::LENGTHS)?;
+        Ok(Config { names: Names { qkv, ..NAMES }, ..config })
+    },
+};
 
 const NAMES: Names = Names {
     bases: &["transformer.", ""],

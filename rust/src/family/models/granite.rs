@@ -8,16 +8,23 @@ use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, base};
 use crate::family::keys::metadata::Metadata;
 
-pub(crate) static GRANITE: Family = Family { model_types: &["granite"], aliases: &[], config };
+pub(crate) static GRANITE: Family = Family {
+    model_types: &["granite"],
+    aliases: &[],
+    config: |metadata| {
+        let defaults = Defaults { head_dim: HeadDim::FreeQuotient, ..Defaults::LLAMA };
+        multiplied(metadata, base(metadata, &defaults)?)
+    },
+};
 
-fn config(metadata: &Metadata<'_>) -> Result<Config> {
-    let defaults = Defaults { head_dim: HeadDim::FreeQuotient, ..Defaults::LLAMA };
+/// The four multipliers.
+pub(crate) fn multiplied(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let factor = |key: &str| metadata.number_or(key, 1e-9..=1e9, 1.0);
     Ok(Config {
         embedding_multiplier: factor("embedding_multiplier")? as f32,
         attention_multiplier: factor("attention_multiplier")? as f32,
         residual_multiplier: factor("residual_multiplier")? as f32,
         logit_scale: (1.0 / factor("logits_scaling")?) as f32,
-        ..base(metadata, &defaults)?
+        ..config
     })
 }

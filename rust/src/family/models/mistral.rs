@@ -1,4 +1,4 @@
-//! Mistral 7B and its successors, and Ministral 3.
+//! Mistral 7B and its successors, Ministral (windows in the layers that `layer_types` names), and Ministral 3.
 //!
 //! Jiang et al. 2023 (Mistral 7B): Llama with a sliding window in every layer. Ministral 3 adds a growth of queries
 //! with their position (Llama 4's). Defaults of absent keys: transformers 5.23, `configuration_mistral.py` (8 key/value
@@ -14,6 +14,8 @@ use crate::family::keys::rope::rope_object;
 use crate::family::keys::windows::{window, with_windows};
 
 pub(crate) static MISTRAL: Family = Family { model_types: &["mistral"], aliases: &[], config: mistral };
+
+pub(crate) static MINISTRAL: Family = Family { model_types: &["ministral"], aliases: &[], config: mistral };
 
 pub(crate) static MINISTRAL3: Family =
     Family { model_types: &["ministral3"], aliases: &[], config: ministral3 };
@@ -48,13 +50,21 @@ fn ministral3(metadata: &Metadata<'_>) -> Result<Config> {
         norm: crate::family::keys::base::NormKey::Rms("rms_norm_eps", 1e-5),
         ..DEFAULTS
     };
+    let query_scaling = query_scaling(metadata)?;
+    let config = Config { query_scaling, ..base(metadata, &defaults)? };
+    let window = window(metadata, None)?;
+    with_windows(metadata, config, window, |_| true)
+}
+
+/// `llama_4_scaling_beta`: queries grow with their position.
+pub(crate) fn query_scaling(metadata: &Metadata<'_>) -> Result<QueryScaling> {
     let Some(parameters) = rope_object(metadata)? else {
         return Err(metadata.bad("rope_parameters", "it is missing; yarn's keys are needed"));
     };
     let beta = parameters.number_if_any("llama_4_scaling_beta", 0.0..=1e3)?;
     let original =
         parameters.integer_if_any("original_max_position_embeddings", crate::family::keys::rope::LENGTHS)?;
-    let query_scaling = match (beta, original) {
+    Ok(match (beta, original) {
         (Some(beta), Some(original_max_position_embeddings)) => {
             QueryScaling::Llama4 { beta, original_max_position_embeddings }
         }
@@ -64,8 +74,5 @@ fn ministral3(metadata: &Metadata<'_>) -> Result<Config> {
                 parameters.bad("original_max_position_embeddings", "it is missing; a length is needed")
             );
         }
-    };
-    let config = Config { query_scaling, ..base(metadata, &defaults)? };
-    let window = window(metadata, None)?;
-    with_windows(metadata, config, window, |_| true)
+    })
 }

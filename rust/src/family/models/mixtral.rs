@@ -4,7 +4,7 @@
 //! 1e6, no window, 8 experts of which 2.
 
 use super::mistral::DEFAULTS;
-use crate::config::{Bias, Config, ExpertGroups, Moe, MoeNames, Names, Scoring, SharedExpert, tensor};
+use crate::config::{Config, Moe, MoeNames, Names, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, NormKey, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
@@ -13,7 +13,7 @@ use crate::family::keys::windows::{window, with_windows};
 
 pub(crate) static MIXTRAL: Family = Family { model_types: &["mixtral"], aliases: &[], config };
 
-const NAMES: Names = Names {
+pub(crate) const NAMES: Names = Names {
     moe: MoeNames::Each {
         router: tensor!("block_sparse_moe.gate"),
         experts: "block_sparse_moe.experts",
@@ -32,16 +32,8 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let config = base(metadata, &defaults)?;
     let num_experts = metadata.integer_if_any("num_local_experts", 1..=1 << 16)?.unwrap_or(8);
-    let moe = Moe {
-        num_experts,
-        num_experts_per_tok: experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(2))?,
-        intermediate_size: config.intermediate_size,
-        scoring: Scoring::SoftmaxOfChosen,
-        groups: ExpertGroups::None,
-        scaling: 1.0,
-        bias: Bias::None,
-        shared: SharedExpert::None,
-    };
+    let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(2))?;
+    let moe = Moe::plain(num_experts, per_token, config.intermediate_size);
     let window = window(metadata, None)?;
     with_windows(metadata, moe_in_all_layers(config, moe), window, |_| true)
 }

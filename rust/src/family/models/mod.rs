@@ -1,14 +1,26 @@
 //! The registry of families: a family is one short file here and one line in [`FAMILIES`].
 
 mod bamba;
+mod afmoe;
+mod apertus;
+mod arcee;
+mod aria;
+mod bitnet;
 mod cohere;
+mod cwm;
+mod dbrx;
 mod deepseek;
+mod dots1;
 mod dtransformer;
+mod ernie4_5;
 mod exaone4;
+mod exaone_moe;
 mod falcon;
 mod gemma;
 mod gemma3;
+mod gemma4;
 mod glm;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neo;
 mod gpt_neox;
@@ -17,22 +29,35 @@ mod gptj;
 mod granite;
 mod granitemoehybrid;
 mod lfm2;
+mod granite_moe;
+mod helium;
+mod hunyuan;
+mod laguna;
 mod llama;
+mod llama4;
+mod minimax_m2;
 mod mistral;
+mod mistral4;
 mod mixtral;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
 mod olmo_hybrid;
+mod persimmon;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod seed_oss;
 mod smollm3;
+mod solar_open;
 mod stablelm;
 mod starcoder2;
+mod youtu;
 
 use super::keys::base::Family;
 use super::keys::metadata::Metadata;
@@ -79,6 +104,56 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
+    &mistral::MINISTRAL,
+    &mistral4::MISTRAL4,
+    &seed_oss::SEED_OSS,
+    &arcee::ARCEE,
+    &arcee::JAIS2,
+    &cwm::CWM,
+    &helium::HELIUM,
+    &ernie4_5::ERNIE4_5,
+    &ernie4_5::ERNIE4_5_MOE,
+    &hunyuan::HUNYUAN_V1_DENSE,
+    &hunyuan::HUNYUAN_V1_MOE,
+    &hunyuan::HY_V3,
+    &olmo::OLMO3,
+    &olmo::OLMOE,
+    &olmo::FLEX_OLMO,
+    &glm4_moe::GLM4_MOE,
+    &glm4_moe::GLM4_MOE_LITE,
+    &dots1::DOTS1,
+    &solar_open::SOLAR_OPEN,
+    &minimax_m2::MINIMAX_M2,
+    &youtu::YOUTU,
+    &youtu::MINICPM3,
+    &youtu::AXK1,
+    &apertus::APERTUS,
+    &gemma::VAULTGEMMA,
+    &gemma4::GEMMA4_TEXT,
+    &gemma4::GEMMA4_UNIFIED_TEXT,
+    &granite_moe::GRANITEMOE,
+    &granite_moe::GRANITE_SWA,
+    &granite_moe::GRANITEMOE_SWA,
+    &granite_moe::HYPERCLOVAX,
+    &exaone_moe::EXAONE_MOE,
+    &exaone_moe::KOLIBRI1,
+    &aria::ARIA_TEXT,
+    &afmoe::AFMOE,
+    &afmoe::BEAM,
+    &afmoe::FLINT,
+    &bitnet::BITNET,
+    &dbrx::DBRX,
+    &laguna::LAGUNA,
+    &laguna::MELLUM,
+    &laguna::MIMO_V2_FLASH,
+    &nanochat::NANOCHAT,
+    &persimmon::PERSIMMON,
+    &phimoe::PHIMOE,
+    &llama4::LLAMA4_TEXT,
+    &gptj::CODEGEN,
+    &gpt_neox::GPT_NEOX_JAPANESE,
+    &cohere::COHERE2_MOE,
+    &cohere::COHERE_COMPASS_TEXT,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &lfm2::LFM2,

@@ -1,73 +1,107 @@
-//! The tensors of queries, keys and values, and of their norms.
+//! The tensors of queries, keys and values, of their norms, and of the gate of attention's output.
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{MatrixSpec, NormSpec};
-use crate::config::{AttentionGate, GateWidth, HeadRows, QkNorm, Qkv, Tensor};
+use crate::config::{AttentionGate, Bias, GateWidth, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values};
 
 impl Prefix<'_> {
-    /// q, k and v, with their rows in the order that the family rotates.
+    /// q, k and v, with their rows in the order that the family rotates, and the gate of attention's output.
     pub fn qkv(&self) -> MatrixSpec {
         let config = self.config;
         let mut matrix = self.qkv_as_stored();
-        if config.names.head_rows == HeadRows::Paired {
-            let heads = [config.num_attention_heads, config.num_key_value_heads];
+        let order = match config.names.head_rows {
+            HeadRows::InOrder => None,
+            HeadRows::Paired => Some(Rows::evens_then_odds as fn(usize, usize) -> Rows),
+            HeadRows::HalvesSwapped => Some(Rows::halves_swapped as fn(usize, usize) -> Rows),
+        };
+        if let Some(order) = order {
+            let counts = [self.heads.num_attention_heads, self.heads.num_key_value_heads];
             for of_each in [&mut matrix.weights, &mut matrix.biases] {
-                for (source, heads) in of_each.iter_mut().zip(heads) {
+                for (source, heads) in of_each.iter_mut().zip(counts) {
                     let first = source.rows.first();
-                    source.rows = Rows::evens_then_odds(heads, config.head_dim).from(first);
+                    source.rows = order(heads, self.heads.head_dim).from(first);
                 }
             }
         }
-        matrix.weights.extend(self.attention_gate());
+        let (weight, bias) = self.attention_gate();
+        if !matrix.biases.is_empty() || bias.is_some() {
+            let unbiased = &matrix.weights[matrix.biases.len()..];
+            matrix.biases.extend(unbiased.iter().map(|part| TensorRows::zeros(part.rows.count())));
+            let zeros = weight.as_ref().map(|weight| TensorRows::zeros(weight.rows.count()));
+            matrix.biases.extend(bias.or(zeros));
+        }
+        matrix.weights.extend(weight);
         matrix
     }
 
-    /// The gate of attention's output.
-    fn attention_gate(&self) -> Option<TensorRows> {
-        let config = self.config;
-        let (heads, dim) = (config.num_attention_heads, config.head_dim);
-        let rows = match config.attention_gate {
-            AttentionGate::None => return None,
-            AttentionGate::Sigmoid(GateWidth::PerHead) => heads,
-            AttentionGate::Sigmoid(GateWidth::PerChannel) => heads * config.v_head_dim,
-        };
-        let (stored, hidden) = (config.names.stored, config.hidden_size);
-        Some(match config.names.qkv {
+    /// The gate of attention's output and its bias.
+    pub fn attention_gate(&self) -> (Option<TensorRows>, Option<TensorRows>) {
+        let (config, heads) = (self.config, self.heads);
+        if config.attention_gate == AttentionGate::None {
+            return (None, None);
+        }
+        let rows = config.attention_gate.rows(heads);
+        let weight = match config.names.qkv {
             Qkv::GatedQueries([q, ..]) => {
-                let whole = TensorRows::whole(self.name(q.weight), stored, 2 * heads * dim, hidden);
-                TensorRows { rows: Rows::each(heads, 2 * dim, dim, dim), ..whole }
+                let (count, dim) = (heads.num_attention_heads, heads.head_dim);
+                let (name, hidden) = (self.name(q.weight), config.hidden_size);
+                let whole = TensorRows::whole(name, config.names.stored, 2 * heads.q_width(), hidden);
+                TensorRows { rows: Rows::each(count, 2 * dim, dim, dim), ..whole }
             }
-            _ => TensorRows::whole(self.name(config.names.attention_gate.weight), stored, rows, hidden),
-        })
+            _ => {
+                let name = self.name(config.names.attention_gate.weight);
+                TensorRows::whole(name, config.names.stored, rows, config.hidden_size)
+            }
+        };
+        let bias = match config.attention_gate.width() {
+            Some(GateWidth::PerChannelBiasPerHead) => {
+                let spread = Rows::spread(heads.num_attention_heads, heads.v_head_dim);
+                let tensor = self.vector(config.names.gate_bias, spread);
+                Some(TensorRows { shape: vec![heads.num_attention_heads], ..tensor })
+            }
+            _ => None,
+        };
+        (Some(weight), bias)
     }
 
     fn qkv_as_stored(&self) -> MatrixSpec {
-        let config = self.config;
-        let (heads, groups, dim) = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);
-        let (queries, keys) = (heads * dim, groups * dim);
+        let (config, heads) = (self.config, self.heads);
+        let (groups, dim) = (heads.num_key_value_heads, heads.head_dim);
+        let (queries, keys, values) = (heads.q_width(), groups * dim, groups * heads.v_head_dim);
         let (hidden, bias) = (config.hidden_size, config.attention_bias);
-        let total = queries + 2 * keys;
+        let total = queries + keys + values;
         match config.names.qkv {
-            Qkv::Separate([q, k, v]) => self.matrix(&[(q, queries), (k, keys), (v, keys)], hidden, bias),
+            Qkv::Separate([q, _, _]) if self.layer.shares_kv_of.is_some() => {
+                self.matrix(&[(q, queries)], hidden, bias)
+            }
+            Qkv::Separate([q, k, v]) => {
+                let v = if self.layer.values == Values::OfKeyProjection { k } else { v };
+                self.matrix(&[(q, queries), (k, keys), (v, values)], hidden, bias)
+            }
             Qkv::GatedQueries([q, k, v]) => {
-                let mut matrix = self.matrix(&[(q, 2 * queries), (k, keys), (v, keys)], hidden, bias);
-                let of_queries = Rows::each(heads, 2 * dim, 0, dim);
+                let mut matrix = self.matrix(&[(q, 2 * queries), (k, keys), (v, values)], hidden, bias);
+                let of_queries = Rows::each(heads.num_attention_heads, 2 * dim, 0, dim);
                 for of_each in [&mut matrix.weights, &mut matrix.biases] {
                     of_each.iter_mut().take(1).for_each(|source| source.rows = of_queries);
                 }
                 matrix
             }
             Qkv::Stacked(name) => {
-                let parts = [(0, queries), (queries, keys), (queries + keys, keys)];
+                let parts = [(0, queries), (queries, keys), (queries + keys, values)];
                 let parts = parts.map(|(first, rows)| Rows::range(first, rows));
                 self.rows_of(name, total, &parts, hidden, bias)
             }
             Qkv::Grouped(name) => {
-                let group = config.group_size();
+                let group = heads.group_size();
                 let parts = [(0, group), (group, 1), (group + 1, 1)];
                 let of_group = (group + 2) * dim;
                 let parts = parts.map(|(first, n)| Rows::each(groups, of_group, first * dim, n * dim));
+                self.rows_of(name, total, &parts, hidden, bias)
+            }
+            Qkv::OfFourDevices(name) => {
+                let part = queries / 4;
+                let parts = [0, 2, 1].map(|place| Rows::each(4, 3 * part, place * part, part));
                 self.rows_of(name, total, &parts, hidden, bias)
             }
         }
@@ -75,14 +109,18 @@ impl Prefix<'_> {
 
     /// Norms of q and k, repeated for all heads where the heads share one.
     pub fn qk_norms(&self) -> Option<[NormSpec; 2]> {
-        let config = self.config;
-        let dim = config.head_dim;
+        let (config, heads) = (self.config, self.heads);
+        let dim = heads.head_dim;
         let names = [
-            (config.names.q_norm, config.num_attention_heads),
-            (config.names.k_norm, config.num_key_value_heads),
+            (config.names.q_norm, heads.num_attention_heads),
+            (config.names.k_norm, if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads }),
         ];
         let spec = |weight, bias, width| NormSpec { weight, bias, width };
-        let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| Some(names.map(|(name, heads)| of(name, heads)));
+        let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
+            // A layer without keys of its own has no norm for them.
+            let of_some = |heads, name| if heads == 0 { spec(Vec::new(), Vec::new(), 0) } else { of(name, heads) };
+            Some(names.map(|(name, heads)| of_some(heads, name)))
+        };
         match config.qk_norm {
             QkNorm::None => None,
             QkNorm::PerHead(bias) => both(&|name, heads| {
@@ -102,6 +140,24 @@ impl Prefix<'_> {
                 let weight = self.vector(name.weight, Rows::all(heads * dim));
                 spec(vec![weight], Vec::new(), heads * dim)
             }),
+            QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,
+            QkNorm::Unweighted => both(&|_, heads| spec(Vec::new(), Vec::new(), heads * dim)),
+        }
+    }
+
+    /// The norm of the values, which has no tensors.
+    pub fn value_norm(&self) -> Option<NormSpec> {
+        let width = self.heads.num_key_value_heads * self.heads.v_head_dim;
+        let own = self.config.value_norm == ValueNorm::PerHead && self.layer.shares_kv_of.is_none();
+        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width })
+    }
+
+    /// Whether the layer's o_proj has a bias.
+    pub fn attention_out_bias(&self, last: bool) -> Bias {
+        match self.config.attention_out_bias {
+            Bias::AddedInLastLayer if last => Bias::Added,
+            Bias::AddedInLastLayer => Bias::None,
+            bias => bias,
         }
     }
 }

@@ -2,9 +2,12 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{AttentionTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, QkvTensors};
+use super::spec::{
+    AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors, QkvTensors,
+};
 use crate::config::{
-    Attention, Bias, Config, EmbeddingPosition, LayerMlp, LmHead, Mixer, NormPlacement, Residual, Sinks, Stored,
+    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerScalar, LmHead, Mask, Mixer, NormPlacement,
+    Residual, Sinks, Stored, SubNorms,
 };
 
 /// The tensors outside the layers.
@@ -25,45 +28,83 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         }
         EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => Vec::new(),
     };
+    let matrix = |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
+    let at = Prefix::new(config, names.base.to_owned(), &config.layers[0]);
+    let per_layer = config.per_layer_embedding.map(|second| {
+        let (rows, width) = (second.vocab_size_per_layer_input, second.hidden_size_per_layer_input);
+        let all = config.layers.len() * width;
+        let table = TensorRows::whole(at.name(names.per_layer.embed_tokens), Stored::OutIn, rows, all);
+        PerLayerTensors {
+            embed_tokens: matrix(vec![table], all),
+            model_projection: at.matrix(&[(names.per_layer.model_projection, all)], hidden, Bias::None),
+            projection_norm: at.norm(names.per_layer.projection_norm, width),
+        }
+    });
     ModelTensors {
-        embed_tokens: MatrixSpec {
-            weights: vec![table(names.embedding(), names.embedding_stored)],
-            biases: Vec::new(),
-            in_features: hidden,
-            join: Join::Stacked,
-        },
+        embed_tokens: matrix(vec![table(names.embedding(), names.embedding_stored)], hidden),
+        embedding_norm: (config.embedding_norm == EmbeddingNorm::Normed)
+            .then(|| at.norm(names.embedding_norm, hidden)),
+        per_layer,
         positions,
-        norm: Prefix { config, path: names.base.to_owned() }.norm(names.norm, hidden),
+        norm: at.norm(names.norm, hidden),
         lm_head: (config.lm_head == LmHead::Own).then(|| head(config.lm_head_bias)),
     }
 }
 
 /// The tensors of one layer.
 pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
-    let names = &config.names;
-    let at = Prefix { config, path: format!("{}{}.{layer}.", names.base, names.layers) };
-    let hidden = config.hidden_size;
-    let (before, after) = match config.norm_placement {
-        NormPlacement::Before => (true, false),
-        NormPlacement::After => (false, true),
-        NormPlacement::Around => (true, true),
-        NormPlacement::AfterAttention => match config.layers[layer].mixer.has_attention() {
-            true => (false, true),
-            false => (true, false),
-        },
+    let (names, spec) = (&config.names, &config.layers[layer]);
+    let at = Prefix::new(config, format!("{}{}.{layer}.", names.base, names.layers), spec);
+    let (hidden, heads) = (config.hidden_size, at.heads);
+    // Before attention and after it, before the MLP and after it.
+    let placed = match config.norm_placement {
+        NormPlacement::Before => [true, false, true, false],
+        NormPlacement::After => [false, true, false, true],
+        NormPlacement::Around => [true; 4],
+        NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
+        NormPlacement::BeforeButFirst => [layer > 0, false, true, false],
+        NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
+        NormPlacement::AfterAttention => [true, false, true, false],
     };
-    let spec = config.layers[layer];
     let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
-    let norm = |wanted: bool, name| wanted.then(|| at.norm(name, hidden));
-    debug_assert!(config.residual == Residual::Sequential || !after, "a parallel block has no norms after");
+    let placed = [placed[0] && mixes, placed[1] && mixes, placed[2] && has_mlp, placed[3] && has_mlp];
+    let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
+    let mut norms = all.into_iter().zip(placed).map(|(name, placed)| placed.then(|| at.norm(name, hidden)));
+    debug_assert!(
+        config.residual == Residual::Sequential || !placed[1] && !placed[3],
+        "a parallel block has no norms after"
+    );
+    let inner_norm = |name, width| {
+        (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width))
+    };
+    let width = spec.intermediate_size.unwrap_or(config.intermediate_size);
+    let dense = || DenseTensors {
+        sub_norm: inner_norm(names.mlp_sub_norm, width),
+        ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
+    };
+    let attention = || AttentionTensors {
+        projection: match config.attention {
+            Attention::Heads => QkvTensors::Heads(at.qkv()),
+            Attention::Mla { .. } => at.mla(config.attention),
+        },
+        qk_norms: at.qk_norms(),
+        value_norm: at.value_norm(),
+        attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
+        sinks: match (config.sinks, spec.mask) {
+            (Sinks::PerHead, _) | (Sinks::PerHeadInWindows, Mask::Sliding(_)) => {
+                vec![at.vector(names.sinks, Rows::all(heads.num_attention_heads))]
+            }
+            _ => Vec::new(),
+        },
+        o_proj: at.matrix(
+            &[(names.o_proj, hidden)],
+            heads.out_width(),
+            at.attention_out_bias(layer + 1 == config.layers.len()),
+        ),
+    };
     LayerTensors {
-        norms: [
-            norm(before && mixes, names.attention_norm),
-            norm(after && mixes, names.attention_out_norm),
-            norm(before && has_mlp, names.mlp_norm),
-            norm(after && has_mlp, names.mlp_out_norm),
-        ],
-        attention: spec.mixer.has_attention().then(|| at.attention()),
+        norms: [norms.next().flatten(), norms.next().flatten(), norms.next().flatten(), norms.next().flatten()],
+        attention: spec.mixer.has_attention().then(attention),
         recurrent: match &config.recurrent {
             Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
             _ => None,
@@ -71,30 +112,25 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
             (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
-            _ => Some(MlpTensors::Dense(at.dense_mlp(config.intermediate_size))),
+            (LayerMlp::DenseAndMoe, Some(moe)) => Some(MlpTensors::DenseAndMoe(
+                dense(),
+                at.moe(moe),
+                names.moe_norms.map(|name| at.norm(name, hidden)),
+            )),
+            _ => Some(MlpTensors::Dense(dense())),
         },
-    }
-}
-
-impl Prefix<'_> {
-    /// A layer's attention.
-    fn attention(&self) -> AttentionTensors {
-        let (config, names) = (self.config, &self.config.names);
-        AttentionTensors {
-            projection: match config.attention {
-                Attention::Heads => QkvTensors::Heads(self.qkv()),
-                Attention::Mla { .. } => self.mla(config.attention),
-            },
-            qk_norms: self.qk_norms(),
-            sinks: match config.sinks {
-                Sinks::None => Vec::new(),
-                Sinks::PerHead => vec![self.vector(names.sinks, Rows::all(config.num_attention_heads))],
-            },
-            o_proj: self.matrix(
-                &[(names.o_proj, config.hidden_size)],
-                config.num_attention_heads * config.v_head_dim,
-                config.attention_out_bias,
-            ),
-        }
+        per_layer_input: config.per_layer_embedding.map(|second| {
+            let width = second.hidden_size_per_layer_input;
+            let names = &names.per_layer;
+            (
+                at.matrix(&[(names.gate, width)], hidden, Bias::None),
+                at.matrix(&[(names.projection, hidden)], width, Bias::None),
+                at.norm(names.out_norm, hidden),
+            )
+        }),
+        scalar: match config.layer_scalar {
+            LayerScalar::None => Vec::new(),
+            LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],
+        },
     }
 }

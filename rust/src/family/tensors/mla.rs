@@ -15,7 +15,8 @@ impl Prefix<'_> {
         let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = attention else {
             return QkvTensors::Heads(self.matrix(&[], config.hidden_size, Bias::None));
         };
-        let (heads, dim, hidden) = (config.num_attention_heads, config.head_dim, config.hidden_size);
+        let (heads, dim, hidden) =
+            (self.heads.num_attention_heads, self.heads.head_dim, config.hidden_size);
         let (nope, names) = (dim - rope, &config.names.mla);
         let queries = [Rows::each(heads, dim, nope, dim)];
         let kv_a = self.matrix(&[(names.kv_a_proj, kv_lora_rank + rope)], hidden, config.attention_bias);
@@ -28,8 +29,16 @@ impl Prefix<'_> {
                 (q_a, Some((norm(names.q_a_layernorm, rank), q_b)))
             }
         };
+        let mut a_proj = stacked(q_or_q_a, kv_a);
+        let (gate, _) = self.attention_gate();
+        if let Some(gate) = gate {
+            if !a_proj.biases.is_empty() {
+                a_proj.biases.push(TensorRows::zeros(gate.rows.count()));
+            }
+            a_proj.weights.push(gate);
+        }
         QkvTensors::Mla(Box::new(MlaTensors {
-            a_proj: stacked(q_or_q_a, kv_a),
+            a_proj,
             q_b,
             kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank),
             kv_b_proj: self.kv_b_proj(kv_lora_rank, nope),
@@ -38,7 +47,7 @@ impl Prefix<'_> {
 
     /// The part of all heads' keys that is not rotated, then all heads' values.
     fn kv_b_proj(&self, rank: usize, nope: usize) -> MatrixSpec {
-        let (heads, width) = (self.config.num_attention_heads, self.config.v_head_dim);
+        let (heads, width) = (self.heads.num_attention_heads, self.heads.v_head_dim);
         let of_head = nope + width;
         match self.config.names.mla.kv_b_proj {
             KvB::Together(name) => {

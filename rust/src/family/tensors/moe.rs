@@ -3,14 +3,16 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors};
-use crate::config::{Bias, GateUp, MlpShape, Moe, MoeNames, SharedExpert, Stored, Tensor};
+use crate::config::{
+    Activation, Bias, ExpertInput, GateUp, MlpShape, Moe, MoeNames, SharedExpert, Stored, Tensor,
+};
 
 impl Prefix<'_> {
     /// An MLP for all tokens.
-    pub fn dense_mlp(&self, width: usize) -> DenseTensors {
+    pub fn dense_mlp(&self, gate_up: GateUp, down: Tensor, width: usize, bias: Bias) -> DenseTensors {
         let config = self.config;
-        let (hidden, bias) = (config.hidden_size, config.mlp_bias);
-        let gate_up_proj = match (config.names.gate_up_proj, config.mlp) {
+        let hidden = config.hidden_size;
+        let gate_up_proj = match (gate_up, config.mlp) {
             (GateUp::Separate { up, .. }, MlpShape::Plain) => self.matrix(&[(up, width)], hidden, bias),
             (GateUp::Separate { gate, up }, MlpShape::Gated) => {
                 self.matrix(&[(gate, width), (up, width)], hidden, bias).interleaved()
@@ -20,45 +22,64 @@ impl Prefix<'_> {
                 self.rows_of(name, 2 * width, &parts, hidden, bias).interleaved()
             }
         };
-        let down_proj = self.matrix(&[(config.names.down_proj, hidden)], width, bias);
-        DenseTensors { gate_up_proj, down_proj }
+        let down_proj = self.matrix(&[(down, hidden)], width, bias);
+        let learned = ["alpha_p", "alpha_n"].map(|part| self.vector(&format!("mlp.act_fn.{part}"), Rows::all(1)));
+        let activation = match config.activation {
+            Activation::Xielu { .. } => learned.to_vec(),
+            _ => Vec::new(),
+        };
+        DenseTensors { activation, ..mlp(gate_up_proj, down_proj, config.mlp) }
     }
 
     /// A mixture of experts.
     pub fn moe(&self, moe: &Moe) -> MoeTensors {
-        let count = moe.num_experts;
-        let router = |router| self.matrix(&[(router, count)], self.config.hidden_size, moe.bias);
-        match self.config.names.moe {
-            MoeNames::Each { router: name, experts, parts, shared } => MoeTensors {
-                router: router(name),
-                e_score_correction_bias: self
-                    .correction_bias(&name.weight.replace(".weight", ".e_score_correction_bias"), moe),
-                experts: (0..count)
-                    .map(|number| self.expert(&format!("{experts}.{number}"), parts, moe.intermediate_size))
-                    .collect(),
-                shared_expert: self.shared_expert(shared, moe.shared),
-            },
-            MoeNames::Interleaved { router: name, gate_up, down } => MoeTensors {
-                router: router(name),
-                e_score_correction_bias: Vec::new(),
-                experts: (0..count)
-                    .map(|number| self.interleaved_expert(number, moe, gate_up, down))
-                    .collect(),
-                shared_expert: None,
-            },
-            MoeNames::Merged { router: name, parts, shared, shared_gate, correction_bias } => MoeTensors {
-                router: router(name),
-                e_score_correction_bias: self.correction_bias(correction_bias, moe),
-                experts: (0..count).map(|number| self.merged_expert(number, moe, parts)).collect(),
-                shared_expert: self.merged_shared_expert(shared, shared_gate, moe.shared),
-            },
+        let (config, count) = (self.config, moe.num_experts);
+        let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect();
+        let (router, experts, shared_expert) = match config.names.moe {
+            MoeNames::Each { router, experts, parts, shared } => {
+                let expert = |number| self.expert(&format!("{experts}.{number}"), parts, moe.intermediate_size);
+                (router, each(&expert), self.shared_expert(shared, moe.shared))
+            }
+            MoeNames::Interleaved { router, gate_up, down } => {
+                (router, each(&|number| self.interleaved_expert(number, moe, gate_up, down)), None)
+            }
+            MoeNames::Fused { router, gate_up, down, stored, shared } => {
+                let shared = match moe.shared {
+                    SharedExpert::None => None,
+                    SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
+                        let mlp = self.dense_mlp(shared.gate_up, shared.down, intermediate_size, Bias::None);
+                        Some((mlp, self.shared_gate(moe.shared)))
+                    }
+                };
+                (router, each(&|number| self.fused_expert(number, moe, gate_up, down, stored)), shared)
+            }
+            MoeNames::Flat { router, parts } => {
+                (router, each(&|number| self.flat_expert(number, moe, parts)), None)
+            }
+            MoeNames::Merged { router, parts, shared, shared_gate } => {
+                let shared = self.merged_shared_expert(shared, shared_gate, moe.shared);
+                (router, each(&|number| self.merged_expert(number, moe, parts)), shared)
+            }
+        };
+        let [scale, per_expert] = config.names.router_scales;
+        let own = moe.input == ExpertInput::OwnNorm;
+        let per_expert = || vec![self.vector(per_expert, Rows::all(count))];
+        MoeTensors {
+            router: self.matrix(&[(router, moe.router_rows())], config.hidden_size, moe.bias),
+            e_score_correction_bias: self.correction_bias(moe),
+            router_norm: own.then(|| self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)),
+            per_expert_scale: if own { per_expert() } else { Vec::new() },
+            experts,
+            shared_expert,
         }
     }
 
-    /// `e_score_correction_bias` of routers that score by a sigmoid.
-    fn correction_bias(&self, name: &str, moe: &Moe) -> Vec<TensorRows> {
-        let tensor = || vec![self.vector(name, Rows::all(moe.num_experts))];
-        if moe.scoring.has_correction_bias() { tensor() } else { Vec::new() }
+    /// `e_score_correction_bias`.
+    fn correction_bias(&self, moe: &Moe) -> Vec<TensorRows> {
+        let (names, count) = (&self.config.names, moe.router_rows());
+        let tensor = self.vector(names.correction_bias, Rows::all(count));
+        let shape = names.correction_bias_shape.iter().copied().chain([count]).collect();
+        with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
     }
 
     /// An expert with tensors of its own.
@@ -73,11 +94,61 @@ impl Prefix<'_> {
             in_features,
             join: Join::Stacked,
         };
-        DenseTensors {
-            gate_up_proj: matrix(vec![source(gate, width, hidden), source(up, width, hidden)], hidden)
-                .interleaved(),
-            down_proj: matrix(vec![source(down, hidden, width)], width),
-        }
+        let gate_up = matrix(vec![source(gate, width, hidden), source(up, width, hidden)], hidden);
+        mlp(gate_up.interleaved(), matrix(vec![source(down, hidden, width)], width), MlpShape::Gated)
+    }
+
+    /// Expert `number` of tensors whose rows are those of gate, then those of up.
+    fn fused_expert(
+        &self,
+        number: usize,
+        moe: &Moe,
+        gate_up: Tensor,
+        down: Tensor,
+        stored: Stored,
+    ) -> DenseTensors {
+        let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
+        let matrix = |name: Tensor, rows: &[Rows], out: usize, columns: usize| MatrixSpec {
+            weights: rows
+                .iter()
+                .map(|&rows| TensorRows {
+                    name: self.name(name.weight),
+                    shape: match stored {
+                        Stored::OutIn => vec![count, out, columns],
+                        Stored::InOut => vec![count, columns, out],
+                    },
+                    stored,
+                    rows: rows.from(number * out),
+                })
+                .collect(),
+            biases: Vec::new(),
+            in_features: columns,
+            join: Join::Stacked,
+        };
+        let halves = [Rows::range(0, width), Rows::range(width, width)];
+        let down_proj = matrix(down, &[Rows::all(hidden)], hidden, width);
+        mlp(matrix(gate_up, &halves, 2 * width, hidden).interleaved(), down_proj, MlpShape::Gated)
+    }
+
+    /// Expert `number` of three tensors in which the experts lie below each other.
+    fn flat_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [&str; 3]) -> DenseTensors {
+        let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
+        let matrix = |names: &[&str], stored, out, columns| MatrixSpec {
+            weights: names
+                .iter()
+                .map(|name| TensorRows {
+                    name: self.name(name),
+                    shape: vec![count * width, hidden],
+                    stored,
+                    rows: Rows::range(number * out, out),
+                })
+                .collect(),
+            biases: Vec::new(),
+            in_features: columns,
+            join: Join::Stacked,
+        };
+        let gate_up = matrix(&[gate, up], Stored::OutIn, width, hidden).interleaved();
+        mlp(gate_up, matrix(&[down], Stored::InOut, hidden, width), MlpShape::Gated)
     }
 
     /// Expert `number` of tensors [expert, in, out] whose columns alternate between gate and up.
@@ -103,11 +174,9 @@ impl Prefix<'_> {
             join: Join::Stacked,
         };
         let every_second = |first| Rows::each(width, 2, first, 1).from(number * 2 * width);
-        DenseTensors {
-            gate_up_proj: matrix(gate_up, &[every_second(0), every_second(1)], 2 * width, hidden)
-                .interleaved(),
-            down_proj: matrix(down, &[Rows::range(number * hidden, hidden)], hidden, width),
-        }
+        let gate_up = matrix(gate_up, &[every_second(0), every_second(1)], 2 * width, hidden).interleaved();
+        let down = matrix(down, &[Rows::range(number * hidden, hidden)], hidden, width);
+        mlp(gate_up, down, MlpShape::Gated)
     }
 
     /// The expert that every token passes, and its gate.
@@ -119,11 +188,16 @@ impl Prefix<'_> {
                 Some((self.expert(path, parts, intermediate_size), None))
             }
             SharedExpert::Gated { intermediate_size } => {
-                let gate = Tensor { weight: "mlp.shared_expert_gate.weight", bias: "" };
-                let gate = self.matrix(&[(gate, 1)], self.config.hidden_size, Bias::None);
-                Some((self.expert(path, parts, intermediate_size), Some(gate)))
+                Some((self.expert(path, parts, intermediate_size), self.shared_gate(shared)))
             }
         }
+    }
+
+    /// The gate of the expert that every token passes.
+    fn shared_gate(&self, shared: SharedExpert) -> Option<MatrixSpec> {
+        let gate = Tensor { weight: "mlp.shared_expert_gate.weight", bias: "" };
+        let gated = matches!(shared, SharedExpert::Gated { .. });
+        gated.then(|| self.matrix(&[(gate, 1)], self.config.hidden_size, Bias::None))
     }
 
     /// Expert `number` of three tensors [expert, out, in].
@@ -145,10 +219,7 @@ impl Prefix<'_> {
                 join: Join::Stacked,
             }
         };
-        DenseTensors {
-            gate_up_proj: matrix(&[gate, up], width, hidden).interleaved(),
-            down_proj: matrix(&[down], hidden, width),
-        }
+        mlp(matrix(&[gate, up], width, hidden).interleaved(), matrix(&[down], hidden, width), MlpShape::Gated)
     }
 
     /// The expert that every token passes, and its gate, a vector.
@@ -164,13 +235,16 @@ impl Prefix<'_> {
             SharedExpert::Added { intermediate_size } => (intermediate_size, false),
             SharedExpert::Gated { intermediate_size } => (intermediate_size, true),
         };
-        let mlp = DenseTensors {
-            gate_up_proj: self.matrix(&[(gate, width), (up, width)], hidden, Bias::None).interleaved(),
-            down_proj: self.matrix(&[(down, hidden)], width, Bias::None),
-        };
+        let gate_up = self.matrix(&[(gate, width), (up, width)], hidden, Bias::None).interleaved();
+        let mlp = mlp(gate_up, self.matrix(&[(down, hidden)], width, Bias::None), MlpShape::Gated);
         let row = TensorRows { rows: Rows::all(1), ..self.vector(shared_gate.weight, Rows::all(hidden)) };
         let gate =
             MatrixSpec { weights: vec![row], biases: Vec::new(), in_features: hidden, join: Join::Stacked };
         Some((mlp, gated.then_some(gate)))
     }
+}
+
+/// An MLP of two matrices.
+fn mlp(gate_up_proj: MatrixSpec, down_proj: MatrixSpec, shape: MlpShape) -> DenseTensors {
+    DenseTensors { gate_up_proj, down_proj, shape, activation: Vec::new(), sub_norm: None }
 }

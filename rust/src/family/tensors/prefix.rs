@@ -2,23 +2,31 @@
 
 use super::rows::{Rows, TensorRows};
 use super::spec::{Join, MatrixSpec, NormSpec};
-use crate::config::{Bias, Config, NormWeight, Tensor};
+use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Tensor};
 
 /// A layer's (or the model's) path, with the dot.
 pub(super) struct Prefix<'a> {
     pub config: &'a Config,
     pub path: String,
+    /// The layer that the path leads to, or the first one.
+    pub layer: &'a LayerSpec,
+    pub heads: Heads,
 }
 
 /// The sources if there is a bias, else none.
 pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows> {
     match bias {
         Bias::None => Vec::new(),
-        Bias::Added => sources,
+        Bias::Added | Bias::AddedInLastLayer => sources,
     }
 }
 
-impl Prefix<'_> {
+impl<'a> Prefix<'a> {
+    /// The tensors below `path`, in a layer or (with the first one) outside.
+    pub fn new(config: &'a Config, path: String, layer: &'a LayerSpec) -> Self {
+        Self { config, path, layer, heads: config.heads(layer) }
+    }
+
     /// The full name of a tensor.
     pub fn name(&self, name: &str) -> String {
         format!("{}{name}", self.path)

@@ -25,6 +25,16 @@ impl TensorRows {
         Self { name, shape, stored, rows: Rows::all(rows) }
     }
 
+    /// A vector of zeros, which no file stores: the bias of a part that has none beside parts that have one.
+    pub fn zeros(n: usize) -> Self {
+        Self { name: String::new(), shape: Vec::new(), stored: Stored::OutIn, rows: Rows::all(n) }
+    }
+
+    /// Whether it is [`TensorRows::zeros`].
+    pub fn is_zeros(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// Elements of a vector of the length that `rows` reaches into.
     pub fn vector(name: String, rows: Rows) -> Self {
         Self { name, shape: vec![rows.wrap], stored: Stored::OutIn, rows }
@@ -73,9 +83,19 @@ impl Rows {
         Self { order: Order::EvensThenOdds, ..Self::each(blocks, stride, 0, stride) }
     }
 
+    /// Of each of `blocks` blocks of `stride` rows: the second half, then the first.
+    pub fn halves_swapped(blocks: usize, stride: usize) -> Self {
+        Self::each(blocks, stride, stride / 2, stride)
+    }
+
     /// 0..n, `times` times.
     pub fn repeated(times: usize, n: usize) -> Self {
         Self { offset: 0, blocks: times, stride: 0, first: 0, wrap: n, len: n, order: Order::Ascending }
+    }
+
+    /// Each of 0..n, `times` times.
+    pub fn spread(n: usize, times: usize) -> Self {
+        Self { offset: 0, blocks: n, stride: 1, first: 0, wrap: 1, len: times, order: Order::Ascending }
     }
 
     /// The same rows, shifted by `offset`.
@@ -133,6 +153,7 @@ mod tests {
         assert_eq!(all(Rows::each(2, 5, 3, 5)), [3, 4, 0, 1, 2, 8, 9, 5, 6, 7]);
         assert_eq!(all(Rows::each(3, 2, 1, 1).from(10)), [11, 13, 15]);
         assert_eq!(all(Rows::repeated(2, 3)), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(all(Rows::spread(3, 2)), [0, 0, 1, 1, 2, 2]);
         assert_eq!(all(Rows::evens_then_odds(2, 6).from(1)), [1, 3, 5, 2, 4, 6, 7, 9, 11, 8, 10, 12]);
     }
 }

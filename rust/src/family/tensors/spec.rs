@@ -1,6 +1,7 @@
 //! What a model is loaded from: for each of its matrices and vectors, which rows of which stored tensors it takes.
 
 use super::rows::TensorRows;
+use crate::config::MlpShape;
 
 /// A matrix of the model.
 #[derive(Debug, Clone)]
@@ -42,6 +43,12 @@ pub struct DenseTensors {
     pub gate_up_proj: MatrixSpec,
     /// down_proj.
     pub down_proj: MatrixSpec,
+    /// Whether there is a gate.
+    pub shape: MlpShape,
+    /// Learned parameters of the activation; empty when it has none.
+    pub activation: Vec<TensorRows>,
+    /// Norm of down_proj's input.
+    pub sub_norm: Option<NormSpec>,
 }
 
 /// The tensors of a mixture of experts.
@@ -51,6 +58,10 @@ pub struct MoeTensors {
     pub router: MatrixSpec,
     /// `e_score_correction_bias`; empty when the model has none.
     pub e_score_correction_bias: Vec<TensorRows>,
+    /// Norm of the router's input, where it has one of its own.
+    pub router_norm: Option<NormSpec>,
+    /// A factor of each expert's weight; empty when the model has none.
+    pub per_expert_scale: Vec<TensorRows>,
     /// The experts, in order.
     pub experts: Vec<DenseTensors>,
     /// The expert that every token passes, and its gate.
@@ -64,6 +75,8 @@ pub enum MlpTensors {
     Dense(DenseTensors),
     /// A mixture of experts.
     Moe(MoeTensors),
+    /// Both; norms after the MLP, before the mixture and after it.
+    DenseAndMoe(DenseTensors, MoeTensors, [NormSpec; 3]),
 }
 
 /// How a layer projects queries, keys and values.
@@ -95,6 +108,10 @@ pub struct AttentionTensors {
     pub projection: QkvTensors,
     /// Norms of q and k.
     pub qk_norms: Option<[NormSpec; 2]>,
+    /// Norm of the values.
+    pub value_norm: Option<NormSpec>,
+    /// Norm of o_proj's input.
+    pub attention_sub_norm: Option<NormSpec>,
     /// Attention sinks, one score per query head; empty when the model has none.
     pub sinks: Vec<TensorRows>,
     /// Attention's output projection.
@@ -133,6 +150,21 @@ pub struct LayerTensors {
     pub recurrent: Option<RecurrentTensors>,
     /// The MLP, where the layer has one.
     pub mlp: Option<MlpTensors>,
+    /// Its part of the second embedding: gate, projection, norm of what is added.
+    pub per_layer_input: Option<(MatrixSpec, MatrixSpec, NormSpec)>,
+    /// Factor of its output; empty when the model has none.
+    pub scalar: Vec<TensorRows>,
+}
+
+/// The tensors of a second embedding.
+#[derive(Debug, Clone)]
+pub struct PerLayerTensors {
+    /// The embedding.
+    pub embed_tokens: MatrixSpec,
+    /// From the first embedding.
+    pub model_projection: MatrixSpec,
+    /// Norm of that.
+    pub projection_norm: NormSpec,
 }
 
 /// The tensors outside the layers.
@@ -140,6 +172,10 @@ pub struct LayerTensors {
 pub struct ModelTensors {
     /// Token embedding.
     pub embed_tokens: MatrixSpec,
+    /// Norm of the embedding.
+    pub embedding_norm: Option<NormSpec>,
+    /// A second embedding.
+    pub per_layer: Option<PerLayerTensors>,
     /// Learned positions; empty when the model has none.
     pub positions: Vec<TensorRows>,
     /// The norm after the last layer.
@@ -163,7 +199,7 @@ impl MatrixSpec {
 
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.weights);
-        add(&self.biases);
+        self.biases.iter().filter(|bias| !bias.is_zeros()).for_each(|bias| add(std::slice::from_ref(bias)));
     }
 }
 
@@ -178,12 +214,34 @@ impl DenseTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         self.gate_up_proj.each(add);
         self.down_proj.each(add);
+        add(&self.activation);
+        self.sub_norm.iter().for_each(|norm| norm.each(add));
+    }
+}
+
+impl MoeTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.router.each(add);
+        add(&self.e_score_correction_bias);
+        self.router_norm.iter().for_each(|norm| norm.each(add));
+        add(&self.per_expert_scale);
+        self.experts.iter().for_each(|expert| expert.each(add));
+        if let Some((shared, gate)) = &self.shared_expert {
+            shared.each(add);
+            gate.iter().for_each(|gate| gate.each(add));
+        }
     }
 }
 
 impl ModelTensors {
     pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.embed_tokens.weights);
+        self.embedding_norm.iter().for_each(|norm| norm.each(add));
+        if let Some(second) = &self.per_layer {
+            second.embed_tokens.each(add);
+            second.model_projection.each(add);
+            second.projection_norm.each(add);
+        }
         add(&self.positions);
         self.norm.each(add);
         self.lm_head.iter().for_each(|matrix| matrix.each(add));
@@ -206,6 +264,8 @@ impl AttentionTensors {
             }
         }
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
+        self.value_norm.iter().for_each(|norm| norm.each(add));
+        self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
         add(&self.sinks);
         self.o_proj.each(add);
     }
@@ -230,15 +290,18 @@ impl LayerTensors {
         match &self.mlp {
             None => {}
             Some(MlpTensors::Dense(mlp)) => mlp.each(add),
-            Some(MlpTensors::Moe(moe)) => {
-                moe.router.each(add);
-                add(&moe.e_score_correction_bias);
-                moe.experts.iter().for_each(|expert| expert.each(add));
-                if let Some((shared, gate)) = &moe.shared_expert {
-                    shared.each(add);
-                    gate.iter().for_each(|gate| gate.each(add));
-                }
+            Some(MlpTensors::Moe(moe)) => moe.each(add),
+            Some(MlpTensors::DenseAndMoe(mlp, moe, norms)) => {
+                mlp.each(add);
+                moe.each(add);
+                norms.iter().for_each(|norm| norm.each(add));
             }
         }
+        if let Some((gate, projection, norm)) = &self.per_layer_input {
+            gate.each(add);
+            projection.each(add);
+            norm.each(add);
+        }
+        add(&self.scalar);
     }
 }

@@ -7,7 +7,7 @@ use crate::compute::weight::Weight;
 use crate::config::{Attention, Norm};
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::Pass;
-use crate::model::{MlaWeights, NormWeights};
+use crate::model::{AttentionLayer, MlaWeights, NormWeights};
 
 /// Outputs of the projections.
 #[derive(Default)]
@@ -20,18 +20,21 @@ pub(super) struct MlaBuffers {
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latents.  // qkv [rows, qkv_width]
 pub(super) fn project(
     pass: Pass<'_>,
+    layer: &AttentionLayer,
     weights: &MlaWeights,
     input: &mut Activations,
     buffers: &mut MlaBuffers,
     qkv: &mut [f32],
 ) {
     let config = pass.config;
-    let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind } = config.attention
+    let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind, .. } = config.attention
     else {
         return;
     };
-    let (heads, dim, value_dim) = (config.num_attention_heads, config.head_dim, config.v_head_dim);
+    let (heads, dim, value_dim) =
+        (layer.heads.num_attention_heads, layer.heads.head_dim, layer.heads.v_head_dim);
     let (queries, nope) = (heads * dim, dim - rope);
+    let gates = config.attention_gate.rows(layer.heads);
     let MlaBuffers { a, q, kv } = buffers;
     matmul(pass, &weights.a_proj, input, a);
     let q_width = q_lora_rank.unwrap_or(queries);
@@ -51,7 +54,7 @@ pub(super) fn project(
     );
     let kv = Rows { values: kv, stride: weights.kv_b_proj.padded_out() };
 
-    by_rows(pass.pool, qkv, config.qkv_width(), |row, out| {
+    by_rows(pass.pool, qkv, layer.heads.qkv_width() + gates, |row, out| {
         let (out_q, out) = out.split_at_mut(queries);
         out_q.copy_from_slice(&q.row(row)[..queries]);
         let (keys, values) = out.split_at_mut(queries);
@@ -61,7 +64,9 @@ pub(super) fn project(
             key[..rope].copy_from_slice(rotated);
             key[rope..].copy_from_slice(part);
         }
+        let (values, out_gates) = values.split_at_mut(heads * value_dim);
         values.copy_from_slice(&of_values[..heads * value_dim]);
+        out_gates.copy_from_slice(&a.row(row)[q_width + kv_lora_rank + rope..][..gates]);
     });
 }
 

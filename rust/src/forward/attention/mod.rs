@@ -6,18 +6,19 @@ mod observed;
 mod online_softmax;
 mod tiles;
 
-use super::residual::{BranchBuffers, add_residual, norm, normed_input};
+use super::residual::{BranchBuffers, add_residual, norm, norm_or_copy, normed_input};
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
-use crate::config::{AttentionGate, GateWidth, LayerRope, QkNorm, QueryScaling};
+use crate::config::{AttentionGate, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{AttentionWeights, Layer, NormWeights, Projection};
+use crate::model::{AttentionLayer, NormWeights, Projection};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
 use std::cell::RefCell;
+use std::ops::Range;
 
 /// Buffers of attention.
 #[derive(Default)]
@@ -36,22 +37,15 @@ impl AttentionBuffers {
     }
 
     /// The heads of the layer that these buffers are left by.
-    pub fn observed<'a>(
-        &'a self,
-        pass: Pass<'a>,
-        layer: &'a Layer,
-        weights: &'a AttentionWeights,
-        run: &'a Run<'_>,
-    ) -> ObservedHeads<'a> {
-        ObservedHeads::new(pass, layer, weights, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
+    pub fn observed<'a>(&'a self, pass: Pass<'a>, layer: &'a AttentionLayer, run: &'a Run<'_>) -> ObservedHeads<'a> {
+        ObservedHeads::new(pass, layer, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
     }
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
 pub(super) fn attention(
     pass: Pass<'_>,
-    layer: &Layer,
-    weights: &AttentionWeights,
+    layer: &AttentionLayer,
     runs: &mut [Run<'_>],
     angles: &[RopeAngles],
     x: &mut [f32],
@@ -61,45 +55,63 @@ pub(super) fn attention(
     let Pass { config, kernels, pool, .. } = pass;
     let AttentionBuffers { qkv, mla, partials, unrotated } = buffers;
     let rows = pass.rows(x);
-    normed_input(pass, layer.attention_norm.as_ref(), weights.projection.dtype(), x, &mut branch.input);
-    qkv.resize(rows * weights.projection.stride(config), 0.0);
-    match &weights.projection {
+    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
+    let stride = layer.projection.stride(config, layer.heads);
+    qkv.resize(rows * stride, 0.0);
+    match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
-        Projection::Mla(mla_weights) => mla::project(pass, mla_weights, &mut branch.input, mla, qkv),
+        Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
     }
     let angles = match layer.spec.rope {
         LayerRope::None => None,
         LayerRope::Rotary(rope) => Some(&angles[rope]),
     };
-    rotate_and_store(pass, weights, runs, angles, qkv, unrotated.as_mut());
+    rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    tiles::attend(pass, layer.spec, weights, &caches, qkv, partials);
+    tiles::attend(pass, layer, &caches, qkv, partials);
 
-    let (width, widths) = (config.num_attention_heads * config.v_head_dim, tiles::widths(pass));
+    let (width, widths) = (layer.heads.out_width(), tiles::widths(layer));
+    let gates = stride_of_gates(layer, config.attention_gate);
     branch.input.quantize_rows(
         rows,
         width,
-        weights.o_proj.dtype(),
+        layer.o_proj.dtype(),
         kernels,
         pool,
         RowSource::Computed(&|row, out| {
-            partials.write_output(row, widths, &weights.sinks, out, kernels);
-            apply_gate(pass, &qkv[row * weights.projection.stride(config)..][config.qkv_width()..], out);
+            partials.write_output(row, widths, &layer.sinks, out, kernels);
+            apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
+            if layer.attention_sub_norm.is_some() {
+                SCRATCH.with_borrow_mut(|scratch| {
+                    scratch.clear();
+                    scratch.extend_from_slice(out);
+                    norm_or_copy(pass, scratch, layer.attention_sub_norm.as_ref(), out);
+                });
+            }
         }),
     );
-    add_residual(pass, &weights.o_proj, layer.attention_out_norm.as_ref(), branch, x);
+    let factors = layer.spec.residual_factors[0];
+    add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+}
+
+/// Where the gates of attention's output are in a row of queries, keys and values.
+fn stride_of_gates(layer: &AttentionLayer, gate: AttentionGate) -> Range<usize> {
+    let heads = layer.heads;
+    let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
+    start..start + gate.rows(heads)
 }
 
 /// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
-fn apply_gate(pass: Pass<'_>, gates: &[f32], out: &mut [f32]) {
-    let AttentionGate::Sigmoid(width) = pass.config.attention_gate else { return };
-    let each = match width {
-        GateWidth::PerHead => pass.config.v_head_dim,
-        GateWidth::PerChannel => 1,
+fn apply_gate(gate: AttentionGate, gates: &[f32], out: &mut [f32]) {
+    let of_gate: fn(f32) -> f32 = match gate {
+        AttentionGate::None => return,
+        AttentionGate::Sigmoid(_) => |x| 1.0 / (1.0 + (-x).exp()),
+        AttentionGate::Softplus(_) => |x| x.max(0.0) + (-x.abs()).exp().ln_1p() + 0.0 * x, // NaN stays
     };
-    for (out, gate) in out.chunks_exact_mut(each).zip(gates) {
-        let factor = 1.0 / (1.0 + (-gate).exp());
+    let width = out.len() / gates.len();
+    for (out, &gate) in out.chunks_exact_mut(width).zip(gates) {
+        let factor = of_gate(gate);
         out.iter_mut().for_each(|out| *out *= factor);
     }
 }
@@ -121,17 +133,17 @@ struct Segment<'a> {
 /// Norms and rotates q and k in place and stores k and v in the cache's blocks.  // qkv [rows, stride]
 fn rotate_and_store(
     pass: Pass<'_>,
-    weights: &AttentionWeights,
+    layer: &AttentionLayer,
     runs: &mut [Run<'_>],
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
     unrotated: Option<&mut Vec<f32>>,
 ) {
-    let stride = weights.projection.stride(pass.config);
+    let stride = layer.projection.stride(pass.config, layer.heads);
     let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
         None => (&mut [], 0),
         Some(kept) => {
-            let width = pass.config.qk_width();
+            let width = layer.qk_width();
             kept.resize(qkv.len() / stride * width, 0.0);
             (kept, width)
         }
@@ -157,8 +169,8 @@ fn rotate_and_store(
     pass.pool.for_each(&mut segments, |segment| {
         for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
-            norm_and_rotate(pass, weights, angles, qkv, segment.row + row, segment.position + row, kept);
-            store(pass, weights, qkv, segment.block, segment.offset + row);
+            norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
+            store(pass, layer, qkv, segment.block, segment.offset + row);
         }
     });
 }
@@ -166,7 +178,7 @@ fn rotate_and_store(
 /// Clips, norms, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
 fn norm_and_rotate(
     pass: Pass<'_>,
-    weights: &AttentionWeights,
+    layer: &AttentionLayer,
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
     row: usize,
@@ -174,35 +186,50 @@ fn norm_and_rotate(
     unrotated: &mut [f32],
 ) {
     let Pass { config, kernels, .. } = pass;
-    let dim = config.head_dim;
-    let queries = config.num_attention_heads * dim;
-    let keys = config.num_key_value_heads * dim;
+    let (dim, queries, both) = (layer.heads.head_dim, layer.heads.q_width(), layer.qk_width());
     if let Some(limit) = config.clip_qkv {
         qkv.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
     }
-    if let Some([q_norm, k_norm]) = &weights.qk_norms {
-        norm_heads(pass, &mut qkv[..queries], q_norm);
-        norm_heads(pass, &mut qkv[queries..queries + keys], k_norm);
+    let norm_both = |qkv: &mut [f32]| {
+        if let Some([q_norm, k_norm]) = &layer.qk_norms {
+            norm_heads(pass, dim, &mut qkv[..queries], q_norm);
+            norm_heads(pass, dim, &mut qkv[queries..both], k_norm);
+        }
+    };
+    if config.qk_norm_place == QkNormPlace::BeforeRotation {
+        norm_both(qkv);
     }
     unrotated.copy_from_slice(&qkv[..unrotated.len()]);
     if let Some(angles) = angles {
-        apply_rope(angles, row, &mut qkv[..queries + keys], dim, kernels);
+        apply_rope(angles, row, &mut qkv[..both], dim, kernels);
     }
-    match config.query_scaling {
-        QueryScaling::None => {}
-        QueryScaling::Llama4 { beta, original_max_position_embeddings } => {
-            let times = (position / original_max_position_embeddings) as f64;
-            kernels.scale(&mut qkv[..queries], (1.0 + beta * times.ln_1p()) as f32);
+    if config.qk_norm_place == QkNormPlace::AfterRotation {
+        norm_both(qkv);
+    }
+    if config.query_scaling != QueryScaling::None {
+        let factor = config.query_scaling.factor(layer.spec.rope, position);
+        kernels.scale(&mut qkv[..queries], factor as f32);
+    }
+    if layer.spec.shares_kv_of.is_none() {
+        let values = &mut qkv[both..layer.heads.qkv_width()];
+        if let Some(value_norm) = &layer.value_norm {
+            norm_heads(pass, layer.heads.v_head_dim, values, value_norm);
+        }
+        if config.value_scale != 1.0 {
+            kernels.scale(values, config.value_scale);
         }
     }
 }
 
-/// Norms q or k of all heads.  // heads [n * head_dim]
-fn norm_heads(pass: Pass<'_>, heads: &mut [f32], weights: &NormWeights) {
+/// Norms q, k or v of all heads.  // heads [n * dim]
+fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeights) {
     let width = match pass.config.qk_norm {
         QkNorm::FullWidth => heads.len(),
-        _ => pass.config.head_dim,
+        _ => dim,
     };
+    if heads.is_empty() {
+        return; // the layer has no keys of its own
+    }
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.clear();
         scratch.extend_from_slice(heads);
@@ -215,13 +242,15 @@ fn norm_heads(pass: Pass<'_>, heads: &mut [f32], weights: &NormWeights) {
 }
 
 /// Writes a row's keys and values into its place in the block.  // qkv [stride]
-fn store(pass: Pass<'_>, weights: &AttentionWeights, qkv: &[f32], block: &mut Block, offset: usize) {
-    let config = pass.config;
-    let (dim, value_dim, heads) = (config.head_dim, config.v_head_dim, config.num_key_value_heads);
-    let (keys, values) = qkv[config.num_attention_heads * dim..].split_at(heads * dim);
-    let pairs = keys.chunks_exact(dim).zip(values.chunks_exact(value_dim));
-    for (head, (key, value)) in pairs.take(heads).enumerate() {
-        block.write(weights.kv_layer, head, offset, key, value, pass.kernels);
+fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {
+    let heads = layer.heads;
+    if layer.spec.shares_kv_of.is_some() {
+        return;
+    }
+    let (keys, values) = qkv[heads.q_width()..].split_at(heads.num_key_value_heads * heads.head_dim);
+    let pairs = keys.chunks_exact(heads.head_dim).zip(values.chunks_exact(heads.v_head_dim));
+    for (head, (key, value)) in pairs.take(heads.num_key_value_heads).enumerate() {
+        block.write(layer.kv_index, head, offset, key, value, pass.kernels);
     }
 }
 

@@ -6,14 +6,13 @@ use crate::config::Config;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, KvSequence};
-use crate::model::{AttentionWeights, Layer};
+use crate::model::AttentionLayer;
 use std::ops::Range;
 
 /// The heads of one layer in a pass over one run.
 pub struct ObservedHeads<'a> {
     pass: Pass<'a>,
-    layer: &'a Layer,
-    weights: &'a AttentionWeights,
+    layer: &'a AttentionLayer,
     cache: &'a KvSequence,
     /// Rows of the run.
     rows: usize,
@@ -24,18 +23,22 @@ pub struct ObservedHeads<'a> {
 impl<'a> ObservedHeads<'a> {
     pub(super) fn new(
         pass: Pass<'a>,
-        layer: &'a Layer,
-        weights: &'a AttentionWeights,
+        layer: &'a AttentionLayer,
         run: &'a Run<'_>,
         qkv: &'a [f32],
         unrotated: &'a [f32],
     ) -> Self {
-        Self { pass, layer, weights, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
+        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
     }
 
     /// The layer's index.
     pub fn layer(&self) -> usize {
         self.layer.index
+    }
+
+    /// The layer's query heads.
+    pub fn count(&self) -> usize {
+        self.layer.heads.num_attention_heads
     }
 
     /// The run's rows as places in the sequence.
@@ -54,34 +57,38 @@ impl<'a> ObservedHeads<'a> {
 
     /// A query head's query of a row before rotation, after its norm.  // [head_dim]
     pub fn query(&self, row: usize, head: usize) -> &'a [f32] {
-        let dim = self.config().head_dim;
-        &self.unrotated[row * self.config().qk_width() + head * dim..][..dim]
+        let dim = self.layer.heads.head_dim;
+        &self.unrotated[row * self.layer.qk_width() + head * dim..][..dim]
     }
 
-    /// The key of a row that a query head reads, before rotation, after its norm.  // [head_dim]
+    /// The key of a row that a query head reads, before rotation, after its norm; empty where another layer's keys are
+    /// read.  // [head_dim]
     pub fn key(&self, row: usize, head: usize) -> &'a [f32] {
-        let Config { head_dim: dim, num_attention_heads: queries, .. } = *self.config();
-        let at = (queries + head / self.config().group_size()) * dim;
-        &self.unrotated[row * self.config().qk_width() + at..][..dim]
+        let heads = self.layer.heads;
+        if self.layer.spec.shares_kv_of.is_some() {
+            return &[];
+        }
+        let at = heads.q_width() + head / heads.group_size() * heads.head_dim;
+        &self.unrotated[row * self.layer.qk_width() + at..][..heads.head_dim]
     }
 
     /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does
     /// not see the key. Returns the stride.  // out [rows.len(), stride], stride >= the last row's place + 1
     pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
         let (config, kernels) = (self.config(), self.pass.kernels);
-        let dim = config.head_dim;
+        let dim = self.layer.heads.head_dim;
         let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
         out.clear();
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
-        let qkv_stride = self.weights.projection.stride(config);
+        let qkv_stride = self.layer.projection.stride(config, self.layer.heads);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
         let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
         let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             let block = &self.cache.blocks()[tile];
-            let head = head / config.group_size();
-            let (format, keys) = block.key_panels(self.weights.kv_layer, head, &mut scratch, kernels);
+            let head = head / self.layer.heads.group_size();
+            let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch, kernels);
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
         }
@@ -104,7 +111,7 @@ impl<'a> ObservedHeads<'a> {
             kernels.softcap(&mut scores[seen.clone()], 1.0, cap);
         }
         let (max, sum) = kernels.softmax(scores, seen.end, 1.0);
-        let (scale, sink) = match self.weights.sinks.get(head) {
+        let (scale, sink) = match self.layer.sinks.get(head) {
             None => (1.0 / sum, 0.0),
             Some(&sink) => {
                 let with_sink = max.max(sink);

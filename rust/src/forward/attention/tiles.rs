@@ -14,8 +14,7 @@ use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::config::LayerSpec;
-use crate::model::AttentionWeights;
+use crate::model::AttentionLayer;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -45,14 +44,13 @@ struct Task<'a> {
 /// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
 pub(super) fn attend(
     pass: Pass<'_>,
-    spec: LayerSpec,
-    weights: &AttentionWeights,
+    layer: &AttentionLayer,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
     partials: &mut Partials,
 ) {
-    let widths = widths(pass);
-    let splits = plan_splits(caches, spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
+    let widths = widths(layer);
+    let splits = plan_splits(caches, layer.spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
     let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
     let mut outs = partials.allocate(shapes, widths);
     let mut tasks = Vec::new();
@@ -71,21 +69,21 @@ pub(super) fn attend(
             }
         }
     }
-    let stride = weights.projection.stride(pass.config);
-    let attention = LayerAttention { pass, spec, kv_layer: weights.kv_layer, widths, qkv, stride };
+    let stride = layer.projection.stride(pass.config, layer.heads);
+    let attention = LayerAttention { pass, layer, widths, qkv, stride };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
 }
 
-/// Sizes of a model's partial results.
-pub(super) fn widths(pass: Pass<'_>) -> Widths {
-    let config = pass.config;
+/// Sizes of a layer's partial results.
+pub(super) fn widths(layer: &AttentionLayer) -> Widths {
+    let heads = layer.heads;
     Widths {
-        heads: config.num_key_value_heads,
-        group: config.group_size(),
-        value: config.v_head_dim,
-        padded: pass.kv_layout.padded_value_dim(),
+        heads: heads.num_key_value_heads,
+        group: heads.group_size(),
+        value: heads.v_head_dim,
+        padded: heads.v_head_dim.next_multiple_of(LANES),
     }
 }
 
@@ -134,8 +132,7 @@ fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, want
 /// What the tasks of a layer share.
 struct LayerAttention<'a> {
     pass: Pass<'a>,
-    spec: LayerSpec,
-    kv_layer: usize,
+    layer: &'a AttentionLayer,
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,
@@ -157,7 +154,7 @@ struct Scratch {
 
 impl LayerAttention<'_> {
     fn attend(&self, task: &mut Task<'_>, scratch: &mut Scratch) {
-        let (dim, group) = (self.pass.config.head_dim, self.widths.group);
+        let (dim, group) = (self.layer.heads.head_dim, self.widths.group);
         let queries = task.heads.len() * task.rows.len() * group;
         scratch.queries.clear();
         for head in task.heads.clone() {
@@ -182,10 +179,10 @@ impl LayerAttention<'_> {
     fn chunk(&self, task: &Task<'_>, chunk: usize, scratch: &mut Scratch) {
         let last = task.position + task.rows.len() - 1;
         let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
-        let tiles = tiles.start.max(self.spec.mask.first(task.position) / BLOCK)
+        let tiles = tiles.start.max(self.layer.spec.mask.first(task.position) / BLOCK)
             ..tiles.end.min(last / BLOCK + 1);
         // Blocks are not contiguous: the hardware prefetcher finds neither the next one nor its values.
-        let (blocks, layer) = (task.cache.blocks(), self.kv_layer);
+        let (blocks, layer) = (task.cache.blocks(), self.layer.kv_index);
         let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
@@ -200,7 +197,7 @@ impl LayerAttention<'_> {
             scratch.scores.chunks_exact_mut(CHUNK).zip(scratch.part.chunks_exact_mut(self.widths.partial()));
         for (query, (scores, part)) in softmaxes.enumerate() {
             let row = query / self.widths.group % task.rows.len();
-            let seen = self.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
+            let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
             reset(part);
             if !seen.is_empty() {
                 let softmax = self.softmax(scores, seen);
@@ -222,9 +219,9 @@ impl LayerAttention<'_> {
 
     /// Scores of a head's queries with the keys of one tile.
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
-        let (dim, count) = (self.pass.config.head_dim, task.rows.len() * self.widths.group);
+        let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
-        let (format, keys) = block.key_panels(self.kv_layer, head, &mut scratch.tile, self.pass.kernels);
+        let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
@@ -235,7 +232,7 @@ impl LayerAttention<'_> {
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
     fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
         let Pass { config, kernels, .. } = self.pass;
-        let scale = config.attention_multiplier * self.spec.attention_scale;
+        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
         let scale = match config.attn_logit_softcapping {
             None => scale,
             Some(cap) => {
@@ -261,9 +258,9 @@ impl LayerAttention<'_> {
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
         let (format, values) =
-            block.value_panels(self.kv_layer, head, &mut scratch.tile, self.pass.kernels);
+            block.value_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
         let seen =
-            |row: usize| self.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
+            |row: usize| self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
         let mut row = 0;
         while row < rows {
@@ -294,6 +291,7 @@ impl Mask {
         match self {
             Mask::Causal => 0,
             Mask::Sliding(window) => (position + 1).saturating_sub(window),
+            Mask::Chunked(chunk) => position - position % chunk,
         }
     }
 

@@ -11,7 +11,7 @@ use super::residual::{BranchBuffers, add_residual, matmul, normed_input};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::config::Recurrent;
-use crate::model::{Layer, RecurrentWeights};
+use crate::model::RecurrentWeights;
 use conv::{Rows, convolve};
 
 /// Buffers of recurrent mixers.
@@ -28,7 +28,6 @@ pub(super) struct RecurrentBuffers {
 /// Everything but the output projection, which [`add_mixed`] does: so that attention of the same layer can read x as it came.
 pub(super) fn mix(
     pass: Pass<'_>,
-    layer: &Layer,
     weights: &RecurrentWeights,
     runs: &mut [Run<'_>],
     x: &[f32],
@@ -37,7 +36,7 @@ pub(super) fn mix(
 ) {
     let Some(recurrent) = &pass.config.recurrent else { return };
     let RecurrentBuffers { projected, gated, mixed, out } = buffers;
-    normed_input(pass, layer.attention_norm.as_ref(), weights.in_proj.dtype(), x, &mut branch.input);
+    normed_input(pass, weights.input_norm.as_ref(), weights.in_proj.dtype(), x, &mut branch.input);
     matmul(pass, &weights.in_proj, &branch.input, projected);
     let (projected, stride) = (&projected[..], weights.in_proj.padded_out());
     match recurrent {
@@ -58,7 +57,6 @@ pub(super) fn mix(
 /// x += out_proj(what [`mix`] left).  // x [rows, hidden_size]
 pub(super) fn add_mixed(
     pass: Pass<'_>,
-    layer: &Layer,
     weights: &RecurrentWeights,
     runs: &[Run<'_>],
     x: &mut [f32],
@@ -88,5 +86,5 @@ pub(super) fn add_mixed(
             branch.input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Computed(&source));
         }
     }
-    add_residual(pass, &weights.out_proj, layer.attention_out_norm.as_ref(), branch, x);
+    add_residual(pass, &weights.out_proj, weights.out_norm.as_ref(), weights.factors, branch, x);
 }

@@ -1,0 +1,112 @@
+"""`ropechat merge`: one output of the shards that `batch --shard` computed."""
+
+from pathlib import Path
+
+import click
+
+from ropechat.cli.batch import FORMATS, FORMS
+from ropechat.cli.common import Count
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.option_groups import GroupedCommand
+
+_EXAMPLES = (
+    "ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2      # on one machine",
+    "ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 2/2      # on another one",
+    "ropechat merge out.jsonl out.1of2.jsonl out.2of2.jsonl --order-of all.jsonl",
+)
+
+
+@click.command(cls=GroupedCommand, groups={}, examples=_EXAMPLES)
+@click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "paths", metavar="SHARD...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--order-of",
+    "source",
+    metavar="IN",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The input of the shards; OUT has a record for each of its rows, in its order.",
+)
+@click.option(
+    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
+)
+@click.option(
+    "--out",
+    "form_out",
+    type=click.Choice(FORMS),
+    help="Form of the results [default: by the suffix of OUT; else jsonl].",
+)
+@click.option("--limit", type=Count(), help="Read only the first n rows of IN, as the shards did.")
+@click.option("--any-isa", is_flag=True, help="Accept shards of different instruction sets.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT.")
+@click.option("--quiet", is_flag=True, help="No summary on stderr.")
+def merge(
+    out: Path,
+    paths: tuple[Path, ...],
+    source: Path,
+    form_in: str | None,
+    form_out: str | None,
+    limit: int | None,
+    any_isa: bool,
+    overwrite: bool,
+    quiet: bool,
+) -> int:
+    """Merge the shards of a batch into OUT, in the order of IN: the bytes that one run would have written.
+
+    A shard is OUT.iofn.jsonl with its .run.json, written by `ropechat batch --shard i/n`. Refused are a
+    missing shard, a row that is in none or in two of them, and shards of different models, types, settings or
+    instruction sets. The exit code is 3 if rows failed.
+    """
+    from ropechat.batch.forms import form_of, require_parquet, text_form
+    from ropechat.batch.merge import Merged, ShardFile, common_header
+    from ropechat.batch.output import Target, Totals, run_record, write_output, write_run_record
+    from ropechat.batch.reader import BatchReader, RowOptions
+    from ropechat.batch.score import Accuracy
+    from ropechat.cli.batch_run import table_columns
+
+    form = form_out or form_of(out)
+    if form == "parquet":
+        require_parquet()
+    shards = [ShardFile(path) for path in paths]
+    header = common_header(shards, any_isa=any_isa)
+    options = RowOptions(keep=header["keep"], id_field=header["id_field"], limit=limit)
+    reader = BatchReader(source, form=form_in, options=options)
+    reader.check()
+    if header["score"] and form not in ("jsonl", "json"):
+        raise click.UsageError(f"--out: results of --score must be jsonl or json (got {form})")
+    columns = table_columns(reader, form)
+    target = Target(out, errors=form == "openai")
+    target.refuse(
+        lambda path: reader.source.is_file(path) or any(_same(path, shard.path) for shard in shards),
+        overwrite=overwrite,
+        resume=False,
+    )
+    totals, accuracy, sampled = Totals(), Accuracy(), header["n"] > 1
+    rows = accuracy.count(totals.count(Merged(shards).rows(reader.ids())))
+    if form == "parquet":
+        write_output(target, rows, None, columns=columns, sampled=sampled)
+    else:
+        facts = {
+            "name": header.get("model", {}).get("name", ""),
+            "fingerprint": f"ropechat-{header.get('engine', '')}",
+        }
+        write_output(target, rows, text_form(form, columns, sampled=sampled, model=facts))
+    seconds = sum(shard.elapsed for shard in shards)
+    speed = {
+        "resumed": sum(shard.resumed for shard in shards),
+        "elapsed_s": round(seconds, 3),
+        "tok_s": round(totals.completion_tokens / seconds, 1) if seconds else 0.0,
+    }
+    facts = {**accuracy.facts(), "shards": len(shards)}
+    write_run_record(target, run_record(header, source, totals, facts, **speed))
+    if not quiet:
+        say(f"{out}: {totals.ok + totals.failed} rows of {len(shards)} shards, {totals.failed} failed")
+        if accuracy.rows:
+            say(accuracy.line())
+    return SOME_FAILED if totals.failed else OK
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
