@@ -169,6 +169,45 @@ const FAMILIES: &[(&str, &str)] = &[
         "ffn_config": {"ffn_hidden_size": 14, "moe_num_experts": 5, "moe_top_k": 2,
         "moe_normalize_expert_weights": 2}"#,
     ),
+    (
+        "lfm2_moe",
+        r#""layer_types": ["conv", "full_attention", "conv"], "num_experts": 5, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "num_dense_layers": 1"#,
+    ),
+    (
+        "lfm3",
+        r#""layer_types": ["sliding_attention", "conv", "full_attention"], "sliding_window": 9, "head_dim": 10,
+        "rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "proportional"}}"#,
+    ),
+    (
+        "olmo_hybrid",
+        r#""layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 20, "rope_parameters": null"#,
+    ),
+    (
+        "bamba",
+        r#""attn_layer_indices": [1], "mamba_n_heads": 9, "mamba_n_groups": 3, "mamba_d_state": 5, "mamba_d_conv": 3,
+        "partial_rotary_factor": 0.4"#,
+    ),
+    (
+        "granitemoehybrid",
+        r#""layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 8, "mamba_d_state": 33,
+        "num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 22, "residual_multiplier": 0.3,
+        "attention_multiplier": 0.2, "mamba_proj_bias": true"#,
+    ),
+    (
+        "falcon_h1",
+        r#""head_dim": 10, "mamba_d_ssm": 42, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 7,
+        "mamba_rms_norm": true, "attention_in_multiplier": 1.3, "attention_out_multiplier": 0.7, "key_multiplier": 0.6,
+        "ssm_in_multiplier": 0.8, "ssm_out_multiplier": 1.4, "ssm_multipliers": [0.5, 2, 0.7, 1.5, 0.9],
+        "mlp_multipliers": [1.2, 0.4], "lm_head_multiplier": 0.5"#,
+    ),
+    (
+        "nemotron_h",
+        r#""layers_block_type": ["linear_attention", "full_attention", "moe"], "head_dim": 10, "mamba_num_heads": 6,
+        "mamba_head_dim": 7, "n_groups": 2, "ssm_state_size": 5, "n_routed_experts": 5, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 14"#,
+    ),
     ("lfm2", r#""layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "conv_bias": true"#),
     (
         "qwen3_next",

@@ -6,7 +6,7 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "mamba" | "mamba2" | "falcon_mamba" | "codestral_mamba" => {
             "a state space model (Mamba) has no attention; it would need selective scans and their state"
         }
-        "jamba" | "zamba" | "zamba2" | "falcon_h1" | "plamo2" => "some of its layers are Mamba; they would need selective scans and their state",
+        "jamba" | "zamba" | "zamba2" | "plamo2" => "some of its layers are Mamba; they would need selective scans and their state",
         "kimi_linear" => {
             "some of its layers are linear attention (Gated DeltaNet); they would need a recurrent state"
         }

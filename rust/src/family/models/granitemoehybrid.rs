@@ -3,6 +3,7 @@
 //! IBM 2025. Defaults of absent keys: transformers 5.23, `configuration_granitemoehybrid.py`.
 
 use super::bamba::MAMBA;
+use super::granite_moe::{LINEAR, experts};
 use crate::checkpoint::json::describe;
 use crate::config::{Config, GateUp, LayerRope, Mixer, Names, Recurrent, tensor};
 use crate::error::Result;
@@ -17,6 +18,7 @@ pub(crate) static GRANITEMOEHYBRID: Family =
 const NAMES: Names = Names {
     gate_up_proj: GateUp::Stacked(tensor!("shared_mlp.input_linear")),
     down_proj: tensor!("shared_mlp.output_linear"),
+    moe: LINEAR,
     recurrent: MAMBA,
     ..Names::LLAMA
 };
@@ -54,7 +56,13 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let types = types.unwrap_or_else(|| vec![Mixer::Recurrent; layers]);
     let expand = metadata.integer_if_any("mamba_expand", 1..=256)?.unwrap_or(2);
     let linear = mamba2(metadata, expand * config.hidden_size, config.norm.eps())?;
-    config.intermediate_size =
-        metadata.integer_if_any("shared_intermediate_size", 1..=1 << 24)?.unwrap_or(1024);
+    if metadata.integer_if_any("num_local_experts", 0..=1 << 16)? == Some(0) {
+        // The MLP that every token passes is all of it.
+        config.intermediate_size =
+            metadata.integer_if_any("shared_intermediate_size", 1..=1 << 24)?.unwrap_or(1024);
+        metadata.get("num_experts_per_tok");
+    } else {
+        config = experts(metadata, config)?;
+    }
     Ok(Config { recurrent: Some(Recurrent::Linear(linear)), ..with_mixers(config, &types) })
 }

@@ -1,16 +1,21 @@
-//! LFM2: gated short convolutions, with attention in a few layers; dense, and as a mixture of experts.
+//! LFM2 and LFM3: gated short convolutions, with attention in a few layers; dense, and as a mixture of experts.
 //!
-//! Liquid AI 2025. Defaults of absent keys: transformers 5.23, `configuration_lfm2.py` and `configuration_lfm2_moe.py`.
+//! Liquid AI 2025 and 2026. Defaults of absent keys: transformers 5.23, `configuration_lfm2.py` and `configuration_lfm2_moe.py`.
 //! Published files say `full_attn_idxs`, `block_ff_dim`, `tie_embedding` and `theta`, which came before the present keys.
 
 use crate::config::{
-    Bias, Config, GateUp, InProj, LmHead, Mixer, MoeNames, Names, QkNorm, Qkv, RecurrentNames, Recurrent, tensor,
+    AttentionGate, Bias, Config, GateUp, GateWidth, InProj, LayerMlp, LmHead, Mask, Mixer, Moe, MoeNames, Names,
+    NormPlacement, Normalization, QkNorm, Qkv, Recurrent, RecurrentNames, RopeLayout, Scoring, tensor,
 };
 use crate::error::Result;
-use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, base};
+use crate::family::keys::base::{
+    BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, WindowKeys, base,
+};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{mixers, with_mixers};
-use crate::family::keys::windows::layer_numbers;
+use crate::family::keys::moe::experts_per_token;
+use crate::family::keys::rope::{Partial, RopeFacts, ropes_by_kind};
+use crate::family::keys::windows::{layer_numbers, window, with_ropes};
 
 pub(crate) static LFM2: Family = Family {
     model_types: &["lfm2"],
@@ -22,7 +27,15 @@ pub(crate) static LFM2: Family = Family {
     config: dense,
 };
 
-pub(super) const DEFAULTS: Defaults = Defaults {
+pub(crate) static LFM2_MOE: Family = Family {
+    model_types: &["lfm2_moe"],
+    aliases: &[("tie_word_embeddings", "tie_embedding"), ("rope_theta", "theta")],
+    config: mixture,
+};
+
+pub(crate) static LFM3: Family = Family { model_types: &["lfm3"], aliases: &[], config: third };
+
+const DEFAULTS: Defaults = Defaults {
     names: NAMES,
     vocab_size: Some(65_536),
     num_attention_heads: Some(32),
@@ -69,7 +82,7 @@ const NAMES: Names = Names {
 };
 
 /// Attention or a short convolution per layer, both with the keys that all LFM2 models have.
-pub(super) fn common(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
+fn common(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let kernel_size = metadata.integer_if_any("conv_L_cache", 1..=256)?.unwrap_or(3);
     let bias = if metadata.flag_or("conv_bias", false)? { Bias::Added } else { Bias::None };
     let recurrent = Some(Recurrent::ShortConv { kernel_size, bias });
@@ -102,4 +115,89 @@ fn adjusted_width(metadata: &Metadata<'_>, width: usize) -> Result<usize> {
     let thirds = 2 * width / 3;
     let width = factor.map_or(thirds, |factor| (factor * thirds as f64) as usize);
     Ok(width.next_multiple_of(multiple))
+}
+
+/// Sigmoid routing with a bias for the choice, in the layers behind the dense ones.
+fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
+    let names = Names { correction_bias: "feed_forward.expert_bias", ..NAMES };
+    let defaults = Defaults { names, intermediate_size: Some(7168), ..DEFAULTS };
+    let config = common(metadata, base(metadata, &defaults)?)?;
+    let layers = config.layers.len();
+    let attention = vec![Mixer::Attention; layers];
+    let types = mixers(metadata, layers, &["conv"], &["full_attention"])?.unwrap_or(attention);
+    let size = |key: &str, most: u64, default: usize| -> Result<usize> {
+        Ok(metadata.integer_if_any(key, 1..=most)?.unwrap_or(default))
+    };
+    let num_experts = size("num_experts", 1 << 16, 32)?;
+    let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(4))?;
+    let moe = Moe {
+        scoring: Scoring::Sigmoid,
+        correction_bias: if metadata.flag_or("use_expert_bias", true)? { Bias::Added } else { Bias::None },
+        normalization: match metadata.flag_or("norm_topk_prob", true)? {
+            true => Normalization::Sum { plus: 1e-6 },
+            false => Normalization::None,
+        },
+        scaling: metadata.number_or("routed_scaling_factor", 1e-6..=1e6, 1.0)? as f32,
+        ..Moe::plain(num_experts, per_token, size("moe_intermediate_size", 1 << 24, 1792)?)
+    };
+    let dense = metadata.integer_if_any("num_dense_layers", 0..=1 << 16)?.unwrap_or(2);
+    let mut config = Config { moe: Some(moe), ..with_mixers(config, &types) };
+    config.layers.iter_mut().skip(dense).for_each(|layer| layer.mlp = LayerMlp::Moe);
+    Ok(config)
+}
+
+/// LFM3: windows, a rotation per kind of layer, norms before and after, and a gate per head.
+fn third(metadata: &Metadata<'_>) -> Result<Config> {
+    let names = Names {
+        attention_out_norm: tensor!("post_operator_norm"),
+        mlp_out_norm: tensor!("post_ffn_norm"),
+        q_norm: tensor!("self_attn.q_norm"),
+        k_norm: tensor!("self_attn.k_norm"),
+        o_proj: tensor!("self_attn.o_proj"),
+        ..NAMES
+    };
+    let bias = BiasKey::Key("attention_bias", false);
+    let defaults = Defaults {
+        names,
+        head_dim: HeadDim::FreeQuotient,
+        attention_bias: bias,
+        attention_out_bias: bias,
+        rope: None,
+        windows: WindowKeys::OfFamily,
+        ..DEFAULTS
+    };
+    let config = common(metadata, base(metadata, &defaults)?)?;
+    let attention = ["full_attention", "sliding_attention"];
+    let layers = config.layers.len();
+    let types = mixers(metadata, layers, &["conv"], &attention)?;
+    let types = types.unwrap_or_else(|| vec![Mixer::Attention; layers]);
+    let mut config = with_mixers(config, &types);
+    let window = window(metadata, None)?;
+    let names = metadata.texts_if_any("layer_types")?.unwrap_or_default();
+    for (layer, _) in config.layers.iter_mut().zip(names).filter(|(_, name)| *name == "sliding_attention") {
+        let Some(window) = window else {
+            return Err(metadata.bad("sliding_window", "it is missing; a number of positions is needed"));
+        };
+        layer.mask = Mask::Sliding(window);
+    }
+    let facts = RopeFacts {
+        theta: 1e6,
+        head_dim: config.head_dim,
+        partial: Partial::Whole,
+        layout: RopeLayout::Neox,
+        max_position_embeddings: config.max_position_embeddings,
+        own_keys: &[],
+    };
+    let thetas = ["rope_theta", "rope_local_base_freq"];
+    let ropes = ropes_by_kind(metadata, attention, thetas, [facts, facts])?;
+    let sandwich = metadata.flag_or("use_sandwich_norm", true)?;
+    let gated = metadata.flag_or("use_attention_gate", true)?;
+    Ok(Config {
+        norm_placement: if sandwich { NormPlacement::Around } else { NormPlacement::Before },
+        attention_gate: match gated {
+            true => AttentionGate::Sigmoid(GateWidth::PerHead),
+            false => AttentionGate::None,
+        },
+        ..with_ropes(config, ropes)
+    })
 }

@@ -16,6 +16,7 @@ mod ernie4_5;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma3;
 mod gemma4;
@@ -157,6 +158,9 @@ pub static FAMILIES: &[&Family] = &[
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &lfm2::LFM2,
+    &lfm2::LFM2_MOE,
+    &lfm2::LFM3,
+    &falcon_h1::FALCON_H1,
     &olmo_hybrid::OLMO_HYBRID,
     &bamba::BAMBA,
     &granitemoehybrid::GRANITEMOEHYBRID,

@@ -6,13 +6,14 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape, Names, Qkv,
-    Recurrent, RecurrentNames, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape, Moe, MoeNames, Names,
+    Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{check_groups, time_step_limit};
+use crate::family::keys::moe::{Routing, routed_moe};
 
 pub(crate) static NEMOTRON_H: Family = Family {
     model_types: &["nemotron_h"],
@@ -38,6 +39,13 @@ const NAMES: Names = Names {
     o_proj: tensor!("mixer.o_proj"),
     gate_up_proj: Names::plain_up(tensor!("mixer.up_proj")),
     down_proj: tensor!("mixer.down_proj"),
+    correction_bias: "mixer.gate.e_score_correction_bias",
+    moe: MoeNames::Each {
+        router: tensor!("mixer.gate"),
+        experts: "mixer.experts",
+        parts: ["", "up_proj.weight", "down_proj.weight"],
+        shared: "mixer.shared_experts",
+    },
     recurrent: RecurrentNames {
         in_proj: InProj::One(tensor!("mixer.in_proj")),
         conv: &[tensor!("mixer.conv1d")],
@@ -74,8 +82,16 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     for (layer, (mixer, mlp)) in config.layers.iter_mut().zip(blocks) {
         (layer.mixer, layer.mlp) = (mixer, mlp);
     }
+    if config.layers.iter().any(|layer| layer.mlp == LayerMlp::Moe) {
+        config.moe = Some(experts(metadata)?);
+    }
     for key in KEYS_WITHOUT_EFFECT {
         metadata.get(key);
+    }
+    if config.moe.is_none() {
+        EXPERT_KEYS.iter().for_each(|key| {
+            metadata.get(key);
+        });
     }
     let recurrent = Some(Recurrent::Linear(mamba(metadata, config.norm.eps())?));
     Ok(Config { recurrent, mlp: MlpShape::Plain, ..config })
@@ -100,6 +116,32 @@ const KEYS_WITHOUT_EFFECT: &[&str] = &[
     "time_step_max",
     "time_step_min",
     "use_mamba_kernels",
+];
+
+/// Routing as in DeepSeek V3, experts without a gate, and a shared one with a width of its own.
+fn experts(metadata: &Metadata<'_>) -> Result<Moe> {
+    if let Some(width) = metadata.get("moe_latent_size") {
+        let what = format!("must be null, since experts in a latent are not computed (got {})", describe(width));
+        return Err(metadata.unsupported("moe_latent_size", &what));
+    }
+    let moe = routed_moe(metadata, &Routing { per_token: Some(2), shared: None, ..Routing::DEEPSEEK })?;
+    metadata.get("n_shared_experts"); // one, of the width that is stated
+    let width = metadata.integer_if_any("moe_shared_expert_intermediate_size", 1..=1 << 24)?;
+    Ok(Moe { shared: SharedExpert::Added { intermediate_size: width.unwrap_or(7688) }, ..moe })
+}
+
+/// Sizes of experts, without effect where no layer has them.
+const EXPERT_KEYS: &[&str] = &[
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_intermediate_size",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "routed_scaling_factor",
+    "topk_group",
 ];
 
 fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
@@ -148,7 +190,7 @@ fn blocks(metadata: &Metadata<'_>) -> Result<Vec<(Mixer, LayerMlp)>> {
         "M" | "mamba" | "linear_attention" => Ok((Mixer::Recurrent, LayerMlp::None)),
         "*" | "attention" | "full_attention" => Ok((Mixer::Attention, LayerMlp::None)),
         "-" | "mlp" => Ok((Mixer::None, LayerMlp::Dense)),
-        "E" | "moe" => Err(metadata.unsupported(KEY, "experts without a gate are not computed yet")),
+        "E" | "moe" => Ok((Mixer::None, LayerMlp::Moe)),
         other => {
             let what = format!("must be linear_attention, full_attention, mlp or moe (got {})", describe(&other.into()));
             Err(metadata.unsupported(KEY, &what))
