@@ -94,6 +94,8 @@ class TokenScore:
     interval: tuple[float, float] | None = None
     u: float | None = None
     """The random number that selected the token, if it was generated."""
+    looked_up: tuple[tuple[float, int], ...] = ()
+    """(logprob, rank) in this place of each id that `Engine.score` was told to look up."""
 
     @property
     def outcome(self) -> Candidate | None:
@@ -341,6 +343,8 @@ class Score:
     joined: bool = False
     """Whether the first scored token also covers bytes of the context."""
     error: RopechatError | None = None
+    cached_tokens: int = field(default=0, compare=False)
+    """Tokens of the context whose keys and values came from an earlier sequence."""
 
     @property
     def bits_per_byte(self) -> float:

@@ -21,7 +21,7 @@ from ropechat.errors import BatchInputError, FileAccessError
 SCHEMA = "ropechat.batch/1"
 SYNC_SECONDS = 1.0
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-INTERNAL = ("req", "cached")
+INTERNAL = ("req", "cached_tokens")
 """Fields of a journal's record that results do not have."""
 
 

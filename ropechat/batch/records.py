@@ -83,7 +83,7 @@ def finish_record(record: dict[str, Any], row: BatchRow, cached: int) -> dict[st
         record["input"] = dict(row.kept)
     if row.request is not None and row.request.endpoint != CHAT:
         record["endpoint"] = row.request.endpoint
-    return {**record, "req": row.req, "cached": cached}
+    return {**record, "req": row.req, "cached_tokens": cached}
 
 
 def samples_of(request: LineRequest | None, samples: int) -> int:
@@ -100,4 +100,4 @@ def tokens_of(record: Mapping[str, Any]) -> tuple[int, int, int]:
         "prompt_tokens": 0,
         "completion_tokens": sum(score["tokens"] for score in scored),
     }
-    return usage["prompt_tokens"], record.get("cached", 0), usage["completion_tokens"]
+    return usage["prompt_tokens"], record.get("cached_tokens", 0), usage["completion_tokens"]

@@ -248,7 +248,12 @@ def run_batch(
             raise BatchInputError(f"more than {max_errors} rows failed (--max-errors)")
 
     results = engine.generate_many(
-        jobs.of(rows), sampling, window=window, ordered=sink.ordered, on_tokens=on_tokens
+        jobs.of(rows),
+        sampling,
+        window=window,
+        ordered=sink.ordered,
+        grouped=total is not None,  # a pipe is read no further than needed
+        on_tokens=on_tokens,
     )
     for number, result in results:
         pending = jobs.take(number)

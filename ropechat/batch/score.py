@@ -107,14 +107,15 @@ def score_record(row: BatchRow, scores: Sequence[Score]) -> dict[str, Any]:
     request = row.request
     assert request is not None
     record: dict[str, Any] = {"id": row.id, "index": row.index, "sample": 0, "ok": True}
+    cached = sum(score.cached_tokens for score in scores)
     if request.is_pair:
-        return finish_record({**record, **_facts(scores[0])}, row, 0)
+        return finish_record({**record, **_facts(scores[0])}, row, cached)
     best = max(range(len(scores)), key=lambda place: (scores[place].logprob, -place))
     per_byte = max(range(len(scores)), key=lambda place: (_per_byte(scores[place]), -place))
     record |= {"scores": [_facts(score) for score in scores], "best": best, "best_per_byte": per_byte}
     if request.answer is not None:
         record |= {"correct": best == request.answer, "correct_per_byte": per_byte == request.answer}
-    return finish_record(record, row, 0)
+    return finish_record(record, row, cached)
 
 
 def _per_byte(score: Score) -> float:

@@ -8,7 +8,7 @@ from ropechat.chat import events as ev
 
 if TYPE_CHECKING:
     from ropechat.chat.inference import Inference
-    from ropechat.inspector.text_reader import Done, Job, TextReader
+    from ropechat.inspector.text_reader import Done, Job, Steps
 
 
 class SharedWorker:
@@ -17,15 +17,15 @@ class SharedWorker:
     def __init__(self, inference: Inference) -> None:
         self.failed: Done = lambda error: None  # called with an error of scoring
         self._inference = inference
-        self._reader: TextReader | None = None
+        self._reader: Steps | None = None
         self._is_stepping = False
 
     def submit(self, job: Job, done: Done) -> None:
         """Run a job after the requests that wait."""
         self._inference.submit(ev.Call(job, done))
 
-    def read(self, reader: TextReader) -> None:
-        """Score a text from now on."""
+    def read(self, reader: Steps) -> None:
+        """Do this work from now on."""
         self._reader = reader
         self.wake()
 

@@ -11,7 +11,7 @@ from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
     TOP_K,
     Failures,
-    looking_up,
+    looked_up_strings,
     name_of,
     output_of,
     output_options,
@@ -44,12 +44,13 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   ropechat inspect "The cat sat on the mat."
-  ropechat inspect "The capital of France is" --look-up " Paris" --look-up " Lyon"
+  ropechat inspect "The capital of Italy is Madrid" --look-up " Rome" --look-up " Lyon" --top-k 1
   ropechat inspect "The cat sat on the mat." -o cat.html
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
+  ropechat inspect --stages --top-k 0 --format csv "The cat sat on the mat."
   ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
@@ -112,14 +113,16 @@ def inspect(
     that does not follow from its record.
     """
     settings, opened, replay = take_stage_options(given)
-    asked = take_score_options(given)
+    asked, against = take_score_options(given), given.pop("against_dtype")
+    if against is not None and given["interactive"] is None:
+        raise click.UsageError("--against-dtype: requires -i; two models on one text are `ropechat compare`")
     if opened is not None:
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
         return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     if (file := given.pop("interactive")) is not None:
         check_stage_output(settings, "table", by_line=False, view=True)
-        return read_interactively(file, text, asked.window, given)
+        return read_interactively(file, text, asked.window, against, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":
@@ -141,7 +144,7 @@ def inspect(
     if view is not None:
         show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
-    failures = Failures(len(sources))
+    failures, strings = Failures(len(sources)), looked_up_strings(engine, output)
 
     def readings() -> Iterator["Reading"]:
         from ropechat.inspector.reading import Reading
@@ -156,9 +159,10 @@ def inspect(
                     special=special,
                     bos=bos,
                     sampling=settings,
+                    look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                yield Reading(WatchedScores(stream), name, looking_up(engine, stream.meta, output.look_up))
+                yield Reading(WatchedScores(stream), name, strings, stream.before)
 
     write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code

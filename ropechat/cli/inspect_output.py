@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.inspector.by_line import Sort
-    from ropechat.inspector.look_up import Found
+    from ropechat.inspector.look_up import Strings
     from ropechat.inspector.reading import Reading
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,14 +29,20 @@ TEXT_WIDTH = 100  # of a table in a file
 
 
 def output_options(function: F) -> F:
-    """-f, -o, --overwrite, --format, --by, --sort, --head, --look-up."""
+    """-f, -o, --overwrite, --format, --by, --sort, --head, --look-up, --look-up-whole."""
     for option in (
         click.option(
             "--look-up",
             "look_up",
             multiple=True,
             metavar="STRING",
-            help="Also show the probability of STRING directly after the text. Repeatable.",
+            help="Also show the probability of STRING in the place of each token, and after the text; of a "
+            "string of several tokens, that of the first one. Repeatable.",
+        ),
+        click.option(
+            "--look-up-whole",
+            is_flag=True,
+            help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
         ),
         click.option(
             "--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."
@@ -89,6 +95,7 @@ class Output:
     sort: "Sort"
     head: int | None
     look_up: tuple[str, ...]
+    look_up_whole: bool
     top_k: int
 
 
@@ -100,6 +107,7 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     """
     out, form, by, sort = given.pop("out"), given.pop("form"), given.pop("by"), given.pop("sort")
     head, look_up, overwrite = given.pop("head"), given.pop("look_up"), given.pop("overwrite")
+    whole: bool = given.pop("look_up_whole")
     files: Sequence[Path | str] = given.pop("files")
     if form is None and isinstance(out, Path):
         form = BY_SUFFIX.get(out.suffix.lower())
@@ -112,8 +120,10 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
         raise click.UsageError(f"--by line: not possible as {form}; use table, jsonl or csv")
     if by != "line" and (sort or head):
         raise click.UsageError("--sort and --head require --by line; add it or omit them")
-    if look_up and (by == "line" or form in ("csv", "svg")):
-        raise click.UsageError("--look-up: only in a table, jsonl or html by token")
+    if look_up and (by == "line" or form == "svg"):
+        raise click.UsageError("--look-up: only in a table, jsonl, csv or html by token")
+    if whole and not look_up:
+        raise click.UsageError("--look-up-whole: requires --look-up; add it")
     if "" in look_up:
         raise click.UsageError("--look-up: must have at least one character")
     if isinstance(out, Path):
@@ -125,7 +135,7 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
         )
     if top_k is None:
         top_k = 0 if by == "line" else TOP_K[form]
-    return Output(out, form, by == "line", sort or "line", head, look_up, top_k)
+    return Output(out, form, by == "line", sort or "line", head, look_up, whole, top_k)
 
 
 def _refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
@@ -196,17 +206,13 @@ class Failures:
         return SOME_FAILED if self.failed else OK
 
 
-def looking_up(
-    engine: "Engine", meta: Mapping[str, Any], wanted: Sequence[str]
-) -> "Callable[[Sequence[int]], Sequence[Found]]":
-    """Looks up the strings after the text of `meta`, given its last tokens' ids."""
+def looked_up_strings(engine: "Engine", output: Output) -> "Strings | None":
+    """The strings that are looked up; None if there are none. Raises RequestError."""
+    if not output.look_up:
+        return None
+    from ropechat.inspector.look_up import Strings
 
-    def run(ids: Sequence[int]) -> "Sequence[Found]":
-        from ropechat.inspector.look_up import look_up
-
-        return look_up(engine, ids, meta.get("text") or "", wanted)
-
-    return run
+    return Strings(engine, output.look_up, whole=output.look_up_whole)
 
 
 def write(
@@ -270,7 +276,7 @@ def _pieces(
     elif output.form == "csv":
         from ropechat.inspector import csv_table
 
-        yield from csv_table.lines(readings, bytes_of, output.top_k)
+        yield from csv_table.lines(readings, bytes_of, output.top_k, len(output.look_up))
     elif output.form == "jsonl":
         from ropechat.inspector import jsonl
 

@@ -3,18 +3,27 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import FileName, load_chat_engine
+from ropechat.cli.common import FileName, load_chat_engine, model_path
 from ropechat.cli.inspect_output import read_file
+from ropechat.cli.settings import DTYPES
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def reader_option(function: F) -> F:
-    """-i, --interactive."""
+    """-i, --interactive, and --against-dtype for it."""
+    function = click.option(
+        "--against-dtype",
+        type=click.Choice(DTYPES),
+        help="With -i: the key c compares with the model in this type.",
+    )(function)
     option = click.option(
         "-i",
         "--interactive",
@@ -26,7 +35,9 @@ def reader_option(function: F) -> F:
     return option(function)
 
 
-def read_interactively(file: Path | str, text: str | None, window: int | None, given: dict[str, Any]) -> int:
+def read_interactively(
+    file: Path | str, text: str | None, window: int | None, against: str | None, given: dict[str, Any]
+) -> int:
     """Open the reader and return the exit code. Raises UsageError, RequestError, FileAccessError."""
     if text is not None or given["files"]:
         raise click.UsageError("-i: not possible with TEXT or -f; give one of them")
@@ -41,5 +52,20 @@ def read_interactively(file: Path | str, text: str | None, window: int | None, g
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
+    load = None if against is None else _second_model(given, against)
     engine = load_chat_engine(given, raw=True, screen=True)
-    return run_reader(engine, file.name, content, window, ChatOptions(keys=keys))
+    look = ChatOptions(keys=keys)
+    return run_reader(engine, file.name, content, window, look, load, against or "")
+
+
+def _second_model(given: dict[str, Any], dtype: str) -> "Callable[[], Engine]":
+    """A function that loads the model of these options in another type; called from any thread."""
+    model = model_path({name: given[name] for name in ("model", "download")})
+    options = {name: given[name] for name in ("kv_dtype", "threads", "context", "cache")}
+
+    def load() -> "Engine":
+        from ropechat.engine.engine import Engine
+
+        return Engine.load(model, dtype=dtype, **options)
+
+    return load

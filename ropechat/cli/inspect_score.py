@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -151,11 +151,12 @@ def open_stream(
     special: "Special",
     bos: "Bos",
     sampling: "Sampling | None" = None,
+    look_up: Sequence[int] = (),
     name: str = "",
 ) -> "ScoreStream":
     """Start scoring, and say on stderr how a long text is scored. name: of its file.
 
-    sampling: settings whose stages are recorded.
+    sampling: settings whose stages are recorded. look_up: ids whose logprob and rank are recorded.
     """
     stream = engine.score_stream(
         prompt,
@@ -163,6 +164,7 @@ def open_stream(
         special=special,
         bos=bos,
         sampling=sampling,
+        look_up=look_up,
         by_author=asked.needs_template,
         window=asked.window,
         stride=asked.stride,

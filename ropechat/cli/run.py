@@ -40,6 +40,7 @@ class Timing:
         self.first: float | None = None
         self.last: float | None = None
         self.prompt_tokens = 0
+        self.cached_tokens: int | None = None
         self.steps: list[Step] = []
 
     def take(self, step: "Step") -> None:
@@ -89,7 +90,11 @@ def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
         "ids": [step.id for step in steps],
         "logprobs": [step.logprob if math.isfinite(step.logprob) else None for step in steps],
         "finish_reason": steps[-1].finish_reason if steps else None,
-        "usage": {"prompt_tokens": timing.prompt_tokens, "completion_tokens": len(steps)},
+        "usage": {
+            "prompt_tokens": timing.prompt_tokens,
+            "cached_tokens": timing.cached_tokens or 0,
+            "completion_tokens": len(steps),
+        },
         "timings": timing.seconds(),
     }
 
@@ -116,6 +121,8 @@ def begin(
 
     def on_prefill(done: int, total: int) -> None:
         timing.prompt_tokens = total
+        if timing.cached_tokens is None:  # told before anything is computed
+            timing.cached_tokens = done
 
     if raw:
         return engine.generate((system or "") + prompt, sampling, top_k=candidates, on_prefill=on_prefill)

@@ -67,8 +67,10 @@ def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | s
 
 def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, view: bool) -> None:
     """Raise UsageError if the stages of these settings have no place in the output. view: another one."""
-    if sampling is not None and (view or by_line or form not in ("table", "jsonl")):
-        raise click.UsageError("--stages: only in a table or jsonl by token; omit --stages or the other view")
+    if sampling is not None and (view or by_line or form == "svg"):
+        raise click.UsageError(
+            "--stages: only in a table, jsonl, csv or html by token; omit --stages or the other view"
+        )
 
 
 def _take_settings(given: dict[str, Any]) -> Sampling | None:

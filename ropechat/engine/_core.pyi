@@ -188,6 +188,9 @@ class Event:
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
+    def looked_up(self) -> list[tuple[float, int]]:
+        """Kind "score": logprob and rank in the place of `id` of each id of `look_up`; [] at position 0."""
+    @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None:
         """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
@@ -228,6 +231,7 @@ class Engine:
         kv_dtype: str = "auto",
         threads: int | None = None,
         context: int | None = None,
+        prefix_bytes: int | None = None,
         pack_cache: str | PathLike[str] | None = None,
         pack_smallest: int | None = None,
         before_packing: Callable[[], object] | None = None,
@@ -236,7 +240,8 @@ class Engine:
 
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
         f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32,
-        f16, q8_0. context: most tokens (default: min(model, 8192)).
+        f16, q8_0. context: most tokens (default: min(model, 8192)). prefix_bytes: KV cache that is kept of
+        ended sequences at most (default: what the context takes, at least 64 MB).
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
@@ -276,7 +281,8 @@ class Engine:
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 
-        The longest prefix that another sequence of this engine has in its cache is reused.
+        The longest prefix that another sequence of this engine has computed comes from its cache. Of several
+        sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
         The draw at absolute position p is a function of (seed, stream, p) only.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
@@ -288,6 +294,8 @@ class Engine:
         """
     def explain(self, sequence: int, sampling: Sampling) -> None:
         """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
+    def look_up(self, sequence: int, ids: Sequence[int]) -> None:
+        """Let the "score" events of a sequence have the logprob and rank of these ids."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 
@@ -295,9 +303,9 @@ class Engine:
         sequence then being as it was before the call.
         """
     def reused(self, sequence: int) -> int:
-        """How many tokens of the sequence's prompt came from another sequence's cache."""
+        """How many tokens of the sequence's prompt came from another sequence's cache, so far."""
     def free(self, sequence: int) -> None:
-        """Forget a sequence. Its cached prefix may still serve later ones until memory is wanted."""
+        """Forget a sequence. Its cache is kept for later ones with the same prefix: see `prefix_bytes`."""
     def logits(
         self, ids: Sequence[int], cancel: CancelToken, *, start_position: int = 0
     ) -> npt.NDArray[np.float32]:

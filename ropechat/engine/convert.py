@@ -70,6 +70,8 @@ class EventLike(Protocol):
     @property
     def u(self) -> float | None: ...
     @property
+    def looked_up(self) -> Sequence[tuple[float, int]]: ...
+    @property
     def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
     @property
     def done(self) -> int: ...
@@ -148,6 +150,7 @@ def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer, 
         candidates=_candidates(event),
         interval=event.interval,
         context=event.position,
+        looked_up=tuple(event.looked_up),
     )
 
 

@@ -96,9 +96,11 @@ class Engine:
         if that fits in memory, else the largest type that does (with an entry in facts["warnings"]).
         kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
         else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
-        most 8192. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights and a validated
-        vocabulary are cached on disk for the next start, see `ropechat.models.pack_cache`. Raises
-        ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
+        most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
+        begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
+        ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
+        start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
+        UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -444,12 +446,15 @@ class Engine:
         stop: Sequence[str] | None = None,
         window: int = 16,
         ordered: bool = True,
+        grouped: bool = False,
         on_tokens: Callable[[int], None] | None = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
-        only when there is room for it. top_k: candidates to record per token, in `Completion.top`.
+        only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
+        are read up to four windows ahead, and those that begin alike start together; this helps where more
+        beginnings take turns than memory keeps. top_k: candidates to record per token, in `Completion.top`.
         A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
         is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
         on_tokens(n): called with the number of tokens of each forward pass.
@@ -461,7 +466,7 @@ class Engine:
             raise RequestError(f"window: must be at least 1 (got {window})")
         validate_top_k(top_k)
         many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
-        return Scheduler(many, window, on_tokens).run(iter(prompts), ordered=ordered)
+        return Scheduler(many, window, on_tokens, grouped=grouped).run(iter(prompts), ordered=ordered)
 
     def score(
         self,
@@ -471,6 +476,7 @@ class Engine:
         special: Special = "tokens",
         bos: Bos = "auto",
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -492,6 +498,7 @@ class Engine:
             one_sequence=one_sequence,
             whole=True,
             sampling=sampling,
+            look_up=look_up,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -511,6 +518,7 @@ class Engine:
         bos: Bos = "auto",
         by_author: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
@@ -521,7 +529,8 @@ class Engine:
         messages it is text. bos: whether a text begins with the BOS token. In messages only their content has
         the role "text"; by_author: instead of "text", it has the role of its author, and sums cover the
         assistant's. sampling: settings whose stages are recorded with each token: whether they could have
-        drawn it, and what cuts it; nothing is drawn.
+        drawn it, and what cuts it; nothing is drawn. look_up: ids whose logprob and rank are recorded in the
+        place of each token.
 
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
@@ -539,6 +548,7 @@ class Engine:
             one_sequence=one_sequence,
             by_author=by_author,
             sampling=sampling,
+            look_up=look_up,
         )
 
     def _score(
@@ -554,6 +564,7 @@ class Engine:
         by_author: bool = False,
         whole: bool = False,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
     ) -> "ScoreStream":
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
@@ -568,9 +579,12 @@ class Engine:
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
         meta["sampling"] = sampling
-        pool = scoring.ScorePool(self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling)
+        before = [token.id for token in tokens[0 : given.first]]
+        pool = scoring.ScorePool(
+            self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling, validate_ids(look_up)
+        )
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
-        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer))
+        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer), before)
 
     def score_many(
         self,
@@ -665,13 +679,15 @@ class _Many:
         self._engine, self._request = engine, request
         self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
-    def add(self, job: "Job", seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
+    def encode(self, job: "Job") -> list[int]:
+        return self._engine._any_ids(job.prompt, job.template_vars, job.prefix)
+
+    def add(self, job: "Job", ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
         engine = self._engine
-        ids = engine._any_ids(job.prompt, job.template_vars, job.prefix)
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
         sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, top_k)
-        return sequence, len(ids), StopStringFilter(engine.tokenizer.stream(ids), stops)
+        return sequence, StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
         return self._request.core.step(sequences, self._request.token)

@@ -58,6 +58,7 @@ class LoadOptions(TypedDict, total=False):
     kv_dtype: str
     threads: int | None
     context: int | None
+    prefix_bytes: int | None
     cache: str | None
 
 

@@ -1,7 +1,9 @@
 """Continuous batching of many prompts, with completions in the order of the prompts or as they finish."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from ropechat.conversation import Message
@@ -15,7 +17,9 @@ Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
 """Text, ids, messages, or an error to return as the completion's error."""
 
 LOOKAHEAD = 4
-"""How many windows of prompts may be started before the oldest one is finished."""
+"""How many windows of prompts may be read before the oldest one is finished."""
+BLOCK = 32
+"""Tokens of a block of the KV cache, which prompts that begin alike share."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,11 @@ class Backend(Protocol):
 
     seed: int
 
-    def add(self, job: Job, seed: int, stream: int) -> tuple[int, int, StopStringFilter]:
-        """Start a prompt; return its sequence number, its number of tokens and the filter of its text."""
+    def encode(self, job: Job) -> list[int]:
+        """The ids of a prompt."""
+
+    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
+        """Start a prompt; return its sequence number and the filter of its text."""
 
     def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
         """Run one forward pass over these sequences."""
@@ -83,6 +90,33 @@ class Backend(Protocol):
 
     def free(self, sequence: int) -> None:
         """Release a sequence."""
+
+
+@dataclass
+class _Waiting:
+    """A prompt that was read and not started yet. ids: None if it could not be encoded."""
+
+    index: int
+    job: Job
+    ids: list[int] | None
+    error: RopechatError | None = None
+
+
+def group(prompts: Sequence[_Waiting]) -> list[_Waiting]:
+    """The same prompts, those together that begin with the same blocks; otherwise as they come."""
+    blocks: dict[Any, Any] = {}
+
+    def place(prompt: _Waiting) -> list[int]:
+        """Where it comes, block by block: after all that other prompts brought in before it."""
+        at, found = blocks, []
+        ids = prompt.ids or []
+        for start in range(0, len(ids) - BLOCK, BLOCK):
+            number, at = at.setdefault(tuple(ids[start : start + BLOCK]), (len(at), {}))
+            found.append(number)
+        at[prompt.index] = (len(at), {})
+        return [*found, len(at) - 1]
+
+    return sorted(prompts, key=place)
 
 
 @dataclass
@@ -103,9 +137,12 @@ class _Active:
 class Scheduler:
     """Continuous batching: when a sequence ends, the next prompt takes its place."""
 
-    def __init__(self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None, *, grouped: bool = False
+    ) -> None:
         self._backend = backend
         self._window = window
+        self._read_at_once = LOOKAHEAD * window if grouped else 1
         self._on_tokens = on_tokens
         self._active: dict[int, _Active] = {}
         self._done: dict[int, Completion] = {}
@@ -113,12 +150,13 @@ class Scheduler:
     def run(
         self, prompts: Iterator[Prompt | Job], *, ordered: bool = True
     ) -> Iterator[tuple[int, Completion]]:
-        """Yield (index, completion); reads a prompt only when there is room for it.
+        """Yield (index, completion); reads prompts only when there is room for one.
 
         ordered: in the order of the prompts, else as they finish.
         """
-        admitted = yielded = 0
+        read = yielded = 0
         more = True
+        waiting: deque[_Waiting] = deque()
 
         def ready() -> int | None:
             """The index of the completion to yield next, if it is there."""
@@ -127,21 +165,27 @@ class Scheduler:
             return next(iter(self._done), None)
 
         try:
-            while more or self._active:
+            while more or waiting or self._active:
                 # Yield finished completions first: the caller may produce the next prompt from them.
-                while more and ready() is None and self._has_room(admitted - yielded if ordered else 0):
-                    try:
-                        prompt = next(prompts)
-                    except StopIteration:
-                        more = False
+                while ready() is None and len(self._active) < self._window:
+                    if not waiting and more:
+                        room = LOOKAHEAD * self._window - (read - yielded if ordered else 0)
+                        wanted = min(room, self._read_at_once)
+                        found = [
+                            self._encode(read + i, prompt) for i, prompt in enumerate(islice(prompts, wanted))
+                        ]
+                        more = len(found) == wanted
+                        read += len(found)
+                        waiting.extend(group(found))
+                    if not waiting:
                         break
-                    self._admit(admitted, prompt)
-                    admitted += 1
+                    self._admit(waiting.popleft())
                 try:
                     if ready() is None:
                         self._advance()
                 except CancelledError:
                     more = False
+                    waiting.clear()
                     for sequence in list(self._active):
                         self._finish(sequence, "cancelled")
                 while (index := ready()) is not None:
@@ -151,20 +195,27 @@ class Scheduler:
             for sequence in self._active:
                 self._backend.free(sequence)
 
-    def _has_room(self, ahead: int) -> bool:
-        return len(self._active) < self._window and ahead < LOOKAHEAD * self._window
-
-    def _admit(self, index: int, prompt: Prompt | Job) -> None:
+    def _encode(self, index: int, prompt: Prompt | Job) -> _Waiting:
         job = prompt if isinstance(prompt, Job) else Job(prompt)
-        seed, stream = job.draws(self._backend.seed, index)
         try:
             if isinstance(job.prompt, RopechatError):
                 raise job.prompt
-            sequence, length, text_filter = self._backend.add(job, seed, stream)
+            return _Waiting(index, job, self._backend.encode(job))
         except RopechatError as error:
-            self._done[index] = Completion(seed=seed, error=error)
-        else:
-            self._active[sequence] = _Active(index, seed, length, text_filter, job)
+            return _Waiting(index, job, None, error)
+
+    def _admit(self, prompt: _Waiting) -> None:
+        index, job, ids, error = prompt.index, prompt.job, prompt.ids, prompt.error
+        seed, stream = job.draws(self._backend.seed, index)
+        if ids is not None:
+            try:
+                sequence, text_filter = self._backend.add(job, ids, seed, stream)
+            except RopechatError as refused:
+                error = refused
+            else:
+                self._active[sequence] = _Active(index, seed, len(ids), text_filter, job)
+                return
+        self._done[index] = Completion(seed=seed, error=error)
 
     def _advance(self) -> None:
         """Run one forward pass over all active sequences."""
@@ -233,4 +284,4 @@ class Scheduler:
         if following is None:
             self._done[active.index] = result
         else:
-            self._admit(active.index, following)
+            self._admit(self._encode(active.index, following))

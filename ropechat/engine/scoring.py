@@ -26,8 +26,6 @@ SIZE = 16
 """Windows of one text in a forward pass at most."""
 ROWS_AHEAD = 1024
 """Tokens of windows that are read ahead of the window whose scores are being yielded."""
-SHARED = 32
-"""A common beginning of this many tokens is computed once: the others wait for the first."""
 _NOTHING = Trace((), TokenDistribution(-1, (), math.nan, math.nan, 0.0))
 
 
@@ -86,10 +84,7 @@ class _Run:
     error: RopechatError | None = None
     events: list[EventLike] = field(default_factory=list)
     cached: int = 0
-    leader: "_Run | None" = None
-    """The run that computes the beginning which both have in common, `shared` tokens."""
-    shared: int = 0
-    is_checked: bool = False
+    """Tokens that came from the cache, once it is done."""
 
     @property
     def is_active(self) -> bool:
@@ -107,7 +102,7 @@ class ScorePool:
     """Scores windows, up to `size` in each forward pass, and returns their events in order.
 
     rows: tokens of windows that are read ahead; None for any number. sampling: settings whose stages are
-    recorded.
+    recorded. look_up: ids whose logprob and rank are recorded.
     """
 
     def __init__(
@@ -117,10 +112,12 @@ class ScorePool:
         size: int,
         rows: int | None = None,
         sampling: Sampling | None = None,
+        look_up: Sequence[int] = (),
     ) -> None:
         self._request = request  # kept: the engine cancels the requests that exist
         self._core, self._cancel = request.core, request.token
         self._top_k, self._size, self._rows, self._sampling = top_k, size, rows, sampling
+        self._look_up = look_up
         self._runs: deque[_Run] = deque()
 
     def run(self, source: Iterator[Window]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
@@ -161,7 +158,7 @@ class ScorePool:
         for run in self._runs:
             if free == 0:
                 return
-            if run.sequence is not None or run.done or self._waits(run):
+            if run.sequence is not None or run.done:
                 continue
             window = run.window
             try:
@@ -170,26 +167,12 @@ class ScorePool:
                 )
                 if self._sampling is not None:
                     self._core.explain(run.sequence, self._sampling)
+                if self._look_up:
+                    self._core.look_up(run.sequence, self._look_up)
             except RopechatError as error:
                 run.error, run.done = error, True
             else:
                 free -= 1
-
-    def _waits(self, run: _Run) -> bool:
-        """Whether an active sequence is still computing what both have in common."""
-        if not run.is_checked:
-            run.is_checked = True
-            ids, most = run.window.ids, run.window.start - 1
-            for other in self._runs:
-                theirs = other.window.ids
-                if most < SHARED or not other.is_active or theirs[:SHARED] != ids[:SHARED]:
-                    continue
-                shared = min(most, _common(ids, theirs))
-                if shared > run.shared:
-                    run.leader, run.shared = other, shared
-        if run.leader is not None and (run.leader.done or run.leader.cached >= run.shared):
-            run.leader = None
-        return run.leader is not None
 
     def _advance(self) -> None:
         """Run one forward pass over the active sequences."""
@@ -205,11 +188,8 @@ class ScorePool:
         if not events and not any(run.done for run in active.values()):
             raise InternalError("engine: a pass over unfinished sequences made no progress")
         for event in events:
-            run = active[event.sequence]
-            if event.kind == "prefill":
-                run.cached = event.done
-            else:
-                run.events.append(event)
+            if event.kind != "prefill":
+                active[event.sequence].events.append(event)
         for run in active.values():
             if run.events and not run.done and _is_end(run.events[-1], run.window):
                 self._end(run)
@@ -230,13 +210,8 @@ class ScorePool:
     def _end(self, run: _Run) -> None:
         run.done = True
         if run.sequence is not None:
+            run.cached = self._core.reused(run.sequence)
             self._core.free(run.sequence)
-
-
-def _common(left: list[int], right: list[int]) -> int:
-    """Number of ids that both begin with."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def _is_end(event: EventLike, window: Window) -> bool:
@@ -247,14 +222,18 @@ class ScoreStream(Iterator[TokenScore]):
     """The scores of a text's tokens, in order, while the rest is still being computed.
 
     meta: as `Trace.meta`; meta["tokens"] is None while a long text is not encoded to its end. next: the
-    distribution of the token after the last one, once the iterator has ended. Close it to stop.
+    distribution of the token after the last one, once the iterator has ended. before: the ids of the context,
+    which have no scores. Close it to stop.
     """
 
     def __init__(
-        self, meta: dict[str, Any], chunks: Generator[list[TokenScore], None, TokenDistribution]
+        self,
+        meta: dict[str, Any],
+        chunks: Generator[list[TokenScore], None, TokenDistribution],
+        before: Sequence[int] = (),
     ) -> None:
         """Use `Engine.score_stream`."""
-        self.meta = meta
+        self.meta, self.before = meta, before
         self.next: TokenDistribution | None = None
         self._chunks = chunks
         self._ready: deque[TokenScore] = deque()
@@ -346,6 +325,7 @@ class _Item:
         self.joined = False
         self.meta: dict[str, Any] = {}
         self.is_done = False
+        self.cached = 0
         self.converter = _Converter(tokenizer)
         self.tokens: list[TokenScore] = []
 
@@ -362,7 +342,15 @@ class _Item:
             totals.add(token)
         greedy = bool(scored) and all(token.rank == 1 for token in scored)
         trace = Trace(tuple(self.tokens), following, self.meta)
-        return Score(0.0 - totals.nll, totals.scored, totals.bytes, greedy, trace, self.joined)
+        return Score(
+            0.0 - totals.nll,
+            totals.scored,
+            totals.bytes,
+            greedy,
+            trace,
+            self.joined,
+            cached_tokens=self.cached,
+        )
 
 
 def score_items(
@@ -397,6 +385,7 @@ def score_items(
             continue
         if state.error is None:
             entry.tokens += entry.converter.take(window, events)
+            entry.cached += state.cached if state.done else 0
         if state.error is not None or (state.done and window.is_last):
             yield index, entry.result(state.error)
             index += 1

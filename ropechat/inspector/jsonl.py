@@ -8,9 +8,11 @@ for a chat, the rendered prompt. `role` is text, template (written by the chat t
 conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
 number of tokens that a token was scored under; a long text is scored in windows of `window` tokens, each
 `stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
-the tokens at positions beyond `trained_length`. With sampler settings line 1 has `sampling`, tokens have
-`sampler` and the last line has `producible`, see `stages`. Readers must check the major version in `schema`
-and ignore fields that they do not know.
+the tokens at positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
+line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the string in this place; rank
+and first_logprob are of its first token, logprob of all of them (null: of several, and not asked for).
+With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has `producible`, see
+`stages`. Readers must check the major version in `schema` and ignore fields that they do not know.
 """
 
 import hashlib
@@ -74,8 +76,25 @@ def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
-    """The record of a token."""
+def _looked_up(found: Sequence[Found]) -> dict[str, Any]:
+    """The key `lookup`; {} without strings."""
+    if not found:
+        return {}
+    return {
+        "lookup": {
+            one.text: {
+                "ids": list(one.ids),
+                "first_logprob": finite(one.first),
+                "rank": one.rank,
+                "logprob": finite(one.logprob),
+            }
+            for one in found
+        }
+    }
+
+
+def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = ()) -> dict[str, Any]:
+    """The record of a token. found: the strings that were looked up in its place."""
     logprob = finite(token.logprob)
     return {
         "i": token.index,
@@ -90,20 +109,18 @@ def token_record(token: TokenScore, bytes_of: BytesOf) -> dict[str, Any]:
         "entropy": finite(token.entropy),
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
         **_top(token.row, bytes_of),
+        **_looked_up(found),
         **sampler_record(token),
     }
 
 
 def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found] = ()) -> dict[str, Any]:
     """The record of the distribution after the last token, with the strings that were looked up."""
-    looked_up = {
-        one.text: {"ids": list(one.ids), "logprob": finite(one.logprob), "rank": one.rank} for one in found
-    }
     return {
         "next": True,
         "entropy": finite(row.entropy),
         **_top(row, bytes_of),
-        **({"lookup": looked_up} if found else {}),
+        **_looked_up(found),
     }
 
 
@@ -138,7 +155,7 @@ def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
     summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield line_of(meta_record(reading.name, reading.meta))
     for token in producible.watch(summary.watch(reading.tokens)):
-        yield line_of(token_record(token, bytes_of))
+        yield line_of(token_record(token, bytes_of, reading.found))
     if reading.next is not None:
         yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
     yield line_of(summary_record(summary, producible))

@@ -6,7 +6,7 @@ from threading import Thread
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import CancelledError
-from ropechat.inspector.text_reader import Done, Job, TextReader
+from ropechat.inspector.text_reader import Done, Job, Steps
 
 
 class ReaderThread:
@@ -15,7 +15,7 @@ class ReaderThread:
     failed: called from the thread with an error of scoring, which then stops until there is another text.
     """
 
-    def __init__(self, engine: Engine, reader: TextReader, failed: Done = lambda error: None) -> None:
+    def __init__(self, engine: Engine, reader: Steps, failed: Done = lambda error: None) -> None:
         self._engine, self._reader, self._failed = engine, reader, failed
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="ropechat-reader", daemon=True)
@@ -28,8 +28,8 @@ class ReaderThread:
         """Run a job as soon as the thread is free; a chunk of scoring takes milliseconds."""
         self._jobs.put((job, done))
 
-    def read(self, reader: TextReader) -> None:
-        """Score another text from now on."""
+    def read(self, reader: Steps) -> None:
+        """Do this work from now on."""
         self._reader = reader
         self.wake()
 

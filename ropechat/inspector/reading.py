@@ -2,9 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ropechat.inspector.look_up import Found
+from ropechat.inspector.look_up import Found, Strings
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 from ropechat.util.text import one_line
 
@@ -15,18 +15,20 @@ _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
 class Reading:
     """One scored text on its way to an output. name: of its file, "" for a text of the command line.
 
-    look_up: finds the strings that are looked up after the text, given the ids of its last tokens.
+    look_up: the strings that are looked up in each place. before: the ids of the text's context.
     """
 
     def __init__(
         self,
         scores: Scores,
         name: str = "",
-        look_up: "Callable[[Sequence[int]], Sequence[Found]] | None" = None,
+        look_up: Strings | None = None,
+        before: Sequence[int] = (),
     ) -> None:
         self.name, self.meta = name, scores.meta
-        self._scores, self._look_up = scores, look_up
-        self._ids: deque[int] = deque(maxlen=_LAST_IDS)
+        self._scores, self._look_up, self._before = scores, look_up, before
+        self._ids: deque[int] = deque(before, maxlen=_LAST_IDS)
+        self.found: Sequence[Found] = ()
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -35,8 +37,12 @@ class Reading:
 
     @property
     def tokens(self) -> Iterator[TokenScore]:
-        """The tokens; read them once."""
-        for token in self._scores:
+        """The tokens; read them once. `found` has the strings in the place of the last one."""
+        if self._look_up is None:
+            yield from self._scores
+            return
+        for token, found in self._look_up.watch(self._scores, self._before):
+            self.found = found
             self._ids.append(token.id)
             yield token
 
@@ -47,7 +53,7 @@ class Reading:
 
     def looked_up(self) -> Sequence[Found]:
         """The strings that are looked up after the text, once its tokens have been read."""
-        return () if self._look_up is None else self._look_up(list(self._ids))
+        return () if self._look_up is None else self._look_up.after(list(self._ids))
 
 
 class Summary:

@@ -5,15 +5,24 @@ the data block `rows` has a list per span, [id, logprob, rank, entropy, [id, log
 nats and rounded to DIGITS decimals; [id] for a token without a score; [-1, null, null, entropy, [...]] for
 the place after the last token. The block `words` has the text of ids. On a page with tokens of several
 models, IDS is added to the ids of the second, 2 IDS to those of the third.
+
+With strings that are looked up, a row goes on with [first_logprob, rank, logprob, ...], three for each
+string of the block `strings`: [[text, tokens], ...]; logprob is null if only the first token was looked
+up. With stages of the sampler, it goes on (after null without strings) with [[stage, kept, mass, ...],
+cut, rank, p, interval, u, [id, cut, p, ...]]: what each stage left, what became of the token, and of each
+candidate; stages are places in the block `stages`, their names, and cut is -1 for a token that no stage
+cut.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ropechat.inspector import page
-from ropechat.trace import TokenDistribution
+from ropechat.inspector.look_up import Found
+from ropechat.inspector.stages import stage_line
+from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import visible
 
 DIGITS = 5
@@ -37,6 +46,10 @@ class Token(NamedTuple):
     rank: int | None
     entropy: float | None
     top: tuple[tuple[int, float], ...]
+    found: Sequence[Found] = ()
+    """The strings that were looked up in its place."""
+    sampled: TokenScore | None = None
+    """Has what the stages of the sampler did, if that was recorded."""
 
 
 class TokenSpans:
@@ -49,6 +62,8 @@ class TokenSpans:
         self._rows: list[str] = []
         self._words: dict[int, str] = {}
         self._titles: dict[int, str] = {}
+        self._strings: dict[str, int] = {}
+        self._stages: list[str] = []
 
     def use(self, model: str, bytes_of: Callable[[int], bytes]) -> None:
         """Say whose tokens follow. bytes_of: id -> the bytes of a token, b"" if unknown."""
@@ -66,6 +81,8 @@ class TokenSpans:
         shade = page.tint(bits) if token.kind == "" and bits is not None else "t0"
         classes = [] if shade == "t0" else [shade]
         classes += [token.kind] if token.kind else []
+        own = None if token.sampled is None else token.sampled.outcome
+        classes += ["cut"] if own is not None and own.cut is not None else []
         attributes = f' title="{self._title(token)}"'
         if not token.text:
             classes.append("label")
@@ -75,11 +92,12 @@ class TokenSpans:
         named = f' class="{" ".join(classes)}"' if classes else ""
         return f"<span{named}{attributes}>{page.text(token.text)}</span>"
 
-    def next(self, row: TokenDistribution) -> str:
-        """The HTML of the place after the last token, with the candidates for it."""
+    def next(self, row: TokenDistribution, found: Sequence[Found] = ()) -> str:
+        """The HTML of the place after the last token, with the candidates for it and what was looked up."""
         self._words[-1] = "next token"
         top = self._top(row.top)
-        self._rows.append(json.dumps([-1, None, None, _rounded(row.entropy), top], separators=(",", ":")))
+        values = [-1, None, None, _rounded(row.entropy), top, *self._more(found, None)]
+        self._rows.append(json.dumps(values, separators=(",", ":")))
         title = "\n".join(["next token", *self._listed(row.top)])
         return f'<span class="label special" title="{title}" data-label="next"></span>'
 
@@ -87,6 +105,10 @@ class TokenSpans:
         """Yield the data blocks, after all spans."""
         yield page.data_text("rows", f"[{','.join(self._rows)}]")
         yield page.data("words", self._words)
+        if self._strings:
+            yield page.data("strings", list(self._strings.items()))
+        if self._stages:
+            yield page.data("stages", self._stages)
 
     def _key(self, id: int) -> int:
         """The number of an id in the data; its word is added on first use."""
@@ -102,13 +124,51 @@ class TokenSpans:
             return f"[{key}]"
         top = self._top(token.top)
         row = [key, _rounded(token.logprob), token.rank, _rounded(token.entropy), top]
+        row += self._more(token.found, token.sampled)
         return json.dumps(row, allow_nan=False, separators=(",", ":"))
+
+    def _more(self, found: Sequence[Found], sampled: TokenScore | None) -> list[Any]:
+        """What follows in a row: strings that were looked up, stages of the sampler."""
+        values: list[float | None] = []
+        for one in found:
+            self._strings.setdefault(visible(one.text.encode()), len(one.ids))
+            values += [_rounded(one.first), one.rank, _rounded(one.logprob)]
+        more: list[Any] = [values] if found else []
+        own = None if sampled is None else sampled.outcome
+        if sampled is None or own is None:
+            return more
+        left = [
+            value
+            for stage in sampled.stages
+            for value in (self._stage(stage.name), stage.kept, _rounded(stage.mass))
+        ]
+        listed = [
+            value
+            for one in sampled.candidates
+            for value in (self._key(one.id), self._stage(one.cut), _rounded(one.probability))
+        ]
+        interval = sampled.interval and [_rounded(sampled.interval[0]), _rounded(sampled.interval[1])]
+        outcome = [self._stage(own.cut), own.rank, _rounded(own.probability), interval, _rounded(sampled.u)]
+        return [*(more or [None]), [left, *outcome, listed]]
+
+    def _stage(self, name: str | None) -> int:
+        if name is None:
+            return -1
+        if name not in self._stages:
+            self._stages.append(name)
+        return self._stages.index(name)
 
     def _title(self, token: Token) -> str:
         if token.logprob is None:
             return f"id {token.id}"
         facts = f"{page.number(-token.logprob / math.log(2))} bits, rank {page.number(token.rank, 0)}"
-        return "\n".join([facts, *self._listed(token.top)])
+        found = [
+            f"{percent(one.first if one.logprob is None else one.logprob)} ? "
+            + page.line(_cut(visible(one.text.encode()), _LONGEST_IN_TITLE))
+            for one in token.found
+        ]
+        line = "" if token.sampled is None else page.line(stage_line(token.sampled))
+        return "\n".join([facts, *([line] if line else []), *self._listed(token.top), *found])
 
     def _top(self, top: Iterable[tuple[int, float]]) -> list[float | None]:
         return [value for id, logprob in top for value in (self._key(id), _rounded(logprob))]

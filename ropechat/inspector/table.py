@@ -106,10 +106,12 @@ def stage_lines(token: TokenScore, at: Layout) -> Iterator[str]:
 
 def found_line(found: Found, at: Layout) -> str:
     """The line of a string that was looked up: its probability, and the rank of its first token."""
-    bits = f"{-found.logprob / math.log(2):.2f} bit"
-    tokens = f"  ({len(found.ids)} tokens)" if len(found.ids) > 1 else ""
-    facts = f"{math.exp(found.logprob):7.1%}  {bits:>11}  rank {found.rank}"
-    return _cut(f"{' ' * at.index}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
+    logprob, count = found.logprob, len(found.ids)
+    tokens = f"  ({count} tokens)" if count > 1 else ""
+    if logprob is None:
+        logprob, tokens = found.first, f"  (the first of {count} tokens)"
+    facts = f"{math.exp(logprob):7.1%}  {-logprob / math.log(2):7.2f} bit  rank {found.rank:,}"
+    return _cut(f"{'?'.rjust(at.index)}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
 
 
 def render(
@@ -123,15 +125,14 @@ def render(
     for token in producible.watch(summary.watch(reading.tokens)):
         yield token_line(token, at)
         yield from stage_lines(token, at)
+        for found in reading.found:
+            yield _paint(found_line(found, at), _DIM, at)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
     if reading.next is not None:
         entropy = f"{reading.next.entropy:.2f}"
         yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", _DIM, at)
         yield from candidate_lines(reading.next, None, bytes_of, at)
-        for place, found in enumerate(reading.looked_up()):
-            if place == 0:
-                yield _paint(f"{'?'.rjust(at.index)}  looked up", _DIM, at)
-            yield found_line(found, at)
+        yield from (found_line(found, at) for found in reading.looked_up())
     for line in summary.role_lines():
         yield _paint(line, _DIM, at)
     yield _paint(summary.line(), _DIM, at)

@@ -29,14 +29,21 @@ Done = Callable[[Any], None]
 """Called with the result of a job or with its exception, from the thread that ran it."""
 
 
+class Steps(Protocol):
+    """Work in small parts: a `TextReader`, or one with a second model beside it."""
+
+    def step(self, engine: Engine) -> bool:
+        """Do a part; False if there is nothing to do."""
+
+
 class Worker(Protocol):
     """Computes for a reader, in another thread."""
 
     def submit(self, job: Job, done: Done) -> None:
         """Run a job as soon as the thread is free; a chunk of scoring takes milliseconds."""
 
-    def read(self, reader: "TextReader") -> None:
-        """Score another text from now on."""
+    def read(self, reader: Steps) -> None:
+        """Do this work from now on."""
 
     def wake(self) -> None:
         """Look again for what is to be scored."""
@@ -65,7 +72,7 @@ class TextReader:
         self.version = 0  # rises with every change, so that a screen knows when to draw
         self._pieces = pieces
         self._lead: list[EncodedToken] = []
-        self._wanted = 0
+        self.wanted = 0
         self._asked: int | None = None
         self._details: OrderedDict[int, TokenScore] = OrderedDict()
         self._next = 0  # every token before it is scored
@@ -108,16 +115,7 @@ class TextReader:
 
     def look_at(self, offset: int) -> None:
         """Score what stands at this byte, and after it, before anything else."""
-        self._wanted = offset
-
-    def next_surprise(self, index: int, by: int, bits: float) -> int | None:
-        """The next token (by 1) or the one before (by -1) of at least so many bits; None: not found yet."""
-        place = index + by
-        while 0 <= place < len(self.ids):
-            if self.bits[place] >= bits:
-                return place
-            place += by
-        return None
+        self.wanted = offset
 
     def totals(self) -> tuple[int, float]:
         """Number of scored tokens, and their mean surprisal in bits (NaN if there are none)."""
@@ -135,7 +133,9 @@ class TextReader:
         for index in range(min(len(self.ids), len(old.ids))):
             if self.ids[index] != old.ids[index]:
                 break
-            if index + self.window < min(len(self.ids), len(old.ids)) or self._row(index) == 0:
+            if not (self.is_known(index) and old.is_known(index)):
+                continue
+            if self._begin(index) == old._begin(index):  # the end of a text moves its last window
                 self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
                 self.entropy[index] = old.entropy[index]
                 self._count(index)
@@ -145,7 +145,7 @@ class TextReader:
 
     def step(self, engine: Scorer) -> bool:
         """Encode or score a little; False if there is nothing to do. Raises what the engine raises."""
-        if self._asked is not None and self._is_known(self._asked):
+        if self._asked is not None and self.is_known(self._asked):
             self._score(engine, self._asked, self._asked + 1)
             return True
         place = self._place()
@@ -155,7 +155,7 @@ class TextReader:
         if place is None:
             return False
         end = place
-        limit = min(self._end(place), place + CHUNK, len(self.ids))
+        limit = min(self.end_of_window(place), place + CHUNK)
         while end < limit and math.isnan(self.bits[end]):
             end += 1
         self._score(engine, place, end)
@@ -182,18 +182,24 @@ class TextReader:
 
         None also where more of the text must be encoded first: the end of a text moves its last window.
         """
-        wanted = max(1, self.token_at(self._wanted))
+        wanted = max(1, self.token_at(self.wanted))
         place = next(
             (i for i in range(wanted, min(wanted + self.window, len(self.ids))) if math.isnan(self.bits[i])),
             None,
         )
         if place is None and self.is_encoded:
             place = self._first_unknown()
-        return place if place is not None and self._is_known(place) else None
+        return place if place is not None and self.is_known(place) else None
 
-    def _is_known(self, place: int) -> bool:
+    def is_known(self, place: int) -> bool:
         """Whether the window that scores a token is encoded."""
-        return self.is_encoded or self._end(place) < len(self.ids)
+        return self.is_encoded or self.end_of_window(place) < len(self.ids)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the tokens of a screen or so from the wanted byte on are scored."""
+        wanted = max(1, self.token_at(self.wanted))
+        return not any(math.isnan(self.bits[i]) for i in range(wanted, min(wanted + CHUNK, len(self.ids))))
 
     def _first_unknown(self) -> int | None:
         self._next = max(1, self._next)
@@ -210,9 +216,9 @@ class TextReader:
     def _move(self) -> int:
         return min(self.stride, self.window - len(self._lead))
 
-    def _end(self, index: int) -> int:
-        """The end of the tokens that the window of a token scores."""
-        return self.window + self._row(index) * self._move + 1
+    def end_of_window(self, index: int) -> int:
+        """The index after the last token that the window of a token scores."""
+        return min(self.window + self._row(index) * self._move + 1, len(self.ids))
 
     def _begin(self, index: int) -> int:
         """The first token of the text in the window that scores a token."""
@@ -239,13 +245,15 @@ class TextReader:
     def _take(self, index: int, token: TokenScore) -> None:
         if token.logprob is None or token.rank is None:
             return
+        self.take(index, token.logprob, token.rank, math.nan if token.entropy is None else token.entropy)
+        self._details[index] = token
+
+    def take(self, index: int, logprob: float, rank: int, entropy: float) -> None:
+        """Take the figures of a token, in nats; from the thread that calls `step`."""
         is_new = math.isnan(self.bits[index])
-        self.bits[index] = -token.logprob / _LN2
+        self.bits[index], self.entropy[index], self.rank[index] = -logprob / _LN2, entropy / _LN2, rank
         if is_new:
             self._count(index)
-        self.entropy[index] = math.nan if token.entropy is None else token.entropy / _LN2
-        self.rank[index] = token.rank
-        self._details[index] = token
 
     def _count(self, index: int) -> None:
         """Add a token to the totals, if it has a score."""

@@ -1,6 +1,8 @@
 {
   const LN2 = Math.log(2);
   const rows = read("rows"), words = read("words");
+  const block = (name) => (byId(name) ? read(name) : []);
+  const strings = block("strings"), stages = block("stages");
   const spans = [...document.querySelectorAll(".tokens > span, .prose > span")];
   const panel = byId("panel");
   const counted = spans.map((span) => !/\b(template|special|given)\b/.test(span.className));
@@ -61,6 +63,51 @@
     item.append(make("span", "rank", rank.toLocaleString("en")), word, make("span", "share", percent(logprob)));
     return item;
   };
+  // What was looked up in a place, and what the stages of the sampler did there.
+  const lookedUp = (values) => {
+    const list = make("ol");
+    strings.forEach(([text, count], k) => {
+      const [first, rank, whole] = values.slice(3 * k, 3 * k + 3);
+      const logprob = whole === null ? first : whole;
+      if (logprob === null || logprob === undefined) return;
+      const word = make("span", "word"), bar = make("span", "bar");
+      bar.style.width = 100 * Math.exp(Math.min(0, logprob)) + "%";
+      word.append(bar, text + (whole === null && count > 1 ? " (first of " + count + ")" : ""));
+      word.title = (-logprob / LN2).toFixed(2) + " bits";
+      const item = make("li");
+      item.append(make("span", "rank", rank.toLocaleString("en")), word, make("span", "share", percent(logprob)));
+      list.append(item);
+    });
+    return [make("h4", "", "Looked up"), list];
+  };
+  const sampled = ([left, cut, rank, share, interval, u, listed]) => {
+    const grid = make("div", "stages");
+    for (let k = 0; k < left.length; k += 3) {
+      grid.append(make("span", "", stages[left[k]]), make("span", "", left[k + 1].toLocaleString("en")),
+        make("span", "", left[k + 2] === null ? "–" : (100 * left[k + 2]).toFixed(1) + "%"));
+    }
+    const drawn = interval ? (u === null ? "" : "u " + u.toFixed(4) + " in ") +
+      interval[0].toFixed(4) + " to " + interval[1].toFixed(4) : "";
+    const outcome = cut >= 0 ? "cut by " + stages[cut] + ", rank " + rank.toLocaleString("en")
+      : "can be drawn: " + percent(Math.log(share)) + (drawn ? ", " + drawn : "");
+    const list = make("ol"), gone = new Map();
+    let place = 0, best = 0;
+    const kept = [];
+    for (let k = 0; k < listed.length; k += 3) {
+      if (listed[k + 1] >= 0) gone.set(listed[k + 1], (gone.get(listed[k + 1]) || 0) + 1);
+      else if (listed[k + 2] > 0) kept.push([listed[k], listed[k + 2]]);
+    }
+    kept.sort((a, b) => b[1] - a[1]);
+    for (const [id, p] of kept) {
+      best = best || Math.log(p);
+      list.append(candidate(++place, id, Math.log(p), best, false, false));
+    }
+    const parts = [make("h4", "", "Left by each stage, and their probability"), grid, make("p", "outcome", outcome)];
+    if (kept.length) parts.push(make("h4", "", "At the draw"), list);
+    const cuts = [...gone].map(([stage, count]) => stages[stage] + " cuts " + count).join(", ");
+    if (cuts) parts.push(make("p", "", "Of the candidates above: " + cuts));
+    return parts;
+  };
   const show = (i) => {
     const row = rows[i];
     const parts = [make("h3", "", words[row[0]])];
@@ -94,6 +141,8 @@
       if (!seen) list.append(candidate(rank, id, logprob, top.length ? top[1] : logprob, true, top.length > 0));
       parts.push(list);
     }
+    if (row[5]) parts.push(...lookedUp(row[5]));
+    if (row[6]) parts.push(...sampled(row[6]));
     panel.replaceChildren(...parts, keys());
   };
   const keys = () => {

@@ -8,6 +8,7 @@ from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.spans import Token, TokenSpans, percent
+from ropechat.inspector.stages import Producible, describe_settings
 from ropechat.trace import TokenScore
 from ropechat.util.text import visible
 
@@ -55,11 +56,11 @@ def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], byt
 
 
 def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
-    summary = Summary(reading.roles)
+    summary, producible = Summary(reading.roles), Producible(reading.roles)
     name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
     yield f'<section class="text card">\n{name}<pre class="tokens">'
     complete = TextOfTokens(reading.meta.get("text"))
-    for token in summary.watch(reading.tokens):
+    for token in producible.watch(summary.watch(reading.tokens)):
         kind = "special" if token.role in ("bos", "special") else "template"
         kind = "" if token.role in summary.counted.roles else kind
         text, label = complete.next(token)
@@ -73,22 +74,26 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
                 token.rank,
                 token.entropy,
                 () if token.row is None else token.row.top,
+                reading.found,
+                token,
             )
         )
-    yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next)}</pre>\n"
-    yield page.facts(_facts(reading, summary))  # known only now; the style shows them above the text
-    if found := reading.looked_up():
+    found = reading.looked_up() if reading.next is not None else ()
+    yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next, found)}</pre>\n"
+    yield page.facts(_facts(reading, summary, producible))  # known only now; shown above the text
+    if found:
         yield "<h3>Looked up after the text</h3>\n"
         yield from page.table(_FOUND, map(_looked_up, found), numbers=range(1, len(_FOUND)))
     yield "</section>\n"
 
 
 def _looked_up(found: Found) -> tuple[str, ...]:
-    bits = page.number(-found.logprob / math.log(2))
-    return visible(found.text.encode()), str(len(found.ids)), percent(found.logprob), bits, str(found.rank)
+    logprob = found.first if found.logprob is None else found.logprob
+    bits = page.number(-logprob / math.log(2))
+    return visible(found.text.encode()), str(len(found.ids)), percent(logprob), bits, str(found.rank)
 
 
-def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
+def _facts(reading: Reading, summary: Summary, producible: Producible) -> Iterator[tuple[str, str]]:
     meta, sums = reading.meta, summary.counted
     yield "model", str(meta.get("model") or "–")
     yield "weights", str(meta.get("dtype") or "–")
@@ -99,6 +104,12 @@ def _facts(reading: Reading, summary: Summary) -> Iterator[tuple[str, str]]:
         yield "bits per byte", page.number(sums.bits_per_byte, 3)
     if meta.get("window"):
         yield "window, stride", f"{meta['window']}, {meta.get('stride')}"
+    if producible.scored:
+        if (sampling := meta.get("sampling")) is not None:
+            yield "sampler", describe_settings(sampling)
+        yield "can be produced", f"{producible.produced:,} of {producible.scored:,} ({producible.share:.1%})"
+        for name, count in producible.cuts.most_common():
+            yield f"cut by {name}", f"{count:,}"
 
 
 class TextOfTokens:

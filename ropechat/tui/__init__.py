@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.chat.live import LiveChat
     from ropechat.engine.engine import Engine
     from ropechat.tui.options import ChatOptions
@@ -69,15 +71,26 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
     return code
 
 
-def run_reader(engine: Engine, title: str, text: str, window: int | None, look: ChatOptions) -> int:
-    """Open a text in the reader and return the exit code once it is closed."""
+def run_reader(
+    engine: Engine,
+    title: str,
+    text: str,
+    window: int | None,
+    look: ChatOptions,
+    against: Callable[[], Engine] | None = None,
+    against_name: str = "",
+) -> int:
+    """Open a text in the reader and return the exit code once it is closed.
+
+    against: loads the model that `c` compares with. against_name: what it is called.
+    """
     from ropechat.tui.reader_app import ReaderApp
     from ropechat.tui.terminal import typeahead
     from ropechat.tui.terminal.screen import own_screen, take_short_turns
 
     _restore_environment()
     take_short_turns()
-    app = ReaderApp(engine, title, text, window, look)
+    app = ReaderApp(engine, title, text, window, look, against, against_name)
     typeahead.hold()
     try:
         with own_screen():

@@ -18,6 +18,8 @@ from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.terminal.textual_compat import CompatApp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.binding import BindingType
     from textual.theme import Theme
 
@@ -34,7 +36,16 @@ class ReaderApp(CompatApp):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "leave", show=False, priority=True)]
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (100, "-wide")]  # noqa: RUF012
 
-    def __init__(self, engine: Engine, title: str, text: str, window: int | None, look: ChatOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        title: str,
+        text: str,
+        window: int | None,
+        look: ChatOptions,
+        against: Callable[[], Engine] | None = None,
+        against_name: str = "",
+    ) -> None:
         self.set_reactive(App.theme, theme.choose_theme(os.environ, look.theme))
         super().__init__()
         self.outcome = 70  # until the app ends as it should
@@ -44,7 +55,9 @@ class ReaderApp(CompatApp):
         )
         keymap = Keymap(look.keys)
         spell = engine.tokenizer.token_bytes
-        self.reading = ReaderScreen(title, reader, self.thread, spell, keymap, Path.cwd())
+        self.reading = ReaderScreen(
+            title, reader, self.thread, spell, keymap, Path.cwd(), against, against_name
+        )
         self._keymap_changes = keymap.changes
 
     @property

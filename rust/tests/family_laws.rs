@@ -385,6 +385,28 @@ fn a_recurrent_sequence_goes_on_from_the_last_state_that_is_known() {
 }
 
 #[test]
+fn prompts_that_begin_alike_wait_for_the_first_and_have_the_same_bits() {
+    for_all(|make, ids, name| {
+        let other = Noise(4).ids(12, VOCAB);
+        let prompts =
+            [ids.to_vec(), [&ids[..66], &other].concat(), [&ids[..40], &other].concat(), ids[..33].to_vec()];
+        let mut alone = make(1);
+        alone.set_prefix_bytes(0);
+        let expected = prompts.each_ref().map(|prompt| {
+            let number = alone.add(prompt, greedy(5)).unwrap();
+            let found = run(&mut alone, &[number]).remove(0);
+            alone.free(number);
+            found
+        });
+        let mut engine = make(2);
+        let numbers = prompts.each_ref().map(|prompt| engine.add(prompt, greedy(5)).unwrap());
+        assert!(run(&mut engine, &numbers)[..] == expected, "{name}");
+        let lengths_matter = ["phi3", "llama"].iter().any(|family| name.starts_with(family));
+        assert!(lengths_matter || engine.reused(numbers[1]).unwrap() >= 64, "{name}: not shared");
+    });
+}
+
+#[test]
 fn a_window_hides_what_is_so_far_back_and_no_more() {
     let folder = write_model_of(&config("mistral", ""));
     let window = |window: usize| {

@@ -50,7 +50,7 @@ def test_run_json(door: Door, model: Path) -> None:
     assert code == 0
     assert out.count("\n") == 1
     assert (record["text"], record["ids"], record["finish_reason"]) == ("bcd", [98, 99, 100], "length")
-    assert record["usage"] == {"prompt_tokens": 1, "completion_tokens": 3}
+    assert record["usage"] == {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 3}
     assert len(record["logprobs"]) == 3
     assert record["timings"]["ttft_s"] > 0
 

@@ -170,7 +170,8 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
         (["x", "--head", "3"], "--by line"),
-        (["x", "--look-up", "y", "--format", "csv"], "--look-up"),
+        (["x", "--look-up", "y", "--format", "svg"], "--look-up"),
+        (["x", "--look-up-whole"], "requires --look-up"),
         (["x", "--look-up", ""], "--look-up"),
         (["x", "--chat", "--bos", "no"], "--bos"),
         (["x", "--format", "pdf"], "--format"),
@@ -195,7 +196,15 @@ def test_look_up_in_table_jsonl_and_page(door: Door, model: Path) -> None:
     ]
     assert found["cd"]["logprob"] == pytest.approx(whole[3]["logprob"] + whole[4]["logprob"])
     assert found["cd"]["rank"] == whole[3]["rank"]
-    assert "looked up" in door(*inspect)[1]
+    shown = [line for line in door(*inspect)[1].splitlines() if line.startswith(" ?")]
+    assert shown[0].endswith("cd  (the first of 2 tokens)")
+    assert shown[-2].endswith("cd  (2 tokens)")
+    assert len(shown) == 4  # the first token has no context; after the text there is a place, too
+    assert records[2]["lookup"]["cd"]["logprob"] is None
+    asked = [
+        json.loads(line) for line in door(*inspect, "--look-up-whole", "--format", "jsonl")[1].splitlines()
+    ]
+    assert asked[2]["lookup"]["cd"]["logprob"] < asked[2]["lookup"]["cd"]["first_logprob"]
     assert "Looked up after the text" in door(*inspect, "--format", "html")[1]
 
 
@@ -236,4 +245,4 @@ def test_long_texts_are_noted_by_file(door: Door, tmp_path: Path, texts: tuple[P
     assert err.startswith(f"note: {texts[0]}: 6 tokens in windows of 4, stride 2")
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["ctx"] for one in records if "ctx" in one][:6] == [0, 1, 2, 3, 4, 3]
-    assert [len(one["lookup"]["e"]["ids"]) for one in records if "lookup" in one] == [1, 1]
+    assert [len(one["lookup"]["e"]["ids"]) for one in records if "next" in one] == [1, 1]

@@ -1,6 +1,9 @@
 """inspect --stages, run --trace, inspect --open and --replay, on a compiled (small, random) model."""
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,30 @@ def test_stages_in_a_table(door: Door, model: Path) -> None:
     assert door("inspect", "-m", model, "abc")[1].count("top_p") == 0
 
 
+def test_stages_in_csv_and_on_a_page(door: Door, model: Path) -> None:
+    ask = ("inspect", "-m", model, "--stages", *NUCLEUS, "--top-k", 3, "abc", "--format")
+    judged = [one["sampler"] for one in records(door(*ask, "jsonl")[1]) if "sampler" in one]
+    rows = list(csv.DictReader(io.StringIO(door(*ask, "csv")[1])))
+    assert rows[0]["cut"] == rows[0]["top_p_kept"] == ""  # the first token has no context
+    for one, row in zip(judged, rows[1:], strict=True):
+        assert (row["cut"] or None, row["sampler_rank"]) == (one["cut"], str(one["rank"]))
+        assert [row["interval_start"], row["interval_end"]] == [str(x) for x in one["interval"] or ("", "")]
+        for stage in one["stages"]:
+            assert row[f"{stage['name']}_kept"] == str(stage["kept"])
+            assert float(row[f"{stage['name']}_mass"]) == stage["mass"]
+    page = door(*ask, "html")[1]
+    assert '<script type="application/json" id="stages">["temperature","top_p"]</script>' in page
+    block = re.search(r'id="rows">(.*?)</script>', page)
+    assert block is not None
+    for one, row in zip(judged, json.loads(block[1])[1:], strict=False):
+        left, cut, rank, p, *_ = row[6]
+        assert left[1::3] == [stage["kept"] for stage in one["stages"]]
+        assert (cut, rank, p) == (1 if one["cut"] else -1, one["rank"], round(one["p"], 5))
+    assert "can be produced" in page
+    code, _, err = door(*ask, "svg")
+    assert (code, "--stages: only in a table, jsonl, csv or html" in err) == (REFUSED, True)
+
+
 def test_stages_take_the_users_settings(
     door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +130,7 @@ def test_stages_take_the_users_settings(
         (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
         (["--replay", "a"], "--replay: requires --open; add it"),
         (["--open", "{nothing}", "a"], "--open: not possible with a text or --look-up"),
+        (["--against-dtype", "f32", "a"], "--against-dtype: requires -i"),
         (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
         (["--open", "{bad}"], "bad.jsonl: line 1: must be JSON"),
     ],

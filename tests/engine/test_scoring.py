@@ -301,18 +301,6 @@ def test_rank_orders_choices(engine: Engine) -> None:
         engine.rank("a", ["b", ""])
 
 
-def test_a_common_context_waits_for_the_first(engine: Engine) -> None:
-    """fake_core caches nothing; the choices behind the first one are not added before it is through."""
-    context = "x" * 50
-    added: list[int] = []
-    core = core_of(engine)
-    score = core.score
-    core.score = lambda ids, **rest: added.append(len(core.log)) or score(ids, **rest)
-    engine.rank(context, ["a", "b", "c"])
-    assert added[0] == 0
-    assert added[1] == added[2] > 5
-
-
 # ---- Law 1
 
 
@@ -350,6 +338,14 @@ def test_scores_are_the_same_alone_together_and_from_the_cache(
             for _ in range(2):  # the second time from the cache
                 assert [score for _, score in engine.score_many(items, top_k=5, window=window)] == expected
         assert [s.logprob for s in engine.rank(context, tails)] == [s.logprob for s in expected[:4]]
+
+
+def test_a_common_context_is_computed_once(shapes: list[Path], rng: np.random.Generator) -> None:
+    engine = Engine.load(shapes[0], dtype="f32", threads=1)
+    context = rng.integers(0, 100, 90).tolist()
+    for cached in ((0, 89, 89), (89, 89, 89)):
+        scores = engine.rank(context, [[1], [2, 3], [4]])
+        assert tuple(score.cached_tokens for score in scores) == cached
 
 
 def test_the_cache_serves_the_context(shapes: list[Path], rng: np.random.Generator) -> None:

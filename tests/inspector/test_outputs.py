@@ -7,6 +7,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from hostile_html import strings
 from readings import reading, spelled, trace_of
 
 from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
-from ropechat.inspector.look_up import Found, look_up
+from ropechat.inspector.look_up import Found, Strings, look_up
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.spans import DIGITS
+from ropechat.trace import TokenScore
 from ropechat.util.text import cell_width, clean, visible
 
 PIECES = ["The", " cat", " sat", b"\xe6\x97", b"\xa5", "\n", "\tx", "<b>"]
@@ -197,16 +199,41 @@ def test_the_sums_of_lines_are_those_of_the_text() -> None:
 
 
 def test_the_table_shows_what_was_looked_up() -> None:
-    asked: list[list[int]] = []
+    first, whole = -math.log(2), -2 * math.log(2)
+    seen: list[list[int]] = []
 
-    def found(ids: list[int]) -> list[Found]:
-        asked.append(ids)
-        return [Found(" Lyon\n", (1, 2), -2 * math.log(2), 7)]
+    class Given(Strings):
+        def __init__(self) -> None:
+            """Without an engine."""
 
-    lines = list(table.render(Reading(trace_of(PIECES), "", found), spelled(PIECES), 80))
-    assert asked == [list(range(len(PIECES)))]
-    shown = next(line for line in lines if "·Lyon⏎" in line)
-    assert shown.split() == ["25.0%", "2.00", "bit", "rank", "7", "·Lyon⏎", "(2", "tokens)"]
+        def watch(
+            self, tokens: Iterable[TokenScore], before: Sequence[int] = ()
+        ) -> Iterator[tuple[TokenScore, Sequence[Found]]]:
+            yield from ((token, [Found(" Lyon\n", (1, 2), first, 7, None)]) for token in tokens)
+
+        def after(self, ids: Sequence[int]) -> list[Found]:
+            seen.append(list(ids))
+            return [Found(" Lyon\n", (1, 2), first, 7, whole)]
+
+    lines = list(table.render(Reading(trace_of(PIECES), "", Given(), [99]), spelled(PIECES), 80))
+    assert seen == [[99, *range(len(PIECES))]]
+    shown = [line.split() for line in lines if "·Lyon⏎" in line]
+    assert shown[0] == [
+        "?",
+        "50.0%",
+        "1.00",
+        "bit",
+        "rank",
+        "7",
+        "·Lyon⏎",
+        "(the",
+        "first",
+        "of",
+        "2",
+        "tokens)",
+    ]
+    assert shown[-1] == ["?", "25.0%", "2.00", "bit", "rank", "7", "·Lyon⏎", "(2", "tokens)"]
+    assert len(shown) == len(PIECES) + 1
 
 
 def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
@@ -217,7 +244,7 @@ def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
     engine = Engine.load("builtin", threads=1)
     text = "The capital of France is"
     ids = engine.tokenizer.encode(text)
-    for found in look_up(engine, ids, text, [" Paris", " Lyon", "."]):
+    for found in look_up(engine, ids, [" Paris", " Lyon", "."]):
         assert engine.tokenizer.decode(list(found.ids)) == found.text
         logits = engine.logits([*ids, *found.ids]).astype(np.float64)[len(ids) - 1 :]
         total = 0.0

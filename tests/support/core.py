@@ -27,8 +27,16 @@ def load(
     context: int | None = 512,
     dtype: str = "f32",
     kv_dtype: str = "auto",
+    prefix_bytes: int | None = None,
 ) -> Core:
-    return Core.load(str(directory), dtype=dtype, kv_dtype=kv_dtype, threads=threads, context=context)
+    return Core.load(
+        str(directory),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        threads=threads,
+        context=context,
+        prefix_bytes=prefix_bytes,
+    )
 
 
 def logits(engine: Core, ids: Sequence[int]) -> np.ndarray:

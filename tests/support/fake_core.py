@@ -40,7 +40,7 @@ class CancelToken:
 
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
     empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
-    empty |= {"candidates": [], "interval": None}
+    empty |= {"candidates": [], "interval": None, "looked_up": []}
     return SimpleNamespace(
         kind=kind,
         sequence=sequence,
@@ -70,6 +70,7 @@ class Engine:
         kv_dtype: str = "auto",
         threads: int | None = None,
         context: int | None = None,
+        prefix_bytes: int | None = None,
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
         before_packing: Any = None,
@@ -126,6 +127,9 @@ class Engine:
         self.sequences[number]["prompt"] -= not read_next
         return number
 
+    def look_up(self, sequence: int, ids: Any) -> None:
+        self.sequences[sequence]["look_up"] = list(ids)
+
     def step(self, sequences: Any, cancel: CancelToken) -> list[Any]:
         if self.before_step is not None:
             self.before_step()
@@ -164,6 +168,9 @@ class Engine:
                 if i == 0
                 else {"row": self._row(ids[i - 1], state["top_k"]), **self._judge(ids[i - 1], ids[i])}
             )
+            if i:
+                judged = [self._judge(ids[i - 1], id) for id in state.get("look_up", ())]
+                given["looked_up"] = [(one["logprob"], one["rank"]) for one in judged]
             events.append(_event("score", number, i, id=ids[i], **given))
         if end == len(ids):
             events.append(_event("next", number, end - 1, row=self._row(ids[-1], state["top_k"])))

@@ -165,6 +165,60 @@ async def test_q_ends_it(engine: Engine) -> None:
         await asyncio.sleep(0)
 
 
+async def test_a_second_model_beside_the_first(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropechat.inspector.compare import compare
+
+    monkeypatch.chdir(tmp_path)
+    other = Engine.load("builtin", dtype="q4_0", threads=1)
+    app = ReaderApp(engine, "story.txt", TEXT, 100, ChatOptions(), lambda: other, "q4_0")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = app.reading
+        await pilot.press("right", "right", "right", "c")
+        await until(pilot, lambda: screen.comparison is not None and screen.comparison.is_done)
+        await until(pilot, lambda: "KL" in screen.panel.text)
+        assert "q4_0: mean KL" in shown(pilot)
+        assert "tint: KL" in shown(pilot)
+        assert screen.comparison is not None
+        wanted = compare(engine, other, TEXT, window=100)
+        assert screen.comparison.mean_kl == pytest.approx(wanted.summary.mean_kld, rel=1e-6)
+        index = screen.text_view.cursor
+        seen = screen.comparison.detail(index)
+        assert seen is not None
+        assert re.search(rf"q4_0 .* rank {seen.rank:,} ", screen.panel.text)
+        await pilot.press("home", "n")
+        await until(pilot, lambda: screen.text_view.cursor != index)
+        assert screen.comparison.kl[screen.text_view.cursor] >= 0.1
+        await pilot.press("x")
+        await until(pilot, lambda: "written:" in shown(pilot))
+        assert "KL divergence" in (tmp_path / "story.compare.html").read_text()
+        await pilot.press("f", *"XYZ", "enter")
+        await until(pilot, lambda: "XYZ" in screen.reader.text)
+        await until(pilot, lambda: screen.comparison is not None and screen.comparison.is_done)
+        assert screen.comparison.count == len(screen.reader) - 1
+        await pilot.press("c")
+        assert screen.comparison is None
+        await until(pilot, lambda: "tint: surprisal" in shown(pilot) and "mean KL" not in shown(pilot))
+        app.thread.close(30)
+
+
+async def test_without_a_second_model_c_says_how(engine: Engine) -> None:
+    async with reader(engine, TEXT, (160, 24)) as pilot:
+        await pilot.press("c")
+        await until(pilot, lambda: "--against-dtype" in shown(pilot))
+
+
+async def test_what_was_looked_up_is_shown_at_the_next_token_too(engine: Engine) -> None:
+    async with reader(engine, TEXT) as pilot:
+        screen = app_of(pilot).reading
+        await pilot.press("right", "right", "slash", "space", "d", "o", "g", "enter")
+        await until(pilot, lambda: "' dog'" in screen.panel.text)
+        first = screen.panel.text
+        await pilot.press("right")
+        await until(pilot, lambda: "' dog'" in screen.panel.text and screen.panel.text != first)
+
+
 async def test_a_file_over_the_chat(chat: Any, engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "story.txt"
     path.write_text(TEXT)

@@ -188,7 +188,8 @@ READER = (
     ),
     Command("reader.continue", "g", "continue", "How the model would go on from here", "continue"),
     Command("reader.tint", "t", "tint", "Tint by surprisal, entropy or rank", "tint"),
-    Command("reader.export", "x", "export", "Write the scored text as an HTML page", "export"),
+    Command("reader.compare", "c", "compare", "A second model beside this one, or no longer", "compare"),
+    Command("reader.export", "x", "export", "Write the scored or compared text as an HTML page", "export"),
     Command("reader.page_down", "pagedown,space", "page", "Scroll by a page", "page(1)"),
     Command("reader.page_up", "pageup", "page", "Scroll by a page", "page(-1)"),
     Command("reader.begin", "home", "begin", "To the beginning", "end(-1)"),
@@ -196,7 +197,7 @@ READER = (
 )
 READER_ITEMS = (
     *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.tint"),
-    *("reader.export", "sheet.leave"),
+    *("reader.compare", "reader.export", "sheet.leave"),
 )
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),

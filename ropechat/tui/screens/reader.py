@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,30 +11,36 @@ from textual.containers import Container
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from ropechat.inspector.reader_comparison import ReaderComparison
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.bars import Bar, KeyHints
-from ropechat.tui.widgets.text_view import FIGURES, TextView
+from ropechat.tui.widgets.text_view import FIGURES, KL, TextView
 from ropechat.tui.widgets.token_panel import TokenPanel
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.look_up import Found
     from ropechat.inspector.text_reader import Worker
     from ropechat.tui.commands.keymap import Keymap
 
 POLL_S = 0.05  # between two looks at what was computed
 SURPRISE = 4.0  # bits from which `n` stops at a token
+DIVERGENCE = 0.1  # nats from which it does while two models are compared
 CONTINUED = 48  # tokens of a continuation
 
 
 class ReaderScreen(ModalScreen[None]):
-    """A text and its scores. name: of its file; worker: computes."""
+    """A text and its scores. name: of its file; worker: computes.
+
+    against: loads the model that `c` compares with, whose name is against_name; None: there is none.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.READER))]
 
@@ -47,6 +52,8 @@ class ReaderScreen(ModalScreen[None]):
         spell: Callable[[int], bytes],
         keymap: Keymap,
         folder: Path,
+        against: Callable[[], Engine] | None = None,
+        against_name: str = "",
     ) -> None:
         super().__init__()
         self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
@@ -55,7 +62,12 @@ class ReaderScreen(ModalScreen[None]):
         self._ask = Input(id="ask", compact=True)
         self._asked: Callable[[str], None] = lambda text: None
         self._notes: list[str] = []
-        self._drawn = (-1, -1)
+        self._sought: list[str] = []  # looked up in the place of each token that is selected
+        self._against, self._against_name = against, against_name
+        self.comparison: ReaderComparison | None = None  # None also while `c` is off
+        self._kept: ReaderComparison | None = None
+        self._is_loading = False
+        self._drawn = (-1, -1, -1)
         self._searching = 0  # 1 or -1 while the next surprise is not scored yet
 
     def compose(self) -> ComposeResult:
@@ -80,24 +92,28 @@ class ReaderScreen(ModalScreen[None]):
         view.lay_out()  # the first resize may come before there is a width
         top = view.offset_of(view.scroll_offset.y) if view.size.height else 0
         reader.look_at(top)
-        if self._drawn == (reader.version, view.cursor):
+        compared = self.comparison
+        state = (reader.version, view.cursor, -1 if compared is None else compared.version)
+        if self._drawn == state:
             return
-        self._drawn = (reader.version, view.cursor)
+        self._drawn = state
         if self._searching:
             self._go_to_surprise(self._searching)
         view.redraw()
         self._show_status()
         self._show_token()
-        if not reader.is_done:
+        if not (reader.is_done and (compared is None or compared.is_done)):
             self._worker.wake()
 
     def _show_status(self) -> None:
         reader = self.reader
         count, mean = reader.totals()
         left = [(self._title, "bold $primary")]
-        if count:
+        if count and self.comparison is None:
             left.append((f" · {mean:.2f} bits/token · ppl {2**mean:.2f}", ""))
         right = [(f"tint: {self.text_view.figure}", "$quiet")]
+        if (other := self.comparison) is not None:
+            left.append((f" · {other.name}: mean KL {other.mean_kl:.3g} of {other.count:,}", "$warning"))
         if not reader.is_done:
             total = len(reader) if reader.is_encoded else max(len(reader), len(reader.data) // 4)
             right.insert(0, (f"{100 * count // max(1, total)} % scored · ", "$warning"))
@@ -106,15 +122,24 @@ class ReaderScreen(ModalScreen[None]):
     def _show_token(self) -> None:
         index = self.text_view.cursor
         token = self.reader.detail(index) if index >= 0 else None
-        self.panel.show(index, len(self.reader), token, self._notes)
-        if index > 0 and token is None:
+        compared = self.comparison
+        other = None if compared is None else (compared.name, compared.detail(index) if index > 0 else None)
+        self.panel.show(index, len(self.reader), token, self._notes, other)
+        if index > 0 and (token is None or (other is not None and other[1] is None)):
             self._worker.wake()
 
     def _select(self, index: int) -> None:
         if 0 <= index < len(self.reader):
-            self._notes, self._searching = [], 0
-            self.text_view.move_to(index)
+            self._searching = 0
+            self._move_to(index)
             self._look()
+
+    def _move_to(self, index: int) -> None:
+        """Select a token, and look up there what was looked up last."""
+        self._notes = []
+        self.text_view.move_to(index)
+        if self._sought and index > 0:
+            self._find(self._sought)
 
     # --- keys ---
 
@@ -145,7 +170,6 @@ class ReaderScreen(ModalScreen[None]):
 
     def action_surprise(self, by: int) -> None:
         """Select the next token, or the one before, that surprised the model."""
-        self._notes = []
         self._go_to_surprise(by)
         self._look()
 
@@ -154,22 +178,27 @@ class ReaderScreen(ModalScreen[None]):
         here = view.cursor
         if here < 0:
             here = max(0, view.token_in_row(view.scroll_offset.y)) - (by > 0)
-        found = reader.next_surprise(here, by, SURPRISE)
-        gap = _first_unscored(reader, here, by, found)
-        if gap is not None and not reader.is_done:
+        compared = self.comparison
+        values, least = (reader.bits, SURPRISE) if compared is None else (compared.kl, DIVERGENCE)
+        found = _next_from(values, here, by, least)
+        stop = found if found is not None else (len(reader) if by > 0 else 0)
+        gap = _first_unknown(values, here, by, stop)
+        if gap is not None and not (reader if compared is None else compared).is_done:
             self._searching = by
             reader.look_at(reader.span(gap)[0])
             self._hints.say("scoring the text on the way …")
             return
         self._searching = 0
-        self._hints.say("" if found is not None else f"no token of {SURPRISE:g} bits or more there")
+        what = f"{least:g} {'bits' if compared is None else 'nats of KL'}"
+        self._hints.say("" if found is not None else f"no token of {what} or more there")
         if found is not None:
-            view.move_to(found)
+            self._move_to(found)
 
     def action_tint(self) -> None:
         """Tint by the next figure."""
         view = self.text_view
-        view.figure = FIGURES[(FIGURES.index(view.figure) + 1) % len(FIGURES)]
+        figures = FIGURES if self.comparison is None else (KL, *FIGURES)
+        view.figure = figures[(figures.index(view.figure) + 1) % len(figures)]
         view.redraw()
         self._show_status()
 
@@ -181,7 +210,10 @@ class ReaderScreen(ModalScreen[None]):
 
     def action_look_up(self) -> None:
         """Ask for a string, and show how probable it is at this place."""
-        self._question("how probable is, in this place", self._look_up)
+        if self._sought:
+            self._sought, self._notes = [], []  # the second press ends it
+            self._show_token()
+        self._question("how probable is, in this place and those you go to", self._look_up)
 
     def action_replace(self) -> None:
         """Ask for a text in the place of this token, and score the rest again."""
@@ -195,7 +227,7 @@ class ReaderScreen(ModalScreen[None]):
         self._ask.value = ""
         self._ask.placeholder = f"{label}: (spaces count; ⏎ esc)"
         self._ask.display = True
-        self._ask.focus()
+        self.set_focus(self._ask)  # at once: the next keys are for it
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
@@ -205,16 +237,24 @@ class ReaderScreen(ModalScreen[None]):
 
     def _close_question(self) -> None:
         self._ask.display = False
-        self.text_view.focus()
+        self.set_focus(self.text_view)
 
     def _look_up(self, wanted: str) -> None:
-        from ropechat.inspector.look_up import look_up
+        self._sought = [wanted]
+        self._find(self._sought)
 
-        index, reader = self.text_view.cursor, self.reader
-        ids = reader.context_of(index)
-        before = reader.data[: reader.span(index)[0]].decode("utf-8", "ignore")
-        job = partial(look_up, ids=ids, text=before, wanted=[wanted])
-        self._run(index, job, lambda found: _words_of(found[0]))
+    def _find(self, wanted: list[str]) -> None:
+        """Look up strings in the place of the selected token."""
+        index, reader, view = self.text_view.cursor, self.reader, self.text_view
+
+        def job(engine: Engine) -> list[Found]:
+            from ropechat.inspector.look_up import look_up
+
+            if view.cursor != index:  # another token was selected while this waited
+                return []
+            return look_up(engine, reader.context_of(index), wanted)
+
+        self._run(index, job, lambda found: " · ".join(map(_words_of, found)))
 
     def action_continue(self) -> None:
         """Show how the model would go on after this token."""
@@ -247,29 +287,65 @@ class ReaderScreen(ModalScreen[None]):
 
         def done(reader: TextReader) -> None:
             self.reader = reader
-            self._worker.read(reader)
+            self._kept = (
+                None if self._kept is None else ReaderComparison(reader, self._kept.other, self._kept.name)
+            )
             self.text_view.show(reader)
-            self._drawn = (-1, -1)
-            self._look()
+            self._compare(on=self.comparison is not None)
 
         self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
+    def action_compare(self) -> None:
+        """Show a second model's numbers beside these, or no longer."""
+        load = self._against
+        if load is None:
+            self._hints.say("to compare, open the file with `ropechat inspect -i FILE --against-dtype TYPE`")
+        elif self._kept is not None:
+            self._compare(on=self.comparison is None)
+        elif not self._is_loading:
+            self._is_loading = True
+            self._hints.say(f"loading {self._against_name} …")
+
+            def loaded(result: Any) -> None:
+                self._is_loading = False
+                self._finish(result, done)
+
+            def done(other: Engine) -> None:
+                self._hints.say("")
+                self._kept = ReaderComparison(self.reader, other, self._against_name)
+                self._compare(on=True)
+
+            self._worker.submit(
+                lambda engine: load(), lambda result: self.app.call_from_thread(loaded, result)
+            )
+
+    def _compare(self, *, on: bool) -> None:
+        """Show the text with the second model, or without."""
+        self.comparison = self._kept if on else None
+        self.text_view.comparison = self.comparison
+        if on or self.text_view.figure == KL:
+            self.text_view.figure = KL if on else FIGURES[0]
+        self._worker.read(self.reader if self.comparison is None else self.comparison)
+        self._drawn = (-1, -1, -1)
+        self._look()
+
     def action_export(self) -> None:
-        """Write the scored text as a page."""
-        path = self._folder / f"{Path(self._title).stem or 'text'}.inspect.html"
+        """Write the scored text as a page, or while two models are compared the comparison."""
+        compared = self.comparison
+        kind = "inspect" if compared is None else "compare"
+        path = self._folder / f"{Path(self._title).stem or 'text'}.{kind}.html"
         if path.exists():
             self._hints.say(f"{one_line(str(path))}: exists; move it first")
             return
         self._hints.say("writing the page …")
-        text = self.reader.text
+        text, window = self.reader.text, self.reader.window
 
         def job(engine: Engine) -> str:
-            from ropechat.inspector.reading import Reading
-            from ropechat.inspector.trace_page import render
-
-            reading = Reading(engine.score_stream(text, top_k=5, special="text"), self._title)
             with path.open("x", encoding="utf-8") as file:
-                file.writelines(render([reading], self._title, engine.tokenizer.token_bytes))
+                if compared is None:
+                    file.writelines(_scored_page(engine, text, window, self._title))
+                else:
+                    file.writelines(_compared_page(engine, compared.other, text, window))
             return f"written: {path}"
 
         self._worker.submit(
@@ -288,6 +364,11 @@ class ReaderScreen(ModalScreen[None]):
 
         self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
+    def on_unmount(self) -> None:
+        """Let the second model's computation end."""
+        if self._kept is not None:
+            self._kept.other.cancel()
+
     def _finish(self, result: Any, done: Callable[[Any], None]) -> None:
         if isinstance(result, BaseException):
             self._hints.say(f"error: {result}", "$error")
@@ -299,11 +380,34 @@ class ReaderScreen(ModalScreen[None]):
         self._hints.say(f"error: {error}", "$error")
 
 
-def _first_unscored(reader: TextReader, here: int, by: int, found: int | None) -> int | None:
-    """The first token without a score between here and what was found, or the end of the text."""
-    stop = found if found is not None else (len(reader) if by > 0 else 0)
+def _scored_page(engine: Engine, text: str, window: int, title: str) -> Iterator[str]:
+    from ropechat.inspector.reading import Reading
+    from ropechat.inspector.trace_page import render
+
+    scores = engine.score_stream(text, top_k=5, special="text", window=window)
+    yield from render([Reading(scores, title)], title, engine.token_bytes)
+
+
+def _compared_page(engine: Engine, other: Engine, text: str, window: int) -> Iterator[str]:
+    from ropechat.inspector.compare import TokenPair, compare_tokens
+    from ropechat.inspector.compare_page import render
+    from ropechat.inspector.compare_text import pair_text, window_size
+
+    pairing, pairs = pair_text(engine, other, text), list[TokenPair]()
+    result = compare_tokens(pairing, window=window_size(pairing, window), on_token=pairs.append)
+    yield from render(result, pairs)
+
+
+def _next_from(values: Sequence[float], here: int, by: int, least: float) -> int | None:
+    """The next place (by 1) or the one before (by -1) with at least this value; None: not found yet."""
+    places = range(here + 1, len(values)) if by > 0 else range(here - 1, -1, -1)
+    return next((place for place in places if place < len(values) and values[place] >= least), None)
+
+
+def _first_unknown(values: Sequence[float], here: int, by: int, stop: int) -> int | None:
+    """The first place between here and `stop` whose value is not known yet."""
     for index in range(here + by, stop, by):
-        if index > 0 and math.isnan(reader.bits[index]):
+        if index > 0 and (index >= len(values) or math.isnan(values[index])):
             return index
     return None
 

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
     from textual import events
 
+    from ropechat.inspector.reader_comparison import ReaderComparison
     from ropechat.inspector.text_reader import TextReader
 
 _PLAIN = re.compile(rb"[ -~]*")
 FIGURES = ("surprisal", "entropy", "rank")
+KL = "KL"
+"""The figure of a comparison: nats from the first model to the second."""
+_KL_LIMITS = (0.01, 0.05, 0.2, 1.0)
 TAB = 4
 
 
@@ -48,6 +52,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.reader = reader
         self.figure = FIGURES[0]
+        self.comparison: ReaderComparison | None = None
         self.cursor = -1
         self._styles = StyleCache(self)
         self._starts = array("q")  # byte offset of each line
@@ -192,14 +197,18 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _look(self, index: int) -> str:
         level = 0
-        if 0 <= index < len(self.reader):
-            value = self._figures()[index]
-            level = 0 if math.isnan(value) else bisect_right(BY_NAME[self.figure].limits, value)
+        figures = self._figures()
+        if 0 <= index < len(figures):
+            value = figures[index]
+            limits = _KL_LIMITS if self.figure == KL else BY_NAME[self.figure].limits
+            level = 0 if math.isnan(value) else bisect_right(limits, value)
         look = f"tint{level}" if level else ""
         return f"{look} cursor".strip() if index == self.cursor and index >= 0 else look
 
     def _figures(self) -> array[float] | array[int]:
-        """The figure that tints, of each token."""
+        """The figure that tints, of each token; of a comparison, of those that it has come to."""
+        if self.figure == KL and self.comparison is not None:
+            return self.comparison.kl
         if self.figure == "rank":
             return self.reader.rank
         return self.reader.bits if self.figure == "surprisal" else self.reader.entropy

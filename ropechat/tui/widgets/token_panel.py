@@ -17,9 +17,11 @@ from ropechat.util.text import clean, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ropechat.inspector.reader_comparison import Other
     from ropechat.trace import TokenScore
 
 NUMBERS = 18  # cells of a row beside the token and the bar: rank, probability, bits
+OTHER = 7  # cells of the second model's probability
 _LN2 = math.log(2)
 
 Row = list[StyledSpan]
@@ -37,15 +39,27 @@ class TokenPanel(Widget):
         self._token: TokenScore | None = None
         self._index, self._count = -1, 0
         self._notes: Sequence[str] = ()
+        self._other: tuple[str, Other | None] | None = None
 
     @property
     def text(self) -> str:
         """The text of the panel."""
         return "\n".join("".join(span.text for span in row).rstrip() for row in self._rows())
 
-    def show(self, index: int, count: int, token: TokenScore | None, notes: Sequence[str] = ()) -> None:
-        """Show a token (None while it is computed), and lines about it below its figures."""
+    def show(
+        self,
+        index: int,
+        count: int,
+        token: TokenScore | None,
+        notes: Sequence[str] = (),
+        other: tuple[str, Other | None] | None = None,
+    ) -> None:
+        """Show a token (None while it is computed), and lines about it below its figures.
+
+        other: the name of a second model, and what it says of the token (None while that is computed).
+        """
         self._index, self._count, self._token, self._notes = index, count, token, notes
+        self._other = other
         self.refresh()
 
     def notify_style_update(self) -> None:
@@ -76,7 +90,10 @@ class TokenPanel(Widget):
             f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
             f"{-(token.logprob or 0.0) / _LN2:.1f} bits  H {(token.entropy or 0.0) / _LN2:.1f} bits"
         )
-        rows = [fitted(head, width), fitted([StyledSpan(figures)], width), *self._said(width)]
+        rows = [fitted(head, width), fitted([StyledSpan(figures)], width)]
+        if self._other is not None:
+            rows.append(fitted([StyledSpan(_against(*self._other))], width))
+        rows += self._said(width)
         return rows + self._candidates(token, width, height - len(rows))
 
     def _said(self, width: int) -> list[Row]:
@@ -93,8 +110,14 @@ class TokenPanel(Widget):
             listed = [*listed[: max(1, room - 2)], (token.rank, token.id, token.logprob)]
         best = math.exp(top[0][1]) if top else 1.0
         name = max(8, min(24, (width - NUMBERS) * 2 // 3))
-        bar = max(0, width - NUMBERS - name)
-        head = "    #  token".ljust(7 + name) + "   raw " + " " * max(0, bar - 1) + " bits"
+        other = (
+            None if self._other is None else dict(self._other[1].top if self._other[1] is not None else ())
+        )
+        second = 0 if other is None else OTHER
+        bar = max(0, width - NUMBERS - name - second)
+        head = (
+            "    #  token".ljust(7 + name) + "   raw " + " other "[:second] + " " * max(0, bar - 1) + " bits"
+        )
         rows: list[Row] = [fitted([StyledSpan(head, "quiet")], width)]
         for rank, id, logprob in listed[: max(1, room - 1)]:
             look = "asked" if id == token.id else ""
@@ -104,8 +127,30 @@ class TokenPanel(Widget):
                 StyledSpan(f"{'▸' if id == token.id else ' '}{rank:>4,}  "[:7], "quiet"),
                 *fitted([StyledSpan(spelled, look)], name),
                 StyledSpan(f"{probability(share):>6} ", look),
+                *self._second(id, other, look),
                 StyledSpan(barred(share / best, max(0, bar - 1)), "bar"),
                 StyledSpan(f"{min(99.9, max(0.0, -logprob / _LN2)):>5.1f}", look),
             ]
             rows.append(fitted(row, width))
         return rows
+
+    def _second(self, id: int, other: dict[int, float] | None, look: str) -> Row:
+        """The cells of the second model's probability of a candidate; – if it is not among its own."""
+        if other is None:
+            return []
+        view = None if self._other is None else self._other[1]
+        known = other.get(id)
+        if known is None and view is not None and self._token is not None and id == self._token.id:
+            known = view.logprob
+        return [StyledSpan(f"{'–' if known is None else probability(math.exp(known)):>6} ", look)]
+
+
+def _against(name: str, other: Other | None) -> str:
+    """What the second model says of the token."""
+    if other is None:
+        return f" {name}: computing …"
+    bits = min(999.9, max(0.0, -other.logprob / _LN2))
+    return (
+        f" {name} {probability(math.exp(other.logprob))}  rank {other.rank:,}  {bits:.1f} bits  "
+        f"KL {other.kl:.3g}  JS {other.js:.3g}"
+    )

@@ -129,4 +129,6 @@ pub struct Scored {
     pub row: Option<Logprobs>,
     /// What the settings of [`super::Engine::explain`] do to a given token; None where they were not given.
     pub explained: Option<Draw>,
+    /// Log probability (nats) and rank here of each id of [`super::Engine::look_up`]; empty at position 0.
+    pub looked_up: Vec<(f64, usize)>,
 }

@@ -19,7 +19,7 @@ use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
-use crate::kv_cache::KvCache;
+use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
@@ -77,7 +77,7 @@ impl Engine {
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
         let rows_per_step = rows_per_step(model.weight_bytes());
         Self {
-            cache: ReusableCache::new(KvCache::new(model.kv_layout.clone())),
+            cache: ReusableCache::new(KvCache::new(model.kv_layout.clone()), context.tokens()),
             model,
             kernels,
             pool,
@@ -98,6 +98,12 @@ impl Engine {
         self.rows_per_step = rows.max(1);
     }
 
+    /// Keeps at most so many bytes of KV cache for prompts that begin as an ended sequence did (default: what the context
+    /// takes, at least 64 MB).
+    pub fn set_prefix_bytes(&mut self, bytes: usize) {
+        self.cache.set_most_kept(bytes);
+    }
+
     /// Bytes of KV cache allocated now.
     pub fn kv_bytes(&self) -> usize {
         self.cache.kv.bytes()
@@ -110,21 +116,21 @@ impl Engine {
     pub fn add(&mut self, ids: &[u32], goal: Goal) -> Result<u64> {
         self.validate(ids, &goal)?;
         let rope_variant = self.model.config.rope_variant(ids.len());
-        let unread = &ids[..goal.first_row(ids.len())];
-        let cache = self.cache.longest_prefix(self.sequences.values(), unread, rope_variant);
         let number = self.next_number;
         self.next_number += 1;
-        let (prompt_len, reused) = (ids.len(), cache.len());
-        let sequence = Sequence {
+        let mut sequence = Sequence {
             ids: ids.to_vec(),
-            prompt_len,
-            reused,
-            cache,
+            prompt_len: ids.len(),
+            reused: 0,
+            cache: KvSequence::default(),
+            place: self.cache.enter(rope_variant),
             rope_variant,
             goal,
             explained: None,
+            looked_up: Vec::new(),
             finished: false,
         };
+        self.cache.adopt(&mut sequence, self.sequences.values());
         self.sequences.insert(number, sequence);
         Ok(number)
     }
@@ -134,16 +140,21 @@ impl Engine {
         self.context.tokens().min(self.model.config.position_limit())
     }
 
-    fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
+    fn check_ids(&self, ids: &[u32]) -> Result<()> {
         let vocab_size = self.model.config.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(id) => Err(Error::Request(format!(
+                "token id: must be below the vocabulary size {vocab_size} (got {id})"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn validate(&self, ids: &[u32], goal: &Goal) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Request("the prompt must have at least 1 token (got 0)".into()));
         }
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(Error::Request(format!(
-                "token id: must be below the vocabulary size {vocab_size} (got {id})"
-            )));
-        }
+        self.check_ids(ids)?;
         let (wanted, context) = match goal {
             Goal::Generate(generation) => {
                 generation.sampling.validate()?;
@@ -183,12 +194,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Tokens of a sequence's prompt that came from another's cache.
+    /// From now on the sequence's score events tell the log probability and rank of these ids at each place.
+    ///
+    /// # Errors
+    /// Request: an id outside the vocabulary, or the sequence does not exist.
+    pub fn look_up(&mut self, number: u64, ids: Vec<u32>) -> Result<()> {
+        self.check_ids(&ids)?;
+        self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?.looked_up = ids;
+        Ok(())
+    }
+
+    /// Tokens of a sequence's prompt that came from another's cache, so far.
     ///
     /// # Errors
     /// Request: the sequence does not exist.
     pub fn reused(&self, number: u64) -> Result<usize> {
-        self.sequences.get(&number).map(|s| s.reused).ok_or_else(|| unknown(number))
+        self.sequences.get(&number).map(|s| s.reused.min(s.prompt_len)).ok_or_else(|| unknown(number))
     }
 
     /// Frees a sequence; its cache may serve a later one with the same prefix. Ends the reading of rows, too.
@@ -196,6 +217,9 @@ impl Engine {
         self.close_rows(number);
         if let Some(sequence) = self.sequences.remove(&number) {
             self.cache.retain(sequence);
+        }
+        if self.sequences.is_empty() {
+            self.cache.kv.trim();
         }
     }
 
@@ -239,7 +263,14 @@ impl Engine {
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
-        Ok(commit(taken, &due, outcomes, self.longest_generated()))
+        let events = commit(taken, &due, outcomes, self.longest_generated());
+        for &(i, _) in &due {
+            let sequence = &mut taken[i].1;
+            if self.model.config.rope_variant(sequence.ids.len()) == sequence.rope_variant {
+                self.cache.index(sequence);
+            }
+        }
+        Ok(events)
     }
 
     fn frequencies(&mut self, rope_variant: RopeVariant) -> Arc<Vec<RopeFrequencies>> {

@@ -26,6 +26,7 @@ pub(super) struct Outcome {
     draw: Option<Draw>,
     /// What the settings of `Engine::explain` do to a given `next`.
     explained: Option<Draw>,
+    looked_up: Vec<(f64, usize)>,
 }
 
 impl RowJob<'_> {
@@ -59,7 +60,8 @@ impl RowJob<'_> {
             }
             _ => None,
         };
-        Ok(Outcome { index, position, readout, next, draw, explained })
+        let looked_up = sequence.looked_up.iter().map(|&id| logprob_and_rank(&readout, logits, id)).collect();
+        Ok(Outcome { index, position, readout, next, draw, explained, looked_up })
     }
 }
 
@@ -88,6 +90,7 @@ pub(super) fn commit(
                 logprob_and_rank: None,
                 row: None,
                 explained: None,
+                looked_up: Vec::new(),
             };
             events.push((*number, Event::Score(first)));
         }
@@ -105,8 +108,9 @@ impl Outcome {
             return Event::Next { position: self.position + 1, row: self.readout };
         };
         let position = self.position + 1;
-        let (row, explained) = (Some(self.readout), self.explained);
-        let scored = Scored { position, id, logprob_and_rank: Some((logprob, rank)), row, explained };
+        let (row, explained, looked_up) = (Some(self.readout), self.explained, self.looked_up);
+        let scored =
+            Scored { position, id, logprob_and_rank: Some((logprob, rank)), row, explained, looked_up };
         let (Some(draw), Goal::Generate(generation)) = (self.draw, &sequence.goal) else {
             return Event::Score(scored);
         };

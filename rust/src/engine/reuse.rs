@@ -1,73 +1,139 @@
-//! The KV cache with the caches of ended sequences: a new sequence starts from the longest prefix that it shares.
+//! The KV cache and what is kept in it: a sequence goes on from the longest prefix that another one has computed.
 
 use super::sequence::Sequence;
 use crate::config::RopeVariant;
 use crate::error::{Error, Result};
-use crate::kv_cache::{KvCache, KvSequence};
-use std::collections::VecDeque;
+use crate::kv_cache::{BLOCK, Block, KvCache, KvSequence, Place, PrefixTree};
 
-/// Ended sequences whose cache is kept.
-const RETAINED: usize = 4;
+/// Bytes that are kept of ended sequences at least, however short the context.
+const LEAST_KEPT: usize = 64 << 20;
 
+/// Keys and values of all sequences. Whole blocks are in the tree as soon as they are computed.
 pub(super) struct ReusableCache {
     pub kv: KvCache,
-    pub retained: VecDeque<Retained>,
-}
-
-/// A sequence that ended, kept for its cache.
-pub(super) struct Retained {
-    ids: Vec<u32>,
-    pub cache: KvSequence,
-    rope_variant: RopeVariant,
+    tree: PrefixTree,
+    /// Bytes of ended sequences that are kept at most.
+    most_kept: usize,
 }
 
 impl ReusableCache {
-    pub fn new(kv: KvCache) -> Self {
-        Self { kv, retained: VecDeque::new() }
+    /// A cache that keeps as much of ended sequences as one of `context` tokens takes, and at least 64 MB.
+    pub fn new(kv: KvCache, context: usize) -> Self {
+        let block_bytes = kv.layout().block_bytes();
+        let most_kept = context.div_ceil(BLOCK).saturating_mul(block_bytes).max(LEAST_KEPT);
+        Self { kv, tree: PrefixTree::new(block_bytes), most_kept }
     }
 
-    /// A fork of the cache that shares most of `ids`.
-    pub fn longest_prefix<'a>(
-        &'a self,
-        live: impl Iterator<Item = &'a Sequence>,
-        ids: &[u32],
-        rope_variant: RopeVariant,
-    ) -> KvSequence {
-        let live = live.map(|s| (&s.ids, &s.cache, s.rope_variant));
-        let ended = self.retained.iter().map(|r| (&r.ids, &r.cache, r.rope_variant));
-        let shared = |other: &[u32], cached: usize| {
-            let same = ids.iter().zip(other).take_while(|(a, b)| a == b).count();
-            same.min(cached)
-        };
-        live.chain(ended)
-            .filter(|&(_, _, other)| other == rope_variant)
-            .map(|(other, cache, _)| (shared(other, cache.len()), cache))
-            .max_by_key(|&(len, _)| len)
-            .map_or_else(KvSequence::default, |(len, cache)| self.kv.fork(cache, len))
+    /// Sets how many bytes of ended sequences are kept at most.
+    pub fn set_most_kept(&mut self, bytes: usize) {
+        self.most_kept = bytes;
+        self.evict();
     }
 
-    /// Keeps the cache of a sequence that ended.
-    pub fn retain(&mut self, sequence: Sequence) {
-        let Sequence { ids, cache, rope_variant, .. } = sequence;
-        self.retained.push_back(Retained { ids, cache, rope_variant });
-        if self.retained.len() > RETAINED {
-            self.release_oldest();
+    /// A place before the first token, for a sequence to come.
+    pub fn enter(&mut self, rope_variant: RopeVariant) -> Place {
+        self.tree.enter(rope_variant)
+    }
+
+    /// Takes what other sequences computed of the tokens that this one has yet to read. `live`: sequences in progress, for
+    /// the blocks that they are filling.
+    pub fn adopt<'a>(&mut self, sequence: &mut Sequence, live: impl Iterator<Item = &'a Sequence>) {
+        let before = sequence.cache.len();
+        if sequence.place.blocks() != before / BLOCK {
+            return; // its blocks are not in the tree: see `index`
         }
+        // With a recurrent state the sequence can go on only from where that is known.
+        let has_state = self.kv.layout().recurrent.layers > 0;
+        let most = match has_state {
+            true => before / BLOCK + self.tree.blocks_to(&sequence.place, sequence.unread(), Block::has_snapshot),
+            false => usize::MAX,
+        };
+        while sequence.place.blocks() < most
+            && let Some(&tokens) = sequence.unread().first_chunk::<BLOCK>()
+        {
+            let index = sequence.place.blocks();
+            let Some(block) = self.tree.follow(&mut sequence.place, &tokens) else { break };
+            self.kv.share(&mut sequence.cache, index, &block, (index + 1) * BLOCK);
+        }
+        if has_state {
+            if sequence.cache.len() > before {
+                self.kv.restore(&mut sequence.cache);
+            }
+            sequence.reused += sequence.cache.len() - before;
+            return;
+        }
+        let (index, unread) = (sequence.place.blocks(), sequence.unread());
+        let part = &unread[..unread.len().min(BLOCK)];
+        let filling = live.filter(|other| other.place.is_at(&sequence.place)).filter_map(|other| {
+            let cached = &other.ids[index * BLOCK..other.cache.len()];
+            let count = part.iter().zip(cached).take_while(|(a, b)| a == b).count();
+            Some((other.cache.blocks().get(index)?.clone(), count))
+        });
+        let found = self.tree.best_part(&sequence.place, part);
+        let best = filling.chain(found).max_by_key(|&(_, count)| count);
+        if let Some((block, count)) = best.filter(|(_, count)| index * BLOCK + count > sequence.cache.len()) {
+            self.kv.share(&mut sequence.cache, index, &block, index * BLOCK + count);
+        }
+        sequence.reused += sequence.cache.len() - before;
     }
 
-    /// Reserves `rows` positions; when memory is short, the caches of ended sequences are released first.
-    pub fn reserve(&mut self, cache: &mut KvSequence, rows: usize) -> Result<()> {
-        loop {
-            match self.kv.reserve(cache, rows) {
-                Err(Error::Memory { .. }) if !self.retained.is_empty() => self.release_oldest(),
-                result => return result,
+    /// Puts the whole blocks of a sequence into the tree. Where another one has put the same tokens, its block serves both.
+    pub fn index(&mut self, sequence: &mut Sequence) {
+        let Sequence { ids, cache, place, .. } = sequence;
+        while (place.blocks() + 1) * BLOCK <= cache.len() {
+            let index = place.blocks();
+            let tokens = &ids[index * BLOCK..][..BLOCK];
+            if let Some(block) = self.tree.insert(place, tokens, &cache.blocks()[index]) {
+                self.kv.replace(cache, index, &block);
             }
         }
     }
 
-    fn release_oldest(&mut self) {
-        if let Some(oldest) = self.retained.pop_front() {
-            self.kv.release(oldest.cache);
+    /// Drops what is cached of a sequence whose keys need another rotation from now on.
+    pub fn restart(&mut self, sequence: &mut Sequence, rope_variant: RopeVariant) {
+        self.kv.truncate(&mut sequence.cache, 0);
+        let place = self.tree.enter(rope_variant);
+        self.leave(std::mem::replace(&mut sequence.place, place));
+        (sequence.rope_variant, sequence.reused) = (rope_variant, 0);
+    }
+
+    /// Keeps the blocks of a sequence that ended.
+    pub fn retain(&mut self, sequence: Sequence) {
+        let Sequence { ids, cache, place, .. } = sequence;
+        let whole = place.blocks();
+        if let Some(block) = cache.blocks().get(whole)
+            && cache.len() < (whole + 1) * BLOCK
+        {
+            self.tree.insert_tail(&place, &ids[whole * BLOCK..cache.len()], block);
+        }
+        self.kv.release(cache);
+        self.leave(place);
+    }
+
+    fn leave(&mut self, place: Place) {
+        self.tree.leave(place);
+        self.evict();
+    }
+
+    /// Releases the least recently used blocks beyond what is kept.
+    fn evict(&mut self) {
+        while self.tree.idle_bytes() > self.most_kept
+            && let Some(block) = self.tree.evict()
+        {
+            self.kv.release_block(block);
+        }
+    }
+
+    /// Reserves `rows` positions; when memory is short, what is kept of ended sequences is released first.
+    pub fn reserve(&mut self, cache: &mut KvSequence, rows: usize) -> Result<()> {
+        loop {
+            match self.kv.reserve(cache, rows) {
+                Err(Error::Memory { what }) => match self.tree.evict() {
+                    Some(block) => self.kv.release_block(block),
+                    None => return Err(Error::Memory { what }),
+                },
+                result => return result,
+            }
         }
     }
 }

@@ -22,19 +22,24 @@ pub(super) fn rows_per_step(weight_bytes: usize) -> usize {
 
 /// Chooses at most `room` rows and reserves their positions: (index of the sequence, rows).
 ///
-/// Single tokens come first, so that a long prompt never delays the sequences that are generating.
+/// Single tokens come first, so that a long prompt never delays the sequences that are generating. Of prompts that go on
+/// with the same block, the first is computed; the others wait for the next step and take the block from the cache.
 pub(super) fn schedule(
     sequences: &mut [(u64, Sequence)],
     config: &Config,
     cache: &mut ReusableCache,
     mut room: usize,
 ) -> Result<Vec<(usize, usize)>> {
-    for (_, sequence) in sequences.iter_mut() {
+    for i in 0..sequences.len() {
+        let (before, rest) = sequences.split_at_mut(i);
+        let Some(((_, sequence), after)) = rest.split_first_mut() else { break };
         let rope_variant = config.rope_variant(sequence.ids.len());
         if rope_variant != sequence.rope_variant && !sequence.finished {
             // RoPE depends on the length here: the cached keys have the rotation of another length.
-            cache.kv.truncate(&mut sequence.cache, 0);
-            sequence.rope_variant = rope_variant;
+            cache.restart(sequence, rope_variant);
+        }
+        if sequence.waiting() > 1 {
+            cache.adopt(sequence, before.iter().chain(&*after).map(|(_, other)| other));
         }
     }
     let mut order: Vec<usize> = (0..sequences.len()).filter(|&i| !sequences[i].1.finished).collect();
@@ -49,6 +54,9 @@ pub(super) fn schedule(
         if rows == 0 {
             break;
         }
+        if waits(&sequences[i].1, sequences, &due) {
+            continue;
+        }
         cache.reserve(&mut sequences[i].1.cache, rows)?;
         due.push((i, rows));
         room -= rows;
@@ -61,6 +69,18 @@ fn rows_to_a_border(cached: usize, waiting: usize, room: usize) -> usize {
     let rows = waiting.min(room);
     let border = (cached + rows) / BLOCK * BLOCK;
     if border > cached { border - cached } else { rows }
+}
+
+/// Whether this step computes the next block of a sequence for another one.
+fn waits(sequence: &Sequence, sequences: &[(u64, Sequence)], due: &[(usize, usize)]) -> bool {
+    let Some(tokens) = sequence.unread().first_chunk::<BLOCK>() else { return false };
+    let start = sequence.place.blocks() * BLOCK;
+    due.iter().any(|&(i, rows)| {
+        let leader = &sequences[i].1;
+        leader.place.is_at(&sequence.place)
+            && leader.cache.len() + rows >= start + BLOCK
+            && leader.ids[start..start + BLOCK] == *tokens
+    })
 }
 
 /// The rows of a step whose logits are read out: (row, index of its sequence, position).

@@ -3,19 +3,23 @@
 use super::event::Goal;
 use crate::config::RopeVariant;
 use crate::error::Error;
-use crate::kv_cache::KvSequence;
+use crate::kv_cache::{BLOCK, KvSequence, Place};
 use crate::sampling::Sampling;
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
     pub prompt_len: usize,
-    /// Prompt tokens whose cache came from another sequence.
+    /// Tokens whose cache came from another sequence.
     pub reused: usize,
     pub cache: KvSequence,
+    /// Where it stands in the tree of cached prefixes: behind its last whole block there.
+    pub place: Place,
     pub rope_variant: RopeVariant,
     pub goal: Goal,
     /// Settings whose stages are told for each given token that is scored.
     pub explained: Option<Sampling>,
+    /// Ids whose log probability and rank are told for each row that is read out.
+    pub looked_up: Vec<u32>,
     pub finished: bool,
 }
 
@@ -23,6 +27,11 @@ impl Sequence {
     /// Tokens that still have to go through the forward pass.
     pub fn waiting(&self) -> usize {
         self.goal.rows(self.ids.len()) - self.cache.len()
+    }
+
+    /// The tokens behind its place whose rows nobody reads, so that they may come from the cache.
+    pub fn unread(&self) -> &[u32] {
+        self.ids[..self.goal.first_row(self.ids.len())].get(self.place.blocks() * BLOCK..).unwrap_or_default()
     }
 }
 

@@ -1,13 +1,13 @@
 //! A block: keys and values of 32 positions in every layer, as panels of the matmul kernel.
 
-use super::recurrent::{RecurrentLayout, Slot};
+use super::recurrent::{RecurrentLayout, Slot, State};
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::Buffer;
 use crate::quant::{self, PackedType};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
@@ -113,6 +113,23 @@ pub struct Block {
 }
 
 impl Block {
+    /// The recurrent state at the block's end, if it is kept.
+    pub(super) fn snapshot(&self) -> Option<Arc<State>> {
+        self.snapshot.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the recurrent state at the block's end is kept.
+    pub fn has_snapshot(&self) -> bool {
+        self.snapshot().is_some()
+    }
+
+    /// Drops the recurrent state at the block's end.
+    pub(super) fn forget_snapshot(&self) {
+        if let Some(slot) = &self.snapshot {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
     /// A head's keys as they are stored: panels, and scales behind them in q8_0.
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
         &self.data.bytes()[self.layout.keys(layer, head)]

@@ -7,21 +7,24 @@
 //! attention dequantizes one tile at a time.
 //!
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
-//! leaves no trace. Forks share blocks; [`KvCache::reserve`] copies a shared last block before it is written.
+//! leaves no trace. Sequences share blocks, which [`PrefixTree`] finds by their tokens; [`KvCache::reserve`] copies a shared
+//! last block before it is written.
 //!
-//! Layers without keys and values have a recurrent state ([`recurrent`]), which belongs to one length: truncate and fork
-//! go to the longest length not above the one asked for whose state is known, and what is missing is computed again.
+//! Layers without keys and values have a recurrent state ([`recurrent`]), which belongs to one length. A sequence goes back,
+//! or on from another one's blocks, to the longest length whose state is known; what is missing is computed again.
 
 mod block;
+mod prefix_tree;
 mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
+pub use prefix_tree::{Place, PrefixTree, Snapshot};
 pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;
 use crate::platform::memory::Buffer;
 use recurrent::{RecurrentSequence, State, StateStore};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The cached positions of one sequence.
 #[derive(Default)]
@@ -74,13 +77,9 @@ impl KvSequence {
         if len == self.len {
             return (len, recurrent.current());
         }
-        let snapshot = |block: &Arc<Block>| {
-            let slot = block.snapshot.as_ref()?;
-            slot.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
         let ends = self.blocks[..len / BLOCK].iter().enumerate().rev();
-        let mut known = ends.filter_map(|(index, block)| Some(((index + 1) * BLOCK, Some(snapshot(block)?))));
-        known.next().unwrap_or((0, None))
+        let known = |(index, block): (usize, &Arc<Block>)| Some(((index + 1) * BLOCK, Some(block.snapshot()?)));
+        ends.filter_map(known).next().unwrap_or((0, None))
     }
 }
 
@@ -136,8 +135,8 @@ impl KvCache {
             *last = Arc::new(copy);
         }
         // What the block ended with is not its end any more.
-        if let Some(slot) = sequence.blocks.get(first).and_then(|block| block.snapshot.as_ref()) {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(block) = sequence.blocks.get(first) {
+            block.forget_snapshot();
         }
         if let Some(states) = &self.states {
             let new = || Box::new(RecurrentSequence::new(states, None));
@@ -178,12 +177,35 @@ impl KvCache {
         self.rollback(sequence);
     }
 
-    /// A second sequence with the same first `len` positions, which shares their blocks; with a recurrent state those up
-    /// to the last snapshot before `len`.
-    pub fn fork(&self, sequence: &KvSequence, len: usize) -> KvSequence {
-        let (len, state) = sequence.restorable(len.min(sequence.len));
-        let recurrent = self.states.as_ref().map(|states| Box::new(RecurrentSequence::new(states, state)));
-        KvSequence { blocks: sequence.blocks[..len.div_ceil(BLOCK)].to_vec(), len, recurrent }
+    /// Ends a sequence with a block that another one filled, in place of its own blocks from there on: block number
+    /// `index`, whose first positions are cached up to `len`. A recurrent state is taken up by [`KvCache::restore`].
+    pub fn share(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>, len: usize) {
+        assert!(
+            index * BLOCK <= sequence.len && (1..=BLOCK).contains(&(len - index * BLOCK)),
+            "a gap in the cache"
+        );
+        self.shrink(sequence, index);
+        sequence.blocks.push(Arc::clone(block));
+        sequence.len = len;
+    }
+
+    /// Takes up the recurrent state at the end of a sequence's last block, which has a snapshot.
+    pub fn restore(&mut self, sequence: &mut KvSequence) {
+        let Some(states) = &self.states else { return };
+        let state = sequence.blocks.last().and_then(|block| block.snapshot());
+        assert!(sequence.len.is_multiple_of(BLOCK) && state.is_some(), "the last block has a snapshot");
+        sequence.recurrent = Some(Box::new(RecurrentSequence::new(states, state)));
+    }
+
+    /// Takes a block that holds the same in place of a sequence's own, with the snapshot that only that one has.
+    pub fn replace(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>) {
+        let own = std::mem::replace(&mut sequence.blocks[index], Arc::clone(block));
+        if let (Some(states), Some(slot), Some(state)) = (&self.states, &block.snapshot, own.snapshot())
+            && !block.has_snapshot()
+        {
+            states.keep(slot, &state);
+        }
+        self.release_block(own);
     }
 
     /// Releases a sequence's blocks.
@@ -191,15 +213,17 @@ impl KvCache {
         self.shrink(&mut sequence, 0);
     }
 
+    /// Releases one reference to a block; the last one makes it free.
+    pub fn release_block(&mut self, block: Arc<Block>) {
+        if let Some(block) = Arc::into_inner(block) {
+            block.forget_snapshot();
+            self.free.push(block);
+        }
+    }
+
     fn shrink(&mut self, sequence: &mut KvSequence, blocks: usize) {
-        for block in sequence.blocks.drain(blocks.min(sequence.blocks.len())..) {
-            // A block that another sequence shares stays alive there.
-            if let Some(block) = Arc::into_inner(block) {
-                if let Some(slot) = &block.snapshot {
-                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                }
-                self.free.push(block);
-            }
+        for block in sequence.blocks.split_off(blocks.min(sequence.blocks.len())) {
+            self.release_block(block);
         }
     }
 
@@ -238,13 +262,16 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_shares_blocks_until_either_side_writes() {
+    fn sequences_share_blocks_until_one_of_them_writes() {
         let mut cache = KvCache::new(layout());
         let mut a = KvSequence::default();
         for i in 0..40 {
             write(&mut cache, &mut a, i as f32);
         }
-        let mut b = cache.fork(&a, 35);
+        let mut b = KvSequence::default();
+        for (index, (block, len)) in a.blocks().iter().zip([32, 35]).enumerate() {
+            cache.share(&mut b, index, block, len);
+        }
         assert_eq!(cache.bytes(), 2 * layout().block_bytes());
         write(&mut cache, &mut b, 100.0);
         write(&mut cache, &mut a, 200.0);
@@ -283,7 +310,8 @@ mod tests {
         let mut cache = KvCache::new(layout());
         let mut a = KvSequence::default();
         write(&mut cache, &mut a, 1.0);
-        let other = cache.fork(&a, 1);
+        let mut other = KvSequence::default();
+        cache.share(&mut other, 0, &a.blocks()[0], 1);
         cache.reserve(&mut a, 100).unwrap();
         for block in a.writable() {
             block.write(0, 0, 7, &[9.0; 4], &[9.0; 4], Kernels::of(Isa::Scalar).unwrap());

@@ -99,7 +99,7 @@ impl StateStore {
     }
 
     /// Puts a snapshot into its slot; the oldest ones of all sequences make room for it.
-    fn keep(&self, slot: &Slot, state: &Arc<State>) {
+    pub fn keep(&self, slot: &Slot, state: &Arc<State>) {
         *lock(slot) = Some(Arc::clone(state));
         let mut snapshots = lock(&self.snapshots);
         let is_kept =

@@ -81,7 +81,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        pack_cache = None, pack_smallest = None, before_packing = None))]
+        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -90,6 +90,7 @@ impl PyEngine {
         kv_dtype: &str,
         threads: Option<usize>,
         context: Option<usize>,
+        prefix_bytes: Option<usize>,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
@@ -123,9 +124,10 @@ impl PyEngine {
             let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
             let (threads, from_pack) = (pool.threads(), packs.is_warm());
-            let engine = Mutex::new(Engine::new(Arc::clone(&model), kernels, pool, context));
+            let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
+            prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
             Ok(Self {
-                engine,
+                engine: Mutex::new(engine),
                 model,
                 threads,
                 isa: kernels.isa().name(),
@@ -213,6 +215,10 @@ impl PyEngine {
 
     fn explain(&self, py: Python<'_>, sequence: u64, sampling: SamplingFields) -> PyResult<()> {
         self.with(py, |engine| engine.explain(sequence, sampling.into()))
+    }
+
+    fn look_up(&self, py: Python<'_>, sequence: u64, ids: Vec<u32>) -> PyResult<()> {
+        self.with(py, |engine| engine.look_up(sequence, ids))
     }
 
     fn step(&self, py: Python<'_>, sequences: Vec<u64>, cancel: &PyCancelToken) -> PyResult<Vec<PyEvent>> {

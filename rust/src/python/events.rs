@@ -110,6 +110,7 @@ pub struct PyEvent {
     candidates: Vec<PyCandidate>,
     interval: Option<(f64, f64)>,
     u: Option<f64>,
+    looked_up: Vec<(f64, usize)>,
     finish_reason: Option<&'static str>,
     done: usize,
     total: usize,
@@ -133,6 +134,7 @@ impl PyEvent {
             candidates: Vec::new(),
             interval: None,
             u: None,
+            looked_up: Vec::new(),
             finish_reason: None,
             done: 0,
             total: 0,
@@ -164,6 +166,7 @@ impl PyEvent {
             logprob: scored.logprob_and_rank.map(|(logprob, _)| logprob),
             rank: scored.logprob_and_rank.map(|(_, rank)| rank),
             row: row(scored.row)?,
+            looked_up: scored.looked_up,
             ..rest
         })
     }
