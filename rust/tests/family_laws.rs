@@ -103,7 +103,10 @@ const FAMILIES: &[(&str, &str)] = &[
         "ernie4_5_moe",
         r#""moe_num_experts": 5, "moe_intermediate_size": 18, "moe_k": 2, "moe_num_shared_experts": 1"#,
     ),
-    ("granitemoeshared", r#""num_local_experts": 5, "shared_intermediate_size": 22, "attention_multiplier": 0.3"#),
+    (
+        "granitemoeshared",
+        r#""num_local_experts": 5, "shared_intermediate_size": 22, "attention_multiplier": 0.3"#,
+    ),
     ("granite_swa", r#""sliding_window": 7, "layer_rope_theta": [10000, 0, 500]"#),
     (
         "llama4_text",
@@ -478,7 +481,9 @@ fn query_factor(config: &Config, rope: LayerRope, position: usize) -> f64 {
         QueryScaling::WhereUnrotated { attn_scale, floor_scale } => {
             1.0 + attn_scale * (1.0 + (next / floor_scale).floor()).ln()
         }
-        QueryScaling::PowerWhereUnrotated { exponent, length } => (exponent * (1.0 + next / length).ln()).exp(),
+        QueryScaling::PowerWhereUnrotated { exponent, length } => {
+            (exponent * (1.0 + next / length).ln()).exp()
+        }
     }
 }
 
@@ -572,7 +577,9 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                             total += f64::from(weights[s]);
                         }
                         let windowed = matches!(spec.mask, Mask::Sliding(_));
-                        if config.sinks == Sinks::PerHead || config.sinks == Sinks::PerHeadInWindows && windowed {
+                        if config.sinks == Sinks::PerHead
+                            || config.sinks == Sinks::PerHeadInWindows && windowed
+                        {
                             assert!(0.0 < total && total < 1.0, "{name}: {total}");
                         } else {
                             assert!((total - 1.0).abs() < 1e-5, "{name}: {total}");

@@ -45,7 +45,9 @@ impl ReusableCache {
         // With a recurrent state the sequence can go on only from where that is known.
         let has_state = self.kv.layout().recurrent.layers > 0;
         let most = match has_state {
-            true => before / BLOCK + self.tree.blocks_to(&sequence.place, sequence.unread(), Block::has_snapshot),
+            true => {
+                before / BLOCK + self.tree.blocks_to(&sequence.place, sequence.unread(), Block::has_snapshot)
+            }
             false => usize::MAX,
         };
         while sequence.place.blocks() < most

@@ -78,7 +78,8 @@ impl KvSequence {
             return (len, recurrent.current());
         }
         let ends = self.blocks[..len / BLOCK].iter().enumerate().rev();
-        let known = |(index, block): (usize, &Arc<Block>)| Some(((index + 1) * BLOCK, Some(block.snapshot()?)));
+        let known =
+            |(index, block): (usize, &Arc<Block>)| Some(((index + 1) * BLOCK, Some(block.snapshot()?)));
         ends.filter_map(known).next().unwrap_or((0, None))
     }
 }

@@ -59,7 +59,8 @@ pub(crate) fn delta_net(metadata: &Metadata<'_>, defaults: [Option<usize>; 4]) -
     }
     let [num_key_heads, num_value_heads, key_dim, value_dim] = sizes;
     if !num_value_heads.is_multiple_of(num_key_heads) {
-        let what = format!("must be a multiple of linear_num_key_heads, {num_key_heads} (got {num_value_heads})");
+        let what =
+            format!("must be a multiple of linear_num_key_heads, {num_key_heads} (got {num_value_heads})");
         return Err(metadata.bad("linear_num_value_heads", &what));
     }
     Ok(LinearAttention {
@@ -90,7 +91,8 @@ pub(crate) fn mamba2(metadata: &Metadata<'_>, width: usize, eps: f32) -> Result<
     };
     let value_dim = value_dim.unwrap_or(width / heads).max(1);
     if value_dim * heads != width {
-        let what = format!("must make {width} values in all heads, the mixer's width (got {heads} of {value_dim})");
+        let what =
+            format!("must make {width} values in all heads, the mixer's width (got {heads} of {value_dim})");
         return Err(metadata.bad("mamba_n_heads", &what));
     }
     let groups = stated("mamba_n_groups", 1 << 16)?.unwrap_or(1);
@@ -130,7 +132,8 @@ pub(crate) fn check_groups(
 /// `time_step_limit`: two numbers, the second of which may be infinite, which transformers writes as an object.
 pub(crate) fn time_step_limit(metadata: &Metadata<'_>) -> Result<[f32; 2]> {
     let Some(value) = metadata.get("time_step_limit") else { return Ok([0.0, f32::INFINITY]) };
-    let number = |value: &serde_json::Value| match value.get("__float__").and_then(serde_json::Value::as_str) {
+    let number = |value: &serde_json::Value| match value.get("__float__").and_then(serde_json::Value::as_str)
+    {
         Some("Infinity") => Some(f32::INFINITY),
         Some(_) => None,
         None => value.as_f64().map(|number| number as f32),

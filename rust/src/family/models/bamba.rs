@@ -56,8 +56,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let attention = layer_numbers(metadata, "attn_layer_indices")?;
     let types = mixers(metadata, layers, &["linear_attention", "mamba"], &["full_attention", "attention"])?;
     let types = types.unwrap_or_else(|| {
-        let mixer =
-            |layer| if attention.contains(&layer) { Mixer::Attention } else { Mixer::Recurrent };
+        let mixer = |layer| if attention.contains(&layer) { Mixer::Attention } else { Mixer::Recurrent };
         (0..layers).map(mixer).collect()
     });
     metadata.get("z_loss_coefficient"); // training

@@ -30,8 +30,8 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let factor = |key: &str| -> Result<f32> { Ok(metadata.number_or(key, 1e-9..=1e9, 1.0)? as f32) };
     let [gate, down] = factors(metadata, "mlp_multipliers")?;
     // The factor of the gate is that of the MLP's input, whose other half the output's factor makes up for.
-    let of_branches =
-        [factor("attention_out_multiplier")?, down / gate].map(|branch| ResidualFactors { branch, ..ResidualFactors::ONE });
+    let of_branches = [factor("attention_out_multiplier")?, down / gate]
+        .map(|branch| ResidualFactors { branch, ..ResidualFactors::ONE });
     for layer in &mut config.layers {
         (layer.mixer, layer.residual_factors) = (Mixer::Both, of_branches);
     }

@@ -4,8 +4,8 @@
 //! Published files say `full_attn_idxs`, `block_ff_dim`, `tie_embedding` and `theta`, which came before the present keys.
 
 use crate::config::{
-    AttentionGate, Bias, Config, GateUp, GateWidth, InProj, LayerMlp, LmHead, Mask, Mixer, Moe, MoeNames, Names,
-    NormPlacement, Normalization, QkNorm, Qkv, Recurrent, RecurrentNames, RopeLayout, Scoring, tensor,
+    AttentionGate, Bias, Config, GateUp, GateWidth, InProj, LayerMlp, LmHead, Mask, Mixer, Moe, MoeNames,
+    Names, NormPlacement, Normalization, QkNorm, Qkv, Recurrent, RecurrentNames, RopeLayout, Scoring, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{
@@ -92,11 +92,14 @@ fn common(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
 fn dense(metadata: &Metadata<'_>) -> Result<Config> {
     let config = common(metadata, base(metadata, &DEFAULTS)?)?;
     let layers = config.layers.len();
-    let attention = metadata.get("full_attn_idxs").map(|_| layer_numbers(metadata, "full_attn_idxs")).transpose()?;
+    let attention =
+        metadata.get("full_attn_idxs").map(|_| layer_numbers(metadata, "full_attn_idxs")).transpose()?;
     let types = mixers(metadata, layers, &["conv"], &["full_attention"])?;
     let types = types.unwrap_or_else(|| {
         let has_attention = |layer| attention.as_ref().is_none_or(|numbers| numbers.contains(&layer));
-        (0..layers).map(|layer| if has_attention(layer) { Mixer::Attention } else { Mixer::Recurrent }).collect()
+        (0..layers)
+            .map(|layer| if has_attention(layer) { Mixer::Attention } else { Mixer::Recurrent })
+            .collect()
     });
     let intermediate_size = adjusted_width(metadata, config.intermediate_size)?;
     Ok(Config { intermediate_size, ..with_mixers(config, &types) })

@@ -6,8 +6,8 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape, Moe, MoeNames, Names,
-    Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape,
+    Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, NormKey, base};
@@ -121,7 +121,8 @@ const KEYS_WITHOUT_EFFECT: &[&str] = &[
 /// Routing as in DeepSeek V3, experts without a gate, and a shared one with a width of its own.
 fn experts(metadata: &Metadata<'_>) -> Result<Moe> {
     if let Some(width) = metadata.get("moe_latent_size") {
-        let what = format!("must be null, since experts in a latent are not computed (got {})", describe(width));
+        let what =
+            format!("must be null, since experts in a latent are not computed (got {})", describe(width));
         return Err(metadata.unsupported("moe_latent_size", &what));
     }
     let moe = routed_moe(metadata, &Routing { per_token: Some(2), shared: None, ..Routing::DEEPSEEK })?;
@@ -192,7 +193,10 @@ fn blocks(metadata: &Metadata<'_>) -> Result<Vec<(Mixer, LayerMlp)>> {
         "-" | "mlp" => Ok((Mixer::None, LayerMlp::Dense)),
         "E" | "moe" => Ok((Mixer::None, LayerMlp::Moe)),
         other => {
-            let what = format!("must be linear_attention, full_attention, mlp or moe (got {})", describe(&other.into()));
+            let what = format!(
+                "must be linear_attention, full_attention, mlp or moe (got {})",
+                describe(&other.into())
+            );
             Err(metadata.unsupported(KEY, &what))
         }
     };

@@ -4,14 +4,13 @@
 //! epsilon of 1e-5 whatever the file says.
 
 use crate::config::{
-    Bias, Config, GatedOutput, InProj, LayerRope, LinearAttention, LinearRule, Mixer, Names,
-    NormPlacement, QkNorm, Recurrent, RecurrentNames, tensor,
+    Bias, Config, GatedOutput, InProj, LayerRope, LinearAttention, LinearRule, Mixer, Names, NormPlacement,
+    QkNorm, Recurrent, RecurrentNames, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{delta_net, mixers, with_mixers};
-
 
 pub(crate) static OLMO_HYBRID: Family = Family { model_types: &["olmo_hybrid"], aliases: &[], config };
 
@@ -66,13 +65,9 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let linear = delta_net(metadata, [Some(key_heads), Some(heads), Some(key_dim), Some(2 * key_dim)])?;
     let output = GatedOutput::NormThenGate { eps: 1e-5, group: linear.value_dim, shared_weight: true };
     let linear = LinearAttention { rule: LinearRule::GatedDelta { beta }, output, ..linear };
-    for key in [
-        "linear_a_log_min",
-        "linear_a_log_max",
-        "linear_dt_min",
-        "linear_dt_max",
-        "linear_dt_init_floor",
-    ] {
+    for key in
+        ["linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"]
+    {
         metadata.get(key); // how training begins
     }
     // `rope_parameters: null` takes the rotation away.

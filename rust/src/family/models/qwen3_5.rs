@@ -6,8 +6,8 @@
 //! composite file and its layers for multi-token prediction are not computed.
 
 use crate::config::{
-    AttentionGate, Bias, Config, GatedOutput, GateWidth, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, Names,
-    NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule,
+    Mixer, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
@@ -18,8 +18,7 @@ use crate::family::keys::rope::Partial;
 
 pub(crate) static QWEN3_NEXT: Family = Family { model_types: &["qwen3_next"], aliases: &[], config: next };
 
-pub(crate) static QWEN3_5: Family =
-    Family { model_types: &["qwen3_5_text"], aliases: &[], config: dense };
+pub(crate) static QWEN3_5: Family = Family { model_types: &["qwen3_5_text"], aliases: &[], config: dense };
 
 pub(crate) static QWEN3_5_MOE: Family =
     Family { model_types: &["qwen3_5_moe_text"], aliases: &[], config: mixture };
@@ -107,7 +106,8 @@ fn dense(metadata: &Metadata<'_>) -> Result<Config> {
 fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_other_parts(metadata);
     // The dense width is not used: every layer is a mixture.
-    let defaults = Defaults { num_key_value_heads: KvHeads::Usually(2), intermediate_size: Some(1), ..DEFAULTS };
+    let defaults =
+        Defaults { num_key_value_heads: KvHeads::Usually(2), intermediate_size: Some(1), ..DEFAULTS };
     let config = hybrid(metadata, base(metadata, &defaults)?)?;
     let moe = qwen_moe(metadata, 8, shared_expert(metadata)?, true)?;
     let config = moe_in_all_layers(config, moe);
@@ -122,7 +122,9 @@ fn shared_expert(metadata: &Metadata<'_>) -> Result<SharedExpert> {
 
 /// Keys of layers for multi-token prediction, which are not computed.
 fn ignore_other_parts(metadata: &Metadata<'_>) {
-    for key in ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype"] {
+    for key in
+        ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype"]
+    {
         metadata.get(key);
     }
 }

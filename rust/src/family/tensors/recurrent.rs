@@ -86,11 +86,8 @@ impl Prefix<'_> {
         match self.config.names.recurrent.in_proj {
             InProj::One(name) => {
                 let scalars = linear.scalars() * heads;
-                let parts = [
-                    Rows::range(values, conv),
-                    Rows::range(0, values),
-                    Rows::range(values + conv, scalars),
-                ];
+                let parts =
+                    [Rows::range(values, conv), Rows::range(0, values), Rows::range(values + conv, scalars)];
                 self.rows_of(name, linear.in_width(), &parts, hidden, bias)
             }
             InProj::Qkv([qkv, z, b, a]) => {
@@ -104,12 +101,7 @@ impl Prefix<'_> {
                 let (groups, dim) = (linear.num_key_heads, linear.key_dim);
                 let (of_group, each) = (values / groups, heads / groups);
                 let stride = 2 * dim + 2 * of_group;
-                let parts = [
-                    (0, dim),
-                    (dim, dim),
-                    (2 * dim, of_group),
-                    (2 * dim + of_group, of_group),
-                ];
+                let parts = [(0, dim), (dim, dim), (2 * dim, of_group), (2 * dim + of_group, of_group)];
                 let parts = parts.map(|(first, len)| Rows::each(groups, stride, first, len));
                 let mut matrix = self.rows_of(qkvz, groups * stride, &parts, hidden, bias);
                 let parts = [0, each].map(|first| Rows::each(groups, 2 * each, first, each));

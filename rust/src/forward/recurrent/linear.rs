@@ -124,7 +124,13 @@ impl Job<'_> {
                         let step = scalars[self.head] * multipliers[4] + weights.dt_bias[self.head];
                         // Written so that NaN stays NaN.
                         let step = softplus(step);
-                        let step = if step < least { least } else if step > most { most } else { step };
+                        let step = if step < least {
+                            least
+                        } else if step > most {
+                            most
+                        } else {
+                            step
+                        };
                         beta[index] = step;
                         key.copy_from_slice(parts.key);
                         query.copy_from_slice(parts.query);
