@@ -62,6 +62,16 @@ def check(model: str) -> None:
 
 
 @models.command()
+@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of lines.")
+def families(as_json: bool) -> None:
+    """List the model types that are computed: what config.json may have as model_type."""
+    from ropechat.engine.native import model_types
+
+    names, out = sorted(model_types()), StdoutWriter()
+    out.write(json.dumps(names, indent=1) + "\n" if as_json else "".join(f"{name}\n" for name in names))
+
+
+@models.command()
 @click.argument("model")
 def pull(model: str) -> None:
     """Download a Hub MODEL, or its missing files; print its path to stdout.

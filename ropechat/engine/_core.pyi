@@ -26,6 +26,7 @@ __all__ = [
     "exit_when_cut",
     "free_memory",
     "gguf_metadata",
+    "model_types",
     "read_config",
     "rope_spec",
     "uniform",
@@ -39,6 +40,9 @@ def gguf_metadata(path: str) -> dict[str, Any]:
     A text that is not UTF-8 is bytes, and so is an array of u8. Raises ModelPathError, FileAccessError,
     UnsafePathError, ModelFileError, UnsupportedModelError (another version or byte order).
     """
+
+def model_types() -> list[str]:
+    """The values of `model_type` that are computed, in the order of the registry of families."""
 
 def check(directory: str) -> dict[str, Any]:
     """Validate metadata and every tensor's name, shape, type and extent without loading weights.

@@ -46,6 +46,11 @@ def gguf_metadata(path: str) -> Mapping[str, Any]:
     return dict(load_core().gguf_metadata(path))
 
 
+def model_types() -> list[str]:
+    """The values of `model_type` that the engine computes, in the order of its registry of families."""
+    return list(load_core().model_types())
+
+
 def rope_spec(path: str, length: int = 0) -> Mapping[str, Any]:
     """What a config says about positions: see `_core.rope_spec`. Raises as `read_config`."""
     return dict(load_core().rope_spec(path, length=length))

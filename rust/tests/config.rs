@@ -257,7 +257,7 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
         ("bert", "encoder"),
         ("t5", "cross-attention"),
         ("mpt", "ALiBi"),
-        ("gemma4", "per-layer embeddings"),
+        ("gemma4_assistant", "a draft model"),
     ] {
         let refusal = read(&json!({"model_type": model_type})).0.unwrap_err();
         assert!(matches!(&refusal, Error::Unsupported { key, .. } if key == "model_type"), "{refusal}");

@@ -15,7 +15,7 @@ pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpe
 pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
-    Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, Heads, LayerMlp, LayerRope,
+    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, Heads, LayerMlp, LayerRope,
     LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm,
     QkNormPlace, QueryScaling, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
@@ -91,6 +91,8 @@ pub struct Config {
     pub sub_norms: SubNorms,
     /// A second embedding, of which each layer has a part.
     pub per_layer_embedding: Option<PerLayerEmbedding>,
+    /// Several residual streams.
+    pub alt_up: Option<AltUp>,
     /// A learned factor of each layer's output.
     pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).

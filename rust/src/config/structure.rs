@@ -381,6 +381,19 @@ pub struct PerLayerEmbedding {
     pub vocab_size_per_layer_input: usize,
 }
 
+/// Several residual streams, of which a layer computes one (AltUp), and a low-rank branch beside attention (LAuReL;
+/// gemma3n).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct AltUp {
+    pub altup_num_inputs: usize,
+    /// The stream that a layer computes.
+    pub altup_active_idx: usize,
+    /// Whether what the second embedding's gate reads has a learned scale.
+    pub altup_correct_scale: bool,
+    pub laurel_rank: usize,
+}
+
 /// A learned factor of each layer's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerScalar {

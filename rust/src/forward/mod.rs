@@ -8,6 +8,7 @@
 //! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
 //! `[rows, num_kv_heads, head_dim]`.
 
+mod alt_up;
 mod attention;
 mod mlp;
 mod moe;
@@ -27,6 +28,7 @@ use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, Residual};
 use crate::error::Result;
 use crate::model::{Layer, Mlp, Model, NormWeights};
+use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
@@ -46,6 +48,7 @@ pub struct Workspace {
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
     per_layer: PerLayerInputs,
+    streams: Streams,
 }
 
 /// Buffers of whatever mixes positions.
@@ -94,18 +97,22 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, mixers, gated, moe, per_layer } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer, streams } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     if let Some(second) = &model.per_layer {
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         per_layer.prepare(pass, second, &ids, x, &mut branch.input);
     }
+    if model.config.alt_up.is_some() {
+        streams.start(pass, &model.streams[0], x, branch);
+    }
     for layer in &model.layers {
         compute.cancel.check()?;
         mixers.attention.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         let factors = layer.spec.residual_factors[1];
+        streams.predict(pass, layer, x, branch);
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
@@ -121,6 +128,7 @@ pub fn observed_forward(
             }
             (_, Some(Mlp::Dense(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                streams.join(pass, layer, x);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
@@ -135,7 +143,14 @@ pub fn observed_forward(
             }
             (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
         }
-        per_layer.add(pass, layer, None, branch, x);
+        if layer.alt_up.is_some() {
+            streams.correct(pass, layer, per_layer, x, branch);
+            if layer.index + 1 == model.layers.len() {
+                streams.finish(pass, &model.streams[1], x, branch);
+            }
+        } else {
+            per_layer.add(pass, layer, None, branch, x);
+        }
         if layer.scalar != 1.0 {
             by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, layer.scalar));
         }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput, Projection,
-    RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput,
+    Projection, RecurrentWeights,
 };
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, pack};
@@ -60,6 +60,28 @@ impl<'a> Loader<'a> {
                 out_norm: self.norm(out_norm)?,
             }),
         };
+        let alt_up = match &tensors.alt_up {
+            None => None,
+            Some(tensors) => {
+                let mut router_norm = self.norm(&tensors.router_norm)?;
+                let hidden = self.config.hidden_size as f32;
+                router_norm.weight.iter_mut().for_each(|weight| *weight /= hidden);
+                let table = |source: &TensorRows| {
+                    self.rows(std::slice::from_ref(source), source.shape.get(1).copied().unwrap_or(1))
+                };
+                Some(Box::new(AltUpLayer {
+                    router_norm,
+                    modality_router: table(&tensors.modality_router)?,
+                    prediction_coefs: table(&tensors.prediction_coefs)?,
+                    correction_coefs: table(&tensors.correction_coefs)?,
+                    correct_output_scale: table(&tensors.correct_output_scale)?,
+                    laurel_left: self.matrix(&tensors.laurel_left)?,
+                    laurel_right: self.matrix(&tensors.laurel_right)?,
+                    laurel_norm: self.norm(&tensors.laurel_norm)?,
+                    laurel_rank: tensors.laurel_right.in_features,
+                }))
+            }
+        };
         Ok(Layer {
             index,
             spec,
@@ -69,6 +91,7 @@ impl<'a> Loader<'a> {
             mlp,
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
             per_layer_input,
+            alt_up,
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
     }

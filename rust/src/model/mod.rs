@@ -5,7 +5,7 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding,
     PerLayerInput, Projection, RecurrentWeights,
 };
 
@@ -34,6 +34,8 @@ pub struct Model {
     pub embedding_norm: Option<NormWeights>,
     /// A second embedding, a part of which each layer adds.
     pub per_layer: Option<PerLayerEmbedding>,
+    /// From the first residual stream to the others, and back; empty where there is one stream.
+    pub streams: [Vec<Weight>; 2],
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
     pub positions: Vec<f32>,
     embed_tokens: Weight,
@@ -84,6 +86,8 @@ impl Model {
                 projection_norm: loader.norm(&spec.projection_norm)?,
             }),
         };
+        let all = |specs: &[family::MatrixSpec]| specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>();
+        let streams = [all(&tensors.streams[0])?, all(&tensors.streams[1])?];
         Ok(Self {
             config,
             kv_layout,
@@ -91,6 +95,7 @@ impl Model {
             norm,
             embedding_norm,
             per_layer,
+            streams,
             positions,
             embed_tokens,
             lm_head,
@@ -138,7 +143,7 @@ impl Model {
     pub fn weight_bytes(&self) -> usize {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
         let second = self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
-        let ends = ends.chain(second);
+        let ends = ends.chain(second).chain(self.streams.iter().flatten());
         self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
     }
 }

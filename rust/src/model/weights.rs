@@ -31,6 +31,8 @@ pub struct Layer {
     pub mlp_out_norm: Option<NormWeights>,
     /// Its part of the second embedding.
     pub per_layer_input: Option<PerLayerInput>,
+    /// What it needs of several residual streams.
+    pub alt_up: Option<Box<AltUpLayer>>,
     /// Factor of its output.
     pub scalar: f32,
 }
@@ -89,6 +91,28 @@ pub struct RecurrentWeights {
     pub out_norm: Option<NormWeights>,
     /// Factors with which the output is added.
     pub factors: ResidualFactors,
+}
+
+/// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
+pub struct AltUpLayer {
+    /// Norm of the router's input, with the router's factor.
+    pub router_norm: NormWeights,
+    /// [num_inputs, hidden_size]
+    pub modality_router: Vec<f32>,
+    /// [num_inputs * num_inputs, num_inputs]
+    pub prediction_coefs: Vec<f32>,
+    /// [num_inputs, num_inputs]
+    pub correction_coefs: Vec<f32>,
+    /// [hidden_size]
+    pub correct_output_scale: Vec<f32>,
+    /// [laurel_rank, hidden_size]
+    pub laurel_left: Weight,
+    /// [hidden_size, laurel_rank]
+    pub laurel_right: Weight,
+    /// Norm of what the branch adds.
+    pub laurel_norm: NormWeights,
+    /// Its width.
+    pub laurel_rank: usize,
 }
 
 /// How a layer adds its part of the second embedding.
@@ -255,6 +279,7 @@ impl Layer {
                 all.extend(both.moe.weights());
             }
         }
+        all.extend(self.alt_up.iter().flat_map(|alt_up| [&alt_up.laurel_left, &alt_up.laurel_right]));
         all.extend(self.per_layer_input.iter().flat_map(|input| [&input.gate, &input.projection]));
         all
     }

@@ -38,6 +38,12 @@ fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     philox::uniform(seed, stream, position)
 }
 
+/// The model types that are computed, in the registry's order.
+#[pyfunction]
+fn model_types() -> Vec<&'static str> {
+    crate::family::FAMILIES.iter().flat_map(|family| family.model_types).copied().collect()
+}
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -45,7 +51,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyRowPair, PyStage, check,
-        exit_when_cut, free_memory, read_config, rope_spec, uniform,
+        exit_when_cut, free_memory, model_types, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 

@@ -197,6 +197,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         attention_gate: AttentionGate::None,
         sub_norms: SubNorms::None,
         per_layer_embedding: None,
+        alt_up: None,
         layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,
@@ -237,7 +238,9 @@ fn ropes(
 
 /// A size that the file must state, unless the family has a default.
 fn size(metadata: &Metadata<'_>, key: &str, most: u64, default: Option<usize>) -> Result<usize> {
-    match (default, metadata.integer_if_any(key, 1..=most)?) {
+    // A list (gemma3n: a width per layer) is the family's, which then has a default.
+    let listed = default.is_some() && metadata.get(key).is_some_and(serde_json::Value::is_array);
+    match (default, if listed { None } else { metadata.integer_if_any(key, 1..=most)? }) {
         (_, Some(stated)) => Ok(stated),
         (Some(default), None) => Ok(default),
         (None, None) => metadata.integer(key, 1..=most),

@@ -28,23 +28,14 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
             "an encoder-decoder; it would need cross-attention to a second text"
         }
         "bloom" | "mpt" => "its positions are ALiBi biases; they would need a slope per head",
-        "opt" | "xglm" | "gpt_bigcode" | "codegen" | "persimmon" | "fuyu" => {
-            "this decoder has no family file; CONTRIBUTING says how to add one"
+        "opt" | "xglm" | "gpt_bigcode" => "this decoder has no family file; CONTRIBUTING says how to add one",
+        "gemma4_assistant" | "gemma4_unified_assistant" => {
+            "a draft model; it would need keys and values of the model that it drafts for"
         }
-        "gemma3n" | "gemma3n_text" => {
-            "its maths (per-layer embeddings, keys and values that layers share, AltUp, LAuReL) is not computed here"
-        }
-        "gemma4" | "gemma4_text" | "gemma4_unified" | "gemma4_unified_text" => {
-            "its maths (per-layer embeddings, keys and values that layers share, heads of two widths, a norm on \
-             values) is not computed here"
-        }
-        "llama4" | "llama4_text" => {
-            "its maths (chunked attention, norms without weights on q and k) is not computed here"
-        }
-        "mllama" | "llava" | "llava_next" | "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "mistral3"
-        | "pixtral" | "paligemma" | "idefics3" | "smolvlm" | "internvl" | "phi3_v" | "phi4_multimodal"
-        | "exaone4_5" => {
-            "a model of pictures and text; only the text part of gemma3 is computed; a text model is needed"
+        "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
+        "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
+        | "qwen3_vl_moe" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {
+            "a model of pictures and text whose text part is not computed here; a text model is needed"
         }
         _ => return None,
     })

@@ -188,7 +188,8 @@ fn scaling(
 ) -> Result<RopeScaling> {
     let factor = || parameters.number("factor", FACTORS);
     match rope_type(parameters)? {
-        "default" => Ok(RopeScaling::None),
+        // mrope: a part of the pairs for each axis of a picture; a text has one position.
+        "default" | "mrope" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
         "dynamic" if facts.head_dim <= 2 => Err(parameters.bad(
             "rope_type",
@@ -334,7 +335,7 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys:
     for (key, value) in parameters.unread() {
         let inert = match key {
             key if own_keys.contains(&key) => true,
-            "mrope_section" | "mrope_interleaved" => false,
+            "mrope_section" | "mrope_interleaved" => true, // axes of pictures
             "factor" => value.as_f64() == Some(1.0),
             "original_max_position_embeddings" => match scaling {
                 RopeScaling::Dynamic { original_max_position_embeddings: trained, .. } => {

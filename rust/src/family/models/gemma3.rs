@@ -2,10 +2,9 @@
 //!
 //! Gemma Team 2025. Defaults of absent keys: transformers 5.23, `configuration_gemma3.py`, of which published files make
 //! use: 262208 tokens, 8 heads, every sixth layer without a window of 4096; base 1e6 there and 1e4 in the others.
-//! The text model of the multimodal wrapper (`gemma3`) is computed too; its pictures are not.
 
 use super::gemma::{SANDWICH, sandwich};
-use crate::config::{Bias, Config, Names, QkNorm, Rope, RopeLayout};
+use crate::config::{Bias, Config, QkNorm, Rope, RopeLayout};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, base};
 use crate::family::keys::metadata::Metadata;
@@ -14,10 +13,7 @@ use crate::family::keys::windows::{pattern, window, with_ropes, with_windows};
 
 pub(crate) static GEMMA3_TEXT: Family = Family { model_types: &["gemma3_text"], aliases: &[], config: text };
 
-pub(crate) static GEMMA3: Family = Family { model_types: &["gemma3"], aliases: &[], config: wrapper };
-
 const DEFAULTS: Defaults = Defaults {
-    names: Names { bases: &["model.", "language_model.model.", "model.language_model."], ..SANDWICH.names },
     max_position_embeddings: 131_072,
     vocab_size: Some(262_208),
     num_attention_heads: Some(8),
@@ -55,34 +51,4 @@ pub(crate) fn layer_ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[O
         Some(rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", &facts(1e6))?),
         Some(rope_of(metadata, None, "rope_local_base_freq", &facts(1e4))?),
     ])
-}
-
-fn wrapper(metadata: &Metadata<'_>) -> Result<Config> {
-    let Some(inner) = metadata.object_if_any("text_config")? else {
-        return Err(metadata.bad("text_config", "it is missing; the text model's config is needed"));
-    };
-    let config = text(&inner)?;
-    crate::family::keys::known::refuse_unknown(&inner)?;
-    // Parts for pictures, and what generation reads from the outer object.
-    for key in [
-        "vision_config",
-        "mm_tokens_per_image",
-        "boi_token_index",
-        "eoi_token_index",
-        "image_token_index",
-        "boi_token_id",
-        "eoi_token_id",
-        "image_token_id",
-    ] {
-        metadata.get(key);
-    }
-    metadata.flag_or("tie_word_embeddings", true)?;
-    let eos_token_id = metadata.token_ids("eos_token_id", config.vocab_size)?;
-    let bos_token_id = metadata.token_ids("bos_token_id", config.vocab_size)?.first().copied();
-    Ok(Config {
-        model_type: "gemma3".to_owned(),
-        eos_token_id: if eos_token_id.is_empty() { config.eos_token_id } else { eos_token_id },
-        bos_token_id: bos_token_id.or(config.bos_token_id),
-        ..config
-    })
 }

@@ -7,6 +7,7 @@ mod arcee;
 mod aria;
 mod bitnet;
 mod cohere;
+mod composite;
 mod cwm;
 mod dbrx;
 mod deepseek;
@@ -19,6 +20,7 @@ mod falcon;
 mod falcon_h1;
 mod gemma;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm;
 mod glm4_moe;
@@ -84,7 +86,6 @@ pub static FAMILIES: &[&Family] = &[
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma3::GEMMA3_TEXT,
-    &gemma3::GEMMA3,
     &phi::PHI,
     &phi3::PHI3,
     &gpt_neox::GPT_NEOX,
@@ -130,6 +131,7 @@ pub static FAMILIES: &[&Family] = &[
     &youtu::AXK1,
     &apertus::APERTUS,
     &gemma::VAULTGEMMA,
+    &gemma3n::GEMMA3N_TEXT,
     &gemma4::GEMMA4_TEXT,
     &gemma4::GEMMA4_UNIFIED_TEXT,
     &granite_moe::GRANITEMOE,
@@ -155,6 +157,7 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_neox::GPT_NEOX_JAPANESE,
     &cohere::COHERE2_MOE,
     &cohere::COHERE_COMPASS_TEXT,
+    &composite::COMPOSITE,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &lfm2::LFM2,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, LmHead, Names, NormPlacement};
+use crate::config::{Config, LmHead, Names, NormPlacement, Tensor, tensor};
 use crate::error::{Error, Result};
 
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
@@ -34,7 +34,11 @@ pub fn embedding_names(config: &Config) -> Vec<String> {
 /// The names with the base that the checkpoint uses: some files leave it out, or nest the model in another.
 pub fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
     let found = names.bases.iter().find(|base| checkpoint.contains(&Names { base, ..names }.embedding()));
-    Names { base: found.copied().unwrap_or(names.base), ..names }
+    let names = Names { base: found.copied().unwrap_or(names.base), ..names };
+    // Models of pictures and text may keep the head beside the text model.
+    const NESTED: Tensor = tensor!("language_model.lm_head");
+    let nested = names.lm_head == Names::LLAMA.lm_head && checkpoint.contains(NESTED.weight);
+    Names { lm_head: if nested { NESTED } else { names.lm_head }, ..names }
 }
 
 /// The config with what the names and shapes of the checkpoint's own tensors decide.
@@ -79,7 +83,8 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
         check_tied(checkpoint, embed_tokens, lm_head)?;
         used.insert(checkpoint.tensor(lm_head).map_or("", |tensor| tensor.name));
     }
-    let mut unused = checkpoint.names().filter(|name| !used.contains(name) && !is_buffer(name));
+    let ignored = |name: &str| is_buffer(name) || is_other_part(config, name);
+    let mut unused = checkpoint.names().filter(|name| !used.contains(name) && !ignored(name));
     let Some(first) = unused.next() else {
         return Ok(Vec::new());
     };
@@ -94,11 +99,30 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     )])
 }
 
+/// Tensors of other parts: of pictures and sound beside a text model below a path of its own (the config's warning says
+/// that they are ignored), and of layers that predict further tokens.
+fn is_other_part(config: &Config, name: &str) -> bool {
+    let Names { base, layers, .. } = config.names;
+    let beside = base.len() > "model.".len() && config.names.bases.len() > 2 && !name.starts_with(base);
+    let layer = name.strip_prefix(base).and_then(|name| name.strip_prefix(layers)?.strip_prefix('.'));
+    let number = layer.and_then(|name| name.split('.').next()?.parse::<usize>().ok());
+    let further = number.is_some_and(|number| number >= config.layers.len());
+    let tower = ["visual.", "vision_tower.", "mtp."].iter().any(|part| name.starts_with(part));
+    beside || further || tower
+}
+
 /// Frequencies and masks in old files, which are computed here, and divisors, which are in the config.
 fn is_buffer(name: &str) -> bool {
     const DIVISORS: [&str; 3] =
         ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
-    let ends = [".rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"];
+    let ends = [
+        ".rotary_emb.inv_freq",
+        ".attn.bias",
+        ".masked_bias",
+        ".attention.bias",
+        ".act_fn.beta",
+        ".act_fn.eps",
+    ];
     DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
 }
 

@@ -3,11 +3,12 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{
-    AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors, QkvTensors,
+    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors,
+    PerLayerTensors, QkvTensors,
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerScalar, LmHead, Mask, Mixer, NormPlacement,
-    Residual, Sinks, Stored, SubNorms,
+    Residual, Sinks, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -45,6 +46,12 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         embedding_norm: (config.embedding_norm == EmbeddingNorm::Normed)
             .then(|| at.norm(names.embedding_norm, hidden)),
         per_layer,
+        streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
+            let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
+            let name = |number| at.name(&format!("{list}.{number}.weight"));
+            let square = |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
+            (0..others).map(square).collect()
+        }),
         positions,
         norm: at.norm(names.norm, hidden),
         lm_head: (config.lm_head == LmHead::Own).then(|| head(config.lm_head_bias)),
@@ -127,6 +134,22 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
                 at.matrix(&[(names.projection, hidden)], width, Bias::None),
                 at.norm(names.out_norm, hidden),
             )
+        }),
+        alt_up: config.alt_up.map(|alt_up| {
+            let (inputs, rank) = (alt_up.altup_num_inputs, alt_up.laurel_rank);
+            let table = |name: &str, rows, columns| {
+                TensorRows::whole(at.name(&format!("altup.{name}.weight")), Stored::OutIn, rows, columns)
+            };
+            Box::new(AltUpTensors {
+                router_norm: at.norm(tensor!("altup.router_norm"), hidden),
+                modality_router: table("modality_router", inputs, hidden),
+                prediction_coefs: table("prediction_coefs", inputs * inputs, inputs),
+                correction_coefs: table("correction_coefs", inputs, inputs),
+                correct_output_scale: at.vector("altup.correct_output_scale", Rows::all(hidden)),
+                laurel_left: at.matrix(&[(tensor!("laurel.linear_left"), rank)], hidden, Bias::None),
+                laurel_right: at.matrix(&[(tensor!("laurel.linear_right"), hidden)], rank, Bias::None),
+                laurel_norm: at.norm(tensor!("laurel.post_laurel_norm"), hidden),
+            })
         }),
         scalar: match config.layer_scalar {
             LayerScalar::None => Vec::new(),

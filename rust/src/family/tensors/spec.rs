@@ -152,8 +152,24 @@ pub struct LayerTensors {
     pub mlp: Option<MlpTensors>,
     /// Its part of the second embedding: gate, projection, norm of what is added.
     pub per_layer_input: Option<(MatrixSpec, MatrixSpec, NormSpec)>,
+    /// What it needs of several residual streams.
+    pub alt_up: Option<Box<AltUpTensors>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
+}
+
+/// The tensors of AltUp and LAuReL in a layer.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // fields with the names of their tensors
+pub struct AltUpTensors {
+    pub router_norm: NormSpec,
+    pub modality_router: TensorRows,
+    pub prediction_coefs: TensorRows,
+    pub correction_coefs: TensorRows,
+    pub correct_output_scale: TensorRows,
+    pub laurel_left: MatrixSpec,
+    pub laurel_right: MatrixSpec,
+    pub laurel_norm: NormSpec,
 }
 
 /// The tensors of a second embedding.
@@ -176,6 +192,8 @@ pub struct ModelTensors {
     pub embedding_norm: Option<NormSpec>,
     /// A second embedding.
     pub per_layer: Option<PerLayerTensors>,
+    /// From the first residual stream to the others, and back.
+    pub streams: [Vec<MatrixSpec>; 2],
     /// Learned positions; empty when the model has none.
     pub positions: Vec<TensorRows>,
     /// The norm after the last layer.
@@ -242,6 +260,7 @@ impl ModelTensors {
             second.model_projection.each(add);
             second.projection_norm.each(add);
         }
+        self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
         add(&self.positions);
         self.norm.each(add);
         self.lm_head.iter().for_each(|matrix| matrix.each(add));
@@ -301,6 +320,16 @@ impl LayerTensors {
             gate.each(add);
             projection.each(add);
             norm.each(add);
+        }
+        if let Some(alt_up) = &self.alt_up {
+            alt_up.router_norm.each(add);
+            for table in [&alt_up.modality_router, &alt_up.prediction_coefs, &alt_up.correction_coefs] {
+                add(std::slice::from_ref(table));
+            }
+            add(std::slice::from_ref(&alt_up.correct_output_scale));
+            alt_up.laurel_left.each(add);
+            alt_up.laurel_right.each(add);
+            alt_up.laurel_norm.each(add);
         }
         add(&self.scalar);
     }
