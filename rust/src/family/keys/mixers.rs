@@ -110,7 +110,7 @@ pub(crate) fn mamba2(metadata: &Metadata<'_>, width: usize, eps: f32) -> Result<
         conv_bias: bias("mamba_conv_bias", true)?,
         in_bias: proj_bias,
         out_bias: proj_bias,
-        output: GatedOutput::GateThenNorm { eps, group: width },
+        output: GatedOutput::GateThenNorm { eps, group: width / groups },
     };
     check_groups(metadata, "mamba_n_groups", linear)
 }
