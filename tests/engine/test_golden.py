@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core import add, drain, load, logits, logits_of
-from golden_cases import CASES, PROMPTS, Golden
+from golden_cases import CASES, Golden
 
 from ropechat import Engine, Sampling
 
@@ -20,7 +20,7 @@ def directory(request: pytest.FixtureRequest) -> Path:
 
 def test_logits(directory: Path, isa: str) -> None:
     golden, engine = Golden.read(directory), load(directory, context=LONGEST, threads=2)
-    for prompt in PROMPTS:
+    for prompt in golden.prompts:
         golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
 
 
@@ -31,7 +31,8 @@ def test_greedy(directory: Path, isa: str) -> None:
         expected = golden.tensors[f"{name}.output_ids"].tolist()
         sequence = add(engine, prompt, max_tokens=len(expected))
         events = [event for event in drain(engine, [sequence]) if event.kind == "token"]
-        golden.check(np.stack([logits_of(event.row) for event in events]), f"{name}.logits")
+        if f"{name}.logits" in golden.tensors:
+            golden.check(np.stack([logits_of(event.row) for event in events]), f"{name}.logits")
         assert [event.id for event in events] == expected
 
 

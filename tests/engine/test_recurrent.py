@@ -1,5 +1,7 @@
-"""Sequences of hybrid models: keys and values and a recurrent state, which belongs to one length. Whatever a sequence goes
-back to, or takes over from another one, its rows have the bits of a fresh run."""
+"""Sequences of hybrid models: keys and values and a recurrent state, which belongs to one length.
+
+Whatever a sequence goes back to, or takes over from another one, its rows have the bits of a fresh run.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,7 @@ HYBRIDS = [
     for name in (
         "lfm2",
         "lfm3",
-        "qwen3_5",
+        "qwen3_5_moe_text",
         "qwen3_next",
         "olmo_hybrid",
         "granitemoehybrid",

@@ -31,8 +31,14 @@ class Golden:
         if "logprobs.p7" not in tensors:
             logits = tensors["logits.p7"].astype(np.float64)
             logits -= logits.max(axis=1, keepdims=True)
-            tensors["logprobs.p7"] = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+            logsumexp = np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            tensors["logprobs.p7"] = (logits - logsumexp).astype(np.float32)
         return cls(directory.name, tensors, tolerance["atol"], tolerance["rtol"])
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts that the case has logits of."""
+        return [prompt for prompt in PROMPTS if f"logits.{prompt}" in self.tensors]
 
     def ids(self, prompt: str) -> list[int]:
         ids: list[int] = self.tensors[f"input_ids.{prompt}"].tolist()
