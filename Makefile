@@ -2,6 +2,7 @@
 # make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
 # make quick                       the tests that take least, on all cores: under two minutes
+# make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
@@ -22,7 +23,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-oldest lint train bench shots build format clean
+.PHONY: help chat test quick test-all test-oldest lint train bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -32,11 +33,15 @@ chat: build
 
 test: build $(VENV)/.dev
 	cargo test --workspace
-	$(BIN)/python -m pytest || { [ $$? = 1 ] && echo "Once more, each failed test by itself:" \
-		&& $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -m "not extras" || { [ $$? = 1 ] && echo "Once more, each failed test by itself:" \
+		&& $(BIN)/python -m pytest -m "not extras" --last-failed --last-failed-no-failures none; }
 
 quick: build $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" -n logical
+	$(BIN)/python -m pytest -m "not slow and not extras" -n logical
+
+test-all: build $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --group extras
+	$(BIN)/python -m pytest -m extras
 
 test-oldest: build
 	$(PYTHON) -m venv $(OLDEST)
@@ -45,7 +50,7 @@ test-oldest: build
 	rm -rf dist
 	$(BIN)/maturin build --release --out dist
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
-	$(OLDEST)/bin/python -m pytest -m "not slow" -n logical
+	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check

@@ -167,6 +167,13 @@ class ConversationTree:
         """The children of a node's parent, the node included, oldest first."""
         return self.children(self.nodes[id].parent)
 
+    def continued(self, id: str) -> str | None:
+        """The answer that continues this one, which is then only its beginning; None if more follows this."""
+        if self._children[id]:
+            return None
+        beside = self._children[self.nodes[id].parent]
+        return next((other for other in beside if _continues(self.nodes[other], id)), None)
+
     def sibling_position(self, id: str) -> tuple[int, int]:
         """(n, count): the node is the n-th of its siblings, from 1."""
         siblings = self._children[self.nodes[id].parent]
@@ -301,6 +308,10 @@ class ConversationTree:
             left = self._children[parent]
             self.current = self.go(left[-1]).id if left else parent
         return gone[::-1]
+
+
+def _continues(node: Node, id: str) -> bool:
+    return node.origin is not None and node.origin.kind == "continue" and node.origin.node == id
 
 
 def remaining_sampling(node: Node, index: int) -> Sampling:

@@ -121,7 +121,7 @@ class BatchReader:
             for _, row in zip(range(EARLY_ROWS), self, strict=False):
                 if row.error is None:
                     return
-                judge.take(row.index, row.error)
+                judge.take(row.index, type(row.error).__name__, str(row.error))
 
     def __iter__(self) -> Iterator[BatchRow]:
         seen = _Seen()
@@ -248,22 +248,22 @@ class EarlyStop:
     """Notices when the first rows of a run all fail alike."""
 
     def __init__(self) -> None:
-        self._first: RopechatError | None = None
+        self._first: tuple[str, str] | None = None
         self._rows: set[int] = set()
 
-    def take(self, index: int, error: RopechatError) -> None:
+    def take(self, index: int, name: str, message: str) -> None:
         """A row failed. Raises AllAlikeError if each of the first rows has failed, and all alike."""
         if index >= EARLY_ROWS:
             return
         if self._first is None:
-            self._first = error
-        if _kind(error) == _kind(self._first):
+            self._first = name, message
+        if _kind(name, message) == _kind(*self._first):
             self._rows.add(index)
         if len(self._rows) == EARLY_ROWS:
-            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail alike: {self._first}")
+            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail alike: {self._first[1]}")
 
 
-def _kind(error: RopechatError) -> str:
-    """An error without what differs from row to row: numbers and values."""
-    text = str(error).partition(" (got")[0]
-    return type(error).__name__ + re.sub(r"\d+", "0", text)
+def _kind(name: str, message: str) -> str:
+    """An error without what differs from row to row: numbers and values. name: of its class."""
+    text = message.partition(" (got")[0]
+    return name + re.sub(r"\d+", "0", text)

@@ -4,17 +4,18 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropechat.batch.line import COMPLETIONS, Content, LineRequest
 from ropechat.batch.output import Sink
-from ropechat.batch.reader import BatchRow, EarlyStop
+from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of
+from ropechat.batch.report import BatchReport, Failures
 from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.conversation import Message, Role
 from ropechat.engine.convert import token_bytes
 from ropechat.engine.scheduler import Completion, Job, Prompt
-from ropechat.errors import BatchInputError, InternalError, RequestError, RopechatError
+from ropechat.errors import InternalError, RequestError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -23,42 +24,6 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 _MAX_NAMES = 5
-
-
-@dataclass
-class BatchReport:
-    """The progress of a run, in records: one per row and sample."""
-
-    total: int | None
-    """Number of rows; None while it is unknown, as for a pipe."""
-    ok: int = 0
-    failed: int = 0
-    found: int = 0
-    """Records that an earlier run made."""
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    made_tokens: int = 0
-    """New tokens, including those of unfinished rows."""
-    elapsed: float = 0.0
-    cancelled: bool = False
-
-    @property
-    def done(self) -> int:
-        return self.ok + self.failed + self.found
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.made_tokens / self.elapsed if self.elapsed > 0 else 0.0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The time left, by tokens: the rest is expected to be as long as what is done. None if unknown."""
-        if self.total is None or not self.ok or not self.made_tokens:
-            return None
-        per_record = self.completion_tokens / (self.ok + self.failed)
-        left = per_record * (self.total - self.found) - self.made_tokens
-        return max(0.0, left) / self.tokens_per_second
 
 
 @dataclass(frozen=True)
@@ -139,9 +104,12 @@ class _Jobs:
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
 
-    def of(self, rows: "Iterable[BatchRow]") -> Iterator[Prompt | Job]:
+    def of(self, rows: "Iterable[BatchRow | None]") -> Iterator[Prompt | Job | None]:
         """Yield the jobs; `take` returns what each is of."""
         for row in rows:
+            if row is None:
+                yield None
+                continue
             for sample in self._sink.begin(row, samples_of(row.request, self._settings.samples)):
                 pending = _Pending(row, sample)
                 self._waiting[self._count] = pending
@@ -198,7 +166,7 @@ def _as_messages(content: Content) -> list[Message]:
 
 def run_batch(
     engine: "Engine",
-    rows: "Iterable[BatchRow]",
+    rows: "Iterable[BatchRow | None]",
     sink: Sink,
     sampling: Sampling,
     settings: PromptOptions,
@@ -207,19 +175,22 @@ def run_batch(
     total: int | None,
     window: int = 16,
     max_errors: int | None = None,
+    early_stop: bool = True,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> BatchReport:
     """Answer rows and write a record for each sample to `sink`.
 
-    run_seed: see `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows
-    fail. on_progress: called after each pass and each record. on_failure: called with the message of each
-    failed row.
-    on_note: called once, for ignored fields. A record depends on the model, the row, the settings and the
-    seed, and not on other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
+    rows: None in place of a row says that there is none now, see `Engine.generate_many`. run_seed: see
+    `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
+    stop when the first rows all fail alike. on_progress: called after each pass and each record. on_failure:
+    called with the message of each failed row. on_note: called once, for ignored fields. A record depends on
+    the model, the row, the settings and the seed, and not on other rows. Raises BatchInputError if the first
+    rows all fail alike, or above max_errors.
     """
-    report, begun, early = BatchReport(total), time.monotonic(), EarlyStop()
+    report, begun = BatchReport(total), time.monotonic()
+    failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     template = engine.chat.template
     knows_tool = template is None or template.mentions("tool")
     jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool)
@@ -237,16 +208,6 @@ def run_batch(
         report.made_tokens += count
         tell()
 
-    def fail(row: BatchRow, record: dict[str, Any], error: RopechatError) -> None:
-        sink.write(row, record)
-        report.failed += 1
-        if on_failure is not None:
-            on_failure(record["error"]["message"])
-        if not report.found:
-            early.take(row.index, error)
-        if max_errors is not None and report.failed > max_errors:
-            raise BatchInputError(f"more than {max_errors} rows failed (--max-errors)")
-
     results = engine.generate_many(
         jobs.of(rows),
         sampling,
@@ -261,7 +222,7 @@ def run_batch(
             report.cancelled = True
             continue
         if result.error is not None:
-            fail(pending.row, error_record(pending.row, pending.sample, result.error), result.error)
+            failures.take(pending.row, error_record(pending.row, pending.sample, result.error))
         else:
             _answered(sink, report, pending, result, settings, bytes_of)
         tell()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.forms import Records
 from ropechat.batch.output import Sink
-from ropechat.batch.reader import BatchRow, EarlyStop
+from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import error_record, finish_record
-from ropechat.batch.runner import BatchReport
+from ropechat.batch.report import BatchReport, Failures
 from ropechat.conversation import Message
-from ropechat.errors import BatchInputError, CancelledError, InternalError, RopechatError
+from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def score_batch(
     total: int | None,
     window: int = 16,
     max_errors: int | None = None,
+    early_stop: bool = True,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
 ) -> BatchReport:
@@ -37,7 +38,8 @@ def score_batch(
     of `run_batch`; the report's tokens are the scored ones. A record depends on the model and its row only.
     Raises as `run_batch`.
     """
-    report, begun, early = BatchReport(total), time.monotonic(), EarlyStop()
+    report, begun = BatchReport(total), time.monotonic()
+    failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     waiting: deque[BatchRow] = deque()
 
     def items() -> "Iterator[ScoreItem | RopechatError]":
@@ -46,17 +48,6 @@ def score_batch(
                 continue
             waiting.append(row)
             yield from _items(row)
-
-    def fail(row: BatchRow, error: RopechatError) -> None:
-        record = error_record(row, 0, error)
-        sink.write(row, record)
-        report.failed += 1
-        if on_failure is not None:
-            on_failure(record["error"]["message"])
-        if not report.found:
-            early.take(row.index, error)
-        if max_errors is not None and report.failed > max_errors:
-            raise BatchInputError(f"more than {max_errors} rows failed (--max-errors)")
 
     scores: list[Score] = []
     try:
@@ -68,18 +59,18 @@ def score_batch(
                 waiting.popleft()
                 error = next((one.error for one in scores if one.error is not None), None)
                 if error is not None:
-                    fail(row, error)
+                    failures.take(row, error_record(row, 0, error))
                 else:
                     sink.write(row, score_record(row, scores))
                     report.ok += 1
                     report.completion_tokens += sum(one.tokens for one in scores)
                 scores.clear()
-            report.elapsed, report.found = time.monotonic() - begun, getattr(sink, "found", 0)
+            report.elapsed, report.found = time.monotonic() - begun, sink.found
             if on_progress is not None:
                 on_progress(report)
     except CancelledError:
         report.cancelled = True
-    report.elapsed, report.found = time.monotonic() - begun, getattr(sink, "found", 0)
+    report.elapsed, report.found = time.monotonic() - begun, sink.found
     return report
 
 

@@ -5,4 +5,4 @@ from pathlib import Path
 NAME = "builtin"
 """Its name for `-m`, and the default model."""
 FOLDER = Path(__file__).parent
-NOTE = "The built-in model, a tiny one. A bigger one: ropechat chat -m path/to/model"
+NOTE = "The built-in model, a tiny one."

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ropechat.util.encodings import decode
 from ropechat.util.text import clean, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MAX_FILE = 256 * 1024  # bytes
+LEFT_OUT = 60  # characters of the line that says what is left out
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
 _LISTED = 5000  # entries of a folder that are read
 _NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
@@ -26,6 +30,33 @@ _BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
 
 class AttachError(ValueError):
     """A file cannot be attached; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """What was typed and not sent. others: changed texts that were shown in place of the draft.
+
+    pastes: the text behind each label.
+    """
+
+    text: str = ""
+    others: tuple[str, ...] = ()
+    pastes: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As it is stored; "" for nothing."""
+        if not self.text.strip() and not self.others:
+            return ""
+        return json.dumps([self.text, self.others, dict(self.pastes)])
+
+    @classmethod
+    def of_json(cls, data: str) -> Unsent:
+        """From what was stored; nothing of what is not valid."""
+        try:
+            text, others, pastes = json.loads(data) if data else ("", (), {})
+            return cls(str(text), tuple(map(str, others)), {str(k): str(v) for k, v in pastes.items()})
+        except (ValueError, TypeError, AttributeError):
+            return cls()
 
 
 class Pastes:
@@ -54,6 +85,24 @@ class Pastes:
         words = re.compile("|".join(map(re.escape, self._texts)))
         return words.sub(lambda found: self._texts[found[0]], text)
 
+    def within(self, texts: Iterable[str]) -> dict[str, str]:
+        """The pastes whose labels some texts hold."""
+        whole = "\n".join(texts) if self._texts else ""
+        return {label: text for label, text in self._texts.items() if label in whole}
+
+    def restore(self, pastes: Mapping[str, str]) -> dict[str, str]:
+        """Take pastes back; the label of each that is in use for another text gets a new one."""
+        renamed = {}
+        for label, text in pastes.items():
+            if self._texts.setdefault(label, text) != text:
+                renamed[label] = self.fold(text)
+        return renamed
+
+    @property
+    def texts(self) -> list[str]:
+        """All that was pasted and folded."""
+        return list(self._texts.values())
+
     def ending(self, text: str) -> str | None:
         """The label of a paste at the end of a text; None without one."""
         return next((label for label in self._texts if text.endswith(label)), None)
@@ -70,6 +119,53 @@ def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({}))
         if name is not None and name not in found:
             found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
     return "".join(found.values())
+
+
+def describe_file(block: str) -> str:
+    """The size of an attached file, from its block in a sent text."""
+    inner = block.split("\n")[4:-1]
+    count = sum(map(len, inner)) + max(0, len(inner) - 1)
+    return f"{len(inner):,} line{'s' * (len(inner) != 1)}, {count:,} characters"
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A question of which only the end of its longest text is left. what: that text; units: of count."""
+
+    text: str
+    what: str
+    count: int
+    units: str
+
+
+def keep_end(question: str, pasted: Iterable[str], share: float) -> Shortened | None:
+    """Keep the end of the longest file or paste of a question, so that `share` of the question is left.
+
+    Whole lines, if the end holds one; without files and pastes: of the question. A line says what is left
+    out. None if that text is too small for it to help, or if all is one typed line.
+    """
+    written, files = split_attachments(question)
+    parts = {name: "\n".join(block.split("\n")[4:-1]) for name, block in files.items()}
+    longest = max((text for text in pasted if text in written), key=len, default="")
+    parts |= {"the pasted text": longest} if longest else {}
+    name = max(parts, key=lambda one: len(parts[one]), default="")
+    part = parts[name] if name else question
+    room = int(len(question) * share) - (len(question) - len(part)) - LEFT_OUT
+    if room < 1 or not part or not (name or "\n" in part):
+        return None
+    lines = part.split("\n")
+    count = size = 0
+    while count < len(lines) and (size := size + len(lines[-1 - count]) + 1) <= room:
+        count += 1
+    if count:
+        end, units = "\n".join(lines[-count:]), "lines"
+        note = f"[the first {len(lines) - count:,} of {len(lines):,} lines are left out]"
+    else:
+        end, count, units = part[-room:], room, "characters"
+        note = f"[the first {len(part) - room:,} of {len(part):,} characters are left out]"
+    place = question.rfind(part)
+    text = f"{question[:place]}{note}\n{end}{question[place + len(part) :]}"
+    return Shortened(text, name or "the question", count, units)
 
 
 def unescape(text: str) -> str:
@@ -154,11 +250,11 @@ def _content(name: str) -> str:
     if len(data) > MAX_FILE:
         raise AttachError(f"@{shown}: more than {MAX_FILE // 1024} KiB; attach a part of it")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
+        text, _ = decode(data)
+    except ValueError:
         text = "\0"
     if "\0" in text:
-        raise AttachError(f"@{shown}: not UTF-8 text; only text can be attached")
+        raise AttachError(f"@{shown}: not a text; only text can be attached")
     return text.replace("\r\n", "\n")
 
 

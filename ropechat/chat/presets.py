@@ -99,6 +99,14 @@ def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
     return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
 
 
+def with_fraction(sampling: Sampling, name: str, fraction: float) -> Sampling:
+    """The settings with one value at a fraction of its usual maximum, rounded to a step."""
+    step = STEPS[name]
+    lowest = step if name in ("top_p", "repetition_penalty") else 0
+    value = max(lowest, round(round(fraction * HIGHEST[name] / step) * step, 2))
+    return replace(sampling, **{name: int(value) if name == "top_k" else value})  # type: ignore[arg-type]
+
+
 def fill_fraction(sampling: Sampling, name: str) -> float | None:
     """The value as a fraction of its usual maximum; None for settings without one."""
     return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None

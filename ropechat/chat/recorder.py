@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ropechat.conversation import Node
+    from ropechat.sampling import Sampling
     from ropechat.store.store import AnswerWriter, Store
 
 
@@ -23,17 +24,28 @@ class ConversationRecorder:
         self.id = ""
         self.title = ""
         self.saved: Future[None] | None = None  # of the newest question
+        self.stored = False  # whether the store has this conversation
         self.begin()
 
     def begin(self, id: str = "", title: str = "") -> None:
         """Switch to another conversation: a stored one, or without an id a new one."""
         self.id, self.title, self.saved = id or secrets.token_hex(4), title, None
+        self.stored = bool(id)
 
-    def keep(self, node: Node, question: str) -> None:
-        """Store a question, or the system prompt before it."""
+    def keep(self, node: Node, question: str, sampling: Sampling) -> None:
+        """Store a question, or the system prompt before it; with the first one the chat's settings."""
         if self.store is not None:
             self.title = self.title or make_title(split_attachments(question)[0])
             self.saved = self.store.add_node(self.id, self.title, node)
+            if not self.stored:
+                self.stored = True
+                self.keep_sampling(sampling)
+                self.store.keep_draft("", "")
+
+    def keep_sampling(self, sampling: Sampling) -> None:
+        """Store the settings of the chat's next answer."""
+        if self.store is not None and self.stored:
+            self.store.set_sampling(self.id, sampling)
 
     def record(self, node: Node) -> AnswerWriter | None:
         """Begin to store an answer; the result takes its tokens as they come."""

@@ -15,7 +15,7 @@ from ropechat.conversation import ConversationTree, Message, NodeState, Role, wi
 from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ropechat.conversation import Node, Origin
     from ropechat.sampling import Sampling
@@ -35,7 +35,7 @@ class Session:
         recorder: ConversationRecorder | None = None,
     ) -> None:
         self.model = model
-        self.sampling = sampling
+        self._sampling = self._of_new = sampling  # of the next answer, and of new chats
         self.chosen = system  # the system prompt of new chats
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
@@ -53,6 +53,16 @@ class Session:
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings of the next answer, stored with the chat; new chats begin with what was set last."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Sampling) -> None:
+        self._sampling = self._of_new = sampling
+        self.recorder.keep_sampling(sampling)
 
     @property
     def last(self) -> Turn | None:
@@ -152,15 +162,15 @@ class Session:
         if self._turned:
             self._turn()
         if self.tree.current is None and self.system:
-            self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question)
+            self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question, self.sampling)
         node = self.tree.write(Role.USER, question)
-        self.recorder.keep(node, question)
+        self.recorder.keep(node, question, self.sampling)
         return self.answer(node.id)
 
     def rewrite(self, node: str, question: str) -> Turn:
         """Add a changed question as a sibling of a question, and an answer to it."""
         made = self.tree.rewrite(node, question)
-        self.recorder.keep(made, question)
+        self.recorder.keep(made, question, self.sampling)
         return self.answer(made.id)
 
     def answer(
@@ -286,13 +296,17 @@ class Session:
             self.recorder.begin()
         self.tree = ConversationTree()
         self.turns.clear()
+        self._sampling = self._of_new
         self.system, self._turned = self.chosen, False
         self.draft_tokens = None
 
-    def open(self, chat: Chat) -> None:
-        """Show a stored chat."""
+    def open(self, chat: Chat, given: Collection[str] = ()) -> None:
+        """Show a stored chat, with its sampling. given: names of settings that stay as they are."""
         self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
+        if chat.sampling is not None:
+            kept = {name: getattr(self._sampling, name) for name in given}
+            self._sampling = replace(chat.sampling, **kept)
         self.turns.clear()
         self._keep_system()
         self.show()

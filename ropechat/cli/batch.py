@@ -40,7 +40,7 @@ _GROUPS = {
         "score",
     ),
     "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
-    "Run": ("resume", "retry_failed", "max_errors", "window", "progress", "quiet"),
+    "Run": ("resume", "retry_failed", "max_errors", "window", "ray", "any_isa", "progress", "quiet"),
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
     "Model": ("model", "dtype", "kv_dtype", "context", "threads", "cache", "download"),
@@ -151,6 +151,14 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     help="Rows in progress at the same time.",
 )
 @click.option(
+    "--ray",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value="",
+    help="Compute on all nodes of a Ray cluster: host:port, or by default that of this machine.",
+)
+@click.option("--any-isa", is_flag=True, help="With --ray: nodes may use different instruction sets.")
+@click.option(
     "--progress",
     type=click.Choice(MODES),
     default="line",
@@ -220,7 +228,11 @@ def batch(
         quiet=quiet,
         window=given.pop("window"),
         max_errors=given.pop("max_errors"),
+        ray=given.pop("ray"),
+        any_isa=given.pop("any_isa"),
     )
+    if run.ray is not None and not isinstance(out, Path) and not dry_run:
+        raise click.UsageError("--ray: requires a file (-o)")
     files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
     if files["retry_failed"] and not files["resume"]:
         raise click.UsageError("--retry-failed: requires --resume")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.batch.output import Totals
-    from ropechat.batch.runner import BatchReport
+    from ropechat.batch.report import BatchReport
 
 MODES = ("line", "json", "none")
 _FAILURES_SHOWN = 5

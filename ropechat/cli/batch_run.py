@@ -1,9 +1,11 @@
 """The flow of `ropechat batch`: checks that need no model first, then the model, the rows, and the output."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +27,18 @@ from ropechat.batch.output import (
 )
 from ropechat.batch.reader import ALL, AllAlikeError, BatchReader, BatchRow, RowOptions
 from ropechat.batch.records import samples_of
-from ropechat.batch.runner import BatchReport, PromptOptions, make_job, run_batch
+from ropechat.batch.report import BatchReport
+from ropechat.batch.runner import PromptOptions, make_job, run_batch
 from ropechat.batch.score import Accuracy, Counted, score_batch
 from ropechat.cli.batch_progress import BatchStatus, closing_line
-from ropechat.cli.common import STREAM, StdoutWriter, load_chat_engine, model_path, stdin_stream
+from ropechat.cli.common import (
+    STREAM,
+    StdoutWriter,
+    load_chat_engine,
+    model_or_builtin,
+    model_path,
+    stdin_stream,
+)
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
 from ropechat.cli.interrupt import cancel_on_signal
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 _TABLES = ("csv", "tsv", "parquet")
+Compute = Callable[[BatchReader, Sink, int | None], BatchReport]
+"""Computes the rows of a reader, of which there are so many, into a sink."""
 
 
 def table_columns(reader: BatchReader, form: str) -> list[str]:
@@ -68,6 +80,9 @@ class BatchRun:
     quiet: bool
     window: int
     max_errors: int | None
+    ray: str | None = None
+    """The address of a Ray cluster, "" for that of this machine; None computes here."""
+    any_isa: bool = False
 
     def _reader(self) -> BatchReader:
         source = self.source if isinstance(self.source, Path) else stdin_stream()
@@ -145,7 +160,7 @@ class BatchRun:
             self.sampling,
             self.settings,
             run_seed=run_seed,
-            total=None if total is None else total * self.settings.samples,
+            total=self._records_of(total),
             window=self.window,
             max_errors=self.max_errors,
             on_progress=self.status,
@@ -238,26 +253,68 @@ class BatchRun:
         header = settings_header(run_seed, self.sampling, self.settings, self.rows)
         _require_same(target, before, header)
         journal = None if before is None else Journal.resume(target.journal, retry_failed=retry_failed)
-        try:
-            if total == 0 or (journal is not None and self._is_complete(reader, total, journal)):
-                engine = None
-            else:
-                path = model_path(given)
-                given |= {"model": str(path), "download": False}
-                header |= {"model": model_header(path)}
-                _require_same(target, before, header)
-                variables = given["template_vars"]
-                engine = self._load(given)
-                header["model"]["name"], header["model"]["revision"] = engine.name, engine.revision
-                header |= engine_header(engine, variables)
+        with contextlib.ExitStack() as opened:
+            if journal is not None:
+                opened.enter_context(journal)
+            compute: Compute | None = None
+            if total != 0 and (journal is None or not self._is_complete(reader, total, journal)):
+                if self.ray is None:
+                    compute = self._open(
+                        given, header, run_seed, lambda: _require_same(target, before, header)
+                    )
+                else:
+                    compute = self._open_cluster(given, header, run_seed, opened)
                 _require_same(target, before, header)
             if journal is None:
-                journal = Journal.create(target.journal, header)
+                journal = opened.enter_context(Journal.create(target.journal, header))
             work = _FileRun(self, target, form, columns, journal, before or header, keep_journal=resume)
-            return work.run(engine, reader, total, run_seed)
-        finally:
-            if journal is not None:
-                journal.close()
+            return work.run(compute, reader, total)
+
+    def _open(
+        self, given: dict[str, Any], header: dict[str, Any], run_seed: int, check: Callable[[], None]
+    ) -> Compute:
+        """Load the model and add its fields to the header; check: called before the weights are read."""
+        path = model_path(given)
+        given |= {"model": str(path), "download": False}
+        header |= {"model": model_header(path)}
+        check()
+        variables = given["template_vars"]
+        engine = self._load(given)
+        header["model"]["name"], header["model"]["revision"] = engine.name, engine.revision
+        header |= engine_header(engine, variables)
+        return lambda reader, sink, total: self._run(engine, reader, sink, total, run_seed)
+
+    def _open_cluster(
+        self, given: dict[str, Any], header: dict[str, Any], run_seed: int, opened: contextlib.ExitStack
+    ) -> Compute:
+        """Load the model on all nodes of a Ray cluster, and add its fields to the header."""
+        from ropechat.batch.cluster import Cluster
+        from ropechat.batch.worker import Model, Work
+
+        name = model_or_builtin(given["model"])
+        if Path(name).expanduser().exists():
+            name = str(Path(name).expanduser().absolute())
+        options = {name: given[name] for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
+        model = Model(name, options, self.settings.raw, given["template"], given["template_vars"])
+        cluster = Cluster(self.ray or None, model, any_isa=self.any_isa, on_note=self.status.tell)
+        opened.callback(cluster.close)
+        # Ray prints its own account of lost nodes to stdout; the notes of `cluster` say it in a line each.
+        opened.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        self.status.tell(f"note: {cluster.describe()}")
+        header |= cluster.header
+        work = Work(self.sampling, self.settings, run_seed, self.window, self.rows.score)
+        return lambda reader, sink, total: cluster.run(
+            iter(reader),
+            sink,
+            work,
+            total=self._records_of(total),
+            max_errors=self.max_errors,
+            on_progress=self.status,
+            on_failure=self.status.failure,
+        )
+
+    def _records_of(self, total: int | None) -> int | None:
+        return None if total is None or self.rows.score else total * self.settings.samples
 
     def _is_complete(self, reader: BatchReader, total: int | None, journal: Journal) -> bool:
         """Whether a journal has all records already."""
@@ -279,11 +336,12 @@ class _FileRun:
     header: Mapping[str, Any]
     keep_journal: bool
 
-    def run(self, engine: "Engine | None", reader: BatchReader, total: int | None, run_seed: int) -> int:
+    def run(self, compute: Compute | None, reader: BatchReader, total: int | None) -> int:
+        """Compute what the journal misses, and write the output. compute: None if it has all."""
         batch, sink = self.batch, Journaled(self.journal)
         try:
-            if engine is not None:
-                report = batch._run(engine, reader, sink, total, run_seed)
+            if compute is not None:
+                report = compute(reader, sink, total)
             else:
                 report = BatchReport(total)
                 for row in reader:

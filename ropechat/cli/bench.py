@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from ropechat.bench.shapes import SHAPES
 from ropechat.cli.common import StdoutWriter, model_or_builtin
 from ropechat.cli.settings import BY_NAME, DTYPES
 from ropechat.cli.status import StatusLine
+from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
 
 
@@ -38,7 +38,7 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
         return resolve(model_or_builtin(None if chosen is None else str(chosen)))
     if model is not None:
         raise click.UsageError("--model and --shape exclude each other; give one of them")
-    from ropechat.bench.shapes import make
+    from ropechat.engine.bench.shapes import make
     from ropechat.util.paths import cache_folder
 
     return make(shape, cache_folder() / "bench", progress)
@@ -80,7 +80,7 @@ def bench(
     """
     from dataclasses import replace
 
-    from ropechat.bench.measure import QUICK, Workload, measure
+    from ropechat.engine.bench.measure import QUICK, Workload, measure
 
     progress = BenchStatus()
     try:

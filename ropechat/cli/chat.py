@@ -18,7 +18,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import THEMES, TINTS, WHEN_FULL
+from ropechat.cli.settings import THEMES, TINTS, VIEWS, WHEN_FULL
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 
     from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
+
+
+LOOK = ("theme", "tint", "view", "overview", "inspector", "tips", "follow", "mouse", "when_full")
+
+
+def _flags() -> dict[str, object]:
+    """The options that were given on the command line."""
+    context = click.get_current_context()
+    flag = click.core.ParameterSource.COMMANDLINE
+    given = context.params.items()
+    return {name: value for name, value in given if context.get_parameter_source(name) is flag}
 
 
 def _has_terminal() -> bool:
@@ -109,7 +120,14 @@ class _Models:
     default="ask",
     help="What to do with a question that exceeds the context.",
 )
-@setting_option("theme", type=click.Choice(THEMES), default="auto", help="Colours of the chat.")
+@setting_option(
+    "theme", type=click.Choice(THEMES), metavar="NAME", default="auto", help="Colours of the chat."
+)
+@setting_option("view", type=click.Choice(VIEWS), default="tokens", help="How answers are shown at first.")
+@setting_option(
+    "inspector", "--inspector/--no-inspector", default=False, help="Show the inspector on a wide screen."
+)
+@setting_option("tips", "--tips/--no-tips", default=True, help="Show a line of help below the composer.")
 @setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which number tints tokens.")
 @setting_option(
     "overview",
@@ -134,7 +152,8 @@ def chat(
         raise click.UsageError(
             "--incognito: not possible with --continue or --resume, which open a stored chat"
         )
-    look = {name: given.pop(name) for name in ("theme", "tint", "overview", "follow", "mouse", "when_full")}
+    flags = _flags()
+    look = {name: given.pop(name) for name in LOOK}
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():
@@ -146,6 +165,7 @@ def chat(
     given |= {"model": str(path), "download": False}
     from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
+    from ropechat.cli.settings_file import SettingsFile
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
     from ropechat.tui.options import ChatOptions
@@ -158,4 +178,6 @@ def chat(
         *(model, sampling, system, Store(conversations_folder()) if store else None),
         models=_Models(given, raw=raw),
     )
-    return run_chat(chat, "" if newest else resume, ChatOptions(**look, keys=keys))
+    fixed = frozenset(name for name in flags if hasattr(sampling, name))
+    options = ChatOptions(**look, keys=keys, settings=SettingsFile(flags), fixed=fixed)
+    return run_chat(chat, "" if newest else resume, options)

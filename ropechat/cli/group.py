@@ -12,6 +12,7 @@ _COMMANDS = {
     "rope": "Show what a model does with positions.",
     "batch": "Complete many prompts of a file or pipe.",
     "merge": "Merge the shards of a batch.",
+    "eval": "Evaluate a model with lm-evaluation-harness.",
     "chats": "List, search, export and delete stored conversations.",
     "template": "Show the prompt that a chat template renders from messages.",
     "models": "List, download, show, check and remove models.",
@@ -40,7 +41,8 @@ class LateGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"ropechat.cli.{cmd_name}"), cmd_name)
+        function = "evaluate" if cmd_name == "eval" else cmd_name  # not the name of a builtin
+        command = getattr(importlib.import_module(f"ropechat.cli.{cmd_name}"), function)
         assert isinstance(command, click.Command)
         return command
 

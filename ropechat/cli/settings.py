@@ -16,7 +16,13 @@ from ropechat.util.paths import settings_file
 
 KV_DTYPES = ("auto", "f32", "f16", "q8_0")
 DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
-THEMES = ("auto", "dark", "light", "ansi-dark", "ansi-light")
+THEMES = (
+    *("auto", "dark", "light", "ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light"),
+    *("catppuccin-frappe", "catppuccin-latte", "catppuccin-macchiato", "catppuccin-mocha", "dracula"),
+    *("flexoki", "gruvbox", "monokai", "nord", "rose-pine", "rose-pine-dawn", "rose-pine-moon"),
+    *("solarized-dark", "solarized-light", "textual-dark", "textual-light", "tokyo-night"),
+)
+VIEWS = ("tokens", "prose")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
 MAX_INTEGER = 2**62  # limit of the compiled engine
@@ -128,6 +134,9 @@ SETTINGS = (
     Setting("store", True, _switch, "store chats; false is --incognito", _to_switch),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
     Setting("tint", "surprisal", _choice(*TINTS), "which number tints tokens"),
+    Setting("view", "tokens", _choice(*VIEWS), "tokens as they came, or Markdown as prose"),
+    Setting("inspector", False, _switch, "show the inspector beside a wide chat from the start", _to_switch),
+    Setting("tips", True, _switch, "show a line of help below the composer", _to_switch),
     Setting("overview", True, _switch, "show chats and branches at the left of a wide screen", _to_switch),
     Setting("follow", True, _switch, "scroll while the model writes", _to_switch),
     Setting("mouse", True, _switch, "use the mouse in the chat; F8 toggles it", _to_switch),
@@ -137,6 +146,10 @@ SETTINGS = (
         if one.name in _STEPS
     ),
 )
+CHOICES: dict[str, tuple[object, ...]] = {
+    **{"dtype": DTYPES, "kv_dtype": KV_DTYPES, "when_full": WHEN_FULL, "theme": THEMES, "tint": TINTS},
+    "view": VIEWS,
+}
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 KEYS = "keys."
 

@@ -439,7 +439,7 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: "Iterable[Prompt | Job]",
+        prompts: "Iterable[Prompt | Job | None]",
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         top_k: int = 0,
@@ -454,10 +454,11 @@ class Engine:
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
         only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
         are read up to four windows ahead, and those that begin alike start together; this helps where more
-        beginnings take turns than memory keeps. top_k: candidates to record per token, in `Completion.top`.
-        A failed prompt has its error in its Completion, and the others continue; an error given as a prompt
-        is returned the same way. Sampling of prompt i depends on (seed, i) or its Job's seed, not on others.
-        on_tokens(n): called with the number of tokens of each forward pass.
+        beginnings take turns than memory keeps. None in place of a prompt says that there is none now while
+        others are in progress: it is asked for again after the next pass. top_k: candidates to record per
+        token, in `Completion.top`. A failed prompt has its error in its Completion, and the others continue;
+        an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
+        Job's seed, not on others. on_tokens(n): called with the number of tokens of each forward pass.
         On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler

@@ -148,11 +148,12 @@ class Scheduler:
         self._done: dict[int, Completion] = {}
 
     def run(
-        self, prompts: Iterator[Prompt | Job], *, ordered: bool = True
+        self, prompts: Iterator[Prompt | Job | None], *, ordered: bool = True
     ) -> Iterator[tuple[int, Completion]]:
         """Yield (index, completion); reads prompts only when there is room for one.
 
-        ordered: in the order of the prompts, else as they finish.
+        None in place of a prompt: there is none now, ask again after the next pass; allowed only while others
+        are in progress. ordered: in the order of the prompts, else as they finish.
         """
         read = yielded = 0
         more = True
@@ -171,10 +172,7 @@ class Scheduler:
                     if not waiting and more:
                         room = LOOKAHEAD * self._window - (read - yielded if ordered else 0)
                         wanted = min(room, self._read_at_once)
-                        found = [
-                            self._encode(read + i, prompt) for i, prompt in enumerate(islice(prompts, wanted))
-                        ]
-                        more = len(found) == wanted
+                        found, more = self._read(prompts, read, wanted)
                         read += len(found)
                         waiting.extend(group(found))
                     if not waiting:
@@ -194,6 +192,17 @@ class Scheduler:
         finally:
             for sequence in self._active:
                 self._backend.free(sequence)
+
+    def _read(
+        self, prompts: Iterator[Prompt | Job | None], first: int, most: int
+    ) -> tuple[list[_Waiting], bool]:
+        """Read and encode up to `most` prompts, the first with this index; say whether there may be more."""
+        found: list[_Waiting] = []
+        for prompt in islice(prompts, most):
+            if prompt is None:
+                return found, True
+            found.append(self._encode(first + len(found), prompt))
+        return found, len(found) == most
 
     def _encode(self, index: int, prompt: Prompt | Job) -> _Waiting:
         job = prompt if isinstance(prompt, Job) else Job(prompt)

@@ -1,6 +1,6 @@
 {
   const rows = read("rows"), words = read("words"), worst = read("worst"), scale = read("scale");
-  const spans = rows.map((_, i) => byId("p" + i)), places = [...worst].sort((a, b) => a - b);
+  const spans = [...document.querySelectorAll(".tokens > span:not(.dim)")], places = [...worst].sort((a, b) => a - b);
   const panel = byId("panel"), LN2 = Math.log(2);
   const kl = (row) => (row[1] === null ? Infinity : row[1]);
   // B's bits of the token beyond A's; a logprob that is null is -infinity.
@@ -11,7 +11,7 @@
   const tints = {
     kl: [(row) => kl(row) / scale.kl, scale.kl.toPrecision(2) + " or more"],
     delta: [(row) => Math.abs(delta(row)) / 4, "4 bits or more"],
-    top: [(row) => (row[3][3][0] === row[4][3][0] ? 0 : 0.9), "another one"],
+    top: [(row) => (row[3][2][0] === row[4][2][0] ? 0 : 0.9), "another one"],
   };
   let tint = "kl", at = -1, pinned = false;
 
@@ -37,7 +37,7 @@
     return list;
   };
   const side = (letter, view, id, name) => {
-    const [logprob, rank, , top] = view, box = make("div", name), list = make("ol");
+    const [logprob, rank, top] = view, box = make("div", name), list = make("ol");
     box.append(make("h4", "", `${letter}  ${percent(logprob)}, rank ${rank.toLocaleString("en")}`));
     for (let k = 0; k < top.length; k += 2) {
       const item = make("li", top[k] === id ? "chosen" : ""), bar = make("span", "bar");
@@ -73,7 +73,7 @@
     if (box.top < 90 || box.bottom > innerHeight - 60) spans[i].scrollIntoView({ block: "center" });
   };
   const index = new Map(spans.map((span, i) => [span, i]));
-  const token = (target) => index.get(target.closest?.("[id^=p]"));
+  const token = (target) => index.get(target.closest?.(".tokens > span"));
   document.addEventListener("pointerover", (event) => {
     const i = token(event.target);
     if (i !== undefined && !pinned && i !== at) show(i);

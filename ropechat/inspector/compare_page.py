@@ -23,6 +23,7 @@ from ropechat.inspector.compare_text import Pairing, Span
 from ropechat.util.text import visible
 
 _DIGITS = 5
+_CANDIDATE_DIGITS = 4  # of logprobs that are shown as percentages with three digits
 _SNIPPET = 60
 _TITLE = "Two models on one text"
 _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
@@ -41,7 +42,7 @@ def render(result: Comparison | SpanComparison, pairs: Iterable[TokenPair] = ())
 
 def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]:
     pairing, words = result.pairing, _Words(result.pairing)
-    full = full_tint(result.summary)
+    full, linked = full_tint(result.summary), {pair.number for pair in result.worst}
     yield '<section class="card">\n'
     yield page.facts(summary_rows(result.summary))
     yield "</section>\n"
@@ -56,7 +57,7 @@ def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]
         if start > at:
             yield f'<span class="dim">{_text(pairing, (at, start))}</span>'
         at, begin = max(at, end), max(at, start)
-        yield _token(pairing, pair, decoder.decode(pairing.text[begin:at]), full)
+        yield _token(pairing, pair, decoder.decode(pairing.text[begin:at]), full, pair.number in linked)
         rows.append(words.row(pair))
     yield f"</pre>\n</main>\n{_PANEL}</div>\n"
     yield from _worst_table(result)
@@ -71,8 +72,8 @@ def full_tint(summary: Summary) -> float:
     return summary.p99_kld if 0.0 < summary.p99_kld < math.inf else 1.0
 
 
-def _token(pairing: Pairing, pair: TokenPair, text: str, full: float) -> str:
-    """The span of a token. text: the characters that become complete with it."""
+def _token(pairing: Pairing, pair: TokenPair, text: str, full: float, is_linked: bool) -> str:
+    """The span of a token. text: the characters that become complete with it. is_linked: from the table."""
     shade = page.level(pair.kl / full)
     named = f' class="t{shade}"' if shade else ""
     views = " · ".join(
@@ -81,7 +82,8 @@ def _token(pairing: Pairing, pair: TokenPair, text: str, full: float) -> str:
     )
     title = page.line(f"KL {page.number(pair.kl, 4)} · {views}")
     shown = page.text(text) or f'<span class="dim">{page.line(_word(pairing, pair.id))}</span>'
-    return f'<span id="p{pair.number}"{named} title="{title}">{shown}</span>'
+    place = f' id="p{pair.number}"' if is_linked else ""
+    return f'<span{place}{named} title="{title}">{shown}</span>'
 
 
 def _worst_table(result: Comparison) -> Iterator[str]:
@@ -120,14 +122,16 @@ class _Words:
         self.words: dict[int, str] = {}
 
     def row(self, pair: TokenPair) -> str:
-        """[id, kl, js, view of a, view of b]; a view is [logprob, rank, entropy, [id, logprob, ...]]."""
+        """[id, kl, js, view of a, view of b]; a view is [logprob, rank, [id, logprob, ...]]."""
         sides = (self._view(pair.a), self._view(pair.b))
         row = [self._known(pair.id), _rounded(pair.kl), _rounded(pair.js), *sides]
         return json.dumps(row, allow_nan=False, separators=(",", ":"))
 
     def _view(self, view: View) -> list[object]:
-        top = [value for id, logprob in view.top for value in (self._known(id), _rounded(logprob))]
-        return [_rounded(view.logprob), view.rank, _rounded(view.entropy), top]
+        top: list[object] = []
+        for id, logprob in view.top:
+            top += [self._known(id), _rounded(logprob, _CANDIDATE_DIGITS)]
+        return [_rounded(view.logprob), view.rank, top]
 
     def _known(self, id: int) -> int:
         if id not in self.words:
@@ -143,8 +147,8 @@ def _text(pairing: Pairing, span: Span) -> str:
     return page.text(pairing.text[slice(*span)].decode("utf-8", "replace"))
 
 
-def _rounded(value: float) -> float | None:
-    return round(value, _DIGITS) + 0.0 if math.isfinite(value) else None
+def _rounded(value: float, digits: int = _DIGITS) -> float | None:
+    return round(value, digits) + 0.0 if math.isfinite(value) else None
 
 
 def _span_body(result: SpanComparison) -> Iterator[str]:

@@ -40,6 +40,8 @@ class Chat:
     title: str
     tree: ConversationTree
     damaged: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    """The settings of its next answer; None if it has none of its own."""
 
 
 def replace_surrogates(text: str) -> str:
@@ -65,7 +67,7 @@ def put_conversation(
 def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owner: str | None) -> None:
     """Add a node, without its tokens, and make it the current one."""
     origin = node.origin
-    sampling = None if node.sampling is None else json.dumps(dataclasses.asdict(node.sampling))
+    sampling = None if node.sampling is None else sampling_text(node.sampling)
     values = (
         node.id,
         conversation,
@@ -94,6 +96,11 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         "UPDATE conversation SET current = ?, changed = max(changed, ?) WHERE id = ?",
         (node.id, node.created, conversation),
     )
+
+
+def sampling_text(sampling: Sampling) -> str:
+    """The settings as they are stored."""
+    return json.dumps(dataclasses.asdict(sampling))
 
 
 def put_steps(connection: sqlite3.Connection, node: Node) -> None:
@@ -154,7 +161,7 @@ def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
 def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
     """Read a conversation by its id or a prefix of it. Raises HistoryError for no match or several."""
     found = connection.execute(
-        "SELECT id, title, current FROM conversation "
+        "SELECT id, title, current, sampling FROM conversation "
         "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
         (id,),
     ).fetchall()
@@ -162,7 +169,7 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
         raise HistoryError(f"conversation {id!r:.40}: not found; `ropechat chats list` shows all ids")
     if len(found) > 1 and found[0][0] != id:
         raise HistoryError(f"conversation {id!r:.40}: several ids start with this; give more of the id")
-    whole, title, current = found[0]
+    whole, title, current, sampling = found[0]
     cursor = connection.execute(
         f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
     )
@@ -177,7 +184,7 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
         tree.restore(node)
     if tree.nodes:
         tree.current = tree.go(current if current in tree.nodes else next(reversed(tree.nodes))).id
-    return Chat(whole, title, tree, tuple(damaged))
+    return Chat(whole, title, tree, tuple(damaged), _sampling(sampling))
 
 
 def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:

@@ -4,6 +4,8 @@
     system prompt, a question or an answer (see conversation.Node); text is "" while an answer streams chunk
     token records of an answer from token `first` on (see codec), one row per flush node_search    full-text
     index of node.text, if SQLite has FTS5; node.indexed marks the indexed nodes
+    draft          what was typed and not sent; place is the id of its chat, or "" and the owner for a chat
+                   that is not stored yet (see drafts)
 
 A program owns the nodes that it streams (see process_lock). user_version is the version; each migration is a
 list of statements from version i to i + 1; all due migrations run in one transaction.
@@ -18,7 +20,7 @@ from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store.files import private_file, private_folder
 
 BUSY_SECONDS = 5.0
-TABLES = ("conversation", "node", "chunk")
+TABLES = ("conversation", "node", "chunk", "draft")
 
 MIGRATIONS: list[list[str]] = [
     [
@@ -47,6 +49,12 @@ MIGRATIONS: list[list[str]] = [
             data BLOB NOT NULL, PRIMARY KEY(node, first))""",
     ],
     ["ALTER TABLE node ADD COLUMN start TEXT"],
+    [
+        "ALTER TABLE conversation ADD COLUMN sampling TEXT",
+        """CREATE TABLE draft(
+            place TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL, data TEXT NOT NULL,
+            changed REAL NOT NULL)""",
+    ],
 ]
 _SEARCH = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS node_search "

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ropechat.conversation import Node, NodeState
 from ropechat.errors import HistoryError
-from ropechat.store import backup, repair
+from ropechat.sampling import Sampling
+from ropechat.store import backup, drafts, repair
 from ropechat.store import queries as rows
 from ropechat.store.filesystem import network_warning
 from ropechat.store.process_lock import ProcessLock, has_others, is_running
@@ -151,6 +152,36 @@ class Store:
             lambda connection: connection.execute("UPDATE node SET start = ? WHERE id = ?", (start, question))
         )
 
+    def set_sampling(self, conversation: str, sampling: Sampling) -> "Future[None]":
+        """Store the settings of a conversation's next answer."""
+        text = rows.sampling_text(sampling)
+        return self._writer.submit(
+            lambda connection: connection.execute(
+                "UPDATE conversation SET sampling = ? WHERE id = ?", (text, conversation)
+            )
+        )
+
+    def keep_draft(self, conversation: str, data: str) -> "Future[None]":
+        """Store what was typed in a conversation, "" for one that is not stored; no data removes it."""
+        return self._writer.submit(
+            lambda connection: drafts.put_draft(
+                connection, conversation, self._name(), rows.replace_surrogates(data)
+            )
+        )
+
+    def draft(self, conversation: str) -> "Future[str]":
+        """What was typed and not sent in a conversation, "" for one that is not stored."""
+
+        def work(connection: sqlite3.Connection) -> str:
+            return drafts.take_draft(
+                connection, conversation, self._name(), lambda name: is_running(self._running, name)
+            )
+
+        return self._writer.submit(work)
+
+    def _name(self) -> str:
+        return "" if self._owner is None else self._owner.name
+
     def rename(self, conversation: str, title: str) -> "Future[None]":
         """Change the title of a conversation."""
         short = rows.replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
@@ -178,6 +209,7 @@ class Store:
             self._unindex(connection, "conversation = ?", conversation)
             connection.execute("DELETE FROM node WHERE conversation = ?", (conversation,))
             connection.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
+            connection.execute("DELETE FROM draft WHERE place = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
         return self.purge()

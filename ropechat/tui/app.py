@@ -20,6 +20,7 @@ from ropechat.tui.commands.dispatch import Commands
 from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.answers import AnswersController
 from ropechat.tui.controllers.composer import ComposerController
+from ropechat.tui.controllers.drafts import DraftsController
 from ropechat.tui.controllers.find import FindController
 from ropechat.tui.controllers.frames import FramesController
 from ropechat.tui.controllers.hints import HintsController
@@ -30,18 +31,20 @@ from ropechat.tui.controllers.models import ModelsController
 from ropechat.tui.controllers.overflow import OverflowController
 from ropechat.tui.controllers.reader import ReaderController
 from ropechat.tui.controllers.sampling import SamplingController
+from ropechat.tui.controllers.settings import SettingsController
 from ropechat.tui.controllers.sidebar import SidebarController
 from ropechat.tui.controllers.stats import StatsController
 from ropechat.tui.controllers.status import Lines, StatusController
 from ropechat.tui.controllers.system_prompt import SystemPromptController
 from ropechat.tui.controllers.terminal import TerminalController
+from ropechat.tui.controllers.tips import TipsController
 from ropechat.tui.controllers.transcript import TranscriptController
-from ropechat.tui.controllers.view import View
+from ropechat.tui.controllers.view import SIDE_PANEL, View
 from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
+from ropechat.tui.routes import MessageRoutes
 from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.terminal.screen import leave_on_signals
-from ropechat.tui.terminal.textual_compat import CompatApp
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
@@ -61,12 +64,11 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.screen import Screen
     from textual.theme import Theme
-    from textual.widgets import Input
 
     from ropechat.chat.live import LiveChat
 
 
-class ChatApp(CompatApp):
+class ChatApp(MessageRoutes):
     """Composer, transcript, title, gauge and footer around one running chat."""
 
     TITLE = "ropechat"
@@ -74,6 +76,7 @@ class ChatApp(CompatApp):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
+    COMMANDS = {palette.ChatCommands}  # noqa: RUF012
 
     def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
         self.look = look or ChatOptions()
@@ -95,6 +98,7 @@ class ChatApp(CompatApp):
         self.overview = Overview(id="overview")
         self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
         self.completions = Static("", id="completions", markup=False)
+        self.tip = Static("", id="tip", markup=False)
         self.composer = Composer(lambda text: self.writing.send(text), self.keymap, id="composer")
         self.compose_line = Horizontal(id="compose")
 
@@ -114,7 +118,7 @@ class ChatApp(CompatApp):
             chat, view, path, self.composer, self.completions, self.commands.run_line
         )
         self.system_prompt = SystemPromptController(chat, view, path, writing)
-        self.overflow = OverflowController(chat, view, path, writing)
+        self.overflow = OverflowController(chat, view, path, writing, self.commands.run)
         self.sampling = SamplingController(chat, view, transcript, inspector, side_panel, self.sampling_panel)
         self.stats = StatsController(chat, view, side_panel, self.engine_facts)
         self.answers = AnswersController(
@@ -125,7 +129,15 @@ class ChatApp(CompatApp):
             *(view, transcript, inspector, side_panel, self.composer, self.find, self.answers),
             ReaderController(chat, view),
         )
-        self.history = HistoryController(chat, view, path, writing, hints, resume, self.keys_wanted)
+        self.drafts = DraftsController(self.session.recorder, view, self.composer)
+        self.history = HistoryController(
+            *(chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted),
+            self.look.fixed,
+        )
+        self.settings = SettingsController(view, self.look)
+        view.remember = self.settings.remember
+        self.tips = TipsController(chat, view, self.tip, wanted=self.look.tips)
+        self.commands.ran = self.tips.ran
         self.models = ModelsController(chat, view, path, writing, self.sampling)
         self.terminal = TerminalController(view, self.composer)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
@@ -157,8 +169,19 @@ class ChatApp(CompatApp):
         for controller in (
             *(self.system_prompt, self.overflow, self.sampling, self.stats, self.answers, self.find),
             *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar),
+            *(self.settings, path),
         ):
             self.commands.handlers |= controller.handlers()
+        self.settings.apply |= {
+            "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
+            "tint": lambda name: transcript.set_tint(str(name)),
+            "view": lambda name: self.reading.use_view(str(name)),
+            "tips": lambda shown: self.tips.want(shown=bool(shown)),
+            "overview": lambda shown: self.sidebar.want(shown=bool(shown)),
+            "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),
+            "follow": lambda follows: setattr(path, "follows", bool(follows)),
+            "when_full": lambda name: setattr(self.session, "when_full", OverflowPolicy(str(name))),
+        }
 
     def compose(self) -> ComposeResult:
         yield self.title_bar
@@ -174,6 +197,7 @@ class ChatApp(CompatApp):
         with self.compose_line:
             yield Label("› ", id="prompt", markup=False)
             yield self.composer
+        yield self.tip
         yield self.gauge
         yield self.footer
 
@@ -193,12 +217,19 @@ class ChatApp(CompatApp):
         self.composer.focus()
         self._apply_options()
         self.frames.start()
-        self.theme_changed_signal.subscribe(self, lambda _: self.refresh_status())
+        self.theme_changed_signal.subscribe(self, self._theme_chosen)
         if not self.is_headless:
             leave_on_signals(self.leave)
         self.call_after_refresh(self._begin)
 
+    def _theme_chosen(self, chosen: Theme) -> None:
+        self.settings.remember_theme(chosen.name)
+        self.refresh_status()
+
     def _apply_options(self) -> None:
+        self.reading.use_view(self.look.view)
+        if self.look.inspector and self.size.width >= SIDE_PANEL:
+            self.reading.open()
         self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
         self.path.follows = self.look.follow
@@ -232,7 +263,11 @@ class ChatApp(CompatApp):
         self.leave(exit_code(error) if error is not None else 0)
 
     def leave(self, code: int) -> None:
-        """End with an exit code; whatever runs is cancelled."""
+        """End with an exit code; whatever runs is cancelled, and what was typed is kept."""
+        self.drafts.keep()
+        if self.size.width >= SIDE_PANEL:
+            self.settings.remember("inspector", self.inspector.display)
+        self.settings.write()
         self.chat.leave()
         self.outcome = code
         self.exit(return_code=code)
@@ -275,6 +310,7 @@ class ChatApp(CompatApp):
     def refresh_status(self) -> None:
         """Bring title, gauge, footer and panels up to date; what did not change costs nothing."""
         self.status.refresh()
+        self.tips.refresh()
         self.sampling.refresh_panel()
         self.stats.refresh_panel()
         self.sidebar.refresh()
@@ -301,7 +337,10 @@ class ChatApp(CompatApp):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The entries of the palette."""
-        return palette.entries(self.keymap, {"view.toggle": self.status.other_view()}, self._run_chosen)
+        labels = {"view.toggle": self.status.other_view()}
+        yield from palette.entries(self.keymap, labels, self._run_chosen)
+        known = {name: one.dark for name, one in self.available_themes.items()}
+        yield from palette.themes(known, lambda name: setattr(self, "theme", name))
 
     def _run_chosen(self, command: keys.Command) -> None:
         """Run a command of the palette; if it needs words, put its name into the composer."""
@@ -340,61 +379,3 @@ class ChatApp(CompatApp):
             super().action_focus_previous()
         else:
             self.view.write()
-
-    # --- messages of widgets, each for its controller ---
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.refresh_status)
-
-    def on_descendant_focus(self) -> None:
-        if self.find.active and self.composer.has_focus:
-            self.find.leave()
-        self.refresh_status()
-
-    def on_composer_leave(self) -> None:
-        self._quit()
-
-    def on_composer_page(self, message: Composer.Page) -> None:
-        if message.direction < 0:
-            self.transcript.action_page_up()
-        else:
-            self.transcript.action_page_down()
-
-    def on_composer_sought(self, message: Composer.Sought) -> None:
-        self.view.hint(message.words)
-
-    def on_text_area_changed(self) -> None:
-        self.writing.offer()
-        self.writing.count_soon()
-
-    def on_input_changed(self, message: Input.Changed) -> None:
-        if message.input is self.find_bar:
-            self.find.changed()
-
-    def on_input_submitted(self, message: Input.Submitted) -> None:
-        if message.input is self.find_bar:
-            self.find.submitted()
-
-    def on_token_transcript_found(self) -> None:
-        self.find.count()
-
-    def on_token_transcript_moved(self, message: TokenTranscript.Moved) -> None:
-        self.reading.moved(clicked=message.clicked)
-
-    def on_token_transcript_choose(self, message: TokenTranscript.Choose) -> None:
-        self.inspector.choose(message.step)
-
-    def on_sampling_panel_changed(self) -> None:
-        self.refresh_status()
-
-    def on_sampling_panel_closed(self) -> None:
-        self.sampling.close_panel()
-
-    def on_models_screen_download_changed(self) -> None:
-        self.models.watch_download()
-
-    def on_overview_resized(self) -> None:
-        self.refresh_status()
-
-    def on_overview_chosen(self, message: Overview.Chosen) -> None:
-        self.sidebar.choose(message.target)

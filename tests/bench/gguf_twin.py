@@ -1,4 +1,4 @@
-"""A GGUF file with the weights of a model folder that `ropechat.bench.shapes` made, for the peers.
+"""A GGUF file with the weights of a model folder that `ropechat.engine.bench.shapes` made, for the peers.
 
 `python gguf_twin.py FOLDER OUT.gguf q8_0|q4_0|bf16|f16`; needs numpy and gguf (pip install gguf).
 q4_0 keeps the embedding, which is the output matrix too, in q8_0, as files that people use do.

@@ -1,4 +1,4 @@
-"""An onnxruntime-genai model with the weights of a folder that `ropechat.bench.shapes` made, for the peers.
+"""An onnxruntime-genai model with the weights of a folder of `ropechat.engine.bench.shapes`, for the peers.
 
 `python onnx_twin.py FOLDER OUT int8|int4`; needs numpy and onnx. The graph is what onnxruntime-genai's own
 model builder writes for the CPU by default: blocks of 32, accuracy level 4, logits of every row.

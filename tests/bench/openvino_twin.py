@@ -1,4 +1,4 @@
-"""An OpenVINO model with the weights of a folder that `ropechat.bench.shapes` made, for the peers.
+"""An OpenVINO model with the weights of a folder that `ropechat.engine.bench.shapes` made, for the peers.
 
 `python openvino_twin.py FOLDER OUT int8|int4|bf16`; needs numpy and openvino. The graph and the formats
 are those that optimum-intel exports: a stateful decoder; int8: asymmetric, a scale per row; int4: symmetric,

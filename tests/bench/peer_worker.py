@@ -41,12 +41,12 @@ class Ropechat:
         return str(self.engine.facts["isa"])
 
     def run(self, ids: Sequence[int], decode: int) -> tuple[float, float]:
-        from ropechat.bench.measure import time_request
+        from ropechat.engine.bench.measure import time_request
 
         return time_request(self.engine, ids, decode)
 
     def batch(self, prompts: Sequence[Sequence[int]], decode: int) -> float:
-        from ropechat.bench.measure import Workload, time_batch
+        from ropechat.engine.bench.measure import Workload, time_batch
 
         return time_batch(
             self.engine, prompts, Workload(batch_decode=decode).batch_tokens(len(prompts)), decode

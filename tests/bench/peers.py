@@ -20,11 +20,11 @@ from typing import Any
 
 from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
 
-from ropechat.bench.measure import Prompts, Workload, load_average
-from ropechat.bench.memory import Memory
-from ropechat.bench.result import Spread, align_columns, find_quiet_rounds
-from ropechat.bench.shapes import SHAPES, config_of, make
-from ropechat.bench.start import Start, start_process
+from ropechat.engine.bench.measure import Prompts, Workload, load_average
+from ropechat.engine.bench.memory import Memory
+from ropechat.engine.bench.result import Spread, align_columns, find_quiet_rounds
+from ropechat.engine.bench.shapes import SHAPES, config_of, make
+from ropechat.engine.bench.start import Start, start_process
 from ropechat.util.paths import cache_folder
 
 HERE = Path(__file__).parent
@@ -104,7 +104,7 @@ class Peer:
 
     def start(self) -> Start | str:
         if self.name == "ropechat":
-            from ropechat.bench.start import run_command
+            from ropechat.engine.bench.start import run_command
 
             options = ["-m", str(self.model), "--dtype", self.dtype, "--threads", str(self.threads)]
             return start_process(run_command(options))
@@ -284,7 +284,7 @@ def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> 
     model = make(shape, folder, say)
     plan = Workload().fitted(config_of(shape)["max_position_embeddings"])
     if given.quick:
-        from ropechat.bench.measure import QUICK as plan
+        from ropechat.engine.bench.measure import QUICK as plan
     metrics = tuple(given.metrics.split(","))
     options = Options(metrics, given.rounds, given.patience, given.retries)
     peers = find_peers(given.peer_python or [sys.executable], model, dtype, given.threads)

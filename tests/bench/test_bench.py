@@ -15,10 +15,10 @@ from model_folders import byte_tokenizer
 from models import TINY, write_llama
 
 from ropechat import Engine
-from ropechat.bench import shapes
-from ropechat.bench.measure import Prompts, Workload, time_batch
-from ropechat.bench.result import Report, Rounds, Spread, find_quiet_rounds
 from ropechat.cli import main
+from ropechat.engine.bench import shapes
+from ropechat.engine.bench.measure import Prompts, Workload, time_batch
+from ropechat.engine.bench.result import Report, Rounds, Spread, find_quiet_rounds
 
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from models import TINY
 
-from ropechat.bench import shapes
+from ropechat.engine.bench import shapes
 
 pytestmark = pytest.mark.slow
 

@@ -248,7 +248,7 @@ async def full(stage: Stage) -> None:
 
 def stand_in(folder: Path, name: str, shape: str) -> None:
     """A model in the Hub's cache that has every byte and no weights: a sparse file behind a true header."""
-    from ropechat.bench.shapes import config_of, tensors_of
+    from ropechat.engine.bench.shapes import config_of, tensors_of
 
     home = folder / "hub" / f"models--{name.replace('/', '--')}"
     snapshot = home / "snapshots" / ("0" * 40)

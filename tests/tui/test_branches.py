@@ -304,8 +304,11 @@ def test_what_the_screens_say() -> None:
     ]
     first, second = tree.siblings(tree.path()[2].id)
     assert (snippet(first), snippet(second)) == ("Rayleigh scattering of light", "")
-    assert verdict([first, first]) == f"{len(first.steps)} tokens shared · 0 and 0 follow · equally likely"
-    assert "likeliest: " in verdict([first, second])
+    assert (
+        verdict([first, first], [1, 2])
+        == f"{len(first.steps)} tokens shared · 0 and 0 follow · equally likely per token"
+    )
+    assert "likeliest: " in verdict([first, second], [1, 2])
     assert len(sparkline(first.steps)) == len(first.steps)
     assert sparkline([]) == ""
     assert len(sparkline(first.steps * 100)) == 60

@@ -61,7 +61,6 @@ async def test_ask_and_answer(chat: Any) -> None:
         assert all(step.row is not None and len(step.top) == 20 for step in answer(c).node.steps)
         assert "tok/s" in c.line("title")
         assert "bits/token" in c.line("gauge")
-        assert "first token" in c.line("gauge")
 
 
 @pytest.mark.slow
@@ -342,11 +341,17 @@ async def test_help_lists_every_command(chat: Any) -> None:
         await c.pilot.press("f1")
         await c.pilot.pause(0.1)
         screen = c.screen()
+        assert screen.index(CONTEXTS["composer"]) < screen.index(CONTEXTS["everywhere"])
         for command in ALL:
-            assert command.shown in screen
-            assert command.help in screen
             assert f"/{command.slash}" in screen
-        assert screen.index(CONTEXTS["composer"]) < screen.index(CONTEXTS["transcript"])
+            if command.context == "everywhere" and command.keys:
+                assert command.shown in screen
+                assert command.help in screen
+        for command in (one for one in ALL if one.keys):
+            c.app.screen.query_one("#filter").value = command.help
+            await c.pilot.pause(0.02)
+            assert command.help in c.screen(), command.id
+            assert command.shown in c.screen() or "…" in c.screen(), command.id
         await c.pilot.press("escape")
         await c.pilot.pause(0.1)
         assert c.app.composer.has_focus

@@ -53,7 +53,7 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
         await c.ask("/compare")
         await comparing(c)
         await c.pilot.press("4")
-        assert "there are 2 answers here" in c.screen()
+        assert "the answers here are 1 and 2" in c.screen()
         await c.pilot.press("equals_sign")
         await c.until(lambda: not isinstance(c.app.screen, CompareScreen))
         assert last(c).node == second
@@ -82,7 +82,7 @@ async def test_a_series_is_written_and_compared(chat: Any, width: int, first: li
             await c.pilot.press("left")
         await c.pilot.pause(0.1)
         assert columns(c) == [number - first[0] + 1 for number in first]
-        assert "1: answer 2/5 ◂" in c.screen()
+        assert "answer 2/5 ◂" in c.screen()
         await c.pilot.press("h", "right", "l", "enter")
         await c.until(lambda: not isinstance(c.app.screen, CompareScreen))
         assert last(c).node == screen._answers[2].id
@@ -200,12 +200,15 @@ def node(bits: float, model: str = "m", typed: bool = False) -> Node:
 
 
 def test_what_a_comparison_says() -> None:
-    assert verdict([node(3), node(1)]) == "1 token shared · 0 and 0 follow · likeliest: 2, then 1 (+2.0 bits)"
-    assert verdict([node(3), node(1), node(2)]).endswith(
-        "0, 0 and 0 follow · likeliest: 2, then 3 (+1.0 bits), 1 (+2.0 bits)"
+    two = verdict([node(3), node(1)], [4, 5])
+    assert two == "1 token shared · 0 and 0 follow · likeliest: 5 (1.00 bits/token), then 4 (3.00)"
+    assert verdict([node(3), node(1), node(2)], [1, 2, 3]).endswith(
+        "0, 0 and 0 follow · likeliest: 2 (1.00 bits/token), then 3 (2.00), 1 (3.00)"
     )
-    assert verdict([node(3), node(1, "other")]).endswith("by different models: their bits cannot be compared")
-    assert verdict([node(3), node(1, typed=True)]).endswith("tokens without a probability count 0 bits")
+    other = verdict([node(3), node(1, "other")], [1, 2])
+    assert other.endswith("by different models: their bits cannot be compared")
+    typed = verdict([node(3), node(1, typed=True)], [1, 2])
+    assert typed.endswith("tokens without a probability count 0 bits")
 
 
 def test_how_an_answer_was_drawn() -> None:

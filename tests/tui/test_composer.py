@@ -12,7 +12,9 @@ from fakes import FakeEngine
 from textual import events
 
 from ropechat.chat import draft
+from ropechat.chat.draft import keep_end
 from ropechat.store.store import Store
+from ropechat.tui.screens.context import ContextScreen
 
 PASTE = "\n".join(f"line {number}" for number in range(120))
 
@@ -84,8 +86,8 @@ async def test_files_are_put_behind_the_text(
     [
         ("folder", "@folder: a folder; name a text file"),
         ("big", "@big: more than 256 KiB; attach a part of it"),
-        ("binary", "@binary: not UTF-8 text; only text can be attached"),
-        ("nul", "@nul: not UTF-8 text; only text can be attached"),
+        ("binary", "@binary: not a text; only text can be attached"),
+        ("nul", "@nul: not a text; only text can be attached"),
         ("dangling", "@dangling: No such file or directory"),
         ("/dev/zero", "@/dev/zero: must be a regular file; name a text file"),
     ],
@@ -114,6 +116,9 @@ async def test_a_file_that_does_not_fit_stays_a_file(
     async with chat(FakeEngine("ok", context=60), size=(100, 40)) as c:
         for _ in range(3):
             await c.ask(c.app.composer.text or "@long.txt what")
+            await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+            assert "characters of long.txt" in c.screen()
+            await c.pilot.press("escape")
             await c.until(lambda: "Not sent" in c.screen() and bool(c.app.composer.text))
             assert c.app.composer.text == "@long.txt what"
         whole = f"@long.txt what\n\nlong.txt:\n```\n{'word ' * 100}\n```"
@@ -134,8 +139,50 @@ async def test_a_paste_and_a_command_that_do_not_fit_come_back_as_typed(chat: An
         await c.pilot.press(*"//look ")
         await paste(c, PASTE)
         await c.pilot.press("enter")
+        await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+        await c.pilot.press("escape")
         await c.until(lambda: "Not sent" in c.screen())
         assert c.app.composer.text == "//look [pasted 120 lines]"
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+async def test_the_end_of_a_file_is_sent_if_the_whole_does_not_fit(
+    turns: int, chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.txt").write_text("\n".join(f"line {number}" for number in range(200)))
+    async with chat(FakeEngine("ok", context=120), size=(100, 40)) as c:
+        for _ in range(turns):
+            await c.ask("before")
+            await c.idle()
+        await c.ask("@log.txt why?")
+        await c.until(lambda: isinstance(c.app.screen, ContextScreen))
+        await c.pilot.press("s")  # leaving out turns cannot help, so that key does nothing
+        await c.pilot.press("e")
+        await c.until(lambda: len(c.engine.asked) == turns + 1)
+        await c.idle()
+        sent = c.engine.asked[-1][-1].content
+        assert sent.startswith("@log.txt why?\n\nlog.txt:\n```\n[the first ")
+        assert "of 200 lines are left out]" in sent
+        assert sent.endswith("line 198\nline 199\n```")
+        assert c.app.composer.text == ""
+        assert c.app.session.title in ("before", "@log.txt why?")
+
+
+def test_the_end_of_a_paste_or_of_one_long_line() -> None:
+    paste = "\n".join(map(str, range(500)))
+    found = keep_end(f"sum up: {paste}", [paste], 0.5)
+    assert found is not None
+    assert found.text.startswith("sum up: [the first ")
+    assert found.text.endswith("\n499")
+    assert (found.what, found.units) == ("the pasted text", "lines")
+    assert len(found.text) <= len(f"sum up: {paste}") // 2
+    line = "x" * 5000
+    found = keep_end(f"? {line}", [line], 0.5)
+    assert found is not None
+    assert found.units == "characters"
+    assert keep_end("typed " * 500, [], 0.5) is None
+    assert keep_end(f"{'typed ' * 900} {paste}", [paste], 0.5) is None
 
 
 async def test_an_attached_question_is_recalled_as_it_was_typed(

@@ -15,10 +15,13 @@ async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None
         inspector = await inspected(c)
         text = inspector.text
         assert "token 2 of 2 ·dangle" in text
+        assert "bytes" not in text
+        inspector.toggle_details()
+        text = inspector.text
         assert "id 8 · bytes 20 64 61 6e 67 6c 65" in text
         assert "rank 2" in text
         assert "2.2 bits" in text
-        assert "H 1.6 bits" in text
+        assert "entropy 1.6 bits" in text
         assert "raw 0.223" in text
         assert "sampled 0.269" in text  # e^-1.5 / (e^-0.5 + e^-1.5)
         assert "cut by top-p" in text

@@ -19,10 +19,12 @@ from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
+from ropechat.tui.screens.help import HelpScreen
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.screens.reader import ReaderScreen
 from ropechat.tui.screens.rope import RopeScreen
+from ropechat.tui.screens.settings import SettingsScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
@@ -36,6 +38,8 @@ SHEETS = {
     "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
+    "settings": SettingsScreen,
+    "help": HelpScreen,
     "reader": ReaderScreen,
     "rope": RopeScreen,
 }

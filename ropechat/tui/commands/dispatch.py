@@ -17,6 +17,7 @@ Handler: TypeAlias = (
 SYNONYMS = {  # names of these commands in other chat programs
     "archive": "delete",
     "attach": "help",
+    "config": "settings",
     "branches": "tree",
     "chats": "open",
     "clear": "new",
@@ -47,9 +48,11 @@ class Commands:
     def __init__(self, say: Callable[[str], None], later: Callable[[Callable[[], None]], Any]) -> None:
         self.handlers: dict[str, Handler] = {}
         self._say, self._later = say, later
+        self.ran: Callable[[str], None] = lambda id: None  # called with each command that is run
 
     def run(self, id: str, words: str = "") -> None:
         """Run a command."""
+        self.ran(id)
         if hint := self.handlers[id](words):
             self._say(hint)
 

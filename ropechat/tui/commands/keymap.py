@@ -64,6 +64,11 @@ class Keymap:
             return BY_ID[id].shown
         return " ".join(shown(key) for key in self.keys(id))
 
+    def of_symbol(self, symbol: str) -> str:
+        """The key that is shown as this on the screen; "" if none is."""
+        every = (key for command in ALL for key in self.keys(command.id))
+        return next((key for key in every if shown(key) == symbol), "")
+
     def first(self, *ids: str) -> str:
         """The first key of each command as text for the screen."""
         return " ".join(shown(self.keys(id)[0]) for id in ids)

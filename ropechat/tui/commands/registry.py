@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from ropechat.tui.format.lists import MAX_COMPARED
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,9 +27,11 @@ CONTEXTS = {
     "full": "When the context is full",
     "reader": "In the reader of a text (inspect -i)",
     "rope": "In the model's positions",
+    "settings": "In the settings",
+    "help": "In this help",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
-TYPED = ("composer", "everywhere", "chats", "models")  # contexts in which letters are text
+TYPED = ("composer", "everywhere", "chats", "models", "help")  # contexts in which letters are text
 KEY_SYMBOLS = {
     **{"enter": "⏎", "escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"},
     **{"up": "↑", "down": "↓", "left": "←", "right": "→", "slash": "/", "backslash": "\\"},
@@ -58,7 +58,8 @@ class Command:
 
     action: of the transcript or dialog where its keys work; "" for commands that the app dispatches.
     typed: what follows a "/" to run it, with its arguments; needs_words: it does nothing without them.
-    key_names: the keys in help texts, if these do not name all.
+    key_names: the keys in help texts, if these do not name all. both: what it and the next command do, in the
+    help, which shows them in one line.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Command:
     priority: bool = False
     needs_words: bool = False
     key_names: str = ""
+    both: str = ""
 
     @property
     def slash(self) -> str:
@@ -129,7 +131,7 @@ COMPARE = (
     Command("compare.keep", "enter", "continue", "Continue with the chosen answer", "keep"),
     *(
         Command(f"compare.keep_{n}", str(n), "keep", "Continue with the answer of this number", f"keep({n})")
-        for n in range(1, MAX_COMPARED + 1)
+        for n in range(1, 10)
     ),
 )
 ALTERNATIVES = (
@@ -174,6 +176,8 @@ FULL = (
     Command("full.slide", "s", "leave out", "Leave out the oldest turns", "choose('slide')"),
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
+    Command("full.end", "e", "the end", "Send only the end of a long text", "choose('end')"),
+    Command("full.model", "m", "model", "Choose another model", "choose('model')"),
 )
 READER = (
     Command("reader.next", "right,l", "token", "The next token", "token(1)"),
@@ -202,10 +206,32 @@ READER_ITEMS = (
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
     Command("rope.right", "right,l", "next view", "The next view", "turn(1)"),
+    Command("rope.layer", "n", "layer", "The next layer of a view that shows one", "layer(1)"),
+    Command("rope.layer_before", "N", "layer before", "The layer before", "layer(-1)"),
+    Command("rope.head", "m", "head", "The next head", "head(1)"),
+    Command("rope.head_before", "M", "head before", "The head before", "head(-1)"),
+)
+SETTINGS = (
+    Command("settings.less", "left,h", "previous", "The previous choice", "step(-1)"),
+    Command("settings.more", "right,l", "next", "The next choice", "step(1)"),
+    Command(
+        "settings.default", "ctrl+x", "default", "Remove it from the settings file", "default", priority=True
+    ),
+)
+HELP = (
+    Command(
+        "help.page_down",
+        "pagedown",
+        "page",
+        "A page on",
+        "page(1)",
+        both="A page on, or back",
+    ),
+    Command("help.page_up", "pageup", "page", "A page back", "page(-1)"),
 )
 DIALOGS = (
     *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL),
-    *(*READER, *ROPE),
+    *(*READER, *ROPE, *SETTINGS, *HELP),
 )
 
 # --- in the chat ---
@@ -219,11 +245,23 @@ WRITING = (  # handled by the composer
         "New line; also \\ at a line's end",
         key_names="^j alt+⏎",
     ),
-    Command("composer.previous", "up", "earlier", "From the first line: what you sent before"),
+    Command(
+        "composer.previous",
+        "up",
+        "earlier",
+        "From the first line: what you sent before",
+        both="In the first or last line: what you sent before, or after it",
+    ),
     Command("composer.next", "down", "later", "From the last line: what you sent after it"),
     Command("composer.search", "ctrl+r", "search", "Search your earlier messages; again: older ones"),
     Command("composer.complete", "tab", "complete", "Complete a /command or an @file"),
-    Command("composer.page_up", "pageup", "scroll", "Scroll the transcript"),
+    Command(
+        "composer.page_up",
+        "pageup",
+        "scroll",
+        "Scroll the transcript",
+        both="Scroll the transcript; at the end: follow again",
+    ),
     Command("composer.page_down", "pagedown", "scroll", "Scroll on; at the end: follow again"),
 )
 BRANCHING = (
@@ -233,13 +271,27 @@ BRANCHING = (
         "regenerate",
         "Regenerate the answer (keeps the old one)",
         typed="regen [1-4]",
+        both="Regenerate the answer (keeps the old one); four at once",
     ),
     Command("answer.several", "R", "four answers", "Write four more answers, then compare"),
     Command("answer.resume", "c", "continue", "Continue the answer", typed="continue"),
-    Command("question.edit", "e", "edit", "Edit the question", typed="edit"),
+    Command(
+        "question.edit",
+        "e",
+        "edit",
+        "Edit the question",
+        typed="edit",
+        both="Edit the question, or the answer",
+    ),
     Command("answer.edit", "E", "edit answer", "Edit the answer", typed="rewrite"),
     Command("answer.fork", "f", "fork", "Fork: replace this token and continue", typed="fork [TOKEN]"),
-    Command("sibling.previous", "left_square_bracket", "previous answer", "Previous version of the answer"),
+    Command(
+        "sibling.previous",
+        "left_square_bracket",
+        "previous answer",
+        "Previous version of the answer",
+        both="Previous or next version of the answer",
+    ),
     Command("sibling.next", "right_square_bracket", "next answer", "Next version of the answer"),
     Command(
         "answer.compare",
@@ -312,13 +364,41 @@ PANELS = (
     Command("model.rope", "", "positions", "What the model does with positions (RoPE)", typed="rope"),
 )
 READING = (  # keys of the transcript
-    Command("read.down", "j,down", "down", "Scroll; token below; next alternative", "row(1)"),
+    Command(
+        "read.down",
+        "j,down",
+        "down",
+        "Scroll; token below; next alternative",
+        "row(1)",
+        both="Scroll; token below or above; next or previous alternative",
+    ),
     Command("read.up", "k,up", "up", "Scroll; token above; alternative before", "row(-1)"),
-    Command("read.left", "h,left", "token before", "To the token before", "token(-1)"),
+    Command(
+        "read.left",
+        "h,left",
+        "token before",
+        "To the token before",
+        "token(-1)",
+        both="To the token before, or to the next",
+    ),
     Command("read.right", "l,right", "next token", "To the next token", "token(1)"),
-    Command("read.word", "w", "next word", "To the next word", "word(1)"),
+    Command(
+        "read.word",
+        "w",
+        "next word",
+        "To the next word",
+        "word(1)",
+        both="To the next word, or to the word before",
+    ),
     Command("read.back", "b", "word before", "To the word before", "word(-1)"),
-    Command("read.next", "n", "next surprise", "To the next match, or surprise", "next(1)"),
+    Command(
+        "read.next",
+        "n",
+        "next surprise",
+        "To the next match, or surprise",
+        "next(1)",
+        both="To the next or previous match, or surprise",
+    ),
     Command("read.previous", "N", "surprise before", "To the match or surprise before", "next(-1)"),
     Command("read.take", "enter", "inspect", "Inspect this token; then: fork here"),
     *(
@@ -327,28 +407,51 @@ READING = (  # keys of the transcript
     ),
     Command("alternative.other", "o", "resample", "Resample this token"),
     Command("alternative.ban", "x", "ban", "Never draw this one again, or allow it again"),
-    Command("alternative.more", "plus", "favour", "Make it more likely in what comes"),
+    Command(
+        "alternative.more",
+        "plus",
+        "favour",
+        "Make it more likely in what comes",
+        both="Make it more, or less, likely in what comes",
+    ),
     Command("alternative.less", "minus", "disfavour", "Make it less likely in what comes"),
     Command("read.preview", "p", "preview", "Preview how the alternative would continue"),
+    Command("read.details", "d", "details", "Id, bytes and the sampler's stages of this token"),
     Command("read.find", "slash", "find", "Find in this chat", "app.command('view.find')"),
     Command("read.tint", "T", "tint", "Change what the colours show"),
     Command("read.write", "i", "write", "Back to writing; the token stays in sight"),
-    Command("read.home", "g,home", "begin", "To the beginning", "scroll_home", key_names="g"),
+    Command(
+        "read.home",
+        "g,home",
+        "begin",
+        "To the beginning",
+        "scroll_home",
+        key_names="g",
+        both="To the beginning; to the end, and follow",
+    ),
     Command("read.end", "G,end", "end", "Jump to the end and follow", "scroll_end", key_names="G"),
-    Command("read.page_down", "space,pagedown", "page down", "A page on", "page_down", key_names="space"),
+    Command(
+        "read.page_down",
+        "space,pagedown",
+        "page down",
+        "A page on",
+        "page_down",
+        key_names="space",
+        both="A page on, or back",
+    ),
     Command("read.page_up", "pageup", "page up", "A page back", "page_up"),
 )
 COMMANDS = (
     Command("composer.editor", "ctrl+g", "editor", "Write in $VISUAL or $EDITOR", typed="editor"),
-    Command("chat.stop", "escape", "stop", "Stop, keeping the text; else: to the transcript and back"),
+    Command("chat.stop", "escape", "stop", "Stop, keeping the text; else: read the transcript, and back"),
     Command(
-        "answer.stop", "", "stop", "Stop, keeping the text; else: to the transcript and back", typed="stop"
+        "answer.stop", "", "stop", "Stop, keeping the text; else: read the transcript, and back", typed="stop"
     ),
     Command(
         "chat.interrupt",
         "ctrl+c",
         "stop",
-        "Stop; copy a selection; clear the draft (↑ brings it back); twice: quit",
+        "Stop; copy a selection; clear the draft; twice: quit",
         priority=True,
     ),
     Command("chat.new", "ctrl+n", "new chat", "Begin a new chat", typed="new", priority=True),
@@ -375,7 +478,14 @@ COMMANDS = (
     Command("chat.delete", "", "delete", "Delete chats for good", typed="delete"),
     *BRANCHING,
     *PANELS,
-    Command("answer.copy", "y", "copy", "Copy the answer", typed="copy [code|all]"),
+    Command(
+        "answer.copy",
+        "y",
+        "copy",
+        "Copy the answer",
+        typed="copy [code|all]",
+        both="Copy the answer, or its last code block",
+    ),
     Command("answer.copy_code", "Y", "copy code", "Copy the answer's last code block"),
     Command("view.toggle", "f3", "prose", "Tokens as they came, or Markdown as prose", typed="prose"),
     Command(
@@ -389,13 +499,23 @@ COMMANDS = (
         "view.overview",
         "ctrl+l",
         "overview",
-        "Chats, branches, personas and sampling at the left of a wide screen",
+        "Chats, branches and more at the left of a wide screen",
         typed="overview",
     ),
     Command("view.tint", "", "tint on or off", "Tint on or off, or by another figure", typed="tint [NAME]"),
     Command("view.find", "ctrl+f", "find", "Find in this chat", typed="find [TEXT]"),
     Command("view.mouse", "f8", "mouse", "Give the mouse to the terminal, and take it back", typed="mouse"),
     Command("view.theme", "", "theme", "Change the colours", typed="theme"),
+    Command(
+        "app.settings",
+        "",
+        "settings",
+        "Settings: values, where each comes from, and changes to the file",
+        typed="settings",
+    ),
+    Command(
+        "view.files", "", "attached files", "Show or fold the files attached to a question", typed="files"
+    ),
     Command("app.palette", "ctrl+p", "commands", "All commands", priority=True),
     Command("app.help", "f1", "help", "List keys and commands", typed="help"),
     Command(
@@ -404,6 +524,12 @@ COMMANDS = (
 )
 ALL = (*WRITING, *COMMANDS, *READING, *DIALOGS)
 BY_ID = {command.id: command for command in ALL}
+BY_USE = (  # as the palette lists them; the others follow
+    *("chat.new", "answer.regenerate", "answer.resume", "model.pick", "chat.list", "view.theme"),
+    *("view.inspect", "answer.fork", "answer.compare", "chat.branches", "question.edit", "answer.edit"),
+    *("sampling.open", "answer.copy", "chat.export", "prompt.system", "prompt.persona", "app.settings"),
+    *("view.find", "app.help", "view.toggle", "read.tint", "answer.several", "chat.rename", "app.quit"),
+)
 WHILE_WRITING = (
     "chat.stop",
     "composer.newline",

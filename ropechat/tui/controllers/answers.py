@@ -311,6 +311,13 @@ class AnswersController:
             f"no other answer to this question; {self.view.way_to('answer.regenerate')} writes one"
         )
 
+    def show_version(self, id: str, by: int) -> None:
+        """Show the version before or after this question or answer."""
+        known = id in self.session.tree.nodes and not self.session.generating
+        if known and (found := self.session.tree.step(id, by)) is not None:
+            self.session.go(found.id)
+            self.path.show()
+
     def open_branches(self) -> None:
         """Open the dialog of all branches."""
         from ropechat.tui.screens.branches import BranchesScreen

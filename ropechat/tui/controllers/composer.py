@@ -50,6 +50,7 @@ class ComposerController:
         self.sent_as = ("", "")
         self._command = command
         path.on_show = self.count
+        composer.examples = lambda: path.examples
         self._editing: Node | None = None  # the message being edited
         self._counter: Timer | None = None
 
@@ -107,6 +108,14 @@ class ComposerController:
             self.composer.keep()
             self.composer.set_text("")
         self.view.hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
+
+    def take_example(self, text: str) -> None:
+        """Put a text into the composer, to be sent or changed; a draft returns afterwards."""
+        if text and self.composer.text in ("", *self.path.examples):
+            self.composer.set_text(text)
+        elif text:
+            self.composer.borrow(text)
+        self.view.write()
 
     def begin_line(self, text: str) -> None:
         """Put the beginning of a command into the composer; the draft returns afterwards."""

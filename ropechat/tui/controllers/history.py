@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ from ropechat.store.queries import Chat
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from threading import Event
 
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
+    from ropechat.tui.controllers.drafts import DraftsController
     from ropechat.tui.controllers.hints import HintsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
@@ -26,7 +29,8 @@ NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
 class HistoryController:
-    """The commands for stored chats. resume: the chat to open at the start; "" for the newest.
+    """The commands for stored chats. resume: the chat to open at the start; "" for the newest. fixed: the
+    sampling settings that it does not change.
 
     opened: set once that chat is open.
     """
@@ -37,13 +41,16 @@ class HistoryController:
         view: View,
         path: TranscriptController,
         composer: ComposerController,
+        drafts: DraftsController,
         hints: HintsController,
         resume: str | None,
         opened: Event,
+        fixed: Collection[str] = (),
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer, self._hints = path, composer, hints
-        self.resume, self._opened = resume, opened
+        self._drafts = drafts
+        self.resume, self._opened, self._fixed = resume, opened, fixed
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -78,17 +85,19 @@ class HistoryController:
             self.chat.when_idle(self.begin_chat)
 
     def begin_chat(self) -> None:
-        """Show a new chat."""
+        """Show a new chat; the draft goes along."""
         self.composer.stop_editing()
+        self._drafts.carry()
         self.session.clear()
         self.path.show()
+        self.view.app.run_worker(self._drafts.bring(), exclusive=True)
 
     def open_chat(self, id: str) -> None:
         """Open a stored chat; "" begins a new one."""
         self.view.write()
         self.view.app.run_worker(self._open_chat(id), exclusive=True)
 
-    async def _open_chat(self, id: str) -> None:
+    async def _open_chat(self, id: str, fixed: Collection[str] = ()) -> None:
         store = self.session.recorder.store
         if store is None:
             return
@@ -100,7 +109,7 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        self._show(chat)
+        await self._show(chat, fixed)
         for fault in chat.damaged:
             self.path.notice("error", f"Some of this chat cannot be read: {fault}")
 
@@ -131,13 +140,23 @@ class HistoryController:
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        self._show(chat)
+        await self._show(chat)
 
-    def _show(self, chat: Chat) -> None:
+    async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
         self.composer.stop_editing()
-        self.session.open(chat)
+        self._drafts.leave()
+        self.session.open(chat, given)
+        self._lift_foreign_biases()
         self.path.show()
         self.tell_other_model()
+        await self._drafts.bring()
+
+    def _lift_foreign_biases(self) -> None:
+        """Biases name tokens by id, which means nothing to another model."""
+        info, nodes = self.session.info, self.session.tree.nodes.values()
+        models = {node.model for node in nodes if node.model}
+        if self.session.sampling.logit_bias and info is not None and models and info.name not in models:
+            self.session.sampling = replace(self.session.sampling, logit_bias=())
 
     def _spell(self, model: str, id: int) -> bytes:
         """The bytes of a token of the loaded model; b"" for another model."""
@@ -202,7 +221,9 @@ class HistoryController:
         if self.resume is not None:
             wanted = self.resume or (newest[0].id if newest else "")
             if wanted:
-                await self._open_chat(wanted)
+                await self._open_chat(wanted, self._fixed)
+                return
+        await self._drafts.bring()
 
     def show_resumed(self) -> None:
         """Show a chat that was opened before the model was loaded again."""

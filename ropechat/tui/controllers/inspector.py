@@ -55,6 +55,7 @@ class InspectorController:
             "answer.fork": self._fork,
             "read.take": lambda words: self.take(),
             "read.preview": lambda words: self.preview(),
+            "read.details": lambda words: self.inspector.toggle_details(),
             "alternative.other": lambda words: self.take_other(),
             **{f"alternative.{n}": partial(self.take_number, n) for n in range(1, 10)},
         }
@@ -69,8 +70,15 @@ class InspectorController:
     def toggle_view(self) -> None:
         """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
+        self.view.remember("view", "prose" if prose else "tokens")
         self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
         self.view.refresh_status()
+
+    def use_view(self, name: str) -> None:
+        """Show tokens, or prose."""
+        if self.transcript.page.view != name:
+            self.transcript.toggle_view()
+            self.view.refresh_status()
 
     def next_tint(self) -> None:
         """Tint by the next figure, or not at all."""
@@ -82,6 +90,7 @@ class InspectorController:
 
     def say_tint(self, name: str) -> None:
         """Show which figure tints."""
+        self.view.remember("tint", name)
         self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self.view.refresh_status()
 
@@ -186,6 +195,14 @@ class InspectorController:
         else:
             self.answers.fork(*token, id)
 
+    def pick(self, *, forks: bool) -> None:
+        """A click on an alternative: the second one forks there."""
+        if self.transcript.cursor is None:  # the newest token is shown, as it came
+            self.transcript.move_to(self.inspector.token, clicked=True)
+        elif forks:
+            self._fork_here()
+        self.view.refresh_status()
+
     def preview(self) -> None:
         """Preview the selected alternative."""
         found = self._alternative()
@@ -275,7 +292,8 @@ class InspectorController:
                 return [*keys, (fork, "fork"), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
             keys += [(f"{fork} {digits}", "fork"), (key("alternative.ban"), "ban")]
-            return [*keys, (key("read.preview"), "preview"), *last]
+            preview = (key("read.preview"), "preview")
+            return [*keys, preview, (key("read.details"), "details"), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")
             return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]

@@ -60,6 +60,11 @@ class KeyboardController:
             return ""
         return event.key if isinstance(event, events.Key) and self.view.chat_focus is self.transcript else ""
 
+    def press(self, symbol: str) -> None:
+        """Press a key with the mouse. symbol: as a line of keys shows it."""
+        if key := self.keymap.of_symbol(symbol):
+            self.view.app.post_message(events.Key(key, key if len(key) == 1 else None))
+
     def _is_text(self, event: events.Key | events.Paste) -> bool:
         """Whether a key is text for the composer, whatever has the focus."""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)

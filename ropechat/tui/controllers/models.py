@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
+from ropechat.chat.reading import SharedWorker
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.timer import Timer
 
     from ropechat.chat.download import Download
     from ropechat.chat.live import LiveChat
+    from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.sampling import SamplingController
@@ -50,7 +55,17 @@ class ModelsController:
 
         if self.session.info is None:
             return "no model is loaded yet"
-        screen = RopeScreen(self.session.info.rope_spec, self.session.used or 0, self.keymap)
+        messages = self.session.messages()
+        worker = SharedWorker(self.chat.inference)
+        about = "this chat" if messages else "a sample text"
+        screen = RopeScreen(
+            self.session.info.rope_spec,
+            self.session.used or 0,
+            self.keymap,
+            worker.submit,
+            lambda engine: _measured_ids(engine, messages),
+            about,
+        )
         self.view.push(screen, lambda result: None)
         return None
 
@@ -132,3 +147,10 @@ class ModelsController:
         """The progress of a running download, for the title."""
         running = self.downloads.running
         return "" if running is None else f"↓ {running.share:.0%}"
+
+
+def _measured_ids(engine: Engine, messages: Sequence[Message]) -> Sequence[int]:
+    """The tokens on which positions are measured: the conversation, or a sample before there is one."""
+    from ropechat.inspector.rope.report import SAMPLE  # imports numpy, so late
+
+    return engine.prompt_ids(messages) if messages else engine.tokenizer.encode(SAMPLE)

@@ -5,24 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.chat.context import DESCRIPTIONS, OverflowPolicy
-from ropechat.chat.draft import to_draft
+from ropechat.chat.draft import keep_end, to_draft
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.chat import events as ev
+    from ropechat.chat.draft import Shortened
     from ropechat.chat.live import LiveChat
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.screens.context import Choice
+    from ropechat.tui.screens.context import Choice, Offer
+
+FILLED = 0.7  # of the context that a shortened question takes, at most; the rest is for the answer
 
 
 class OverflowController:
-    """Asks what to leave out, or returns the question to the composer."""
+    """Asks what to leave out, or returns the question to the composer. run: runs a command."""
 
     def __init__(
-        self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
+        self,
+        chat: LiveChat,
+        view: View,
+        path: TranscriptController,
+        composer: ComposerController,
+        run: Callable[[str], None],
     ) -> None:
+        self._run = run
         self.view, self.session, self.keymap = view, chat.session, view.keymap
         self.path, self._composer = path, composer
 
@@ -30,22 +41,52 @@ class OverflowController:
         return {"prompt.full": self.when_full}
 
     def too_long(self, event: ev.TooLong) -> None:
-        """Handle a question that does not fit: ask what to do, if leaving out turns can help."""
-        from ropechat.tui.screens.context import ContextScreen
+        """Handle a question that does not fit: ask what to do, if something can help."""
+        from ropechat.tui.screens.context import MODEL, TURNS, ContextScreen
 
-        if self.session.when_full is not OverflowPolicy.ASK or not event.slides:
+        shorter = None if event.slides else self._shortened(event)
+        asks = self.session.when_full is OverflowPolicy.ASK
+        if not asks or not (event.slides or shorter):
             self._refuse(event)
             return
 
         def chosen(choice: Choice) -> None:
-            if choice == "back":
-                self._refuse(event)
+            if choice in ("back", "model"):
+                self._refuse(event, told=choice == "back")
+                if choice == "model":
+                    self._run("model.pick")
+                return
+            if choice == "end" and shorter is not None:
+                self._send_end(shorter.text)
                 return
             if choice == "always":
                 self.session.when_full = OverflowPolicy.SLIDE
             self.path.show(self.session.again(alone=choice == "fresh"))
 
-        self.view.push(ContextScreen(event.tokens, event.context, self.keymap), chosen)
+        if shorter is not None:
+            alone = "; the model reads nothing else" if len(self.session.turns) > 1 else ""
+            what = f"send the last {shorter.count:,} {shorter.units} of {shorter.what:.30}"
+            offers: dict[Choice, Offer] = {"end": (what, f"the rest is left out{alone}"), **MODEL}
+        else:
+            offers = dict(TURNS)
+        self.view.push(ContextScreen(event.tokens, event.context, self.keymap, offers), chosen)
+
+    def _shortened(self, event: ev.TooLong) -> Shortened | None:
+        """The question with the end of its longest text only; None where that cannot help."""
+        turn = self.session.last
+        prefix = turn is not None and turn.request is not None and turn.request.prefix is not None
+        if turn is None or prefix or turn.asked not in self.session.tree.nodes:
+            return None
+        share = FILLED * event.context / event.tokens
+        return keep_end(turn.question, self._composer.composer.pastes.texts, share)
+
+    def _send_end(self, text: str) -> None:
+        """Ask the shortened question instead."""
+        self.session.withdraw()
+        turn = self.session.ask(text)
+        if len(self.session.turns) > 1:
+            turn = self.session.again(alone=True)
+        self.path.show(turn)
 
     def when_full(self, words: str) -> str:
         """/context: show or set what happens to a question that does not fit."""
@@ -55,7 +96,7 @@ class OverflowController:
         self.view.refresh_status()
         return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
 
-    def _refuse(self, event: ev.TooLong) -> None:
+    def _refuse(self, event: ev.TooLong, *, told: bool = True) -> None:
         """Take back a question (or an answer's beginning) that leaves no room for an answer."""
         turn = self.session.withdraw()
         self.path.show()
@@ -63,7 +104,8 @@ class OverflowController:
             node, typed = self._composer.sent_as
             self._composer.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
         prefix = turn.request is not None and turn.request.prefix is not None
-        self.path.notice("error", self._too_long(event, "answer" if prefix else "question"))
+        if told:
+            self.path.notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:
         """Why a question was not sent (or an answer not begun), and what helps."""

@@ -77,9 +77,15 @@ class SidebarController:
     def handlers(self) -> dict[str, Handler]:
         return {"view.overview": lambda words: self.toggle()}
 
+    def want(self, *, shown: bool) -> None:
+        """Show it where there is room, or not."""
+        self._wanted_overview = shown
+        self.view.refresh_status()
+
     def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
+        self.view.remember("overview", self._wanted_overview)
         self.view.refresh_status()
         if self._wanted_overview and not self._has_room:
             beside = "" if self.view.app.size.width < MIN_SCREEN_WIDTH else " beside the panel at the right"

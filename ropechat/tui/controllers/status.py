@@ -63,12 +63,13 @@ class StatusController:
         left, right = status.title(self.session, width)
         if words := self._download():
             right.insert(0, (f"  {words}  ", "$primary"))
-        lines.title.show(left, right)
+        lines.title.show(left, right, status.title_links(self.session))
         taken = status.gauge(self.session, width)
         figures = self._with_legend(self._figures(width), width, width - cells(taken) - 2)
         if cells(taken) + cells(figures) > width:
             taken = status.gauge(self.session, width, share=False)
-        lines.gauge.show(taken, figures)
+        facts = {text.strip(): "engine.facts" for text, _ in self._figures(width)}
+        lines.gauge.show(taken, figures, {self.transcript.tint: "read.tint", **facts})
         if hint := self.hints.text:
             lines.footer.say(hint, max(1, self.view.app.size.height // 3))
         else:
@@ -78,21 +79,16 @@ class StatusController:
         lines.compose.set_class(self.reading.reading, "-reading")
 
     def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
-        """The meaning of the tint: beside the figures where there is room, instead of them for a reader.
-
-        Figures that do not fit into `room` cells are left out at the left.
-        """
+        """The meaning of the tint, and beside it the figures for which there is room, the last ones first."""
         while figures and width < 120 and cells(figures) > room:
             figures = figures[1:]
-        if self.transcript.page.view != "tokens" or width < 70:
-            return figures
-        if width < 120 and self.view.chat_focus is not self.transcript:
+        if self.transcript.page.view != "tokens":
             return figures
         app = self.transcript.app
         colours = theme.tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
         legend = status.legend(self.transcript.tint, colours)
-        if width < 120:
-            return legend or figures
+        if cells(legend) > room:
+            return figures
         while figures and cells([*legend, *figures]) > room:
             figures = figures[1:]
         return [*legend, *figures]

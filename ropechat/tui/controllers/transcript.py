@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat import builtin
+from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
 from ropechat.tui.format import status
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
     from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
     from ropechat.chat.live import LiveChat
+    from ropechat.conversation import Node
+    from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
+FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
 START = 60  # characters that are shown of a text
 
 
@@ -43,7 +47,18 @@ class TranscriptController:
         self.follows = True
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
+        self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._begins = False  # nothing was asked yet, and the screen says what may be
+
+    def handlers(self) -> dict[str, Handler]:
+        return {"view.files": lambda words: self._files()}
+
+    def _files(self) -> None:
+        turn = self.turn()
+        if turn is not None and split_attachments(turn.question)[1]:
+            self.toggle_files(turn.asked)
+        elif turn is not None:
+            self.view.hint("no file is attached to this question")
 
     def notice(self, kind: str, text: str, at: int | None = None) -> Block:
         """Put a notice at the end, or at a place."""
@@ -145,7 +160,7 @@ class TranscriptController:
             answer.begin(turn.question)
         elif not any(block.node == turn.asked for block in self.transcript.blocks[-1:]):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
-            asked.say(turn.question)
+            asked.say(self._said(turn.asked, turn.question))
             self.transcript.add(asked)
         if node.steps:
             answer.begin_like(known.get(id(node.steps[0])))
@@ -203,9 +218,44 @@ class TranscriptController:
                 f"/context sets what happens to the next question (now: {self.session.when_full}).",
             )
         elif turn.node is not None and is_empty_continuation(self.session.tree[turn.node]):
-            self.notice("notice", "The model had finished its answer; nothing was added.")
+            self._drop_empty(self.session.tree[turn.node])
+            return
         if not answer.node.in_context:
             self.notice("notice", "No answer: this question is not sent to the model again.")
+
+    def _drop_empty(self, node: Node) -> None:
+        """A continuation that added nothing is no version of its own."""
+        assert node.origin is not None
+        self.session.withdraw()
+        if node.origin.node in self.session.tree.nodes:
+            self.session.go(node.origin.node)
+        self.show()
+        self.notice("notice", "The model had finished its answer; nothing was added.")
+
+    # --- clicks ---
+
+    def line_clicked(self, block: Block, text: str) -> str:
+        """The example that a clicked line offers; "" for another line. Files of a question are unfolded."""
+        if block.kind == "user" and text.startswith((FOLDED, UNFOLDED)):
+            self.toggle_files(block.node)
+        return text.strip() if block.kind == "notice" and text.strip() in TRY else ""
+
+    def toggle_files(self, node: str) -> None:
+        """Show or fold the files that a question holds."""
+        if self.session.generating:
+            self.view.hint("files can be unfolded when the answer is complete")
+            return
+        self._unfolded ^= {node}
+        self.show()
+
+    def _said(self, node: str, question: str) -> str:
+        """A question as it is shown: attached files as one line each, unless unfolded."""
+        text, files = split_attachments(question)
+        if node not in self._unfolded:
+            lines = (f"{FOLDED} {name} · {describe_file(block)}" for name, block in files.items())
+            return "\n".join([text.rstrip("\n"), *lines])
+        blocks = (f"{UNFOLDED} {block.lstrip()}" for block in files.values())
+        return "\n".join([text.rstrip("\n"), *blocks])
 
     # --- above the first turn ---
 
@@ -225,7 +275,8 @@ class TranscriptController:
             self.notice("notice", f"system  {self.describe_system(text)}", at=0)
         info = self.session.info
         if info is not None and info.name == builtin.NAME:
-            self.notice("notice", builtin.NOTE, at=0)
+            bigger = f"{self.keymap.first('model.pick')} gets a bigger one."
+            self.notice("notice", f"{builtin.NOTE} {bigger}", at=0)
         elif info is not None and self.chat.completes:
             self.notice(
                 "notice",
@@ -253,7 +304,15 @@ class TranscriptController:
                 )
             ),
         ]
-        return ["Try: " + " · ".join(TRY), *steps] if asks and not self.chat.completes else steps
+        tab = key("composer.complete")
+        try_one = "\n".join([f"Try one: click it, or press {tab} and ⏎", *(f"  {text}" for text in TRY)])
+        return [try_one, *steps] if asks and not self.chat.completes else steps
+
+    @property
+    def examples(self) -> tuple[str, ...]:
+        """The examples on the screen."""
+        offered = self._begins and self.session.info is not None and not self.chat.completes
+        return TRY if offered and self.session.info and self.session.info.name == builtin.NAME else ()
 
     def describe_system(self, text: str | None) -> str:
         """The persona's name, if any, and the beginning of a system text."""

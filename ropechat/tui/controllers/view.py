@@ -40,6 +40,7 @@ class View:
         self.app, self.keymap = app, keymap
         self.hint, self.refresh_status = hint, refresh_status
         self._transcript, self._composer, self._closed = transcript, composer, closed
+        self.remember: Callable[[str, object], None] = lambda name, value: None  # for the next time
 
     def push(self, screen: ModalScreen[Any], chosen: Callable[..., None] = lambda result: None) -> None:
         """Open a dialog; `chosen` gets its result, unless that is None."""

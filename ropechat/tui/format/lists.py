@@ -11,7 +11,7 @@ from ropechat.tui.render.width import fit
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ropechat.conversation import ConversationTree, Node
     from ropechat.sampling import Sampling
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Part = tuple[str, str]  # text, style
 MAX_INDENTS = 12  # levels of a tree that are indented
 SNIPPET = 200  # the most tokens, and characters, of an answer that are read
+CHANGES = {"continue": "continued", "edit": "edited"}
 NAME, VALUE = 18, 6  # cells of a setting
 MAX_COMPARED = 4  # answers that stand side by side, at most
 
@@ -72,6 +73,32 @@ def tree_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
     return found
 
 
+def folded_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
+    """The rows of `tree_rows` without what tells nothing: beginnings of answers that were continued, and all
+    but the ends of runs without a branch.
+
+    Of a run its first and last node stay; `hidden_before` counts the others.
+    """
+    found = [(stem, node) for stem, node in tree_rows(tree) if tree.continued(node.id) is None]
+    kept = []
+    for stem, node in found:
+        above = tree.nodes.get(node.parent or "")
+        below = tree.children(node.id)
+        inside = above is not None and len(tree.children(above.id)) == 1 and len(below) == 1
+        inside = inside and len(tree.children(below[0].id)) == 1  # the answer before a fork stays, with it
+        if not inside or (above is not None and above.parent is None and above.role is Role.SYSTEM):
+            kept.append((stem, node))
+    return kept
+
+
+def hidden_before(tree: ConversationTree, node: Node, shown: Collection[str]) -> int:
+    """The number of messages between a node and the next one above it that is shown."""
+    count, at = 0, node.parent
+    while at is not None and at not in shown:
+        count, at = count + 1, tree[at].parent
+    return count
+
+
 def branch_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
     """The rows of `tree_rows` that distinguish branches: where they part, and the last question of each."""
     found = tree_rows(tree)
@@ -108,7 +135,8 @@ def describe_origin(tree: ConversationTree, node: Node) -> str:
     if (origin := node.origin) is not None:
         forked = origin.kind == "fork" and origin.index < len(node.steps)
         token = one_line(visible(node.steps[origin.index].bytes)) if forked else ""
-        words.append(f"@{origin.index + 1} → {token}" if forked else f"({origin.kind})")
+        words.append(f"@{origin.index + 1} → {token}" if forked else CHANGES.get(origin.kind, ""))
+        words = [word for word in words if word]
     return " ".join(words)
 
 

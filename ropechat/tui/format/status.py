@@ -15,6 +15,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
     from ropechat.chat.session import Session
+    from ropechat.conversation import Node
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
@@ -33,6 +34,21 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
         (words + "  ", "$quiet"),
     ]
     return left, right
+
+
+def title_links(session: Session) -> dict[str, str]:
+    """{part of the title: the command that a click on it runs}."""
+    name = session.coming or (session.info.name if session.info else session.model)
+    return {
+        "ropechat": "app.help",
+        one_line(session.title).strip(): "chat.list",
+        one_line(name).strip(): "model.pick",
+        "sampling": "sampling.open",
+        (preset_of(session.sampling) or f"T {session.sampling.temperature:g}"): "sampling.open",
+        "persona": "prompt.persona",
+        "system": "prompt.system",
+        session.persona or "system": "prompt.persona",
+    }
 
 
 def _under(session: Session, width: int) -> list[Part]:
@@ -103,7 +119,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
         return [("  context", "$quiet")]
     known = used if used is not None else 0
     full = known >= context
-    cells = 10 if width < 70 or full else 20 if width < 120 else 16 if width < 180 else 32
+    cells = 10 if width < 70 or full else 12 if width < 120 else 16 if width < 180 else 32
     colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
     filled, rest = meter(known / context, cells)
     left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]
@@ -153,10 +169,14 @@ def summarize(answer: Answer) -> str:
         if answer.rate is not None:
             words.append(format_rate(answer.rate))
         words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
+    reason = why_ended(node)
+    return JOIN.join([reason, *words] if reason else words)
+
+
+def why_ended(node: Node) -> str:
+    """Why an answer is not complete; "" if it is."""
     if node.state in (NodeState.STOPPED, NodeState.STREAMING):  # streaming: another program writes it
-        words.insert(0, "stopped")
-    elif node.state is NodeState.FAILED:
-        words.insert(0, "failed")
-    elif node.finish_reason == "length":
-        words.insert(0, "cut at the token limit")
-    return JOIN.join(words)
+        return "stopped"
+    if node.state is NodeState.FAILED:
+        return "failed"
+    return {"length": "cut at the token limit", "context": "context full"}.get(node.finish_reason or "", "")

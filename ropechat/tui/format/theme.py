@@ -87,8 +87,13 @@ def choose_theme(environ: Mapping[str, str], wanted: str = "auto") -> str:
     if "NO_COLOR" in environ:
         return ANSI_LIGHT.name if wanted.endswith("light") else ANSI_DARK.name
     if wanted != "auto":
-        return f"ropechat-{wanted}"
+        return f"ropechat-{wanted}" if f"ropechat-{wanted}" in {own.name for own in OWN_THEMES} else wanted
     return DARK.name if _many_colours(environ) else ANSI_DARK.name
+
+
+def setting_of(name: str) -> str:
+    """The setting that chooses a theme."""
+    return name.removeprefix("ropechat-")
 
 
 def _many_colours(environ: Mapping[str, str]) -> bool:

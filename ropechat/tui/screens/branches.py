@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import Role
-from ropechat.tui.format.lists import MAX_COMPARED, branch_line, describe_node, format_time, tree_rows
+from ropechat.tui.format.lists import (
+    MAX_COMPARED,
+    branch_line,
+    describe_node,
+    folded_rows,
+    format_time,
+    hidden_before,
+    snippet,
+)
+from ropechat.tui.format.status import why_ended
 from ropechat.tui.render.width import cells
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 
+PREVIEW = 300  # characters of the chosen message
 WIDE = 120  # columns of a screen on which the dialog is broad
 NARROW, BROAD = 100, 156  # columns of the dialog, as in app.tcss
 
@@ -48,11 +58,13 @@ class BranchesScreen(Dialog["str | None"]):
         self._marked: list[str] = []
         self._sure: str | None = None
         self._changed = False
+        self._shown: set[str] = set()  # the nodes that have a row
         self._width = 0  # of the screen, when the lines were made
 
     def compose(self) -> ComposeResult:
         with Vertical(id="branches", classes="sheet broad"):
             yield ChoiceList(id="nodes", markup=False)
+            yield Static(id="begins", markup=False)
             yield self.key_hints
 
     def on_mount(self) -> None:
@@ -64,17 +76,27 @@ class BranchesScreen(Dialog["str | None"]):
         shown = {node.id for node in tree.path()}
         options = self.query_one(OptionList)
         options.clear_options()
+        rows = folded_rows(tree)
+        self._shown = {node.id for _, node in rows}
         options.add_options(
-            [Option(self._line(node, stem, node.id in shown), id=node.id) for stem, node in tree_rows(tree)]
+            [Option(self._line(node, stem, node.id in shown), id=node.id) for stem, node in rows]
         )
         if chosen is not None:
-            options.highlighted = options.get_option_index(chosen)
+            options.highlighted = options.get_option_index(self._visible(chosen))
         answers = sum(node.role is Role.ASSISTANT for node in tree.nodes.values())
         leaves = len(tree.leaves())
         marked = f", {len(self._marked)} marked" if self._marked else ""
         self.title_with(
             f"{leaves} branch{'es' * (leaves > 1)}, {answers} answer{'s' * (answers != 1)}{marked}"
         )
+
+    def _visible(self, id: str) -> str:
+        """The node of the row that stands for a node: itself, its continuation, or the next one below."""
+        tree = self._session.tree
+        while id not in self._shown:
+            below = tree.children(id)
+            id = tree.continued(id) or below[-1].id
+        return id
 
     def on_resize(self) -> None:
         """Fit the lines, if they were made for another width."""
@@ -85,9 +107,13 @@ class BranchesScreen(Dialog["str | None"]):
     def _line(self, node: Node, stem: str, shown: bool) -> Content:
         facts = ""
         if node.steps:
-            ppl = "" if math.isnan(node.ppl) or self._width < 70 else f"  ppl {node.ppl:5.1f}"
-            facts = f"  {len(node.steps):5,} tok{ppl}  {format_time(node.created)}"
+            each = f"  {node.bits / node.scored:4.2f} bits/token" if node.scored and self._width >= 70 else ""
+            facts = f"  {len(node.steps):5,} tok{each}  {format_time(node.created)}"
+        hidden = hidden_before(self._session.tree, node, self._shown)
+        stem += f"⋮ {hidden} more  " if hidden else ""
         mark = "◆" if node.id in self._marked else "●" if shown else " "
+        if node.steps and self._width >= 70 and (reason := why_ended(node)):
+            facts = f"  {reason}{facts}"
         head = describe_node(self._session.tree, node)
         width = self._width
         room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
@@ -98,6 +124,12 @@ class BranchesScreen(Dialog["str | None"]):
         if index is None:
             return None
         return self._session.tree.nodes.get(self.query_one(OptionList).get_option_at_index(index).id or "")
+
+    def on_option_list_option_highlighted(self) -> None:
+        """Show the beginning of the chosen message."""
+        node = self._chosen()
+        said = one_line(" ".join(snippet(node).split()))[:PREVIEW] if node is not None else ""
+        self.query_one("#begins", Static).update(Content.styled(said, "$quiet"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
@@ -123,7 +155,7 @@ class BranchesScreen(Dialog["str | None"]):
         from ropechat.tui.screens.compare import CompareScreen
 
         tree, node = self._session.tree, self._chosen()
-        nodes = [one for _, one in tree_rows(tree) if one.id in self._marked]
+        nodes = [one for _, one in folded_rows(tree) if one.id in self._marked]
         if len(nodes) < 2 and node is not None and node.steps:
             other = nodes[0] if nodes else counterpart(tree, node)
             nodes = [other, node] if other is not None and other is not node else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ropechat.util.text import clean, one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual import events
     from textual.app import ComposeResult
 
     from ropechat.conversation import ConversationTree, Node
@@ -50,20 +52,34 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]])
 
 
-def verdict(nodes: Sequence[Node]) -> str:
-    """What the comparison says; the answers are counted from 1."""
+def numbers(tree: ConversationTree, nodes: Sequence[Node]) -> list[int]:
+    """The number of each answer: its version, where all are versions of one answer; else counted from 1."""
+    if len({node.parent for node in nodes}) == 1:
+        return [tree.sibling_position(node.id)[0] for node in nodes]
+    return list(range(1, len(nodes) + 1))
+
+
+def short_seeds(nodes: Sequence[Node]) -> list[str]:
+    """The seed of each answer in four hexadecimal digits; nothing where all are the same."""
+    seeds = [node.sampling.seed if node.sampling is not None else None for node in nodes]
+    known = len(set(seeds)) > 1
+    return ["" if seed is None or not known else f"seed {seed & 0xFFFF:04x}" for seed in seeds]
+
+
+def verdict(nodes: Sequence[Node], names: Sequence[int]) -> str:
+    """What the comparison says of the answers with these numbers."""
     common = in_common(nodes)
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
     words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
     if len({node.model for node in nodes}) > 1:
         return " · ".join([*words, "by different models: their bits cannot be compared"])
-    first, *others = sorted(range(len(nodes)), key=lambda place: nodes[place].bits)
-    more = {place: nodes[place].bits - nodes[first].bits for place in others}
-    if max(more.values()) < 0.05:
-        words.append("equally likely")
+    each = [node.bits / node.scored if node.scored else 0.0 for node in nodes]
+    first, *others = sorted(range(len(nodes)), key=lambda place: each[place])
+    if max(each) - min(each) < 0.005:
+        words.append("equally likely per token")
     else:
-        less = ", ".join(f"{place + 1} (+{by:.1f} bits)" for place, by in more.items())
-        words.append(f"likeliest: {first + 1}, then {less}")
+        less = ", ".join(f"{names[place]} ({each[place]:.2f})" for place in others)
+        words.append(f"likeliest: {names[first]} ({each[first]:.2f} bits/token), then {less}")
     if any(node.scored < len(node.steps) for node in nodes):
         words.append("tokens without a probability count 0 bits")
     return " · ".join(words)
@@ -83,6 +99,8 @@ class CompareScreen(Dialog["str | None"]):
     def __init__(self, tree: ConversationTree, nodes: Sequence[Node], keymap: Keymap) -> None:
         super().__init__(keymap)
         self._chat, self._answers = tree, list(nodes)
+        self._numbers = numbers(tree, nodes)
+        self._seeds = short_seeds(nodes)
         self._common = in_common(nodes)
         self._chosen = len(nodes) - 1
         self._first = 0  # the column at the left
@@ -95,15 +113,15 @@ class CompareScreen(Dialog["str | None"]):
                     with VerticalScroll(classes="side"):
                         yield Static(classes="head", markup=False)
                         yield Static(classes="body", markup=False)
-            yield Static(Content.styled(verdict(self._answers), "bold"), id="verdict")
+            yield Static(Content.styled(verdict(self._answers, self._numbers), "bold"), id="verdict")
             yield self.key_hints
 
     def on_mount(self) -> None:
         for side in self.query(VerticalScroll):
             side.can_focus = False
         key = self.keymap.first
-        numbers = f"{key('compare.keep_1')}-{key(f'compare.keep_{len(self._answers)}')}"
-        keep = (f"{key('compare.keep')} {numbers}", "continue")
+        digits = [key(f"compare.keep_{number}") for number in self._numbers if number < 10]
+        keep = (" ".join([key("compare.keep"), *digits]), "continue")
         self.key_hints.show_keys((*self.items[:2], keep, self.items[-1]))
 
     @property
@@ -142,9 +160,12 @@ class CompareScreen(Dialog["str | None"]):
         *upper, lowest = cumulative_curve(node.steps, longest, total, cells, rows)
         here = place == self._chosen
         models = {one.model for one in self._answers}
-        name = f"{place + 1}: {describe_node(self._chat, node)}" + " ◂" * here
+        name = self._named(node, place) + " ◂" * here
         writer = f"  {node.model}" if len(models) > 1 else ""
-        drawn = "" if node.sampling is None else presets.describe_sampling(node.sampling)
+        drawn = self._seeds[place]
+        if node.sampling is not None:
+            settings = presets.describe_sampling(dataclasses.replace(node.sampling, seed=None))
+            drawn = f"{drawn} · {settings}" if drawn else settings
         return Content.assemble(
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
@@ -156,6 +177,16 @@ class CompareScreen(Dialog["str | None"]):
             (lowest, "$primary"),
             "\n",
         )
+
+    def _named(self, node: Node, place: int) -> str:
+        """The heading of a column, with one number."""
+        if self._numbers != list(range(1, len(self._answers) + 1)) or self._same_question:
+            return describe_node(self._chat, node)
+        return f"{place + 1}: {node.model}"
+
+    @property
+    def _same_question(self) -> bool:
+        return len({node.parent for node in self._answers}) == 1
 
     def _cut(self, text: str) -> str:
         """Cut a text to the width of a column."""
@@ -178,6 +209,15 @@ class CompareScreen(Dialog["str | None"]):
             parts += [(blank, ""), (clean(word), styles[tint.level(step, None)])]
         return Content.assemble(*parts)
 
+    def on_click(self, event: events.Click) -> None:
+        """Choose the column under the mouse; the chosen one is continued by a double click."""
+        for place, side in enumerate(self.query(VerticalScroll)):
+            if side.display and side.region.contains(event.screen_x, event.screen_y):
+                if event.chain > 1 and place == self._chosen:
+                    self.action_keep()
+                else:
+                    self.action_choose(place - self._chosen)
+
     def action_move(self, by: int) -> None:
         """Scroll all columns."""
         for side in self.query(VerticalScroll):
@@ -190,8 +230,9 @@ class CompareScreen(Dialog["str | None"]):
 
     def action_keep(self, number: int = 0) -> None:
         """Continue with the chosen answer, or with that of a number."""
-        place = number - 1 if number else self._chosen
-        if place < len(self._answers):
-            self.dismiss(self._answers[place].id)
+        if number and number not in self._numbers:
+            listed = _listed([str(one) for one in self._numbers])
+            self.say(f"the answers here are {listed}")
         else:
-            self.say(f"there are {len(self._answers)} answers here")
+            place = self._numbers.index(number) if number else self._chosen
+            self.dismiss(self._answers[place].id)

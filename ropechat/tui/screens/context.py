@@ -12,49 +12,58 @@ from textual.widgets.option_list import Option
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from textual.app import ComposeResult
 
     from ropechat.tui.commands.keymap import Keymap
 
-Choice = Literal["slide", "always", "fresh", "back"]
-CHOICES: dict[Choice, tuple[str, str]] = {
+Choice = Literal["slide", "always", "fresh", "end", "model", "back"]
+Offer = tuple[str, str]  # what is done, and a note
+TURNS: Mapping[Choice, Offer] = {  # where leaving out turns helps
     "slide": ("leave out the oldest turns", "as few as leave room for an answer"),
     "always": ("do so from now on", "a line in the chat says each time how many"),
     "fresh": ("begin fresh from here", "the model reads this question only"),
 }
+MODEL: Mapping[Choice, Offer] = {"model": ("choose another model", "one with a larger context")}
 
 
 class ContextScreen(Dialog["Choice | None"]):
-    """Three ways to make it fit; esc gives the question back."""
+    """Ways that make it fit; esc gives the question back. offers: the ways, in their order."""
 
     BINDINGS = bindings("full")
     context = "full"
     heading = "the context is full"
     items = (("⏎", "choose"), ("esc", "back to the question"))
 
-    def __init__(self, tokens: int, context: int, keymap: Keymap) -> None:
+    def __init__(self, tokens: int, context: int, keymap: Keymap, offers: Mapping[Choice, Offer]) -> None:
         super().__init__(keymap)
         self._words = f"{tokens:,} tokens do not fit in the context of {context:,}."
+        self._offers = offers
 
     def compose(self) -> ComposeResult:
         with Vertical(id="full", classes="sheet"):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
-            yield ChoiceList(*(self._option(choice) for choice in CHOICES), markup=False)
+            yield ChoiceList(*(self._option(choice) for choice in self._offers), markup=False)
             yield Static("")
             yield self.key_hints
 
     def _option(self, choice: Choice) -> Option:
-        what, note = CHOICES[choice]
+        what, note = self._offers[choice]
         key = self.keymap.first(f"full.{choice}")
         narrow = self.app.size.width < 76
+        widest = max(len(what) for what, _ in self._offers.values()) + 2
         return Option(
-            Content.assemble((f"{key}  ", "$primary"), what.ljust(29), ("" if narrow else note, "$quiet")),
+            Content.assemble(
+                (f"{key}  ", "$primary"), what.ljust(widest), ("" if narrow else note, "$quiet")
+            ),
             id=choice,
         )
 
     def action_choose(self, choice: Choice) -> None:
-        self.dismiss(choice)
+        if choice in self._offers:
+            self.dismiss(choice)
 
     def action_leave(self) -> None:
         self.dismiss("back")
@@ -63,4 +72,4 @@ class ContextScreen(Dialog["Choice | None"]):
         self.query_one(OptionList).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(next(choice for choice in CHOICES if choice == event.option_id))
+        self.dismiss(next(choice for choice in self._offers if choice == event.option_id))

@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from ropechat.tui.commands.registry import ALL, CONTEXTS
+from ropechat.tui.commands.registry import ALL, CONTEXTS, DIALOG_CONTEXTS
 from ropechat.tui.screens.dialog import Dialog, bindings
+from ropechat.tui.widgets.input import SanitizedInput
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from ropechat.tui.commands.keymap import Keymap
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+MOVES = (  # what needs no telling among others
+    *("read.down", "read.up", "read.left", "read.right", "read.word", "read.back", "read.home", "read.end"),
+    *("read.page_down", "read.page_up", "composer.page_up", "composer.page_down"),
+)
+SHORT = {"transcript": "While reading (esc)", "composer": "While writing"}
 FACTS = (
     "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
     "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off silently.",
@@ -27,41 +34,100 @@ FACTS = (
 
 
 class HelpScreen(Dialog[None]):
-    """Keys and commands, those of the current context first."""
+    """Keys and commands, those of the current context first; a typed word filters all of them."""
 
     BINDINGS = bindings("help", "app.help")
     heading = "help"
-    items = (("↓ ↑", "scroll"), "sheet.leave")
+    items = (("↓ ↑", "scroll"), ("a word", "filter"), "sheet.leave")
 
     def __init__(self, keymap: Keymap, context: str) -> None:
         super().__init__(keymap)
-        self._contexts = sorted(CONTEXTS, key=lambda name: name != context)
+        self._place = context
+        self._wanted = SanitizedInput(placeholder="Type a word, such as fork, copy or theme", id="filter")
 
     def compose(self) -> ComposeResult:
-        tables = {CONTEXTS[context]: self._keys(context) for context in self._contexts}
-        widest = max(cell_len(left) for table in tables.values() for left, _ in table)
-        parts = [_table(title, table, widest) for title, table in tables.items()]
-        typed = [(f"/{one.slash} {one.arguments}", one.help) for one in ALL if one.slash]
-        parts.append(_table("Typed", typed, max(cell_len(left) for left, _ in typed)))
-        parts.append([Content.styled(fact, "$quiet") for fact in FACTS])
         with Vertical(classes="sheet whole broad"):
+            yield self._wanted
             with VerticalScroll(id="help"), Horizontal(classes="columns"):
-                for column in halves(parts):
-                    yield Static(Content("\n").join(column), markup=False)
+                yield Static(id="left", markup=False)
+                yield Static(id="right", markup=False)
             yield self.key_hints
 
-    def _keys(self, context: str) -> list[tuple[str, str]]:
-        """(keys, help) rows; commands with the same help share one."""
-        found = [one for one in ALL if one.context == context and one.keys]
-        rows = []
-        for help, same in groupby(found, key=lambda one: one.help):
-            shown = [self.keymap.shown(one.id) for one in same]
-            rows.append((f"{shown[0]} … {shown[-1]}" if len(shown) > 2 else " ".join(shown), help))
-        return rows
-
     def on_mount(self) -> None:
-        """Make arrow keys scroll."""
-        self.query_one("#help").focus()
+        self._fill("")
+        self.query_one("#help").can_focus = False
+        self._wanted.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show what holds the words."""
+        self._fill(event.value)
+        self.query_one("#help").scroll_home(animate=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+
+    def action_page(self, by: int) -> None:
+        """Scroll by a page."""
+        text = self.query_one("#help")
+        text.scroll_relative(y=by * text.size.height, animate=False)
+
+    def _fill(self, words: str) -> None:
+        parts = self._found(words) if words.strip() else self._all()
+        columns = halves(parts)
+        for name, column in zip(("#left", "#right"), columns, strict=True):
+            self.query_one(name, Static).update(Content("\n").join(column))
+
+    def _found(self, words: str) -> list[list[Content]]:
+        """Every command whose line holds all words."""
+        wanted = words.casefold().split()
+        tables = {CONTEXTS[one]: self._keys(one, together=False) for one in (self._place, *CONTEXTS)}
+        tables["Typed"] = [(f"/{one.slash} {one.arguments}", one.help) for one in ALL if one.slash]
+        found = []
+        for title, table in tables.items():
+            rows = [
+                row for row in table if all(word in " ".join((*row, title)).casefold() for word in wanted)
+            ]
+            if rows:
+                found.append(_table(title, rows, max(cell_len(left) for left, _ in rows)))
+        facts = [fact for fact in FACTS if all(word in fact.casefold() for word in wanted)]
+        found += [[Content.styled(fact, "$quiet") for fact in facts]] if facts else []
+        return found or [[Content.styled(f"nothing about “{words}”", "$quiet")]]
+
+    def _all(self) -> list[list[Content]]:
+        """The keys of this place, and in few lines all others."""
+        own = ["sheet", self._place] if self._place in DIALOG_CONTEXTS else [self._place]
+        tables = {CONTEXTS[context]: self._keys(context) for context in dict.fromkeys(own)}
+        if self._place == "composer":
+            tables[CONTEXTS["everywhere"]] = self._keys("everywhere")
+        widest = max(cell_len(left) for table in tables.values() for left, _ in table)
+        parts = [_table(title, table, widest) for title, table in tables.items()]
+        others = [name for name in ("everywhere", "transcript", "composer") if CONTEXTS[name] not in tables]
+        lines = [self._in_short(name) for name in others]
+        lines.append(_flow("Typed", [f"/{one.slash}" for one in ALL if one.slash]))
+        return [*parts, [*lines, Content.styled(FACTS[0], "$quiet")]]
+
+    def _in_short(self, context: str) -> Content:
+        found = [one for one in ALL if one.context == context and one.keys]
+        found = [one for one in found if one.id not in MOVES and not one.id[-1].isdecimal()]
+        words = [f"{self.keymap.first(one.id)} {one.label}".replace(" ", NO_BREAK) for one in found]
+        return _flow(SHORT.get(context, CONTEXTS[context]), words)
+
+    def _keys(self, context: str, *, together: bool = True) -> list[tuple[str, str]]:
+        """(keys, help) rows; commands with the same help share one, and those that are told together."""
+        found = [one for one in ALL if one.context == context and one.keys]
+        rows: list[tuple[str, str]] = []
+        told = ""  # of the command before, if it speaks for this one too
+        for help, group in groupby(found, key=lambda one: one.help):
+            same = list(group)
+            shown = [self.keymap.shown(one.id) for one in same]
+            keys = f"{shown[0]} … {shown[-1]}" if len(shown) > 2 else " ".join(shown)
+            if told and together:
+                rows[-1] = (f"{rows[-1][0]}  {keys}", told)
+                told = ""
+            else:
+                rows.append((keys, help))
+                told = same[-1].both
+        return rows
 
 
 def halves(parts: list[list[Content]]) -> list[list[Content]]:
@@ -71,6 +137,11 @@ def halves(parts: list[list[Content]]) -> list[list[Content]]:
     for part in parts:
         columns[2 * len(columns[0]) >= total] += part
     return columns
+
+
+def _flow(title: str, words: list[str]) -> Content:
+    """A title and words, one after the other."""
+    return Content.assemble((f"{title}: ", "bold $primary"), " · ".join(words))
 
 
 def _table(title: str, rows: list[tuple[str, str]], widest: int) -> list[Content]:

@@ -3,41 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from ropechat.errors import RopechatError
+from ropechat.errors import CancelledError, RopechatError
 from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from textual.app import ComposeResult
 
+    from ropechat.engine.engine import Engine
+    from ropechat.inspector.rope.blocks import View
+    from ropechat.inspector.rope.job import Measurement
+    from ropechat.inspector.text_reader import Done, Job
     from ropechat.tui.commands.keymap import Keymap
 
+    Submit = Callable[[Job, Done], None]
+    Key = tuple[str, int | None, int | None]
+
 SCROLL_BAR = 1  # columns
+TICK_S = 0.25  # between two looks at a computation
+OF_HEADS = ("split", "distance")  # views of one layer and head, which keys choose
 
 
 class RopeScreen(Dialog[None]):
-    """The views that need no text; the command `ropechat rope` has the others."""
+    """The views of the config, and with an engine those of the loaded model on a text."""
 
     BINDINGS = bindings("rope")
     context = "rope"
     heading = "positions"
-    items = ("rope.left", "rope.right", ("↓ ↑", "scroll"), "sheet.leave")
+    items = ("rope.left", "rope.right", "rope.layer", "rope.head", ("↓ ↑", "scroll"), "sheet.leave")
 
-    def __init__(self, rope_spec: Callable[[int], Mapping[str, Any]], length: int, keymap: Keymap) -> None:
-        """rope_spec: `Engine.rope_spec` of the loaded model. length: the chat's, in tokens."""
+    def __init__(
+        self,
+        rope_spec: Callable[[int], Mapping[str, Any]],
+        length: int,
+        keymap: Keymap,
+        submit: Submit | None = None,
+        ids: Callable[[Engine], Sequence[int]] = lambda engine: (),
+        about: str = "",
+    ) -> None:
+        """rope_spec: `Engine.rope_spec` of the loaded model. length: the chat's, in tokens.
+
+        submit: runs a job in the engine's thread; None: there are only views of the config. ids: the tokens
+        of the text that is measured; about: what it is.
+        """
         super().__init__(keymap)
         self._rope_spec, self._length = rope_spec, length
+        self._submit, self._ids, self._about = submit, ids, about
         self._at = 0
-        self._count = 1
+        self._layer: int | None = None  # chosen by keys
+        self._head: int | None = None
         self._text = Static("", markup=False)
+        self._measured: dict[Key, list[View]] = {}
+        self._job: Measurement | None = None
+        self._begun = 0.0
 
     def compose(self) -> ComposeResult:
         """One view and the keys."""
@@ -46,15 +75,70 @@ class RopeScreen(Dialog[None]):
                 yield self._text
             yield self.key_hints
 
+    def on_mount(self) -> None:
+        """Look now and then at what is computed."""
+        super().on_mount()
+        self.set_interval(TICK_S, self._tick)
+
     def on_resize(self) -> None:
         """Draw at this width."""
         self._show()
 
+    def on_unmount(self) -> None:
+        """Nobody looks any more."""
+        self._stop()
+
+    # --- keys ---
+
+    def action_leave(self) -> None:
+        """Stop what is computed, or close."""
+        if self._job is None:
+            self.dismiss(None)
+        else:
+            self._stop()
+            self.say("stopped; ← → and back compute it again")
+
     def action_turn(self, by: int) -> None:
         """The next view, or the one before; round at the ends."""
-        self._at = (self._at + by) % self._count
+        self._stop()
+        self._at = (self._at + by) % len(self._names)
         self.query_one(VerticalScroll).scroll_home(animate=False)
         self._show()
+
+    def action_layer(self, by: int) -> None:
+        """The next layer, or the one before, of a view that shows one."""
+        count = self._rope_spec(self._length)["num_hidden_layers"]
+        self._choose(_moved(self._layer, by, count), self._head)
+
+    def action_head(self, by: int) -> None:
+        """The next head, or the one before."""
+        count = self._rope_spec(self._length)["num_attention_heads"]
+        self._choose(self._layer, _moved(self._head, by, count))
+
+    def _choose(self, layer: int | None, head: int | None) -> None:
+        if self._view_name not in OF_HEADS:
+            self.say(f"layer and head: of the views {' and '.join(OF_HEADS)}")
+            return
+        self._stop()
+        self._layer, self._head = layer, head
+        self._show()
+
+    # --- views ---
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        from ropechat.inspector.rope import report  # imports numpy, so late
+
+        return report.CONFIG_VIEWS + (report.WEIGHT_VIEWS if self._submit is not None else ())
+
+    @property
+    def _view_name(self) -> str:
+        return self._names[self._at]
+
+    @property
+    def _key(self) -> Key:
+        name = self._view_name
+        return (name, self._layer, self._head) if name in OF_HEADS else (name, None, None)
 
     def _show(self) -> None:
         # a coroutine that is given up before it begins would warn: one is made when its turn comes
@@ -64,19 +148,76 @@ class RopeScreen(Dialog[None]):
         width = self.query_one(".sheet").size.width - SCROLL_BAR
         color = not self.app.no_color
         try:
-            name, lines, self._count = await asyncio.to_thread(self._lines, width, color)
+            lines = await asyncio.to_thread(self._lines, width, color)
         except RopechatError as error:  # another model is being loaded
             self.say(one_line(str(error)), "$error")
             return
-        self.title_with(f"{name} · {self._at + 1} of {self._count}")
-        self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
+        name, layer, head = self._key
+        where = [f"{what} {place}" for what, place in (("layer", layer), ("head", head)) if place is not None]
+        self.title_with(" · ".join([name, f"{self._at + 1} of {len(self._names)}", *where]))
+        if lines is None:
+            self._measure()
+        else:
+            self.say("")
+            self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
 
-    def _lines(self, width: int, color: bool) -> tuple[str, list[str], int]:
-        """The name and the lines of a view, and how many views there are. Imports numpy, so late."""
+    def _lines(self, width: int, color: bool) -> list[str] | None:
+        """The lines of the view; None if it has yet to be measured. Imports numpy, so late."""
         from ropechat.inspector.rope import report, term
         from ropechat.inspector.rope.spec import spec_of
 
-        names, wishes = report.CONFIG_VIEWS, report.Wishes(length=self._length)
-        spec = spec_of(self._rope_spec(self._length), self._length)
-        views = list(report.spec_views(spec, (names[self._at],), wishes))
-        return names[self._at], list(term.render(views, max(width, 20), color=color)), len(names)
+        views = self._measured.get(self._key)
+        if self._view_name in report.CONFIG_VIEWS:
+            spec = spec_of(self._rope_spec(self._length), self._length)
+            views = list(report.spec_views(spec, (self._view_name,), report.Wishes(length=self._length)))
+        return None if views is None else list(term.render(views, max(width, 20), color=color))
+
+    # --- measuring ---
+
+    def _measure(self) -> None:
+        """Have the engine's thread compute the view."""
+        from ropechat.inspector.rope import report
+        from ropechat.inspector.rope.job import Measurement
+
+        if self._submit is None or self._job is not None:
+            return
+        key, wishes = self._key, report.Wishes()
+        if self._view_name in OF_HEADS:
+            wishes = replace(wishes, layer=self._layer, head=self._head)
+        self._job = job = Measurement(self._view_name, self._ids, wishes)
+        self._begun = time.monotonic()
+        self._text.update("")
+        self._tick()
+        app = self.app
+
+        def done(result: Any) -> None:
+            with suppress(RuntimeError):  # the app has ended
+                app.call_from_thread(self._finish, job, key, result)
+
+        self._submit(job, done)
+
+    def _finish(self, job: Measurement, key: Key, result: Any) -> None:
+        if not isinstance(result, BaseException):
+            self._measured[key] = result
+        if job is not self._job:  # stopped
+            return
+        self._job = None
+        if not isinstance(result, BaseException):
+            self._show()
+        elif not isinstance(result, CancelledError):
+            self.say(one_line(str(result)), "$error")
+
+    def _stop(self) -> None:
+        if self._job is not None:
+            self._job.stop()
+            self._job = None
+
+    def _tick(self) -> None:
+        if self._job is not None:
+            elapsed = time.monotonic() - self._begun
+            self.say(f"measuring {self._about} … {elapsed:.0f} s · esc stops")
+
+
+def _moved(place: int | None, by: int, count: int) -> int:
+    """The next place of `count`, or the one before; round at the ends. None: before the first one."""
+    return (by - 1 if place is None and by > 0 else by if place is None else place + by) % count

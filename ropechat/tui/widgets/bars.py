@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from textual import events
 
     from ropechat.tui.commands.keymap import Item, Keymap
 
@@ -21,15 +24,32 @@ TITLE = 12  # cells that a title keeps beside its note
 JOIN = " · "  # between the parts of a note
 
 
+class KeyClicked(Message):
+    """The mouse pressed a key that a line of keys shows. symbol: as it is shown there."""
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__()
+        self.symbol = symbol
+
+
 class Bar(Widget):
     """One line with parts at the left and right; the left is cut first. A message may take several lines."""
 
     DEFAULT_CSS = "Bar { height: 1; }"
+    ALLOW_SELECT = False
+
+    class Chosen(Message):
+        """A part that stands for a command was clicked. command: its id."""
+
+        def __init__(self, command: str) -> None:
+            super().__init__()
+            self.command = command
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._left: tuple[Part, ...] = ()
         self._right: tuple[Part, ...] = ()
+        self._links: Mapping[str, str] = {}
         self._said = ""
         self._most = 1  # lines of a message
 
@@ -39,8 +59,11 @@ class Bar(Widget):
         text = self.render().plain
         return " ".join(line.strip() for line in text.split("\n")) if self._said else text
 
-    def show(self, left: list[Part], right: list[Part] | None = None) -> None:
-        """Set the line."""
+    def show(
+        self, left: list[Part], right: list[Part] | None = None, links: Mapping[str, str] | None = None
+    ) -> None:
+        """Set the line. links: {text of a part: id of the command that a click on it runs}."""
+        self._links = links or {}
         parts = tuple(left), tuple(right or ())
         if self._said:
             self._said = ""
@@ -58,6 +81,20 @@ class Bar(Widget):
     def on_resize(self) -> None:
         if self._said:
             self._resize()
+
+    def on_click(self, event: events.Click) -> None:
+        """Run the command of a part, or press the key that it shows."""
+        if self._said:
+            return
+        right = list(self._right)
+        while right and cells(right) > self.size.width:
+            right.pop(0)
+        start = self.size.width - cells(right)
+        found = part_at(right, event.x - start) if event.x >= start else part_at(self._left, event.x)
+        if found is not None and (command := self._links.get(found[0].strip())):
+            self.post_message(self.Chosen(command))
+        elif symbol := symbol_at(self._left, event.x):
+            self.post_message(KeyClicked(symbol))
 
     def _resize(self) -> None:
         if self._said:
@@ -85,7 +122,32 @@ class Bar(Widget):
         return Content.assemble(*left, " " * max(0, gap), *right)
 
 
-def cells(parts: list[Part]) -> int:
+def part_at(parts: Sequence[Part], x: int) -> Part | None:
+    """The part in a column."""
+    for text, style in parts:
+        if 0 <= x < cell_len(text):
+            return text, style
+        x -= cell_len(text)
+    return None
+
+
+def symbol_at(parts: Sequence[Part], x: int) -> str:
+    """The key in a column of `whole_items`: the one under the mouse, or the first before its label."""
+    at = 0
+    for index, (text, style) in enumerate(parts):
+        inside = 0 <= x - at < cell_len(text)
+        if inside and style == "$primary":
+            words = text.split(" ")
+            ends = [sum(cell_len(word) + 1 for word in words[: n + 1]) for n in range(len(words))]
+            return next((word for word, end in zip(words, ends, strict=True) if x - at < end), words[-1])
+        if inside:
+            before = parts[index - 1] if index and text.strip() else ("", "")
+            return before[0].split(" ")[0] if before[1] == "$primary" else ""
+        at += cell_len(text)
+    return ""
+
+
+def cells(parts: Sequence[Part]) -> int:
     """The width of parts in cells."""
     return sum(cell_len(text) for text, _ in parts)
 
@@ -156,7 +218,14 @@ class KeyHints(Static):
         super().__init__(id="keys", markup=False)
         self._items, self._keymap = items, keymap
         self._said = ""
+        self._shown: list[Part] = []
         self.display = bool(items)
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the mouse."""
+        if not self._said and (symbol := symbol_at(self._shown, event.x)):
+            event.stop()
+            self.post_message(KeyClicked(symbol))
 
     def on_resize(self) -> None:
         if not self._said:
@@ -177,4 +246,5 @@ class KeyHints(Static):
         if self._said:
             return
         pairs = self._keymap.pairs(self._items)
-        self.update(Content.assemble(*whole_items(pairs, self.size.width + 2)[1:]))
+        self._shown = whole_items(pairs, self.size.width + 2)[1:]
+        self.update(Content.assemble(*self._shown))

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.chat.draft import Pastes, complete_path, find_path
+from ropechat.chat.draft import Pastes, Unsent, complete_path, find_path
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.input import typed
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from textual import events
 
     from ropechat.tui.commands.keymap import Keymap
+
+MAX_CLEARED = 10  # texts that were cleared and not sent, which are stored with the draft
 
 
 class Composer(TextArea):
@@ -48,10 +50,12 @@ class Composer(TextArea):
         self.cursor_blink = False  # no timer while idle
         self.sent: list[str] = []
         self.pastes = Pastes()
+        self.examples: Callable[[], Sequence[str]] = tuple  # what tab offers while nothing is written
         self._back = 0  # how far back in the history; 0 is the draft
         self._texts: dict[int, str] = {}  # {position in the history: its changed text}
         self._aside: str | None = None  # the draft while another text is shown
         self._lent = ""  # that text before changes
+        self._cleared: list[str] = []  # what was put into the history without being sent
         self._sought: str | None = None  # the text searched in the history, or None
         self._offered: tuple[tuple[str, object], int, list[str], int] | None = None
 
@@ -86,7 +90,7 @@ class Composer(TextArea):
             case "composer.search":
                 self._search()
             case "composer.complete":
-                if not self._complete():
+                if not self._complete() and not self._offer_example():
                     self.post_message(self.Sought("tab completes a /command or an @file"))
             case "composer.page_up":
                 self.post_message(self.Page(-1))
@@ -157,6 +161,15 @@ class Composer(TextArea):
         self._offered = ((self.text, self.cursor_location), start, words, (at + 1) % len(words))
         return True
 
+    def _offer_example(self) -> bool:
+        """Show the next example, if nothing else is written."""
+        examples = self.examples()
+        if not examples or self.text not in ("", *examples):
+            return False
+        at = examples.index(self.text) + 1 if self.text else 0
+        self.set_text(examples[at % len(examples)])
+        return True
+
     # --- sending, and what was sent ---
 
     def _enter(self) -> None:
@@ -168,14 +181,17 @@ class Composer(TextArea):
             text = self.text
             if self._send(text):
                 self._settle_history()
-                self._remember(text)
+                self._remember(text, sent=True)
                 if not self.give_back():
                     self.set_text("")
 
-    def _remember(self, text: str) -> None:
+    def _remember(self, text: str, sent: bool = False) -> None:
         """Add a text to the history."""
         if text.strip() and (not self.sent or self.sent[-1] != text):
             self.sent.append(text)
+        self._cleared = [other for other in self._cleared if other != text]
+        if text.strip() and not sent:
+            self._cleared = [*self._cleared, text][-MAX_CLEARED:]
 
     def _settle_history(self) -> None:
         """Leave the history; the draft and changed older texts become new entries."""
@@ -196,6 +212,37 @@ class Composer(TextArea):
         return self.text
 
     # --- no draft is lost ---
+
+    @property
+    def unsent(self) -> Unsent:
+        """The draft, and what was changed of texts that are shown in its place."""
+        draft = self._texts.get(0, self.text) if self._back else self.text
+        others = [
+            text
+            for back, text in (self._texts | {self._back: self.text}).items()
+            if 0 < back <= len(self.sent) and text != self.sent[-back]
+        ]
+        if self._aside is not None:
+            others += [draft] if draft != self._lent else []
+            draft = self._aside
+        others = [*self._cleared, *others]
+        return Unsent(draft, tuple(others), self.pastes.within((draft, *others)))
+
+    def restore(self, unsent: Unsent) -> bool:
+        """Bring back what was not sent: the draft, if nothing was typed since, the rest as history."""
+        renamed = self.pastes.restore(unsent.pastes)
+        draft, *others = (_renamed(text, renamed) for text in (unsent.text, *unsent.others))
+        free = not self.text and not self.lent and not self._back
+        for text in others if free else [*others, draft]:
+            self._remember(clean(text))
+        if free and draft:
+            self.set_text(draft)
+        return free and bool(draft)
+
+    def put_away(self) -> None:
+        """Empty the composer; what was in it is kept elsewhere."""
+        self._aside, self._back, self._texts, self._cleared = None, 0, {}, []
+        self.set_text("")
 
     @property
     def lent(self) -> bool:
@@ -263,6 +310,12 @@ class Composer(TextArea):
         self._texts[self._back] = self.text
         self._back = back
         self.set_text(self._texts[back] if back in self._texts else self.sent[-back])
+
+
+def _renamed(text: str, labels: Mapping[str, str]) -> str:
+    for old, new in labels.items():
+        text = text.replace(old, new)
+    return text
 
 
 def _holds(text: str, wanted: str) -> bool:

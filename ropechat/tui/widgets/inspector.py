@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -19,7 +20,9 @@ from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
+
+    from textual import events
 
     from ropechat.inspector.explain import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
@@ -32,7 +35,10 @@ CUTS = {
     "banned": "banned",
 }
 EIGHTHS = " ▏▎▍▌▋▊▉"
+MIN_NAME, MAX_NAME = 8, 30  # cells of a token's text
+MIN_BAR = 8
 CANDIDATES = 6  # rows of candidates that stages leave where the height is small
+LEAST = 3  # rows of candidates before the lines after them give way
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
 Row = list[StyledSpan]
@@ -51,10 +57,20 @@ class Inspector(Widget):
     """A side panel where the screen is wide, a dialog below the transcript where it is not."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
+    ALLOW_SELECT = False
+
+    class Picked(Message):
+        """An alternative was clicked; forks: it was the selected one already."""
+
+        def __init__(self, forks: bool) -> None:
+            super().__init__()
+            self.forks = forks
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.display = False
+        self.details = False  # whether the id, the bytes and the sampler's stages are shown
+        self._listed: dict[int, int] = {}  # {row: place of its candidate}
         self.token: TokenPlace | None = None
         self.choice = 0  # the selected alternative
         self.preview: Preview | None = None
@@ -86,6 +102,28 @@ class Inspector(Widget):
                 self._explanation = explain(step, block.sampling)
                 self.choice = next(n for n, c in enumerate(self._explanation.candidates) if c.chosen)
         self._lay()
+
+    def toggle_details(self) -> None:
+        """Show or hide the id, the bytes and the sampler's stages."""
+        self.details = not self.details
+        self._lay()
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the alternative under the mouse; the selected one is picked."""
+        if (order := self._listed.get(event.y)) is not None:
+            forks = order == self.choice
+            self.choose(order - self.choice)
+            self.post_message(self.Picked(forks))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Select the next alternative."""
+        event.stop()
+        self.choose(1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Select the alternative before."""
+        event.stop()
+        self.choose(-1)
 
     def recount(self) -> None:
         """Update the number of tokens."""
@@ -138,7 +176,7 @@ class Inspector(Widget):
 
     def _lay(self) -> None:
         width, height = self.size
-        before, self._rows = self._rows, []
+        before, self._rows, self._listed = self._rows, [], {}
         self._counted = 0 if self.token is None else len(self.token.block.steps)
         if width and height:
             self._rows = self._about(width) if self.token else self._nothing()
@@ -161,13 +199,12 @@ class Inspector(Widget):
         name = self.spelled(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [StyledSpan(count, "heading"), StyledSpan(name, "name")]
-        details = [StyledSpan(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
-        rows = [fitted(about, width), fitted(details, width)]
-        if width >= 70:
+        rows = [fitted(about, width)]
+        if self.details:
+            details = [StyledSpan(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
             gap = width - _width(about) - _width(details) - 1
-            rows = [[*about, StyledSpan(" " * gap), *details]] if gap > 0 else rows
-        rows += self._figures(width)
-        return rows
+            rows = [[*about, StyledSpan(" " * gap), *details]] if gap > 0 else [*rows, fitted(details, width)]
+        return rows + self._figures(width)
 
     def _figures(self, width: int) -> list[Row]:
         assert self.token is not None
@@ -179,7 +216,7 @@ class Inspector(Widget):
             ("raw", probability(math.exp(step.logprob))),
             ("rank", f"{step.rank:,}"),
             ("", f"{-step.logprob / math.log(2):.1f} bits"),
-            ("H", "?" if math.isnan(step.entropy) else f"{step.entropy / math.log(2):.1f} bits"),
+            ("entropy", "?" if math.isnan(step.entropy) else f"{step.entropy / math.log(2):.1f} bits"),
         ]
         rows: list[Row] = [[]]
         for label, value in words:
@@ -192,20 +229,47 @@ class Inspector(Widget):
     def _candidates(self, width: int, height: int) -> list[Row]:
         assert self._explanation is not None
         tail, listed = self._tail(width), self._explanation.candidates
-        room = max(0, height - 1 - len(tail) - min(len(listed), CANDIDATES))
-        stages = [StyledSpan(f"   {one_line(text)}", "quiet") for text in self._stages(self._explanation)]
-        tail[1:1] = [fitted([stage], width) for stage in (stages[-room:] if room else [])]
-        room = max(1, height - 1 - len(tail))
-        first = max(0, min(self.choice - room // 2, len(listed) - room))
-        name = max(8, min(18, (width - NUMBERS) // 2))
-        bar = max(0, width - NUMBERS - name)
+        if self.details:
+            room = max(0, height - 1 - len(tail) - min(len(listed), CANDIDATES))
+            stages = [StyledSpan(f"   {one_line(text)}", "quiet") for text in self._stages(self._explanation)]
+            tail[1:1] = [fitted([stage], width) for stage in (stages[-room:] if room else [])]
+        while len(tail) > 1 and height - 1 - len(tail) < LEAST:
+            del tail[-1]
+        shown = self._in_rows(max(1, height - 1 - len(tail)))
+        name, bar = self._widths(width, shown)
         head = "   #  " + "token".ljust(name) + " sampled" + " " * bar + "    raw  bits"
         rows: list[Row] = [[StyledSpan(head[:width], "quiet")]]
-        for order in range(first, min(first + room, len(listed))):
-            rows.append(fitted(self._candidate(listed[order], order, name, bar), width))
+        best = max((one.sampled or 0.0 for one in listed if one.cut is None), default=0.0)
+        for order in shown:
+            self._listed[len(self._rows) + len(rows)] = order
+            rows.append(fitted(self._candidate(listed[order], order, name, bar, best), width))
         return rows + tail
 
-    def _candidate(self, candidate: Candidate, order: int, name: int, bar: int) -> Row:
+    def _in_rows(self, room: int) -> list[int]:
+        """The places of the candidates that `room` rows show, from rank 1 on.
+
+        The selected one is among them, and the drawn one is in the last row if it stands further down.
+        """
+        assert self._explanation is not None
+        count = len(self._explanation.candidates)
+        drawn = next(order for order, one in enumerate(self._explanation.candidates) if one.chosen)
+        for rows in (room, room - 1):
+            last = max(0, count - rows)
+            first = 0 if self.choice == drawn else max(0, min(self.choice - rows + 1, last))
+            shown = list(range(first, min(first + rows, count)))
+            if drawn in shown or room < 2:
+                return shown
+        return [drawn, *shown] if drawn < first else [*shown, drawn]
+
+    def _widths(self, width: int, shown: Sequence[int]) -> tuple[int, int]:
+        """(cells of the tokens' texts, cells of the bars): the texts take what they need, within limits."""
+        assert self._explanation is not None
+        room = max(0, width - NUMBERS)
+        longest = max((cells(self.spelled(self._explanation.candidates[at].id)) for at in shown), default=0)
+        name = max(min(MIN_NAME, room), min(longest + 1, MAX_NAME, max(MIN_NAME, room - MIN_BAR)))
+        return name, max(0, room - name)
+
+    def _candidate(self, candidate: Candidate, order: int, name: int, bar: int, best: float) -> Row:
         look = "asked" if candidate.chosen else "" if candidate.cut is None else "quiet"
         token = self.spelled(candidate.id)
         row = [
@@ -220,7 +284,8 @@ class Inspector(Widget):
         else:
             exact = self._explanation is None or self._explanation.exact
             row.append(StyledSpan(probability(candidate.sampled, exact).rjust(6) + " ", look))
-            row.append(StyledSpan(barred(candidate.sampled or 0.0, bar), "bar"))
+            share = (candidate.sampled or 0.0) / best if best else 0.0
+            row.append(StyledSpan(barred(share, bar), "bar"))
         raw = f" {probability(candidate.raw):>6}{min(candidate.bits, 99.9):>6.1f}"
         return [*row, StyledSpan(raw, look)]
 

@@ -23,6 +23,7 @@ from ropechat.util.text import one_line, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
@@ -131,6 +132,42 @@ class SamplingPanel(Vertical, can_focus=True):
         """Change the chosen setting by a step."""
         self._set(presets.step_value(self.sampling, self._chosen, by))
 
+    def on_click(self, event: events.Click) -> None:
+        """Choose the setting or the preset under the mouse; in the bar also its value."""
+        x, y = event.screen_x, event.screen_y
+        row = y - self._settings.content_region.y
+        if self._settings.region.contains(x, y) and 0 <= row < len(presets.NAMES):
+            self._row = row
+            at = x - self._settings.content_region.x - (3 + NAME + VALUE + 1 + 2)
+            cells = self._meter_cells()
+            if 0 <= at < cells and presets.fill_fraction(self.sampling, self._chosen) is not None:
+                self._set(presets.with_fraction(self.sampling, self._chosen, (at + 1) / cells))
+            self.redraw()
+        elif y == self._choices.content_region.y + 1:
+            at = x - self._choices.content_region.x - 3
+            for number, name in enumerate(presets.PRESETS, 1):
+                if 0 <= at < len(f"{number} {name}"):
+                    self.action_preset(name)
+                at -= len(f"{number} {name}  ")
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """A step down of the setting under the mouse."""
+        self._turn(event, -1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """A step up of the setting under the mouse."""
+        self._turn(event, 1)
+
+    def _turn(self, event: events.MouseEvent, by: int) -> None:
+        row = event.screen_y - self._settings.content_region.y
+        if 0 <= row < len(presets.NAMES):
+            event.stop()
+            self._row = row
+            self.action_step(by)
+
+    def _meter_cells(self) -> int:
+        return max(4, min(METER, self.content_size.width - 3 - NAME - VALUE - 3))
+
     def action_preset(self, name: str) -> None:
         """Use a preset."""
         self._set(presets.with_preset(self.sampling, name))
@@ -183,7 +220,7 @@ class SamplingPanel(Vertical, can_focus=True):
         here = row == self._row
         width = self.content_size.width
         room = width - 3 - NAME - VALUE - 3
-        cells = max(4, min(METER, room))
+        cells = self._meter_cells()
         share = presets.fill_fraction(self.sampling, name)
         full, rest = ("", " " * cells) if share is None else meter(share, cells)
         return Content.assemble(
@@ -235,16 +272,20 @@ class SamplingPanel(Vertical, can_focus=True):
         room = height - len(presets.NAMES) - MARGIN - bool(self.sampling.logit_bias)
         if room < 1:
             return []
-        return rows + [self._candidate(one, found, one.id == step.id) for one in found.candidates[:room]]
+        best = max((one.sampled or 0.0 for one in found.candidates if one.cut is None), default=0.0)
+        return rows + [
+            self._candidate(one, found, one.id == step.id, best) for one in found.candidates[:room]
+        ]
 
-    def _candidate(self, one: Candidate, found: Explanation, drawn: bool) -> Content:
+    def _candidate(self, one: Candidate, found: Explanation, drawn: bool, best: float) -> Content:
         cells = max(6, min(40, self.content_size.width - TOKEN - 23))
         look = "" if one.cut is None else "$quiet"
         name = fit(one_line(self._spell(one.id)), TOKEN)
         if one.cut is not None:
             right = fit(cut_text(one.cut), cells + 7)
         else:
-            right = f"{probability(one.sampled, found.exact):>6} {barred(one.sampled or 0.0, cells)}"
+            share = (one.sampled or 0.0) / best if best else 0.0
+            right = f"{probability(one.sampled, found.exact):>6} {barred(share, cells)}"
         return Content.assemble(
             (" ● " if drawn else "   ", "$primary"),
             (name, look),

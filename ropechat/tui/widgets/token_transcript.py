@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -15,6 +16,7 @@ from ropechat.tui.render.find import Finder
 from ropechat.tui.render.spans import Mark, StyledSpan
 from ropechat.tui.render.tint import NAMES
 from ropechat.tui.render.transcript_layout import TextPosition
+from ropechat.tui.render.width import cells
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 from ropechat.util.text import visible
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.blocks import AnswerBlock, Block
 
+VERSIONS = re.compile(r"‹ \d+/\d+ ›")
 GHOST = 12  # characters of a token that its row does not show
 
 
@@ -46,6 +49,20 @@ class TokenTranscript(Transcript):
         """Select another alternative of the token under the cursor."""
 
         step: int
+
+    @dataclass
+    class Version(Message):
+        """The ‹ or › of a heading was clicked. node: the question or answer; step: -1 or 1."""
+
+        node: str
+        step: int
+
+    @dataclass
+    class Line(Message):
+        """A line of a notice or a question was clicked."""
+
+        block: Block
+        text: str
 
     class Found(Message):
         """The current match changed."""
@@ -277,6 +294,19 @@ class TokenTranscript(Transcript):
             if token == self.cursor:
                 self.post_message(self.Moved(clicked=True))
             self.move_to(token, clicked=True)
+        elif (spot := self.page.spot(y)) is not None:
+            self._click_beside(self.blocks[spot.block], spot.row, event.x - GUTTER)
+
+    def _click_beside(self, block: Block, row: int | None, x: int) -> None:
+        """A click on a heading, or on a line without tokens."""
+        if row is not None:
+            if block.kind != "answer" and row < block.body:
+                text = "".join(piece.text for piece in block.rows.pieces(row))
+                self.post_message(self.Line(block, text))
+        elif block.head and (place := VERSIONS.search(block.title)):
+            start, end = (cells(block.title[:at]) for at in place.span())
+            if start <= x < end:
+                self.post_message(self.Version(block.node, -1 if x < (start + end) // 2 else 1))
 
     # --- find ---
 

@@ -54,6 +54,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn int_splat(value: i32) -> Self::Int;
     /// 64 consecutive bytes.
     unsafe fn load_u8x4(from: *const u8) -> Self::U8x4;
+    /// Writes 64 consecutive bytes.
+    unsafe fn store_u8x4(bytes: Self::U8x4, to: *mut u8);
     /// `byte >> by & mask` of each byte; `by` < 8, and the mask has no bit that was shifted in from the next byte.
     unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// `byte << by & mask`, with the same conditions.
@@ -72,6 +74,14 @@ pub unsafe trait Lanes: Copy {
     unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words;
     /// acc + factor * (the sum of both words).
     unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int;
+    /// Whether a panel is unpacked once for many rows: where unpacking it again for each tile of rows costs much.
+    const UNPACKS: bool = false;
+    /// Writes 64 bytes as i16: first those with even numbers, then those with odd ones.
+    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8);
+    /// 64 bytes of i16.
+    unsafe fn load_words(from: *const u8) -> Self::Words;
+    /// acc + the sum of the products of each pair of words with the two words of `x`.
+    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int;
     /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `minus_bias` is [`Self::minus_bias`] of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self;
     /// What one fused multiply-add subtracts again: -1.5 * 2^23 * scale, exact for a scale that was an f16.

@@ -10,6 +10,7 @@ use super::matmul::MatmulArgs;
 use super::prefetch::prefetch_l2;
 use super::quantize::x_scales_at;
 use crate::quant::{BLOCK, GROUP, PackedType};
+use std::ops::Range;
 
 /// How a step of a 32-block format yields the values of its two blocks.
 pub(super) trait BlockFormat {
@@ -139,20 +140,113 @@ unsafe fn bits<V: Lanes, const B: usize, const W: usize>(lines: *const u8, t: us
 /// The matmul of a 32-block format in tiles of at most `T` rows by one panel.
 #[inline(always)]
 pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    if V::UNPACKS && args.rows >= UNPACK_FROM_ROWS {
+        // SAFETY: the caller's duty.
+        return unsafe { matmul_unpacked::<V, F, T>(args) };
+    }
+    for panel in 0..args.panels {
+        for row in (0..args.rows).step_by(T) {
+            let tile =
+                Tile { panel, row, steps: 0..args.steps, values: std::ptr::null(), words: std::ptr::null() };
+            // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
+            unsafe { tile_of::<V, F, T, false>(args, &tile) }
+        }
+    }
+}
+
+/// From how many rows on a panel is unpacked once for all of them.
+const UNPACK_FROM_ROWS: usize = 6;
+/// Bytes of unpacked values of a panel: with the rows of a tile they fit the first-level cache.
+const UNPACKED_BYTES: usize = 18 * 1024;
+
+/// Values of a panel or of rows, unpacked.
+#[repr(align(64))]
+struct Unpacked<const BYTES: usize>([u8; BYTES]);
+
+/// The same matmul, with the values of each panel unpacked once for all rows, a part of the steps at a time: to bytes where
+/// sums fit i16, to i16 where not, and then the rows' values too. Sums wait in the output from part to part.
+#[inline(always)]
+unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    let in_i16 = quads_in_i16::<F>() > 0;
+    let step_bytes = if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES };
+    let mut values = Unpacked([0; UNPACKED_BYTES]);
+    let mut words = Unpacked([0; 12 * UNPACKED_BYTES / LANES]);
+    let (values, words) = (values.0.as_mut_ptr(), words.0.as_mut_ptr());
+    let parts = args.steps.div_ceil(UNPACKED_BYTES / step_bytes);
+    for panel in 0..args.panels {
+        for part in 0..parts {
+            let steps = args.steps * part / parts..args.steps * (part + 1) / parts;
+            // SAFETY (to the end): the steps and rows are those of `args`; a part's steps fit `values`, T rows of it `words`.
+            unsafe {
+                for (i, step) in steps.clone().enumerate() {
+                    let step = args.weights.add(panel * args.panel_bytes + step * F::DTYPE.step_bytes());
+                    unpack::<V, F>(step, in_i16, values.add(i * step_bytes));
+                }
+                for row in (0..args.rows).step_by(T) {
+                    if !in_i16 {
+                        for m in 0..T.min(args.rows - row) {
+                            let x = args.x.add((row + m) * args.x_bytes);
+                            let words = words.add(m * steps.len() * 2 * GROUP);
+                            for (i, step) in steps.clone().enumerate() {
+                                V::split_words(x.add(step * GROUP), true, words.add(i * 2 * GROUP));
+                            }
+                        }
+                    }
+                    tile_of::<V, F, T, true>(args, &Tile { panel, row, steps: steps.clone(), values, words });
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks the values of a step, 16 groups of four of all lanes.  // to 1,024 bytes, or 1,024 i16
+#[inline(always)]
+unsafe fn unpack<V: Lanes, F: BlockFormat>(step: *const u8, in_i16: bool, to: *mut u8) {
+    macro_rules! groups {
+        ($block:literal, $($t:literal)*) => {$(
+            prefetch_ahead::<F>(step, 8 * $block + $t);
+            let (values, i) = (step.add(F::VALUES_AT), 8 * $block + $t);
+            if in_i16 {
+                V::store_u8x4(F::four_values::<V, $block>(values, $t, true), to.add(i * 4 * LANES));
+            } else {
+                V::split_words(values.add(i * 4 * LANES), false, to.add(i * 8 * LANES));
+            }
+        )*};
+    }
+    // SAFETY: the caller's duty. Only q8_0 does not fit i16, whose values are bytes as they lie.
+    unsafe {
+        groups!(0, 0 1 2 3 4 5 6 7);
+        groups!(1, 0 1 2 3 4 5 6 7);
+    }
+}
+
+/// At most T rows from `row` on, by one panel, for some of the steps.
+struct Tile {
+    panel: usize,
+    row: usize,
+    steps: Range<usize>,
+    /// The unpacked values of these steps.
+    values: *const u8,
+    /// The values of the rows as i16, where those of the panel are.
+    words: *const u8,
+}
+
+/// Picks the tile compiled for the number of its rows.
+#[inline(always)]
+unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const UNPACKED: bool>(
+    args: &MatmulArgs,
+    tile: &Tile,
+) {
     macro_rules! pick {
-        ($rows:expr, $panel:expr, $row:expr, $($m:literal)*) => {
-            match $rows {
-                // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
-                $($m if $m <= T => unsafe { block_tile::<V, F, $m>(args, $panel, $row) },)*
+        ($($m:literal)*) => {
+            match (args.rows - tile.row).min(T) {
+                // SAFETY: the caller's duty.
+                $($m if $m <= T => unsafe { block_tile::<V, F, $m, UNPACKED>(args, tile) },)*
                 _ => unreachable!("a tile has at most {T} rows"),
             }
         };
     }
-    for panel in 0..args.panels {
-        for row in (0..args.rows).step_by(T) {
-            pick!((args.rows - row).min(T), panel, row, 1 2 3 4 5 6 7 8 9 10 11 12)
-        }
-    }
+    pick!(1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 /// How far ahead weights are prefetched: 4 KiB, because hardware prefetch stops at page borders.
@@ -173,29 +267,61 @@ const fn quads_in_i16<F: BlockFormat>() -> usize {
 
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
-unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs, panel: usize, row: usize) {
+unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: bool>(
+    args: &MatmulArgs,
+    tile: &Tile,
+) {
+    let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
+    let in_i16 = V::SUMS_IN_I16 && quads_in_i16::<F>() > 0;
+    let as_words = UNPACKED && !in_i16;
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
-        let mut step = args.weights.add(panel * args.panel_bytes);
+        let mut step = args.weights.add(panel * args.panel_bytes + tile.steps.start * F::DTYPE.step_bytes());
+        let out = args.out.add(row * args.out_stride + panel * LANES);
         // A pointer for every third row, the two after it by an index: twelve pointers do not fit the registers.
-        let row_of = |from: &[*const u8; 4], m: usize| from[m / 3].add(m % 3 * args.x_bytes);
-        let mut x: [*const u8; 4] =
-            std::array::from_fn(|third| args.x.add((row + (3 * third).min(M - 1)) * args.x_bytes));
+        let third_rows = |first: *const u8, stride: usize| -> [*const u8; 4] {
+            std::array::from_fn(|third| first.add((3 * third).min(M - 1) * stride))
+        };
+        let row_of = |from: &[*const u8; 4], m: usize, stride: usize| from[m / 3].add(m % 3 * stride);
+        let rows = args.x.add(row * args.x_bytes);
+        let (first, x_stride, x_step) = if as_words {
+            (words, tile.steps.len() * 2 * GROUP, 2 * GROUP)
+        } else {
+            (rows.add(tile.steps.start * GROUP), args.x_bytes, GROUP)
+        };
+        let mut x = third_rows(first, x_stride);
         // A step's scales; its compensations and block sums follow at distances that are the same for all rows.
-        let mut numbers = x.map(|x| x.add(x_scales_at(args.steps)));
+        let mut numbers = third_rows(rows.add(x_scales_at(args.steps) + 8 * tile.steps.start), args.x_bytes);
         let mut sums = [V::splat(0.0); M];
-        for _ in 0..args.steps {
-            let number = |m: usize, at: usize| row_of(&numbers, m).add(at);
+        if tile.steps.start > 0 {
+            for (m, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(out.add(m * args.out_stride));
+            }
+        }
+        for _ in tile.steps.clone() {
+            let number = |m: usize, at: usize| row_of(&numbers, m, args.x_bytes).add(at);
             let mut ints = [V::int_splat(BIASED_ZERO); M];
             let mut words = [V::words_zero(); M];
-            let in_i16 = V::SUMS_IN_I16 && quads_in_i16::<F>() > 0;
             macro_rules! quads {
                 ($block:literal, $part:literal, $($t:literal)*) => {$(
-                    if $t * F::SCALES / 8 == $part {
-                        prefetch_ahead::<F>(step, 8 * $block + $t);
-                        let values = F::four_values::<V, $block>(step.add(F::VALUES_AT), $t, in_i16);
+                    if $t * F::SCALES / 8 == $part && as_words {
+                        const AT: usize = 4 * (8 * $block + $t);
+                        for (weights, x_at) in [(2 * LANES * AT, AT), (2 * LANES * AT + 4 * LANES, GROUP + AT)] {
+                            let weights = V::load_words(unpacked.add(weights));
+                            for m in 0..M {
+                                let x = row_of(&x, m, x_stride).add(x_at).cast::<u32>().read_unaligned();
+                                ints[m] = V::dot_words(ints[m], weights, x);
+                            }
+                        }
+                    } else if $t * F::SCALES / 8 == $part {
+                        let values = if UNPACKED {
+                            V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
+                        } else {
+                            prefetch_ahead::<F>(step, 8 * $block + $t);
+                            F::four_values::<V, $block>(step.add(F::VALUES_AT), $t, in_i16)
+                        };
                         for m in 0..M {
-                            let at = row_of(&x, m).add($block * BLOCK + 4 * $t);
+                            let at = row_of(&x, m, x_stride).add($block * BLOCK + 4 * $t);
                             let x = at.cast::<u32>().read_unaligned();
                             if in_i16 {
                                 words[m] = V::dot2(words[m], values, x);
@@ -242,11 +368,12 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize>(args: &MatmulArgs
             block!(0);
             block!(1);
             step = step.add(F::DTYPE.step_bytes());
-            x = x.map(|x| x.add(GROUP));
+            unpacked = unpacked.wrapping_add(if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES });
+            x = x.map(|x| x.add(x_step));
             numbers = numbers.map(|x| x.add(8));
         }
         for (m, sum) in sums.iter().enumerate() {
-            sum.store(args.out.add((row + m) * args.out_stride + panel * LANES));
+            sum.store(out.add(m * args.out_stride));
         }
     }
 }

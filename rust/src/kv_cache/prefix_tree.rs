@@ -308,6 +308,10 @@ mod tests {
         KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
     }
 
+    fn bytes(blocks: usize) -> usize {
+        blocks * layout().block_bytes()
+    }
+
     impl Snapshot for &str {
         fn bytes(&self) -> usize {
             self.len()
@@ -315,7 +319,7 @@ mod tests {
     }
 
     fn tree() -> PrefixTree<&'static str> {
-        PrefixTree::new(layout().block_bytes())
+        PrefixTree::new(bytes(1))
     }
 
     fn block() -> Arc<Block> {
@@ -363,7 +367,7 @@ mod tests {
         for place in [a, b, other] {
             tree.leave(place);
         }
-        assert_eq!(tree.idle_bytes(), 4 * layout().block_bytes());
+        assert_eq!(tree.idle_bytes(), bytes(4));
     }
 
     #[test]
@@ -374,7 +378,7 @@ mod tests {
         let (newer, _) = insert(&mut tree, &[1, 5]);
         tree.leave(older);
         tree.leave(newer);
-        assert_eq!(tree.idle_bytes(), 3 * layout().block_bytes());
+        assert_eq!(tree.idle_bytes(), bytes(3));
         assert!(Arc::ptr_eq(&tree.evict().unwrap(), &blocks[2]));
         assert_eq!(known(&mut tree, &[1, 3, 4]), 2, "and is now the most recently used");
         assert!(tree.evict().is_some());
@@ -406,7 +410,7 @@ mod tests {
         assert!(tree.follow(&mut place, &tail).is_none(), "a tail is no whole block");
         assert!(tree.insert(&mut place, &whole, &block()).is_none());
         tree.leave(place);
-        assert_eq!(tree.idle_bytes(), 3 * layout().block_bytes(), "the tails 0..10 and 0..20 went");
+        assert_eq!(tree.idle_bytes(), bytes(3), "the tails 0..10 and 0..20 went");
     }
 
     #[test]
@@ -419,7 +423,7 @@ mod tests {
         tree.insert(&mut place, &[3; BLOCK], &block());
         assert_eq!(tree.snapshot(&place), None);
         tree.leave(place);
-        assert_eq!(tree.idle_bytes(), 3 * layout().block_bytes() + 5);
+        assert_eq!(tree.idle_bytes(), bytes(3) + 5);
         let mut start = tree.enter(RopeVariant::default());
         assert_eq!(tree.blocks_to_snapshot(&start, &text), 2);
         assert_eq!(tree.blocks_to_snapshot(&start, &text[..2 * BLOCK - 1]), 0);
@@ -428,7 +432,7 @@ mod tests {
         }
         assert_eq!((tree.snapshot(&start), start.blocks()), (Some(&"state"), 2));
         tree.leave(start);
-        for left in [2 * layout().block_bytes() + 5, layout().block_bytes(), 0] {
+        for left in [bytes(2) + 5, bytes(1), 0] {
             tree.evict();
             assert_eq!(tree.idle_bytes(), left);
         }

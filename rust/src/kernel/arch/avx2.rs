@@ -233,6 +233,14 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
+    unsafe fn store_u8x4(bytes: Self::U8x4, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), bytes[0]);
+            _mm256_storeu_si256(to.add(32).cast(), bytes[1]);
+        }
+    }
+    #[inline(always)]
     unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
@@ -289,6 +297,40 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
             ]
         }
     }
+    const UNPACKS: bool = D::SUMS_IN_I16;
+    #[inline(always)]
+    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            for half in 0..2 {
+                let bytes = _mm256_loadu_si256(from.add(32 * half).cast());
+                let (even, odd) = if signed {
+                    let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
+                    (even, _mm256_srai_epi16::<8>(bytes))
+                } else {
+                    (_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(bytes))
+                };
+                _mm256_storeu_si256(to.add(32 * half).cast(), even);
+                _mm256_storeu_si256(to.add(64 + 32 * half).cast(), odd);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_words(from: *const u8) -> Self::Words {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            [
+                _mm256_add_epi32(acc[0], _mm256_madd_epi16(words[0], x)),
+                _mm256_add_epi32(acc[1], _mm256_madd_epi16(words[1], x)),
+            ]
+        }
+    }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
         // SAFETY: see the impl. There is no register left for `_minus_bias`.
@@ -321,6 +363,6 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
     }
 }
 
-kernels!(@list table [AVX2, Pair<Base>, Isa::Avx2, 3, 2, 3, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@list table [AVX2, Pair<Base>, Isa::Avx2, 3, 3, 3, [target_feature(enable = "avx2,fma,f16c")]]);
 kernels!(@list table [VNNI, Pair<Vnni>, Isa::AvxVnni, 3, 3, 3,
     [target_feature(enable = "avx2,fma,f16c,avxvnni")]]);

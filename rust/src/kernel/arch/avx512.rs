@@ -148,6 +148,11 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
+    unsafe fn store_u8x4(bytes: Self::U8x4, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe { _mm512_storeu_si512(to.cast(), bytes) }
+    }
+    #[inline(always)]
     unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe {
@@ -189,6 +194,32 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
     unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
         // SAFETY: see the impl.
         unsafe { _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(factor))) }
+    }
+    const UNPACKS: bool = D::SUMS_IN_I16;
+    #[inline(always)]
+    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = _mm512_loadu_si512(from.cast());
+            let (even, odd) = if signed {
+                let even = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
+                (even, _mm512_srai_epi16::<8>(bytes))
+            } else {
+                (_mm512_and_si512(bytes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16::<8>(bytes))
+            };
+            _mm512_storeu_si512(to.cast(), even);
+            _mm512_storeu_si512(to.add(64).cast(), odd);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_words(from: *const u8) -> Self::Words {
+        // SAFETY: see the impl.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
+        // SAFETY: see the impl.
+        unsafe { _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi32(x as i32))) }
     }
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self {

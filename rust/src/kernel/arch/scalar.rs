@@ -103,6 +103,11 @@ unsafe impl Lanes for Array {
         unsafe { from.cast::<Self::U8x4>().read_unaligned() }
     }
     #[inline(always)]
+    unsafe fn store_u8x4(bytes: Self::U8x4, to: *mut u8) {
+        // SAFETY: the caller passes a pointer valid for 64 bytes.
+        unsafe { to.cast::<Self::U8x4>().write_unaligned(bytes) }
+    }
+    #[inline(always)]
     unsafe fn shift_right(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4 {
         bytes.map(|four| four.map(|byte| byte >> by & mask))
     }
@@ -136,6 +141,30 @@ unsafe impl Lanes for Array {
     unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
         std::array::from_fn(|lane| {
             acc[lane] + words[lane].map(i32::from).iter().sum::<i32>() * i32::from(factor)
+        })
+    }
+    #[inline(always)]
+    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
+        // SAFETY: the caller passes pointers valid for 64 and 128 bytes.
+        unsafe {
+            for i in 0..4 * LANES {
+                let byte = from.add(i).read();
+                let word = if signed { i16::from(byte as i8) } else { i16::from(byte) };
+                to.cast::<i16>().add(i % 2 * 2 * LANES + i / 2).write_unaligned(word);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_words(from: *const u8) -> Self::Words {
+        // SAFETY: the caller passes a pointer valid for 64 bytes.
+        unsafe { from.cast::<Self::Words>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
+        let x = [x as i16, (x >> 16) as i16].map(i32::from);
+        std::array::from_fn(|lane| {
+            let words = words[lane].map(i32::from);
+            acc[lane] + words[0] * x[0] + words[1] * x[1]
         })
     }
     #[inline(always)]

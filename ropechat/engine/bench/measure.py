@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from ropechat.bench.memory import Memory
-from ropechat.bench.result import Report, Rounds
-from ropechat.bench.start import Start, run_command, start_process
+from ropechat.engine.bench.memory import Memory
+from ropechat.engine.bench.result import Report, Rounds
+from ropechat.engine.bench.start import Start, run_command, start_process
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+"""Calls of many callers, computed together: each joins the forward passes of those in progress."""
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from ropechat.engine.arrivals import Arrivals
+from ropechat.engine.scheduler import Completion, Job
+from ropechat.errors import CancelledError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropechat.engine.engine import Engine
+
+
+class Collector:
+    """Collects jobs into one window of an engine. Thread-safe."""
+
+    def __init__(self, engine: "Engine", window: int = 16) -> None:
+        self._engine, self._window = engine, window
+        self._arrivals = Arrivals[tuple[Job, Future[Completion]]]()
+        self._running: dict[int, Future[Completion]] = {}
+        self._thread = threading.Thread(target=self._run, name="ropechat-calls", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> Future[Completion]:
+        """Start a job as soon as there is room. The future raises the job's error."""
+        future: Future[Completion] = Future()
+        self._arrivals.put((job, future))
+        return future
+
+    def close(self) -> None:
+        """Cancel what is in progress, and end."""
+        self._arrivals.close()
+        self._engine.cancel()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._arrivals.wait():
+            try:
+                for number, completion in self._engine.generate_many(
+                    self._jobs(), window=self._window, ordered=False
+                ):
+                    self._finish(self._running.pop(number), completion)
+            except BaseException as error:
+                for future in self._running.values():
+                    future.set_exception(error)
+                self._running.clear()
+
+    def _jobs(self) -> "Iterator[Job | None]":
+        number = 0
+        for item in self._arrivals.take(lambda: bool(self._running)):
+            if item is None:
+                yield None
+                continue
+            job, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            self._running[number] = future
+            number += 1
+            yield job
+
+    @staticmethod
+    def _finish(future: "Future[Completion]", completion: Completion) -> None:
+        if completion.error is not None:
+            future.set_exception(completion.error)
+        elif completion.finish_reason == "cancelled":
+            future.set_exception(CancelledError("generation: cancelled"))
+        else:
+            future.set_result(completion)

@@ -1,0 +1,134 @@
+"""The models of this machine in `llm` (https://llm.datasette.io): `llm -m ropechat 'What is RoPE?'`.
+
+llm loads this module at each start, so it imports the engine when a model is first used.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import llm
+from llm.parts import TextPart
+from pydantic import Field
+
+if TYPE_CHECKING:
+    from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
+
+_LOCK = threading.Lock()
+_ENGINES: "dict[tuple[Any, ...], Engine]" = {}
+"""The loaded model, by what was asked for: one at a time."""
+
+
+@llm.hookimpl
+def register_models(register: Callable[..., None]) -> None:
+    """Register `ropechat`, whose option `model` names any model, and `ropechat/NAME` for downloaded ones."""
+    register(RopeChat("ropechat", None))
+    for name in _downloaded():
+        register(RopeChat(f"ropechat/{name}", name))
+
+
+def _downloaded() -> list[str]:
+    """The names of the complete models in the Hub's cache."""
+    from ropechat.errors import RopechatError
+    from ropechat.models.hub.cached_models import list_cached
+
+    try:
+        return [str(one.name) for one in list_cached() if not one.missing]
+    except (RopechatError, OSError):
+        return []
+
+
+class RopeChat(llm.Model):
+    """A model of this machine. name: as for `ropechat -m`; None takes the option `model`."""
+
+    can_stream = True
+
+    class Options(llm.Options):
+        """Options (`-o NAME VALUE`); those that are not given are as for `ropechat run`."""
+
+        model: str | None = Field(None, description="Folder, .gguf file, Hub id, or builtin")
+        temperature: float | None = Field(None, description="Randomness; 0 is greedy")
+        top_k: int | None = Field(None, description="Keep the k most probable tokens; 0 keeps all")
+        top_p: float | None = Field(None, description="Keep the smallest set that reaches this probability")
+        min_p: float | None = Field(None, description="Keep tokens with this share of the best one's")
+        repetition_penalty: float | None = Field(None, description="Penalty on repeated tokens; 1 is off")
+        max_tokens: int | None = Field(None, description="Maximum number of new tokens")
+        seed: int | None = Field(None, description="Makes sampling repeatable")
+        stop: str | None = Field(None, description="A text that ends the answer")
+        logprobs: int | None = Field(None, description="Candidates to record per token, 0 to 20")
+        dtype: str | None = Field(None, description="Type of the weights: f32, bf16, q8_0, ...")
+        context: int | None = Field(None, description="Maximum tokens of a conversation")
+        threads: int | None = Field(None, description="Number of threads")
+
+    def __init__(self, model_id: str, name: str | None) -> None:
+        self.model_id = model_id
+        self._name = name
+
+    def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
+        """Yield the answer's text; the logprobs of its tokens go to response_json."""
+        from ropechat.errors import RopechatError
+        from ropechat.sampling import Sampling
+
+        given = prompt.options.model_dump(exclude_none=True)
+        stop, count = given.pop("stop", None), given.pop("logprobs", None)
+        try:
+            with _LOCK:
+                engine = _engine(given, self._name)
+            sampling = Sampling(**given)
+            messages = list(_messages(prompt.messages))
+            steps = engine.reply(messages, sampling, stop=None if stop is None else [stop], top_k=count or 0)
+            prompt_tokens = len(engine.prompt_ids(messages))
+            tokens, texts, reason = [], [], "cancelled"
+            for step in steps:
+                tokens.append(_token(engine, step, count))
+                reason = step.finish_reason or reason
+                if stream:
+                    yield step.text
+                else:
+                    texts.append(step.text)
+        except (RopechatError, ValueError) as error:
+            raise llm.ModelError(str(error)) from None
+        if not stream:
+            yield "".join(texts)
+        response.set_resolved_model(engine.name)
+        response.set_usage(input=prompt_tokens, output=len(tokens))
+        response.response_json = {"finish_reason": reason}
+        if count is not None:
+            response.response_json["logprobs"] = tokens
+
+
+def _engine(given: dict[str, Any], name: str | None) -> "Engine":
+    """Remove the model's options from `given`; load that model unless it is loaded."""
+    import os
+
+    from ropechat.engine.engine import Engine
+
+    model = given.pop("model", None) or name or os.environ.get("ROPECHAT_MODEL") or "builtin"
+    options = {field: given.pop(field) for field in ("dtype", "context", "threads") if field in given}
+    key = (model, *sorted(options.items()))
+    if key not in _ENGINES:
+        _ENGINES.clear()
+        _ENGINES[key] = Engine.load(model, **options)
+    return _ENGINES[key]
+
+
+def _messages(messages: Any) -> "Iterator[Message]":
+    """The conversation as ours. Raises ModelError for what is not text."""
+    from ropechat.conversation import Message, Role
+
+    for message in messages:
+        texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+        if len(texts) < len(message.parts) or message.role not in ("system", "user", "assistant"):
+            raise llm.ModelError(f"{message.role}: must be text; images and tools are not supported")
+        yield Message(Role(message.role), "".join(texts))
+
+
+def _token(engine: "Engine", step: Any, count: int | None) -> dict[str, Any]:
+    """A token as in batch's records; {} without logprobs."""
+    if count is None:
+        return {}
+    top = [
+        [id, logprob, engine.token_bytes(id).decode("utf-8", "replace")] for id, logprob in step.top[:count]
+    ]
+    return {"id": step.id, "token": step.text, "logprob": step.logprob, "top": top}

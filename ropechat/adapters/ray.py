@@ -1,0 +1,140 @@
+"""Prompts as a Ray Data transformation: `ds.map_batches(Answer, ...)`.
+
+    from ropechat.adapters.ray import Answer
+
+    ds = ray.data.read_json("prompts.jsonl")
+    ds = ds.map_batches(
+        Answer,
+        fn_constructor_kwargs={"model": "org/name", "seed": 1, "sampling": {"max_tokens": 64}},
+        compute=ray.data.ActorPoolStrategy(size=2),
+        num_cpus=8,
+        batch_size=64,
+    )
+
+Seeds go by the row's id, so that a row draws the same tokens in any block, order and number of actors.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ropechat.batch.line import LineError, parse_request, read_id
+from ropechat.batch.reader import BatchRow
+from ropechat.batch.runner import PromptOptions, run_batch
+from ropechat.errors import RequestError
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Column = npt.NDArray[np.generic]
+
+
+class Answer:
+    """Adds the columns text, finish_reason, prompt_tokens, completion_tokens, row_seed and error to a batch.
+
+    A batch has the columns id and prompt (text) or messages (lists of {"role", "content"}), and maybe those
+    of a batch file's row (max_tokens, temperature, stop ...), which override `sampling`. A failed row has its
+    error; the others are answered. model: as for `Engine.load`, on each node. sampling: fields of `Sampling`.
+    seed: of the run. raw, system: as `ropechat batch`. window: rows per forward pass. options: of
+    `Engine.load`; threads default to the CPUs that Ray gives to the actor.
+    """
+
+    def __init__(
+        self,
+        model: str = "builtin",
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        raw: bool = False,
+        system: str | None = None,
+        window: int = 16,
+        **options: Any,
+    ) -> None:
+        from ropechat.engine.engine import Engine
+
+        threads = options.pop("threads", None) or _assigned_cpus()
+        self._engine = Engine.load(model, threads=threads, **options)
+        if raw:
+            self._engine.chat.template = None
+        self._sampling, self._settings = Sampling(**(sampling or {})), PromptOptions(raw, system)
+        self._seed, self._window = seed, window
+
+    def __call__(self, batch: "dict[str, Column]") -> "dict[str, Column]":
+        """Answer the rows of a batch."""
+        import numpy as np
+
+        size = len(next(iter(batch.values()), ()))
+        rows = [self._row(index, batch) for index in range(size)]
+        kept = _Kept(size)
+        run_batch(
+            self._engine,
+            rows,
+            kept,
+            self._sampling,
+            self._settings,
+            run_seed=self._seed,
+            total=size,
+            window=self._window,
+            early_stop=False,
+        )
+        made = {
+            name: np.array([found(record) for record in kept.records]) for name, found in _COLUMNS.items()
+        }
+        return {**batch, **made}
+
+    @staticmethod
+    def _row(index: int, batch: "dict[str, Column]") -> BatchRow:
+        fields = {name: _plain(column[index]) for name, column in batch.items()}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        try:
+            id = read_id(fields, index)
+            return BatchRow(index, index, id, parse_request(fields))
+        except LineError as fault:
+            return BatchRow(index, index, f"line-{index}", error=RequestError(str(fault)))
+
+
+_COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "text": lambda record: record.get("text", ""),
+    "finish_reason": lambda record: record.get("finish_reason") or "",
+    "prompt_tokens": lambda record: record.get("usage", {}).get("prompt_tokens", 0),
+    "completion_tokens": lambda record: record.get("usage", {}).get("completion_tokens", 0),
+    "row_seed": lambda record: record.get("seed", 0),
+    "error": lambda record: "" if record["ok"] else record["error"]["message"],
+}
+
+
+class _Kept:
+    """A sink that keeps the records by row."""
+
+    ordered = False
+    found = 0
+
+    def __init__(self, size: int) -> None:
+        self.records: list[Mapping[str, Any]] = [{} for _ in range(size)]
+
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        """As `Sink.begin`: one answer per row."""
+        return [0]
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        """As `Sink.write`."""
+        self.records[row.index] = record
+
+
+def _plain(value: Any) -> Any:
+    """A cell as a value of JSON."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _assigned_cpus() -> int | None:
+    """The CPUs that Ray gives to this actor; None outside an actor."""
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    return int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0)) or None

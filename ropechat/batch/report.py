@@ -1,0 +1,77 @@
+"""The progress of a batch run, and the judgement on its failed rows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropechat.batch.output import Sink
+from ropechat.batch.reader import BatchRow, EarlyStop
+from ropechat.errors import BatchInputError
+
+
+@dataclass
+class BatchReport:
+    """The progress of a run, in records: one per row and sample."""
+
+    total: int | None
+    """Number of rows; None while it is unknown, as for a pipe."""
+    ok: int = 0
+    failed: int = 0
+    found: int = 0
+    """Records that an earlier run made."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    made_tokens: int = 0
+    """New tokens, including those of unfinished rows."""
+    elapsed: float = 0.0
+    cancelled: bool = False
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.failed + self.found
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.made_tokens / self.elapsed if self.elapsed > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time left, by tokens: the rest is expected to be as long as what is done. None if unknown."""
+        if self.total is None or not self.ok or not self.made_tokens:
+            return None
+        per_record = self.completion_tokens / (self.ok + self.failed)
+        left = per_record * (self.total - self.found) - self.made_tokens
+        return max(0.0, left) / self.tokens_per_second
+
+
+class Failures:
+    """Writes the records of failed rows, counts them in `report`, and ends a run that is not worth its time.
+
+    max_errors: how many may fail. on_failure: called with the message of each. early_stop: judge the first
+    rows, see `EarlyStop`.
+    """
+
+    def __init__(
+        self,
+        report: BatchReport,
+        sink: Sink,
+        max_errors: int | None,
+        on_failure: Callable[[str], None] | None,
+        *,
+        early_stop: bool = True,
+    ) -> None:
+        self._report, self._sink, self._max, self._tell = report, sink, max_errors, on_failure
+        self._early = EarlyStop() if early_stop else None
+
+    def take(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        """A row failed. Raises AllAlikeError, and BatchInputError above max_errors."""
+        self._sink.write(row, record)
+        self._report.failed += 1
+        error = record["error"]
+        if self._tell is not None:
+            self._tell(error["message"])
+        if self._early is not None and not self._sink.found:
+            self._early.take(row.index, error["class"], error["message"])
+        if self._max is not None and self._report.failed > self._max:
+            raise BatchInputError(f"more than {self._max} rows failed (--max-errors)")

@@ -1,0 +1,61 @@
+"""`ropechat eval`: lm-evaluation-harness with a model of this machine."""
+
+import sys
+
+import click
+
+from ropechat.cli.common import model_options, model_path
+from ropechat.cli.exit_codes import OK
+from ropechat.cli.option_groups import GroupedCommand
+from ropechat.errors import RequestError
+
+_EXAMPLES = (
+    "ropechat eval -m org/name --tasks hellaswag,arc_easy --limit 100",
+    "ropechat eval --tasks gsm8k --apply_chat_template --num_fewshot 5 --output_path results",
+    "ropechat eval --tasks my_task --include_path ./tasks       # a task in a file of your own",
+)
+
+
+@click.command(
+    "eval",
+    cls=GroupedCommand,
+    groups={},
+    examples=_EXAMPLES,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+@click.option(
+    "--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Requests per pass."
+)
+@click.option(
+    "--max-length", type=click.IntRange(2), help="Tokens of a context [default: the trained length]."
+)
+@model_options
+@click.argument("words", metavar="[HARNESS OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def evaluate(words: tuple[str, ...], window: int, max_length: int | None, **given: object) -> int:
+    """Evaluate a model with lm-evaluation-harness, whose options follow (`lm_eval run --help` lists them).
+
+    Needs `pip install 'ropechat[eval]'`. The data of the harness's own tasks are on the Hub; it downloads
+    them.
+    """
+    try:
+        from lm_eval._cli import HarnessCLI
+        from lm_eval.utils import setup_logging
+
+        import ropechat.adapters.lm_eval  # noqa: F401  (registers the model)
+    except ImportError as error:
+        raise RequestError(
+            f"ropechat eval needs lm_eval ({error}); install it with `pip install 'ropechat[eval]'`"
+        ) from None
+    options = {"model": str(model_path(given)), "window": window, "max_length": max_length, **given}
+    told = [f"{name}={value}" for name, value in options.items() if value is not None]
+    before = sys.argv
+    sys.argv = ["lm_eval", "run", "--model", "ropechat", *words, "--model_args", *told]
+    try:
+        setup_logging()
+        parser = HarnessCLI()
+        parser.execute(parser.parse_args())
+    except (ValueError, KeyError, FileNotFoundError) as error:
+        raise RequestError(f"lm_eval: {error}") from None
+    finally:
+        sys.argv = before
+    return OK

@@ -1,0 +1,105 @@
+"""The engine of a node: rows that arrive while others are in progress give the records of one run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_folders import byte_folder, load_fake
+
+from ropechat.batch.reader import BatchReader, BatchRow, RowOptions
+from ropechat.batch.runner import PromptOptions, run_batch
+from ropechat.batch.worker import Work, Worker, least_isa
+from ropechat.engine.engine import Engine
+from ropechat.errors import InternalError
+from ropechat.sampling import Sampling
+
+SAMPLING = Sampling(temperature=1.0, max_tokens=5)
+
+
+class Kept:
+    """A sink that keeps records."""
+
+    ordered = False
+    found = 0
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        return [*range(samples)]
+
+    def write(self, row: BatchRow, record: Any) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return load_fake(monkeypatch, byte_folder(tmp_path / "model"))
+
+
+def read(tmp_path: Path, rows: list[dict[str, Any]], **options: Any) -> list[BatchRow]:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(BatchReader(path, options=RowOptions(**options)))
+
+
+def collect(worker: Worker, tasks: list[tuple[BatchRow, list[int]]], count: int) -> list[Any]:
+    """Hand the rows over a few at a time; return `count` records by row and sample."""
+    found: list[Any] = []
+    while len(found) < count:
+        found += worker.exchange([tasks.pop(0) for _ in tasks[:3]], 5)
+    return sorted(found, key=lambda record: (record["index"], record["sample"]))
+
+
+def test_rows_that_arrive_later_get_the_records_of_one_run(engine: Engine, tmp_path: Path) -> None:
+    rows = read(tmp_path, [{"id": n, "prompt": "ab" * n, "max_tokens": 1 + n % 4} for n in range(1, 20)])
+    settings, whole = PromptOptions(raw=True, samples=2), Kept()
+    run_batch(engine, rows, whole, SAMPLING, settings, run_seed=3, total=None)
+    worker = Worker(engine, Work(SAMPLING, settings, 3, window=4))
+    found = collect(worker, [(row, [0, 1]) for row in rows], 38)
+    assert worker.exchange([], 0) == []
+    found += collect(worker, [(rows[0], [1])], 1)  # after a pause, one sample of a row
+    worker.close()
+    wanted = sorted(whole.records, key=lambda record: (record["index"], record["sample"]))
+    for record in (*wanted, *found):
+        record.pop("cached_tokens")
+    assert found == [*wanted, wanted[1]]
+    assert worker.made_tokens >= sum(record["usage"]["completion_tokens"] for record in wanted)
+
+
+def test_scores(engine: Engine, tmp_path: Path) -> None:
+    lines = [{"id": n, "prompt": "a", "choices": ["b", "cd"], "answer": n % 2} for n in range(9)]
+    rows = read(tmp_path, lines, score=True)
+    worker = Worker(engine, Work(SAMPLING, PromptOptions(), 0, window=4, score=True))
+    found = collect(worker, [(row, [0]) for row in rows], 9)
+    worker.close()
+    assert [record["correct"] for record in found] == [
+        record["best"] == n % 2 for n, record in enumerate(found)
+    ]
+
+
+def test_what_ends_the_computation_is_raised(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise InternalError("broken")
+
+    monkeypatch.setattr(engine, "generate_many", broken)
+    worker = Worker(engine, Work(SAMPLING, PromptOptions(raw=True), 0))
+    with pytest.raises(InternalError, match="broken"):
+        worker.exchange([(read(tmp_path, [{"prompt": "a"}])[0], [0])], 5)
+
+
+@pytest.mark.parametrize(
+    ("found", "least"),
+    [
+        (["amx"], "amx"),
+        (["avx512", "avx512-vnni"], "avx512"),
+        (["avx-vnni", "amx"], "avx2"),
+        (["avx-vnni"], "avx-vnni"),
+        (["scalar", "avx2"], "scalar"),
+    ],
+)
+def test_the_instruction_set_that_all_nodes_have(found: list[str], least: str) -> None:
+    assert least_isa(found) == least

@@ -1,0 +1,132 @@
+"""Any keys and clicks from every screen: no draft is lost, nothing is sent without Enter, nothing is raised.
+
+ROPECHAT_FUZZ sets the number of sequences: `ROPECHAT_FUZZ=10000 pytest tests/tui/test_fuzz.py --timeout 0`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+from fakes import STORY, FakeEngine
+
+from ropechat.store.store import Store
+
+RUNS = 4
+SEQUENCES = int(os.environ.get("ROPECHAT_FUZZ", "24")) // RUNS
+LENGTH = 12  # keys and clicks of a sequence
+SIZES = ((80, 24), (160, 45), (60, 20))
+OPENERS: tuple[tuple[str, ...], ...] = (
+    *(((key,)) for key in ("f1", "f2", "f4", "f5", "f6", "f7", "f9", "ctrl+p", "ctrl+f", "escape", "ctrl+r")),
+    *(("escape", "left"), ("escape", "left", "enter"), ("escape", "left", "f"), ("f5", "equals_sign")),
+    (),
+)
+KEYS = (
+    *("escape", "tab", "shift+tab", "enter", "ctrl+n", "ctrl+f", "ctrl+l", "ctrl+r", "ctrl+c", "space"),
+    *("f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "ctrl+p"),
+    *("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "backspace"),
+    *"hjklwbnNiTfpecEyY=[]ordx+-12345/",
+)
+FATAL = ("^x", "^d", "^q")  # what deletes or quits, and means it
+
+
+class Fuzzed:
+    """A chat under random keys. markers: characters that were typed into drafts."""
+
+    def __init__(self, c: Any, store: Store, seed: int) -> None:
+        self.c, self.store, self.seed = c, store, seed
+        self.chance = random.Random(seed)
+        self.markers: list[str] = []
+        self.unasked: list[str] = []  # texts that were sent without Enter in the composer
+        self.entered = False
+        self.trail: list[str] = []
+        send, press = c.app.writing.send, c.app.keyboard.press
+
+        def sent(text: str) -> bool:
+            if not self.entered:
+                self.unasked.append(text)
+            return bool(send(text))
+
+        def clicked(symbol: str) -> None:
+            if symbol == "⏎":
+                self.entered = True  # that is Enter
+            if symbol not in FATAL:
+                press(symbol)
+
+        c.app.composer._send, c.app.keyboard.press = sent, clicked
+
+    @property
+    def writing(self) -> bool:
+        """Whether the composer has the keys."""
+        return not self.c.app.view.covered and self.c.app.view.chat_focus is self.c.app.composer
+
+    async def act(self) -> None:
+        """One key, click, or turn of the wheel."""
+        c, chance = self.c, self.chance
+        x, y = chance.randrange(c.app.size.width), chance.randrange(c.app.size.height)
+        kind = chance.random()
+        if kind < 0.25:
+            self.trail.append(f"click {x},{y}")
+            await c.pilot.click(offset=(x, y), times=chance.choice((1, 1, 2)))
+        elif kind < 0.3:
+            self.trail.append(f"hover {x},{y}")
+            await c.pilot.hover(offset=(x, y))
+        elif kind < 0.5 and self.writing:
+            self.markers.append(chr(0x4E00 + len(self.markers) % 20000))
+            self.trail.append(self.markers[-1])
+            await c.pilot.press(self.markers[-1])
+        else:
+            key = chance.choice(KEYS)
+            if key == "enter" and self.writing and self.c.app.composer.text.strip():
+                return  # that would send
+            if key == "backspace" and self.writing:
+                return  # that would delete what was typed
+            self.trail.append(key)
+            await c.pilot.press(key)
+
+    def check(self) -> None:
+        where = f"seed {self.seed}: {' '.join(self.trail)}"
+        assert self.c.app._exception is None, where
+        assert not self.unasked, f"{where}: sent {self.unasked}"
+        composer = self.c.app.composer
+        held = [composer.text, composer._aside or "", *composer._texts.values(), *composer.sent]
+        lost = [marker for marker in self.markers if not any(marker in text for text in held)]
+        if lost:
+            self.c.app.drafts.keep()
+            chats = ["", *(one.id for one in self.store.conversations().result())]
+            stored = "".join(
+                bytes(self.store.draft(chat).result(), "ascii").decode("unicode_escape") for chat in chats
+            )
+            lost = [marker for marker in lost if marker not in stored]
+        assert not lost, f"{where}: {lost} lost"
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+async def test_any_keys_and_clicks(run: int, chat: Any, tmp_path: Any) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    store = Store(tmp_path / "data")
+    done = 0
+    while done < SEQUENCES:
+        size = SIZES[(run + done) % len(SIZES)]
+        engine = FakeEngine([STORY, "two", "three four five"])
+        async with chat(engine, size=size, store=store) as c:
+            await c.ask("Tell")
+            await c.idle()
+            c.app.drafts.keep()
+            fuzz = Fuzzed(c, store, seed + done)
+            while c.app.is_running and done < SEQUENCES and len(fuzz.trail) < 40 * LENGTH:
+                done += 1
+                fuzz.entered = False
+                await c.pilot.press("escape", "escape", "escape")
+                opener = fuzz.chance.choice(OPENERS)
+                fuzz.trail += [f"[{' '.join(opener)}]"]
+                await c.pilot.press(*opener)
+                for _ in range(LENGTH):
+                    if c.app.is_running:
+                        await fuzz.act()
+                if c.app.is_running:
+                    fuzz.check()
+    store.close()

@@ -1,0 +1,106 @@
+"""A newcomer in a real terminal of 80x24, who uses only what the screen shows.
+
+Each step names the words on the screen that lead to it; the test fails if they are not there.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from terminal import Tmux
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux")
+CODE = "import sys; from ropechat.cli import main; sys.exit(main())"
+
+
+def sees(tmux: Tmux, *words: str) -> str:
+    """Wait until the screen shows all of these."""
+    return tmux.until(lambda screen: all(word in " ".join(screen.split()) for word in words))
+
+
+def click(tmux: Tmux, text: str, by: int = 0) -> None:
+    """A press and a release of the mouse on a text, as a terminal sends them."""
+    row, line = next((y, line) for y, line in enumerate(tmux.screen().splitlines()) if text in line)
+    place = f"{line.index(text) + 1 + by};{row + 1}"
+    for end in ("M", "m"):
+        tmux("send-keys", "-l", f"\x1b[<0;{place}{end}")
+
+
+def test_the_first_minutes(tmp_path: Path) -> None:
+    tmux = Tmux(tmp_path, (80, 24))
+    start = shlex.join([sys.executable, "-c", CODE, "chat", "--threads", "1"])
+    try:
+        tmux.type(f"XDG_CONFIG_HOME={tmp_path}/settings {start}")
+        tmux.press("Enter")
+
+        # asks: the screen offers examples
+        sees(tmux, "Try one: click it, or press tab and ⏎", "What is a token?")
+        tmux.press("Tab")
+        sees(tmux, "› What is a token?")
+        tmux.press("Enter")
+        sees(tmux, "bits/token", "⏎ send")
+
+        # opens a token: the line below the composer says how
+        sees(tmux, "Click a word, or esc then ←: what else could the model have said?", "surprisal")
+        tmux.press("Escape")
+        sees(tmux, "READING", "type or esc: write")
+        tmux.press("Left", "Enter")
+        sees(tmux, "READING esc or i: write", "sampled", "⏎ 1-9 fork")
+
+        # forks: the list has numbers, the footer says what they do; the first is not always the drawn one
+        lines = tmux.screen().splitlines()
+        other = next(found[1] for line in lines if (found := re.match(r" [ ▸] +([2-9]) [^●]", line)))
+        tmux.press(other)
+        sees(tmux, "‹ 2/2 ›")
+
+        # compares: the next tip names the key
+        sees(tmux, "= compares the two answers")
+        tmux.press("=")
+        sees(tmux, "compare", "likeliest:", "esc back")
+        tmux.press("Escape")
+        sees(tmux, "⏎ send")
+
+        # regenerates: the tip after it
+        sees(tmux, "/regen writes another answer")
+        tmux.type("/regen")
+        tmux.press("Enter")
+        sees(tmux, "‹ 3/3 ›")
+        click(tmux, "‹ 3/3 ›")
+        sees(tmux, "‹ 2/3 ›")
+
+        # switches the theme: F1 is in the footer, its filter finds the word
+        click(tmux, "F1 help", 1)
+        sees(tmux, "Type a word, such as fork, copy or theme")
+        tmux.type("theme")
+        sees(tmux, "/theme", "Change the colours")
+        tmux.press("Escape")
+        sees(tmux, "⏎ send")
+        before = tmux("capture-pane", "-pe")
+        tmux.type("/theme")
+        tmux.press("Enter")
+        sees(tmux, "ropechat-light")
+        tmux.type("ropechat-light")
+        sees(tmux, "ropechat-light")
+        tmux.press("Enter")
+        sees(tmux, "⏎ send")
+        tmux.until(lambda screen: tmux("capture-pane", "-pe") != before)
+
+        # quits, with a draft, and resumes: both are in the footer and in the help
+        tmux.type("never sent")
+        sees(tmux, "› never sent", "^q quit")
+        tmux.press("C-q")
+        tmux.until(lambda screen: "never sent" not in screen)
+        tmux.type("clear")
+        tmux.press("Enter")
+        tmux.type(f"XDG_CONFIG_HOME={tmp_path}/settings {start} --continue")
+        tmux.press("Enter")
+        sees(tmux, "‹ 2/3 ›", "› never sent")
+        assert 'theme = "light"' in (tmp_path / "settings" / "ropechat" / "config.toml").read_text()
+        tmux.press("C-q")
+    finally:
+        tmux("kill-server")
