@@ -67,15 +67,17 @@ pub struct State {
     _allocated: Arc<()>,
 }
 
+/// A state that may be dropped.
+type Kept = Mutex<Option<Arc<State>>>;
 /// Where a block keeps the state at its end.
-pub type Slot = Arc<Mutex<Option<Arc<State>>>>;
+pub type Slot = Arc<Kept>;
 
 /// What the states of a cache have in common: their size, and which snapshots there are.
 pub struct StateStore {
     layout: RecurrentLayout,
     allocated: Arc<()>,
     /// Where snapshots are, oldest first.
-    snapshots: Mutex<VecDeque<Weak<Mutex<Option<Arc<State>>>>>>,
+    snapshots: Mutex<VecDeque<Weak<Kept>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -102,8 +104,7 @@ impl StateStore {
     pub fn keep(&self, slot: &Slot, state: &Arc<State>) {
         *lock(slot) = Some(Arc::clone(state));
         let mut snapshots = lock(&self.snapshots);
-        let is_kept =
-            |weak: &Weak<Mutex<Option<Arc<State>>>>| weak.upgrade().is_some_and(|slot| lock(&slot).is_some());
+        let is_kept = |weak: &Weak<Kept>| weak.upgrade().is_some_and(|slot| lock(&slot).is_some());
         snapshots.retain(|weak| !std::ptr::eq(weak.as_ptr(), Arc::as_ptr(slot)) && is_kept(weak));
         let most = (SNAPSHOT_BYTES / self.layout.bytes().max(1)).max(LEAST_SNAPSHOTS);
         while snapshots.len() >= most {
