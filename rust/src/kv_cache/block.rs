@@ -148,9 +148,14 @@ impl Block {
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        self.panels(self.keys(layer, head), self.layout.layers[layer].head_dim, scratch, |bytes, scales, out| {
-            kernels.dequantize_keys(bytes, scales, out);
-        })
+        self.panels(
+            self.keys(layer, head),
+            self.layout.layers[layer].head_dim,
+            scratch,
+            |bytes, scales, out| {
+                kernels.dequantize_keys(bytes, scales, out);
+            },
+        )
     }
 
     /// Value panels of a head, dequantized into `scratch` if they are q8_0.  // [padded_value_dim / 16][32][16]

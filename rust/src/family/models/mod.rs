@@ -201,9 +201,12 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     Ok(config)
 }
 
-/// The names of all families' models, for messages.
+/// The names of some models, for messages.
 fn model_types() -> String {
-    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+    const NAMED: usize = 8;
+    let mut all = FAMILIES.iter().flat_map(|family| family.model_types).copied();
+    let named = all.by_ref().take(NAMED).collect::<Vec<_>>().join(", ");
+    format!("{named} and {} more, which `ropechat models families` lists", all.count())
 }
 
 /// Refuses quantized weights: they need kernels of their own, and read as plain numbers they are noise.
