@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ropechat.engine.scoring import ScoreStream
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
+    from ropechat.grammar import Grammar
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
     from ropechat.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ __all__ = [
     "ChatTemplate",
     "Completion",
     "Engine",
+    "Grammar",
     "Job",
     "LensRow",
     "Message",
@@ -60,6 +62,7 @@ _MODULES = {
     "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
+    "grammar": ("Grammar",),
     "models.hub.transfer": ("pull",),
     "sampling": ("Sampling",),
     "engine.scheduler": ("Job", "Completion"),

@@ -1,6 +1,10 @@
 """The settings of the sampler."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from ropechat.grammar import Grammar
 
 MAX_SEED = 2**64 - 1
 SEED_BITS = 53
@@ -27,6 +31,17 @@ def _number(name: str, value: object, low: float, high: float, *, above: bool = 
         raise ValueError(f"{name}: must be {allowed} (got {value!r:.40})")
 
 
+def _grammar(value: Any) -> Grammar | None:
+    if value is None or isinstance(value, Grammar):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"grammar: must be a Grammar (got {value!r:.40})")
+    try:
+        return Grammar(**value)
+    except TypeError:
+        raise ValueError(f"grammar: must have kind, source and flexible (got {list(value)!r:.40})") from None
+
+
 @dataclass(frozen=True)
 class Sampling:
     """The settings of the sampler, validated on construction.
@@ -38,6 +53,7 @@ class Sampling:
     repetition_penalty: divides positive and multiplies negative logits of earlier ids; 1 is off.
     max_tokens: maximum number of new tokens, at least 1.
     logit_bias: pairs (id, number from -100 to 100), added to logits before all else; -100 bans the id.
+    grammar: what the answer must match; None: anything. A mapping of its fields is accepted, too.
     seed: makes sampling repeatable, 0 to 2^64 - 1; None takes a random one below 2^53.
 
     Raises ValueError naming the field, the value and the allowed range.
@@ -51,6 +67,7 @@ class Sampling:
     max_tokens: int = 512
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100)
@@ -68,5 +85,6 @@ class Sampling:
         for id, bias in self.logit_bias:
             _integer("logit_bias", id, 0, MAX_COUNT)
             _number("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
+        object.__setattr__(self, "grammar", _grammar(self.grammar))
         if self.seed is not None:
             _integer("seed", self.seed, 0, MAX_SEED)

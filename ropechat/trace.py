@@ -4,10 +4,10 @@ All numbers are raw (temperature 1, no filter) and over the full vocabulary unle
 named; logprobs and entropies are in nats. Records that exist once per token are NamedTuples, which take less
 time and memory than dataclasses.
 
-The stages of the sampler are applied in this order: logit_bias, repetition_penalty, temperature, top_k,
-top_p, min_p. Each works on the renormalized survivors of the one before it; a setting that is off has no
-stage. The survivors of the last stage are laid side by side in [0, 1), the most probable first (ties by lower
-id), each as wide as its probability; the random number `u` falls into the interval of the drawn token.
+The stages of the sampler are applied in this order: grammar, logit_bias, repetition_penalty, temperature,
+top_k, top_p, min_p. Each works on the renormalized survivors of the one before it; a setting that is off has
+no stage. The survivors of the last stage are laid side by side in [0, 1), the most probable first (ties by
+lower id), each as wide as its probability; the random number `u` falls into the interval of the drawn token.
 """
 
 import dataclasses

@@ -4,6 +4,8 @@ import hashlib
 from array import array
 
 _FIRST = 1024
+_FULL = 0.8
+"""The share of used slots at which the table grows."""
 
 
 def hash64(*parts: str) -> int:
@@ -15,28 +17,29 @@ def hash64(*parts: str) -> int:
 class HashIndex:
     """Open addressing in two arrays; a dict takes ten times the memory. Keys are results of `hash64`.
 
-    wide: values up to 2^64 - 1 instead of 2^32 - 1.
+    wide: values up to 2^64 - 1 instead of 2^32 - 1. expected: how many there will be: the table then need not
+    grow, for which it has both sizes in memory.
     """
 
-    def __init__(self, *, wide: bool = False) -> None:
+    def __init__(self, *, wide: bool = False, expected: int = 0) -> None:
         self._code = "Q" if wide else "I"
         self._used = 0
-        self._resize(_FIRST)
+        self._resize(max(_FIRST, int(expected / _FULL) + 2))
 
     def __len__(self) -> int:
         return self._used
 
     def _resize(self, slots: int) -> None:
-        self._mask = slots - 1
+        self._slots = slots
         self._keys = array("Q", [0]) * slots
         self._values = array(self._code, [0]) * slots
 
     def _slot(self, key: int) -> int:
         """The slot of a key, or the free one where it belongs."""
-        keys, mask = self._keys, self._mask
-        slot = key & mask
+        keys, slots = self._keys, self._slots
+        slot = key % slots
         while keys[slot] not in (0, key):
-            slot = (slot + 1) & mask
+            slot = (slot + 1) % slots
         return slot
 
     def get(self, key: int) -> int | None:
@@ -51,12 +54,12 @@ class HashIndex:
             self._used += 1
             self._keys[slot] = key
         self._values[slot] = value
-        if 3 * self._used > 2 * self._mask:
+        if self._used > _FULL * self._slots:
             self._grow()
 
     def _grow(self) -> None:
         keys, values = self._keys, self._values
-        self._resize(2 * (self._mask + 1))
+        self._resize(self._slots * 3 // 2)
         for key, value in zip(keys, values, strict=True):
             if key:
                 slot = self._slot(key)

@@ -28,6 +28,7 @@ def settings_header(
     """The fields that the command line determines."""
     drawn = dataclasses.asdict(sampling)
     del drawn["seed"]
+    grammar = drawn.pop("grammar")
     template = None if rows.template is None else _sha(canonical(rows.template.sources).encode())
     return {
         "schema": SCHEMA,
@@ -37,6 +38,8 @@ def settings_header(
         "raw": settings.raw,
         "n": settings.samples,
         "logprobs": settings.logprobs,
+        **({} if grammar is None else {"grammar": _sha(canonical(grammar).encode())}),
+        **({"json_flexible": True} if rows.flexible else {}),
         "prompt_template": template,
         "prompt_field": rows.prompt_field,
         "id_field": rows.id_field,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ropechat.batch.structured import grammar_of
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import validate_variables
 from ropechat.engine.validation import validate_ids, validate_stops
@@ -26,7 +27,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 PROMPT_FIELDS = (("prompt", "messages"), ("turns",), ("text", "prefix"))
 """The fields of the prompt: one of the first two or, if both are absent, one of the next ones, and so on."""
 SAMPLING_FIELDS = {
-    **{name: name for name in Sampling.__dataclass_fields__},
+    **{name: name for name in Sampling.__dataclass_fields__ if name != "grammar"},
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
 }
@@ -39,7 +40,7 @@ NOT_OFFERED: dict[str, object] = {
     "presence_penalty": 0,
     "tools": [],
     "functions": [],
-    "response_format": {"type": "text"},
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), None),
 }
 """Fields of unsupported features, with the value that does not request the feature."""
 
@@ -160,8 +161,10 @@ def read_id(record: Mapping[str, Any], line: int) -> LineId:
     return _text(field, value)
 
 
-def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) -> LineRequest:
-    """The request of a line. Raises LineError naming the field."""
+def parse_request(
+    record: Mapping[str, Any], prompt_field: str | None = None, *, flexible: bool = False
+) -> LineRequest:
+    """The request of a line. flexible: allow whitespace in JSON. Raises LineError naming the field."""
     fields, unused, endpoint = _fields(record)
     if fields.get("model") is not None:
         reject(f"model: must not be given (got {fields['model']!r:.60}); the model of -m answers all lines")
@@ -184,7 +187,7 @@ def parse_request(record: Mapping[str, Any], prompt_field: str | None = None) ->
     continues = _switch(fields, "continue_final_message", default=True)
     if _switch(fields, "add_generation_prompt", default=False):
         continues = False
-    sampling = _sampling(fields)
+    sampling = _sampling(fields) | _grammar(fields, flexible)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
             _reject_misspelled(field)
@@ -403,6 +406,15 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
             reject(f"{name}: {str(error).removeprefix(f'{field}: ')}")
         names[field], sampling[field] = name, value
     return sampling
+
+
+def _grammar(fields: dict[str, Any], flexible: bool) -> dict[str, Any]:
+    """What the answer must match, as the field `grammar` of Sampling; {} if the line does not say it."""
+    try:
+        is_said, grammar = grammar_of(fields, flexible=flexible)
+    except ValueError as error:
+        reject(str(error))
+    return {"grammar": grammar} if is_said else {}
 
 
 def _bias_pairs(value: dict[str, Any]) -> list[list[Any]]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +33,7 @@ from ropechat.errors import BatchInputError, RequestError, RopechatError
 ALL = "all"
 EARLY_ROWS = 20
 """If the first rows fail alike, the file is not what the options say: the run stops."""
+_MAX_EXPECTED = 1 << 24  # ids for which memory is reserved at once
 _ID_FIELDS = ("id", "custom_id")
 
 
@@ -60,7 +61,8 @@ class RowOptions:
     prompt_field: the field of the prompt; None takes prompt, messages, turns, text or prefix. template: makes
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
-    a completion or choices, see `score_line`. shard: read only its rows.
+    a completion or choices, see `score_line`. shard: read only its rows. flexible: allow whitespace in JSON
+    that a row asks for.
     """
 
     prompt_field: str | None = None
@@ -70,13 +72,14 @@ class RowOptions:
     limit: int | None = None
     score: bool = False
     shard: Shard | None = None
+    flexible: bool = False
 
 
 @dataclass
 class _Seen:
-    """The ids of the rows so far, with 12 to 36 bytes of memory per id."""
+    """The ids of the rows so far, with 15 to 23 bytes of memory per id."""
 
-    lines: HashIndex = field(default_factory=HashIndex)
+    lines: HashIndex
 
     def once(self, id: LineId, number: int) -> None:
         key = hash64("s" if isinstance(id, str) else "n", str(id))
@@ -102,6 +105,7 @@ class BatchReader:
     ) -> None:
         self.source = Source(source, form)
         self.options = options or RowOptions(prompt_field)
+        self._total = 0  # until it is known
 
     def check(self) -> int | None:
         """Reject a file that is not of its format; return its number of rows, None if unknown.
@@ -110,9 +114,11 @@ class BatchReader:
         """
         total = self.source.check()
         if total and self.options.shard is not None:
-            return sum(1 for _ in self.ids())
-        limit = self.options.limit
-        return total if total is None or limit is None else min(total, limit)
+            total = sum(1 for _ in self.ids())
+        elif total is not None and self.options.limit is not None:
+            total = min(total, self.options.limit)
+        self._total = total or 0
+        return total
 
     def check_first_rows(self) -> None:
         """Raise AllAlikeError if the first rows of a regular file all fail alike."""
@@ -124,7 +130,7 @@ class BatchReader:
                 judge.take(row.index, type(row.error).__name__, str(row.error))
 
     def __iter__(self) -> Iterator[BatchRow]:
-        seen = _Seen()
+        seen = _Seen(HashIndex(expected=min(self._total, _MAX_EXPECTED)))
         for index, raw in self._raw_rows():
             yield self._row(index, raw, seen)
 
@@ -190,7 +196,7 @@ class BatchReader:
         else:
             if self.source.form == "openai":
                 require_openai(fields)
-            request = parse_request(fields, options.prompt_field)
+            request = parse_request(fields, options.prompt_field, flexible=options.flexible)
         if not request.unused or not (options.keep or options.id_field):
             return request
         names = request.unused if options.keep == ALL else (*options.keep, options.id_field)
@@ -223,7 +229,7 @@ def _told(request: LineRequest) -> list[Any]:
         content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
     return [
         content,
-        request.sampling,
+        _told_sampling(request.sampling),
         request.stop,
         request.template_vars,
         request.samples,
@@ -233,6 +239,11 @@ def _told(request: LineRequest) -> list[Any]:
         request.continues,
         *([request.choices, request.is_pair, request.answer] if request.choices else []),
     ]
+
+
+def _told_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    grammar = sampling.get("grammar")
+    return {**sampling, "grammar": dataclasses.asdict(grammar)} if grammar is not None else dict(sampling)
 
 
 def _req(told: str) -> str:

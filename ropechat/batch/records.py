@@ -7,6 +7,7 @@ from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.reader import BatchRow
 from ropechat.engine.scheduler import Completion
 from ropechat.errors import RopechatError
+from ropechat.grammar import Grammar
 
 BytesOf = Callable[[int], bytes]
 
@@ -31,9 +32,12 @@ def token_records(completion: Completion, count: int, bytes_of: BytesOf) -> list
     return found
 
 
-def _answer(completion: Completion, logprobs: int | None, bytes_of: BytesOf) -> dict[str, Any]:
+def _answer(
+    completion: Completion, logprobs: int | None, bytes_of: BytesOf, grammar: Grammar | None
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "text": completion.text,
+        **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(completion.text)}),
         "finish_reason": completion.finish_reason,
         "usage": {
             "prompt_tokens": completion.prompt_tokens,
@@ -47,10 +51,18 @@ def _answer(completion: Completion, logprobs: int | None, bytes_of: BytesOf) -> 
 
 
 def ok_record(
-    row: BatchRow, sample: int, completions: Sequence[Completion], logprobs: int | None, bytes_of: BytesOf
+    row: BatchRow,
+    sample: int,
+    completions: Sequence[Completion],
+    logprobs: int | None,
+    bytes_of: BytesOf,
+    grammar: Grammar | None = None,
 ) -> dict[str, Any]:
-    """The record of an answered row. completions: one per turn, with the last one's text."""
-    answers = [_answer(completion, logprobs, bytes_of) for completion in completions]
+    """The record of an answered row. completions: one per turn, with the last one's text.
+
+    grammar: what the answers had to match; of JSON, "parsed" has the value, null if it was cut.
+    """
+    answers = [_answer(completion, logprobs, bytes_of, grammar) for completion in completions]
     record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
     if len(answers) > 1:
         record["usage"] = {

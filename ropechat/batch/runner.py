@@ -224,7 +224,7 @@ def run_batch(
         if result.error is not None:
             failures.take(pending.row, error_record(pending.row, pending.sample, result.error))
         else:
-            _answered(sink, report, pending, result, settings, bytes_of)
+            _answered(sink, report, pending, result, settings, sampling, bytes_of)
         tell()
     tell()
     return report
@@ -236,13 +236,17 @@ def _answered(
     pending: _Pending,
     result: Completion,
     settings: PromptOptions,
+    sampling: Sampling,
     bytes_of: BytesOf,
 ) -> None:
     completions = [*pending.before, result]
     request = pending.row.request
     own = None if request is None else request.logprobs
+    said = {} if request is None else request.sampling
     logprobs = settings.logprobs if own is None else own
-    sink.write(pending.row, ok_record(pending.row, pending.sample, completions, logprobs, bytes_of))
+    grammar = said.get("grammar", sampling.grammar)
+    record = ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)
+    sink.write(pending.row, record)
     report.ok += 1
     for completion in completions:
         report.prompt_tokens += completion.prompt_tokens

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
 from ropechat.util.text import closest_name
 
-NAMES = tuple(field.name for field in fields(Sampling) if field.name != "logit_bias")
+NAMES = tuple(field.name for field in fields(Sampling) if field.name not in ("logit_bias", "grammar"))
 PRESETS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
@@ -82,7 +82,8 @@ def describe_sampling(sampling: Sampling) -> str:
         if (value := getattr(sampling, name)) != without:
             words.append(f"{name} {value:g}")
     seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
-    return " · ".join([*seed, preset_of(sampling) or " ".join(words)])
+    grammar = [] if sampling.grammar is None else [sampling.grammar.name]
+    return " · ".join([*seed, preset_of(sampling) or " ".join(words), *grammar])
 
 
 def step_value(sampling: Sampling, name: str, by: int) -> Sampling:

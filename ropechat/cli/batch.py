@@ -1,6 +1,7 @@
 """`ropechat batch`: many prompts from a file or pipe, a record each."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ropechat.cli.common import (
     sampling_options,
     template_options,
 )
+from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.option_groups import GroupedCommand
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ _GROUPS = {
     "Run": ("resume", "retry_failed", "max_errors", "window", "ray", "any_isa", "progress", "quiet"),
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
+    "Structured output": (*OPTIONS, "json_flexible"),
     "Model": ("model", "dtype", "kv_dtype", "context", "threads", "cache", "download"),
 }
 _EXAMPLES = (
@@ -50,6 +53,7 @@ _EXAMPLES = (
     "ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all",
     "ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64",
     "ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk",
+    "ropechat batch mails.csv --prompt 'Who wrote this? {{ text }}' --json-schema person.json -o out.jsonl",
     "ropechat batch requests.jsonl -o results.jsonl --out openai",
     """echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score""",
 )
@@ -169,6 +173,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 @click.option("--system", metavar="TEXT", help="A system message for rows without one.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
 @template_options
+@grammar_options
 @sampling_options
 @model_options
 def batch(
@@ -193,7 +198,8 @@ def batch(
 
     IN is JSON lines ({"id", "prompt"} or {"id", "messages"}), OpenAI's batch format, a JSON array, CSV, TSV,
     Parquet or one prompt per line; .gz is unpacked. In JSON rows max_tokens, temperature, top_k, top_p,
-    min_p, repetition_penalty, seed, stop, n, logprobs and chat_template_kwargs override the options. An
+    min_p, repetition_penalty, seed, stop, n, logprobs, response_format, structured_outputs and
+    chat_template_kwargs override the options. An
     invalid row gives an error record and exit code 3; the others are answered.
 
     With --score, completions are scored, not generated: a text prompt is continued as it is, messages are
@@ -207,6 +213,8 @@ def batch(
     from ropechat.cli import batch_run
 
     out = _output(out, dry_run=dry_run)
+    flexible = given["json_flexible"]
+    grammar = grammar_of(given)
     rows = RowOptions(
         given["prompt_field"],
         _template(given),
@@ -215,15 +223,16 @@ def batch(
         limit,
         score,
         shard,
+        flexible,
     )
     if score:
-        _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system)
+        _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system, grammar=grammar)
     run = batch_run.BatchRun(
         source,
         form_in,
         rows,
         PromptOptions(raw, system, samples, logprobs),
-        sampling_of(given),
+        replace(sampling_of(given), grammar=grammar),
         status=BatchStatus(progress, quiet=quiet),
         quiet=quiet,
         window=given.pop("window"),
@@ -261,7 +270,13 @@ def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
 
 
 def _check_score(
-    form: str | None, out: Path | str, *, samples: int, logprobs: int | None, system: str | None
+    form: str | None,
+    out: Path | str,
+    *,
+    samples: int,
+    logprobs: int | None,
+    system: str | None,
+    grammar: Any,
 ) -> None:
     """Raise UsageError for options that are of no use with --score."""
     from ropechat.batch.forms import form_of
@@ -272,6 +287,8 @@ def _check_score(
     for name, is_given in (("n", samples != 1), ("logprobs", logprobs is not None), ("system", system)):
         if is_given:
             raise click.UsageError(f"--{name}: not possible with --score")
+    if grammar is not None:
+        raise click.UsageError(f"--{grammar.kind.replace('_', '-')}: not possible with --score")
 
 
 def _check_shard(out: Path | str, form: str | None, *, is_drawn: bool, seed: int | None) -> None:

@@ -126,7 +126,9 @@ class BatchRun:
     # ---- with a model
 
     def _load(self, given: dict[str, Any]) -> "Engine":
-        engine = load_chat_engine(given, raw=self.settings.raw, quiet=self.quiet)
+        engine = load_chat_engine(
+            given, raw=self.settings.raw, quiet=self.quiet, grammar=self.sampling.grammar
+        )
         if not self.quiet:
             for note in engine.facts["notes"]:
                 say(note)

@@ -19,6 +19,7 @@ from ropechat.util.text import clean
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.templates.template import ChatTemplate
+    from ropechat.grammar import Grammar
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
@@ -164,11 +165,17 @@ def model_path(given: dict[str, Any]) -> Path:
     return find_or_download(model, unasked=given.pop("download"))
 
 
-def load_engine(given: dict[str, Any], *, screen: bool = False, first_prompt: str = "") -> "Engine":
+def load_engine(
+    given: dict[str, Any],
+    *,
+    screen: bool = False,
+    first_prompt: str = "",
+    grammar: "Grammar | None" = None,
+) -> "Engine":
     """Remove the model options from `given` and load the model.
 
     Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
-    remaining packed weights are written. first_prompt: as for `Engine.from_load`.
+    remaining packed weights are written. first_prompt, grammar: as for `Engine.from_load`.
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
@@ -178,7 +185,7 @@ def load_engine(given: dict[str, Any], *, screen: bool = False, first_prompt: st
     with ModelLoad(model, **options) as loading:
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 
-        engine = Engine.from_load(loading, first_prompt)
+        engine = Engine.from_load(loading, first_prompt, grammar)
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:
@@ -205,6 +212,7 @@ def load_chat_engine(
     quiet: bool = False,
     screen: bool = False,
     first_prompt: str = "",
+    grammar: "Grammar | None" = None,
 ) -> "Engine":
     """`load_engine` for a command with template_options; notes about the prompt go to stderr.
 
@@ -214,13 +222,13 @@ def load_chat_engine(
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
-        engine = load_engine(given, screen=screen, first_prompt=first_prompt)
+        engine = load_engine(given, screen=screen, first_prompt=first_prompt, grammar=grammar)
         engine.chat.template = None
         return engine
     from ropechat.engine.templates.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, screen=screen, first_prompt=first_prompt)
+    engine = load_engine(given, screen=screen, first_prompt=first_prompt, grammar=grammar)
     engine.chat.use(name, variables)
     if not quiet and not screen:
         if not engine.has_chat_template:

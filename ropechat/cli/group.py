@@ -27,6 +27,7 @@ _COMMANDS_WITH_SETTINGS = {
     "inspect": False,
     "compare": False,
     "rope": False,
+    "eval": False,
 }  # whether they sample
 ARGUMENTS = "ropechat.arguments"
 """The key of the command line's words in `click.Context.meta`."""

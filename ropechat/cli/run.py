@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from ropechat.cli.common import (
     text_argument,
 )
 from ropechat.cli.exit_codes import say
+from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.stages import check_trace_target, write_trace
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
+    from ropechat.grammar import Grammar
     from ropechat.inspector.draws import Recorded
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
@@ -81,12 +84,13 @@ def statistics(timing: Timing) -> str:
     )
 
 
-def record(timing: Timing, model: str, text: str) -> dict[str, Any]:
-    """The object of --json."""
+def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = None) -> dict[str, Any]:
+    """The object of --json. grammar: what the text had to match."""
     steps = timing.steps
     return {
         "model": model,
         "text": text,
+        **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(text)}),
         "ids": [step.id for step in steps],
         "logprobs": [step.logprob if math.isfinite(step.logprob) else None for step in steps],
         "finish_reason": steps[-1].finish_reason if steps else None,
@@ -135,8 +139,6 @@ def begin(
 
 def _with_seed(sampling: "Sampling") -> "Sampling":
     """The settings with the seed that will be used, so that it can be recorded."""
-    from dataclasses import replace
-
     from ropechat.engine.validation import choose_seed
 
     return replace(sampling, seed=choose_seed(sampling))
@@ -152,6 +154,8 @@ _EXAMPLES = """\b
 Examples:
   ropechat run "Once upon a time" --max-tokens 20
   ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
+  ropechat run "Invent a person" --json-schema person.json --json | jq .parsed
+  ropechat run "Is water wet?" --choices yes,no
   ropechat run "Once upon a time" --max-tokens 9 --trace t.jsonl && ropechat inspect --open t.jsonl --replay
 """
 
@@ -159,6 +163,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @model_options
+@grammar_options
 @sampling_options
 @template_options
 @click.option("--system", help="A system message before the prompt.")
@@ -189,14 +194,15 @@ def run(
     **given: Any,
 ) -> None:
     """Complete one PROMPT (- or none: from stdin) and write the text to stdout."""
-    sampling = sampling_of(given)
+    grammar = grammar_of(given)
+    sampling = replace(sampling_of(given), grammar=grammar)
     check_trace_target(trace_file)
     if candidates is None:
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text)
+    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar)
     timing, out, pieces = Timing(), StdoutWriter(), []
     streams = not as_json and trace_file != STREAM
     sampling = _with_seed(sampling) if candidates else sampling
@@ -215,10 +221,12 @@ def run(
     if as_json and trace_file != STREAM:
         import json
 
-        found = record(timing, engine.name, "".join(pieces))
+        found = record(timing, engine.name, "".join(pieces), grammar)
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
+        if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
+            say(f"note: the answer was cut before it matched the {grammar.name} as a whole")

@@ -16,13 +16,16 @@ __all__ = [
     "CancelToken",
     "Engine",
     "Event",
+    "Grammar",
     "LensRow",
     "Reading",
     "Row",
     "RowPair",
     "Stage",
+    "Vocabulary",
     "__version__",
     "check",
+    "check_grammar",
     "exit_when_cut",
     "free_memory",
     "gguf_metadata",
@@ -51,6 +54,27 @@ def check(directory: str) -> dict[str, Any]:
 
     Returns the facts of `Engine.facts` that need no weights. Raises the same errors as `Engine.load`.
     """
+
+@final
+class Grammar:
+    """A compiled grammar, made by `Vocabulary.compile`."""
+
+@final
+class Vocabulary:
+    """The tokens of a tokenizer, for grammars."""
+
+    def __new__(
+        cls, tokens: Sequence[bytes], special: Sequence[tuple[int, str]], stop_ids: Sequence[int]
+    ) -> Vocabulary:
+        """tokens: the bytes of each id, b"" without text. special: (id, name) of tokens that are no text.
+
+        stop_ids: all of them end an answer. Raises RequestError.
+        """
+    def compile(self, kind: str, text: Sequence[str], *, flexible: bool = False) -> Grammar:
+        """Compile a grammar, see `ropechat.grammar`. Raises RequestError."""
+
+def check_grammar(kind: str, text: Sequence[str], *, flexible: bool = False) -> None:
+    """Refuse a grammar that cannot be honoured, without a tokenizer. Raises RequestError."""
 
 def read_config(directory: str) -> dict[str, Any]:
     """The facts of `Engine.facts` that the model's config says. Raises as `check`, but looks at no tensor."""
@@ -195,7 +219,7 @@ class Event:
     def looked_up(self) -> list[tuple[float, int]]:
         """Kind "score": logprob and rank in the place of `id` of each id of `look_up`; [] at position 0."""
     @property
-    def finish_reason(self) -> Literal["stop", "length", "context"] | None:
+    def finish_reason(self) -> Literal["stop", "length", "context", "grammar"] | None:
         """Kind "token": why it is the last. stop: an id of stop_ids; length: max_tokens; context: full."""
     @property
     def done(self) -> int: ...
@@ -282,12 +306,15 @@ class Engine:
         stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
         logit_bias: Sequence[tuple[int, float]] = ...,
+        grammar: Grammar | None = None,
+        grammar_start: int = 0,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 
         The longest prefix that another sequence of this engine has computed comes from its cache. Of several
         sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
-        The draw at absolute position p is a function of (seed, stream, p) only.
+        The draw at absolute position p is a function of (seed, stream, p) only. grammar: what ids from
+        grammar_start on match, those that are given too; raises RequestError if these do not.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
         """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".

@@ -72,7 +72,7 @@ class EventLike(Protocol):
     @property
     def looked_up(self) -> Sequence[tuple[float, int]]: ...
     @property
-    def finish_reason(self) -> Literal["stop", "length", "context"] | None: ...
+    def finish_reason(self) -> Literal["stop", "length", "context", "grammar"] | None: ...
     @property
     def done(self) -> int: ...
 
@@ -94,8 +94,8 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
     """Convert a token event; its text is what `text_filter` releases with this token."""
     if event.id is None or event.logprob is None or event.rank is None:
         raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
-    reason: FinishReason | None = event.finish_reason
-    text = "" if reason == "stop" else text_filter.push(event.id)  # stop ids have no text
+    reason: FinishReason | None = "stop" if event.finish_reason == "grammar" else event.finish_reason
+    text = "" if event.finish_reason == "stop" else text_filter.push(event.id)  # stop ids have no text
     if text_filter.stopped:
         reason = "stop"
     elif reason is not None:

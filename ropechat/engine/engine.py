@@ -20,6 +20,7 @@ from ropechat.engine.convert import (
     to_step,
     token_bytes,
 )
+from ropechat.engine.grammars import GrammarCompiler
 from ropechat.engine.loading import (
     display_name,
     find_revision,
@@ -40,6 +41,7 @@ from ropechat.engine.validation import (
     validate_window,
 )
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
+from ropechat.grammar import Grammar
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 from ropechat.tokenizer import Tokenizer
@@ -74,7 +76,13 @@ class Engine:
     `PromptBuilder`.
     """
 
-    def __init__(self, core: "_core.Engine", folder: Path, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        core: "_core.Engine",
+        folder: Path,
+        tokenizer: Tokenizer,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         """Use `Engine.load`."""
         self._core: _core.Engine | None = core
         self._module = load_core()
@@ -85,6 +93,7 @@ class Engine:
         template = load_chat_template(folder, tokenizer) if tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
         self.chat = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
+        self._grammars = grammars or GrammarCompiler(tokenizer, self.facts["vocab_size"], self.stop_ids)
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -105,13 +114,22 @@ class Engine:
         return cls.from_load(ModelLoad(resolve(model), **options))
 
     @classmethod
-    def from_load(cls, loading: ModelLoad, first_prompt: str = "") -> "Engine":
-        """Finish a load started earlier. first_prompt: text to tokenize meanwhile. Raises as `load`."""
+    def from_load(
+        cls, loading: ModelLoad, first_prompt: str = "", grammar: Grammar | None = None
+    ) -> "Engine":
+        """Finish a load started earlier; meanwhile, tokenize a first prompt and compile a grammar.
+
+        Raises as `load`, and RequestError for a grammar that cannot be honoured.
+        """
         tokenizer = loading.run_before_packing(
             lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
         )
         tokenizer.prepare(first_prompt)
-        return cls(loading.result(), loading.folder, tokenizer)
+        grammars = None
+        if grammar is not None:
+            grammars = _grammars(loading.folder, loading.facts, tokenizer)
+            grammars.compile(grammar)
+        return cls(loading.result(), loading.folder, tokenizer, grammars)
 
     def finish_pack(self, seconds: float) -> bool:
         """Wait up to `seconds` for the pack cache to be written; return whether it is done."""
@@ -152,6 +170,10 @@ class Engine:
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template; without one, `reply` continues text."""
         return self.chat.template is not None
+
+    def compile(self, grammar: Grammar) -> None:
+        """Compile a grammar ahead of its use. Raises RequestError if it cannot be honoured."""
+        self._grammars.compile(grammar)
 
     def prompt_ids(
         self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
@@ -382,22 +404,23 @@ class Engine:
         text_filter = StopStringFilter(self.tokenizer.stream(ids), validate_stops(stop))
         text_filter.skip(validate_ids(prefix))
         validate_top_k(top_k)
-        return self._steps(self._request(), [*ids, *prefix], sampling, top_k, text_filter, on_prefill)
+        return self._steps(self._request(), ids, prefix, sampling, top_k, text_filter, on_prefill)
 
     def _steps(
         self,
         request: _Request,
         ids: list[int],
+        prefix: Sequence[int],
         sampling: Sampling,
         top_k: int,
         text_filter: StopStringFilter,
         on_prefill: OnPrefill | None,
     ) -> Generator[Step, None, None]:
-        core = request.core
-        sequence = self._add(core, ids, sampling, choose_seed(sampling), 0, top_k)
+        core, given = request.core, [*ids, *prefix]
+        sequence = self._add(core, given, len(ids), sampling, choose_seed(sampling), 0, top_k)
         try:
             if on_prefill is not None:
-                on_prefill(core.reused(sequence), len(ids))
+                on_prefill(core.reused(sequence), len(given))
             while True:
                 try:
                     events = core.step([sequence], request.token)
@@ -419,9 +442,20 @@ class Engine:
             core.free(sequence)
 
     def _add(
-        self, core: "_core.Engine", ids: list[int], sampling: Sampling, seed: int, stream: int, top_k: int
+        self,
+        core: "_core.Engine",
+        ids: list[int],
+        answer_start: int,
+        sampling: Sampling,
+        seed: int,
+        stream: int,
+        top_k: int,
     ) -> int:
-        """Add a prompt to the compiled engine; return its sequence number."""
+        """Add a prompt to the compiled engine; return its sequence number.
+
+        answer_start: how many ids come before the answer, which may begin with ids that are given.
+        """
+        grammar = None if sampling.grammar is None else self._grammars.compile(sampling.grammar)
         return core.generate(
             ids,
             max_tokens=sampling.max_tokens,
@@ -435,6 +469,8 @@ class Engine:
             stop_ids=sorted(self.stop_ids),
             readout_top_k=top_k,
             logit_bias=sampling.logit_bias,
+            grammar=grammar,
+            grammar_start=answer_start,
         )
 
     def generate_many(
@@ -572,6 +608,8 @@ class Engine:
         from ropechat.engine.score_input import encode_by_author, encode_item
 
         validate_top_k(top_k)
+        if sampling is not None and sampling.grammar is not None:
+            raise RequestError("sampling: grammar: not possible for a text that is given; use None")
         size = self._window(window)
         move = validate_stride(stride, size)
         given = (
@@ -670,6 +708,13 @@ class Engine:
         }
 
 
+def _grammars(folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer) -> GrammarCompiler:
+    """The compiler of an engine that is not loaded yet."""
+    template = load_chat_template(folder, tokenizer) if tokenizer.present else None
+    stop_ids = find_stop_ids(folder, facts, tokenizer, template)
+    return GrammarCompiler(tokenizer, facts["vocab_size"], stop_ids)
+
+
 class _Many:
     """A request of many prompts, as the `Backend` of a Scheduler."""
 
@@ -687,7 +732,8 @@ class _Many:
         engine = self._engine
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
-        sequence = engine._add(self._request.core, ids, job.sampling or self._sampling, seed, stream, top_k)
+        sampling = job.sampling or self._sampling
+        sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k)
         return sequence, StopStringFilter(engine.tokenizer.stream(ids), stops)
 
     def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":

@@ -72,13 +72,14 @@ class ModelLoad:
 
     Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
     that is free again before packing needs it. After this is left as a context manager, it does not wait.
-    use_cache: whether prepared data is cached on disk for the next start.
+    use_cache: whether prepared data is cached on disk for the next start. facts: those of the config.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
         module = load_core()
         self.folder = folder
-        self.vocab_size: int = module.read_config(str(folder))["vocab_size"]
+        self.facts: dict[str, Any] = module.read_config(str(folder))
+        self.vocab_size: int = self.facts["vocab_size"]
         self._may_pack = threading.Event()
         mode = cache_mode(options.pop("cache", None))
         self.use_cache = mode != "off"

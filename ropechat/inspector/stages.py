@@ -18,7 +18,7 @@ tokens with the roles that sums cover.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from ropechat.sampling import Sampling
@@ -64,7 +64,7 @@ def settings_record(sampling: Sampling | None) -> dict[str, Any]:
     """The key `sampling` of a trace's first JSON record; {} without settings."""
     if sampling is None:
         return {}
-    return {"sampling": {one.name: getattr(sampling, one.name) for one in fields(Sampling)}}
+    return {"sampling": asdict(sampling)}
 
 
 def describe_settings(sampling: Sampling) -> str:
@@ -72,6 +72,7 @@ def describe_settings(sampling: Sampling) -> str:
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     parts = [f"{name} {getattr(sampling, name):g}" for name in off if getattr(sampling, name) != off[name]]
     parts += [f"{len(sampling.logit_bias)} biases"] if sampling.logit_bias else []
+    parts += [f"a {sampling.grammar.name}"] if sampling.grammar is not None else []
     return ", ".join(parts) or "temperature 1 without a filter"
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
 
+GRAMMAR = "grammar"  # the stage whose cuts no other settings undo
 TOLERANCE = 0.005  # relative error up to which a probability counts as exact
 
 
@@ -37,6 +38,11 @@ def resample(
 
     history: the ids before it (prompt and answer), for the repetition penalty; None if unknown.
     """
+    masked = _masked(step)
+    if masked:
+        return _with_masked(resample(_unmasked(step, masked), sampling, vocab_size, history), step, masked)
+    first = step.stages[0] if step.stages and step.stages[0].name == GRAMMAR else None
+    vocab_size, whole = (vocab_size, 1.0) if first is None else (first.kept, first.mass)
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1)
     order, logits, why = _adjusted(best, sampling, history)
     rest = max(0.0, 1.0 - sum(one.raw for one in order))
@@ -49,7 +55,7 @@ def resample(
     weights = [math.exp((logits[one.id] - logits[order[0].id]) / sampling.temperature) for one in order]
     others = max(0, vocab_size - len(order))
     alive = min(others, max(0, sampling.top_k - len(order))) if sampling.top_k else others
-    bounds = _bounds(weights, [one.raw for one in order], others, alive, sampling.temperature)
+    bounds = _bounds(weights, [one.raw for one in order], others, alive, sampling.temperature, whole)
     cuts, sure = _filters(weights, sampling, others, bounds)
     kept = cuts[-1][1] if cuts else len(order) + others
     low, high = bounds if kept > len(order) else (0.0, 0.0)
@@ -62,6 +68,28 @@ def resample(
         for place, (one, weight) in enumerate(zip(order, weights, strict=True))
     ]
     return Explanation(tuple(found), kept, not why, rest, why)
+
+
+def _masked(step: Step) -> set[int]:
+    """The recorded ids that the grammar cut; other settings do not bring them back."""
+    return {one.id for one in step.candidates if one.cut == GRAMMAR}
+
+
+def _unmasked(step: Step, masked: set[int]) -> Step:
+    """The step without what the grammar cut."""
+    top = tuple(one for one in step.top if one[0] not in masked)
+    left = tuple(one for one in step.candidates if one.id not in masked)
+    return step._replace(top=top or ((step.id, step.logprob),), candidates=left)
+
+
+def _with_masked(found: Explanation, step: Step, masked: set[int]) -> Explanation:
+    """The explanation of the step without what the grammar cut, and that at its end."""
+    ranks = {id: rank for rank, (id, _) in enumerate(step.top, 1)}
+    others = [replace(one, rank=ranks.get(one.id, one.rank)) for one in found.candidates]
+    cut = [one for one in listed_candidates(step) if one.id in masked]
+    others += [replace(one, cut=GRAMMAR, sampled=0.0, chosen=False) for one in cut]
+    rest = max(0.0, found.rest - sum(one.raw for one in cut))
+    return replace(found, candidates=tuple(others), rest=rest)
 
 
 def _sampled(one: Candidate, cut: str | None, share: float, chosen: bool) -> Candidate:
@@ -126,15 +154,16 @@ def _filters(
 
 
 def _bounds(
-    weights: list[float], raws: list[float], others: int, alive: int, temperature: float
+    weights: list[float], raws: list[float], others: int, alive: int, temperature: float, whole: float
 ) -> tuple[float, float]:
     """Bounds of the total weight of the `alive` heaviest of `others` unlisted tokens.
 
-    The n others share the raw probability m, each at most that of the last listed one, p. With a = 1/T, the
-    sum of their q^a (q raw) is between n (m/n)^a (all equal) and (m/p) p^a (few, as large as possible) for
-    a > 1, and the reverse for a < 1. At a = 1 it is m. The heaviest have at least their share by number.
+    whole: raw probability of these and the listed ones. The n others share the raw probability m, each at
+    most that of the last listed one, p. With a = 1/T, the sum of their q^a (q raw) is between n (m/n)^a (all
+    equal) and (m/p) p^a (few, as large as possible) for a > 1, and the reverse for a < 1. At a = 1 it is m.
+    The heaviest have at least their share by number.
     """
-    mass = max(0.0, 1.0 - sum(raws))
+    mass = max(0.0, whole - sum(raws))
     if alive == 0 or mass == 0.0 or not raws[-1]:
         return 0.0, 0.0
     power = 1.0 / temperature

@@ -25,7 +25,7 @@ from ropechat.trace import Candidate, FinishReason, Stage, Step, TokenDistributi
 
 FORMAT = 2
 MAX_CHUNK_BYTES = 64 << 20
-STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias")
+STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar")
 REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
 _OTHER, _NO_ROW = 255, 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIdddddHIHBB")

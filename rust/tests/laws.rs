@@ -246,3 +246,73 @@ fn a_sequence_ends_at_a_stop_id_at_max_tokens_and_at_the_context() {
     assert!(matches!(engine.add(&[], greedy(1)), Err(Error::Request(_))));
     assert!(matches!(engine.step(&[999], &CancelToken::default()), Err(Error::Request(_))));
 }
+
+/// Words of a letter or two by id, so that a grammar leaves some of them; the last id ends an answer.
+#[cfg(feature = "grammar")]
+fn grammar(vocab: usize) -> ropechat_core::sampling::grammar::Grammar {
+    use ropechat_core::sampling::grammar::{Source, Vocabulary};
+    let letter = |i: usize| b'a' + (i % 26) as u8;
+    let tokens =
+        (0..vocab).map(|i| if i % 3 == 0 { vec![letter(i)] } else { vec![letter(i / 3), letter(i)] });
+    let last = vocab as u32 - 1;
+    let vocabulary = Vocabulary::new(tokens.collect(), &[(last, "<end>".into())], &[last]).unwrap();
+    vocabulary.compile(&Source::Regex("([a-m]{3}[n-z]){4,9}".into())).unwrap()
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn a_masked_draw_is_the_same_in_company_and_from_a_given_beginning() {
+    let prompt = Noise(14).ids(30, SHAPES[1].vocab);
+    let grammar = grammar(SHAPES[1].vocab);
+    let goal = |stream, max_tokens| {
+        let sampling = Sampling {
+            logit_bias: vec![],
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 9,
+            stream,
+        };
+        let stop_ids = vec![SHAPES[1].vocab as u32 - 1];
+        Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k: 3 })
+    };
+    let make = |threads| engine(models()[1].path(), PackedType::F32, Isa::Scalar, threads).unwrap();
+    let add = |engine: &mut Engine, ids: &[u32], stream, max_tokens, from| {
+        let number = engine.add(ids, goal(stream, max_tokens)).unwrap();
+        engine.constrain(number, &grammar, from).unwrap();
+        number
+    };
+    let mut alone = make(1);
+    let number = add(&mut alone, &prompt, 5, 30, 30);
+    let expected = run(&mut alone, &[number]).remove(0);
+    let drawn: Vec<u32> = expected.iter().map(|record| record.1).collect();
+    assert!(drawn.len() >= 8, "{drawn:?}");
+    for company in [2, 7, 33] {
+        let mut engine = make(2);
+        let numbers: Vec<u64> = (0..company)
+            .map(|i| add(&mut engine, &prompt, if i == company / 2 { 5 } else { 100 + i as u64 }, 30, 30))
+            .collect();
+        assert!(run(&mut engine, &numbers)[company / 2] == expected, "batch of {company}");
+    }
+    // What a sequence begins with is matched first.
+    let begun = [&prompt[..], &drawn[..5]].concat();
+    let mut engine = make(2);
+    let number = add(&mut engine, &begun, 5, 25, 30);
+    let tail: Vec<u32> = run(&mut engine, &[number]).remove(0).iter().map(|record| record.1).collect();
+    assert_eq!(tail, drawn[5..]);
+    // A cancelled step takes nothing.
+    let number = add(&mut engine, &prompt, 5, 30, 30);
+    let cancelled = CancelToken::default();
+    cancelled.cancel();
+    for _ in 0..3 {
+        assert!(matches!(engine.step(&[number], &cancelled), Err(Error::Cancelled)));
+    }
+    assert!(run(&mut engine, &[number]).remove(0) == expected);
+    let free = engine.add(&prompt, goal(5, 30)).unwrap();
+    let bad = [&prompt[..], &[1, 1, 1, 1][..]].concat();
+    let number = engine.add(&bad, goal(5, 30)).unwrap();
+    assert!(matches!(engine.constrain(number, &grammar, 30), Err(Error::Request(_))));
+    assert_ne!(run(&mut engine, &[free]).remove(0).iter().map(|r| r.1).collect::<Vec<_>>(), drawn);
+}

@@ -309,7 +309,17 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("logit_bias", {"x": 1}),
     ("logit_bias", {"5": 101}),
     ("continue_final_message", 1),
-    ("response_format", {"type": "json_object"}),
+    ("response_format", "json"),
+    ("response_format", {"type": "xml"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {"uniqueItems": True}}}),
+    ("structured_outputs", {}),
+    ("structured_outputs", {"json": {}, "regex": "a"}),
+    ("structured_outputs", {"regex": "("}),
+    ("structured_outputs", {"choice": []}),
+    ("structured_outputs", {"grammar": "nothing"}),
+    ("structured_outputs", {"ebnf": "x"}),
+    ("guided_json", {}),
     ("Temperature", 0),
     ("max_token", 0),
     ("repitition_penalty", 2),
@@ -319,7 +329,7 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("field", "value"), BAD_SETTINGS, ids=[str(i) for i in range(len(BAD_SETTINGS))])
 def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", field: value})
-    assert fault.startswith(f"{field}: ")
+    assert fault.startswith((f"{field}: ", f"{field}."))
     assert len(fault) < 200
 
 

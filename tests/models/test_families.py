@@ -1,25 +1,71 @@
-"""`ropechat models families`, and the row of README.md that says the same."""
+"""`ropechat models families` and README.md's row of the same; a text part below a path of its own."""
 
 import json
 import re
+import shutil
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
+from core import load, logits
+from golden_cases import GOLDEN, Golden
 
-from ropechat.cli import main
 from ropechat.engine.native import model_types
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def test_readme_has_the_same_list() -> None:
-    listed = CliRunner().invoke(main, ["models", "families"]).stdout.split()
+    listed = run("models", "families").stdout.split()
     row = re.search(r"^\| families \| (.*?) \|$", README.read_text(), re.MULTILINE)
     assert row is not None
     assert row[1].split("; ")[0].split(", ") == listed
-    assert json.loads(CliRunner().invoke(main, ["models", "families", "--json"]).stdout) == listed
+    assert json.loads(run("models", "families", "--json").stdout) == listed
 
 
 def test_every_model_type_is_served_by_one_family() -> None:
     assert len(set(model_types())) == len(model_types())
     assert {"llama", "gemma4_text", "llama4", "dtransformer_rope"} <= set(model_types())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "case", "path", "head"),
+    [
+        ("llava", "llama3_new", "language_model.model.", "language_model.lm_head."),
+        ("mistral3", "ministral3", "model.language_model.", "lm_head."),
+        ("llama4", "llama4_text", "language_model.model.", "language_model.lm_head."),
+        ("gemma3n", "gemma3n_text", "model.language_model.", "lm_head."),
+    ],
+)
+def test_the_text_part_of_a_composite(
+    tmp_path: Path, model_type: str, case: str, path: str, head: str
+) -> None:
+    """A golden case's weights below another path, a vision tower beside: the same logits, one warning."""
+    golden = Golden.read(GOLDEN / case)
+    inner = json.loads((GOLDEN / case / "config.json").read_text())
+    outer = {"model_type": model_type, "text_config": inner, "vision_config": {"depth": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    shutil.copyfile(GOLDEN / case / "generation_config.json", tmp_path / "generation_config.json")
+    stored = (GOLDEN / case / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", stored[:8])
+    header, data = json.loads(stored[8 : 8 + size]), stored[8 + size :]
+    moved = {name.replace("model.", path, 1).replace("lm_head.", head, 1): at for name, at in header.items()}
+    tower = {"dtype": "F32", "shape": [2], "data_offsets": [len(data), len(data) + 8]}
+    moved["model.vision_tower.patch.weight"] = tower
+    text = json.dumps(moved).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + bytes(8))
+
+    engine = load(tmp_path, context=256)
+    golden.check(logits(engine, golden.ids("p33")), "logits.p33")
+    said = run("models", "check", str(tmp_path)).stderr
+    assert said.count("pictures or sound") == 1, said
+    assert "vision_tower" not in said

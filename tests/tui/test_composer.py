@@ -98,7 +98,7 @@ async def test_files_that_cannot_be_attached(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "big").write_text("x" * (draft.MAX_FILE + 1))
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "binary").write_bytes(b"\x7fELF\2\1\0\0")
     (tmp_path / "nul").write_bytes(b"a\0b")
     (tmp_path / "dangling").symlink_to("nowhere")
     async with chat(FakeEngine("ok")) as c:

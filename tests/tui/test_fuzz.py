@@ -45,7 +45,7 @@ class Fuzzed:
         send, press = c.app.writing.send, c.app.keyboard.press
 
         def sent(text: str) -> bool:
-            if not self.entered:
+            if not self.entered and not (self.writing and self.trail[-1] == "enter"):
                 self.unasked.append(text)
             return bool(send(text))
 

@@ -69,7 +69,8 @@ def test_the_first_minutes(tmp_path: Path) -> None:
         sees(tmux, "/regen writes another answer")
         tmux.type("/regen")
         tmux.press("Enter")
-        sees(tmux, "‹ 3/3 ›")
+        sees(tmux, "‹ 3/3 ›", "bits/token", "⏎ send")
+        tmux.until(lambda screen: re.search(r"‹ 3/3 › .*bits/token", screen) is not None)
         click(tmux, "‹ 3/3 ›")
         sees(tmux, "‹ 2/3 ›")
 
@@ -88,7 +89,8 @@ def test_the_first_minutes(tmp_path: Path) -> None:
         sees(tmux, "ropechat-light")
         tmux.press("Enter")
         sees(tmux, "⏎ send")
-        tmux.until(lambda screen: tmux("capture-pane", "-pe") != before)
+        tmux.until(lambda screen: "ropechat-light" not in screen and "⏎ send" in screen)
+        assert tmux("capture-pane", "-pe") != before
 
         # quits, with a draft, and resumes: both are in the footer and in the help
         tmux.type("never sent")

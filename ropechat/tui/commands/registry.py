@@ -344,6 +344,14 @@ PANELS = (
         typed="seed [N | lock | free]",
         needs_words=True,
     ),
+    Command(
+        "sampling.schema",
+        "",
+        "JSON schema",
+        "Answers are JSON of this schema; off: any text",
+        typed="schema [FILE | off]",
+        needs_words=True,
+    ),
     Command("prompt.persona", "", "personas", "System texts with a name", typed="persona [NAME | save NAME]"),
     Command(
         "prompt.system",

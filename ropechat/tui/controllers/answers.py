@@ -313,8 +313,9 @@ class AnswersController:
 
     def show_version(self, id: str, by: int) -> None:
         """Show the version before or after this question or answer."""
-        known = id in self.session.tree.nodes and not self.session.generating
-        if known and (found := self.session.tree.step(id, by)) is not None:
+        if self.session.generating:
+            self.view.hint("versions change when the answer is complete")
+        elif id in self.session.tree.nodes and (found := self.session.tree.step(id, by)) is not None:
             self.session.go(found.id)
             self.path.show()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
+from ropechat.errors import RopechatError
 from ropechat.sampling import MAX_BIAS, MAX_COUNT
 from ropechat.tui.controllers.view import SIDE_PANEL
 from ropechat.tui.render.blocks import AnswerBlock
@@ -60,6 +62,7 @@ class SamplingController:
             "sampling.open": self._preset,
             "sampling.set": self._set,
             "sampling.seed": self._seed,
+            "sampling.schema": self._schema,
             "sampling.ban": self.ban,
             "sampling.bias": self.bias,
             "alternative.ban": lambda words: self.bias_chosen(-MAX_BIAS),
@@ -161,6 +164,22 @@ class SamplingController:
         now = self.session.sampling.seed
         before = "" if newest is None else f"; the newest answer's is {newest}"
         return ("each answer gets a new seed" if now is None else f"seed {now}") + before
+
+    def _schema(self, words: str) -> str:
+        """/schema: what answers must match from the next one on; without words, what they match now."""
+        if words == "off":
+            self.use(replace(self.session.sampling, grammar=None))
+        elif words:
+            from ropechat.engine.grammars import read_grammar  # imported here: rarely needed
+
+            try:
+                grammar = read_grammar(Path(words).expanduser(), "json_schema")
+            except RopechatError as error:
+                return str(error)
+            self.use(replace(self.session.sampling, grammar=grammar))
+            return f"answers are JSON of the schema {Path(words).name}; /schema off ends this"
+        now = self.session.sampling.grammar
+        return "answers are any text; /schema FILE" if now is None else f"answers match a {now.name}"
 
     # --- single tokens ---
 

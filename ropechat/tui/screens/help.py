@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
+TALL = 40  # rows of a screen with room for all facts
 NO_BREAK = "\N{NO-BREAK SPACE}"
 MOVES = (  # what needs no telling among others
     *("read.down", "read.up", "read.left", "read.right", "read.word", "read.back", "read.home", "read.end"),
@@ -104,7 +105,8 @@ class HelpScreen(Dialog[None]):
         others = [name for name in ("everywhere", "transcript", "composer") if CONTEXTS[name] not in tables]
         lines = [self._in_short(name) for name in others]
         lines.append(_flow("Typed", [f"/{one.slash}" for one in ALL if one.slash]))
-        return [*parts, [*lines, Content.styled(FACTS[0], "$quiet")]]
+        facts = FACTS if self.app.size.height >= TALL else FACTS[:1]
+        return [*parts, [*lines, *(Content.styled(fact, "$quiet") for fact in facts)]]
 
     def _in_short(self, context: str) -> Content:
         found = [one for one in ALL if one.context == context and one.keys]

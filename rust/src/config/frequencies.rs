@@ -112,7 +112,11 @@ impl Rope {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,
             RopeScaling::LongRope { attention_factors: [short, long], .. } => {
-                if variant.0 == 0 { short } else { long }
+                if variant.0 == 0 {
+                    short
+                } else {
+                    long
+                }
             }
             _ => 1.0,
         }

@@ -15,9 +15,10 @@ pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpe
 pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
-    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, Heads, LayerMlp, LayerRope,
-    LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm,
-    QkNormPlace, QueryScaling, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
+    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
+    HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryScaling, Residual,
+    ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
@@ -123,6 +124,10 @@ pub struct Config {
     pub moe: Option<Moe>,
     /// Rotary position embeddings; each layer's spec names one of them.
     pub ropes: Vec<Rope>,
+    /// How the outputs of the heads are combined.
+    pub head_outputs: HeadOutputs,
+    /// What happens to a row before the projection to logits.
+    pub head_transform: HeadTransform,
     /// Where the projection to logits comes from.
     pub lm_head: LmHead,
     /// Bias of the projection to logits (gptj, phi).

@@ -1,5 +1,7 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
+use crate::kernel::Activation;
+
 /// What differs from layer to layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
@@ -146,6 +148,8 @@ pub enum LayerMlp {
     None,
     /// Both side by side, each with norms of its own (gemma4).
     DenseAndMoe,
+    /// Both from the same normed row; what the mixture gives is added at the end of the next layer (longcat_flash).
+    DenseAndMoeForNext,
 }
 
 /// What a token's position does to its embedding.
@@ -432,6 +436,30 @@ pub enum Bias {
     Added,
     /// The same, in the last layer only (gpt_neox_japanese).
     AddedInLastLayer,
+}
+
+/// What happens to a row between the last norm and the projection to logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum HeadTransform {
+    /// Nothing.
+    None,
+    /// norm(act(dense(x))) (modernbert-decoder).
+    DenseAndNorm {
+        /// `classifier_activation`.
+        activation: Activation,
+        /// `classifier_bias`.
+        bias: Bias,
+    },
+}
+
+/// How the outputs of the heads are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadOutputs {
+    /// Each as it is.
+    Own,
+    /// The first half of the heads minus lambda times the second half, each with values of two heads, normed in pairs
+    /// (Differential Transformer, Ye et al. 2024, <https://arxiv.org/abs/2410.05258>; diffllama).
+    Differential,
 }
 
 /// Where the matrix of the projection to logits comes from.

@@ -236,6 +236,8 @@ pub struct Names {
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
+    /// Layers below one number (longcat_flash: 2); `{part}` in a name is the place among them.
+    pub layers_per_number: usize,
     /// How the layers' matrices are stored.
     pub stored: Stored,
     /// The norm after the last layer.
@@ -309,6 +311,7 @@ impl Names {
         },
         layer_scalar: "layer_scalar",
         layers: "layers",
+        layers_per_number: 1,
         stored: Stored::OutIn,
         norm: tensor!("norm"),
         lm_head: tensor!("lm_head"),

@@ -84,6 +84,8 @@ pub enum FinishReason {
     Length,
     /// The context is full.
     Context,
+    /// The answer matches its grammar, and nothing can follow.
+    Grammar,
 }
 
 /// What happened to one sequence in a step.

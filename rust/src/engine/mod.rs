@@ -21,6 +21,7 @@ use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
+use crate::sampling::grammar::Grammar;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
 use reuse::ReusableCache;
@@ -28,7 +29,7 @@ use row_reader::RowReader;
 use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
 use sequence::{Sequence, unknown};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
 
@@ -127,6 +128,7 @@ impl Engine {
             rope_variant,
             goal,
             explained: None,
+            matcher: None,
             looked_up: Vec::new(),
             finished: false,
         };
@@ -191,6 +193,18 @@ impl Engine {
     pub fn explain(&mut self, number: u64, sampling: Sampling) -> Result<()> {
         sampling.validate()?;
         self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?.explained = Some(sampling);
+        Ok(())
+    }
+
+    /// From now on the sequence's tokens match the grammar, from token `from` of its prompt on.
+    ///
+    /// # Errors
+    /// Request: the prompt does not fit from there on, or the sequence does not exist.
+    pub fn constrain(&mut self, number: u64, grammar: &Grammar, from: usize) -> Result<()> {
+        let sequence = self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?;
+        let mut matcher = grammar.matcher();
+        matcher.advance(sequence.ids.get(from..).unwrap_or_default())?;
+        sequence.matcher = Some(Mutex::new(matcher));
         Ok(())
     }
 

@@ -4,7 +4,8 @@ use super::event::{Event, FinishReason, Goal, Scored};
 use super::sequence::Sequence;
 use crate::error::Result;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
-use crate::sampling::{Draw, Sampler};
+use crate::sampling::{Draw, Mask, Sampler};
+use std::sync::PoisonError;
 
 /// A logit row to read out.
 pub(super) struct RowJob<'a> {
@@ -37,9 +38,11 @@ impl RowJob<'_> {
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
         let readout = read_logprobs(logits, top_k, position)?;
+        let allowed = self.allowed()?;
         let draw = generation
             .map(|g| {
-                self.sampler.sample(
+                self.sampler.sample_within(
+                    allowed.as_ref(),
                     logits,
                     &sequence.ids,
                     position as u64 + 1,
@@ -62,6 +65,12 @@ impl RowJob<'_> {
         };
         let looked_up = sequence.looked_up.iter().map(|&id| logprob_and_rank(&readout, logits, id)).collect();
         Ok(Outcome { index, position, readout, next, draw, explained, looked_up })
+    }
+
+    /// The ids that the sequence's grammar allows; None without a grammar.
+    fn allowed(&self) -> Result<Option<Mask>> {
+        let matcher = self.sequence.matcher.as_ref();
+        matcher.map(|matcher| matcher.lock().unwrap_or_else(PoisonError::into_inner).mask()).transpose()
     }
 }
 
@@ -115,8 +124,16 @@ impl Outcome {
             return Event::Score(scored);
         };
         sequence.ids.push(id);
+        let mut is_whole = false;
+        if let Some(matcher) = &mut sequence.matcher {
+            let matcher = matcher.get_mut().unwrap_or_else(PoisonError::into_inner);
+            matcher.commit(id);
+            is_whole = matcher.is_done();
+        }
         let finish_reason = if generation.stop_ids.contains(&id) {
             Some(FinishReason::Stop)
+        } else if is_whole {
+            Some(FinishReason::Grammar)
         } else if sequence.ids.len() - sequence.prompt_len >= generation.max_tokens {
             Some(FinishReason::Length)
         } else if sequence.ids.len() >= context {

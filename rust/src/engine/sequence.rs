@@ -5,6 +5,8 @@ use crate::config::RopeVariant;
 use crate::error::Error;
 use crate::kv_cache::{BLOCK, KvSequence, Place};
 use crate::sampling::Sampling;
+use crate::sampling::grammar::Matcher;
+use std::sync::Mutex;
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
@@ -18,6 +20,8 @@ pub(super) struct Sequence {
     pub goal: Goal,
     /// Settings whose stages are told for each given token that is scored.
     pub explained: Option<Sampling>,
+    /// What the generated tokens must match; a step has one row of it.
+    pub matcher: Option<Mutex<Matcher>>,
     /// Ids whose log probability and rank are told for each row that is read out.
     pub looked_up: Vec<u32>,
     pub finished: bool,

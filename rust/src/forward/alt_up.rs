@@ -40,7 +40,8 @@ impl Streams {
             let before: Vec<Vec<f32>> = self.all.iter().map(|stream| stream[at.clone()].to_vec()).collect();
             for (to, stream) in self.all.iter_mut().enumerate() {
                 for (from, before) in before.iter().enumerate() {
-                    let coefficient = dot(&weights.prediction_coefs[(to * inputs + from) * inputs..], &modalities);
+                    let coefficient =
+                        dot(&weights.prediction_coefs[(to * inputs + from) * inputs..], &modalities);
                     kernels.axpby(&mut stream[at.clone()], before, 1.0, coefficient);
                 }
             }
@@ -50,7 +51,14 @@ impl Streams {
     }
 
     /// laurel = n + norm(right(left(n))) with n = norm(x).
-    fn laurel(&mut self, pass: Pass<'_>, layer: &Layer, weights: &AltUpLayer, x: &[f32], branch: &mut BranchBuffers) {
+    fn laurel(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        weights: &AltUpLayer,
+        x: &[f32],
+        branch: &mut BranchBuffers,
+    ) {
         let (hidden, kernels, pool) = (pass.config.hidden_size, pass.kernels, pass.pool);
         let rows = pass.rows(x);
         self.laurel.resize(x.len(), 0.0);
@@ -122,7 +130,13 @@ impl Streams {
     }
 
     /// x = the mean of the first stream and of the others' projections at its magnitude.
-    pub fn finish(&self, pass: Pass<'_>, projections: &[Weight], x: &mut Vec<f32>, branch: &mut BranchBuffers) {
+    pub fn finish(
+        &self,
+        pass: Pass<'_>,
+        projections: &[Weight],
+        x: &mut Vec<f32>,
+        branch: &mut BranchBuffers,
+    ) {
         x.clone_from(&self.all[0]);
         let mut projected = Vec::new();
         for (projection, stream) in projections.iter().zip(&self.all[1..]) {

@@ -29,7 +29,8 @@ fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f
     let stride = mlp.gate_up_proj.padded_out();
     by_rows(pass.pool, gated, width, |row, out| {
         // Panels of 16 gates and 16 ups take turns.
-        let pairs = product[row * stride..][..stride].chunks_exact(2 * LANES).map(|pair| pair.split_at(LANES));
+        let pairs =
+            product[row * stride..][..stride].chunks_exact(2 * LANES).map(|pair| pair.split_at(LANES));
         let (mut gates, mut ups) = (Vec::with_capacity(stride), Vec::with_capacity(stride));
         for (gate, up) in pairs {
             gates.extend_from_slice(gate);

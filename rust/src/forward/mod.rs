@@ -25,7 +25,7 @@ pub use state::{Compute, Run};
 
 use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
-use crate::config::{EmbeddingPosition, Residual};
+use crate::config::{EmbeddingPosition, HeadTransform, Residual, ResidualFactors};
 use crate::error::Result;
 use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
@@ -137,11 +137,22 @@ pub fn observed_forward(
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
+            (_, Some(Mlp::DenseAndMoeForNext(both))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                experts(pass, &both.1, mlp_norm, x, branch, moe);
+                normed_input(pass, mlp_norm, both.0.gate_up_proj.dtype(), x, &mut branch.input);
+                gate_up_proj(pass, &both.0, &branch.input, gated);
+                down_proj(pass, &both.0, mlp_out_norm, factors, gated, branch, x);
+            }
             (_, Some(Mlp::DenseAndMoe(both))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 dense_and_moe(pass, both, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
             (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
+        }
+        let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
+        if let Some(Mlp::DenseAndMoeForNext(_)) = before {
+            add_experts(pass, None, ResidualFactors::ONE, moe, x);
         }
         if layer.alt_up.is_some() {
             streams.correct(pass, layer, per_layer, x, branch);
@@ -196,16 +207,38 @@ pub fn lm_head(
     compute: Compute<'_>,
 ) {
     let (pass, weight) = (Pass::new(model, compute), model.lm_head());
-    let Workspace { x, branch: BranchBuffers { input, .. }, .. } = work;
+    let Workspace { x, branch: BranchBuffers { input, out: transformed, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
+    let normed = |r: usize, out: &mut [f32]| {
+        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+    };
+    let stride = match (&model.head_transform, model.config.head_transform) {
+        (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {
+            let (kernels, pool) = (pass.kernels, pass.pool);
+            input.quantize_rows(
+                rows.len(),
+                hidden_size,
+                dense.dtype(),
+                kernels,
+                pool,
+                RowSource::Computed(&normed),
+            );
+            transformed.resize(rows.len() * dense.padded_out(), 0.0);
+            let epilogue = Epilogue::Activate(activation, transformed, dense.padded_out());
+            dense.matmul(input, kernels, pool, epilogue);
+            dense.padded_out()
+        }
+        _ => 0,
+    };
     input.quantize_rows(
         rows.len(),
         hidden_size,
         weight.dtype(),
         pass.kernels,
         pass.pool,
-        RowSource::Computed(&|r, out| {
-            norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+        RowSource::Computed(&|r, out| match &model.head_transform {
+            None => normed(r, out),
+            Some((_, norm)) => norm_or_copy(pass, &transformed[r * stride..][..hidden_size], Some(norm), out),
         }),
     );
     logits.resize(rows.len() * model.padded_vocab(), 0.0);
@@ -247,7 +280,8 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
             }
         }
         if let Some(NormWeights { weight, bias }) = &model.embedding_norm {
-            norm(config.norm, &x.to_vec(), weight, bias, x, kernels);
+            let embedded = x.to_vec();
+            norm(config.norm, &embedded, weight, bias, x, kernels);
         }
     });
 }

@@ -250,7 +250,8 @@ fn sparsemixer(logits: &[f32], count: usize, jitter: f32, chosen: &mut Vec<(usiz
     for _ in 0..count {
         let Some(&best) = top_k(logits, left.iter().copied(), 1).first() else { break };
         let max = logits[best];
-        let in_band = |expert: &&usize| (max - logits[**expert]) / logits[**expert].abs().max(max) <= 2.0 * jitter;
+        let in_band =
+            |expert: &&usize| (max - logits[**expert]) / logits[**expert].abs().max(max) <= 2.0 * jitter;
         let total: f32 = left.iter().filter(in_band).map(|&expert| (logits[expert] - max).exp()).sum();
         chosen.push((best, if nan { f32::NAN } else { 1.0 / total }));
         left.retain(|&expert| expert != best);

@@ -56,8 +56,17 @@ impl PerLayerInputs {
     }
 
     /// x += norm(projection(act(gate(from)) * part)).  // from, x [rows, hidden_size]
-    pub fn add(&mut self, pass: Pass<'_>, layer: &Layer, from: Option<&[f32]>, branch: &mut BranchBuffers, x: &mut [f32]) {
-        let (Some(weights), Some(widths)) = (&layer.per_layer_input, pass.config.per_layer_embedding) else { return };
+    pub fn add(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        from: Option<&[f32]>,
+        branch: &mut BranchBuffers,
+        x: &mut [f32],
+    ) {
+        let (Some(weights), Some(widths)) = (&layer.per_layer_input, pass.config.per_layer_embedding) else {
+            return;
+        };
         let (hidden_size, width) = (pass.config.hidden_size, widths.hidden_size_per_layer_input);
         let (rows, kernels, pool) = (pass.rows(x), pass.kernels, pass.pool);
         let from = from.unwrap_or(x);

@@ -236,9 +236,8 @@ fn activations_equal_their_definition() {
                 let (x, up) = (f64::from(gate[i]), f64::from(up[i]));
                 // e^x - 1 near 0 is as exact as 1 is.
                 let near_one = if activation == xielu { 2e-7 } else { 0.0 };
-                let bound = |exact: f64, by: f64| {
-                    2e-6 * exact.abs() + (3e-7 * x.abs() + near_one) * by.abs() + 1e-9
-                };
+                let bound =
+                    |exact: f64, by: f64| 2e-6 * exact.abs() + (3e-7 * x.abs() + near_one) * by.abs() + 1e-9;
                 let one = if activation == clamped { x } else { 1.0 };
                 for (found, by) in [(gated[i], up), (alone[i], one)] {
                     let exact = exact(activation, x, by);

@@ -40,8 +40,11 @@ impl<'a> Loader<'a> {
         let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
             None => None,
-            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(dense(mlp)?)),
+            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(Box::new(dense(mlp)?))),
             Some(MlpTensors::Moe(moe)) => Some(Mlp::Moe(Box::new(self.moe(moe)?))),
+            Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
+                Some(Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?))))
+            }
             Some(MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm])) => {
                 Some(Mlp::DenseAndMoe(Box::new(DenseAndMoe {
                     dense: dense(mlp)?,
@@ -134,6 +137,10 @@ impl<'a> Loader<'a> {
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
             attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
+            lambdas: match tensors.lambdas.is_empty() {
+                true => None,
+                false => Some(self.lambdas(index, &tensors.lambdas)?),
+            },
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
             attention_out_norm: some(out_norm)?,
@@ -194,6 +201,18 @@ impl<'a> Loader<'a> {
         let mut norm = self.norm(spec)?;
         norm.weight.iter_mut().for_each(|weight| *weight *= self.config.mlp_input_factor);
         Ok(norm)
+    }
+
+    /// e^(q1 k1) - e^(q2 k2) + initial, and initial = 0.8 - 0.6 e^(-0.3 layer).
+    fn lambdas(&self, layer: usize, vectors: &[TensorRows]) -> Result<[f32; 2]> {
+        let all = self.rows(vectors, 1)?;
+        let (first, second) = all.split_at(all.len() / 2);
+        let power = |pair: &[f32]| {
+            let (q, k) = pair.split_at(pair.len() / 2);
+            q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>().exp()
+        };
+        let initial = 0.8 - 0.6 * (-0.3 * layer as f64).exp();
+        Ok([(power(first) - power(second) + initial) as f32, initial as f32])
     }
 
     fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {

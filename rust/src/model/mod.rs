@@ -10,6 +10,7 @@ pub use weights::{
 };
 
 use crate::checkpoint::Checkpoint;
+use crate::compute::panels::Arrangement;
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
 use crate::config::Config;
@@ -34,6 +35,8 @@ pub struct Model {
     pub embedding_norm: Option<NormWeights>,
     /// A second embedding, a part of which each layer adds.
     pub per_layer: Option<PerLayerEmbedding>,
+    /// A matrix and a norm before the projection to logits.
+    pub head_transform: Option<(Weight, NormWeights)>,
     /// From the first residual stream to the others, and back; empty where there is one stream.
     pub streams: [Vec<Weight>; 2],
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
@@ -70,7 +73,15 @@ impl Model {
         let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
         let tensors = family::model_tensors(&config);
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
-        let embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;
+        let mut embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;
+        if !tensors.tied_bias.is_empty() {
+            let bias = loader.rows(&tensors.tied_bias, 1)?;
+            embed_tokens = embed_tokens.with_bias(&[bias], Arrangement::Stacked);
+        }
+        let head_transform = match &tensors.head_transform {
+            None => None,
+            Some((dense, norm)) => Some((loader.matrix(dense)?, loader.norm(norm)?)),
+        };
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
@@ -86,7 +97,9 @@ impl Model {
                 projection_norm: loader.norm(&spec.projection_norm)?,
             }),
         };
-        let all = |specs: &[family::MatrixSpec]| specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>();
+        let all = |specs: &[family::MatrixSpec]| {
+            specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>()
+        };
         let streams = [all(&tensors.streams[0])?, all(&tensors.streams[1])?];
         Ok(Self {
             config,
@@ -95,6 +108,7 @@ impl Model {
             norm,
             embedding_norm,
             per_layer,
+            head_transform,
             streams,
             positions,
             embed_tokens,
@@ -142,8 +156,10 @@ impl Model {
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
         let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
-        let second = self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
+        let second =
+            self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         let ends = ends.chain(second).chain(self.streams.iter().flatten());
+        let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
         self.layers.iter().flat_map(Layer::weights).chain(ends).map(Weight::bytes).sum()
     }
 }

@@ -57,6 +57,8 @@ pub struct AttentionLayer {
     pub value_norm: Option<NormWeights>,
     /// Norm of o_proj's input.
     pub attention_sub_norm: Option<NormWeights>,
+    /// lambda of differential attention, and its part that is not learned.
+    pub lambdas: Option<[f32; 2]>,
     /// Attention sinks: one score per query head that has no value; empty when the model has none.
     pub sinks: Vec<f32>,
     /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
@@ -158,11 +160,13 @@ pub struct MlaWeights {
 /// A layer's MLP.
 pub enum Mlp {
     /// One for all tokens.
-    Dense(DenseMlp),
+    Dense(Box<DenseMlp>),
     /// A mixture of experts.
     Moe(Box<MoeMlp>),
     /// Both, side by side.
     DenseAndMoe(Box<DenseAndMoe>),
+    /// Both from the same normed row; the mixture's output is added at the end of the next layer.
+    DenseAndMoeForNext(Box<(DenseMlp, MoeMlp)>),
 }
 
 /// A dense MLP and a mixture of experts that read the same row.
@@ -274,6 +278,10 @@ impl Layer {
             None => {}
             Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),
             Some(Mlp::Moe(mlp)) => all.extend(mlp.weights()),
+            Some(Mlp::DenseAndMoeForNext(both)) => {
+                all.extend(both.0.weights());
+                all.extend(both.1.weights());
+            }
             Some(Mlp::DenseAndMoe(both)) => {
                 all.extend(both.dense.weights());
                 all.extend(both.moe.weights());

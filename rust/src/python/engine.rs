@@ -3,6 +3,7 @@
 use super::call::{Failure, call_engine};
 use super::events::{PyEvent, PyRowPair};
 use super::facts::config_facts;
+use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
 use super::rope;
@@ -176,7 +177,7 @@ impl PyEngine {
     }
 
     #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
-        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![]))]
+        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![], grammar = None, grammar_start = 0))]
     #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
     fn generate(
         &self,
@@ -193,11 +194,20 @@ impl PyEngine {
         stop_ids: Vec<u32>,
         readout_top_k: usize,
         logit_bias: Vec<(u32, f32)>,
+        grammar: Option<&PyGrammar>,
+        grammar_start: usize,
     ) -> PyResult<u64> {
         let sampling =
             Sampling { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
-        self.with(py, |engine| engine.add(&ids, goal))
+        self.with(py, |engine| {
+            let number = engine.add(&ids, goal)?;
+            if let Some(grammar) = grammar {
+                let constrained = engine.constrain(number, &grammar.0, grammar_start);
+                constrained.inspect_err(|_| engine.free(number))?;
+            }
+            Ok(number)
+        })
     }
 
     #[pyo3(signature = (ids, *, readout_top_k, start = 0, read_next = true))]

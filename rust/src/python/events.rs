@@ -177,5 +177,6 @@ fn finish_name(reason: FinishReason) -> &'static str {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::Context => "context",
+        FinishReason::Grammar => "grammar",
     }
 }

@@ -6,6 +6,7 @@ mod engine;
 mod events;
 mod facts;
 mod gguf;
+mod grammar;
 mod inside;
 mod options;
 mod rope;
@@ -15,6 +16,7 @@ use crate::platform::sigbus;
 use crate::sampling::philox;
 use engine::{PyCancelToken, PyEngine, check, read_config};
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
+use grammar::{PyGrammar, PyVocabulary, check_grammar};
 use inside::{PyLensRow, PyReading};
 use pyo3::prelude::*;
 use rope::rope_spec;
@@ -50,8 +52,9 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyLensRow, PyReading, PyRow, PyRowPair, PyStage, check,
-        exit_when_cut, free_memory, model_types, read_config, rope_spec, uniform,
+        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyLensRow, PyReading, PyRow, PyRowPair, PyStage,
+        PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types, read_config, rope_spec,
+        uniform,
     };
     use pyo3::prelude::*;
 

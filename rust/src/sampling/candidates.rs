@@ -12,7 +12,7 @@ const FIRST: usize = 256;
 /// The candidates that survive one stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
-    /// The field of [`Sampling`].
+    /// The name of the [`super::ChainStep`].
     pub name: &'static str,
     /// How many survive; masked ids (-inf) never count.
     pub kept: usize,
@@ -57,9 +57,19 @@ pub(crate) struct Candidates {
     weights: Vec<f64>,
     /// Sum of the survivors' weights, once it is known.
     total: Option<f64>,
+    /// Raw probability of the finite logits, less than 1 when a grammar masked others.
+    mass: f64,
 }
 
 impl Candidates {
+    /// Take the raw probability of a row's finite logits from now on. `raw` is the read-out before the mask.
+    pub fn set_mass(&mut self, row: &[f32], raw: Option<&Logprobs>) {
+        self.mass = raw.map_or(1.0, |raw| {
+            let sums = exp_sums(row, self.max, 1.0);
+            exp(f64::from(self.max) + sums.exp.ln() - raw.logsumexp).min(1.0)
+        });
+    }
+
     /// Start with every finite logit of a row at temperature 1; returns the largest logit.
     pub fn start(&mut self, row: &[f32], position: usize) -> Result<f32> {
         self.max = self.top_k.scan(row, position)?;
@@ -133,7 +143,7 @@ impl Candidates {
             let sums = exp_sums(row, self.max, self.inverse_temperature);
             self.total = Some(sums.exp);
             let kept = row.iter().filter(|&&x| x > f32::NEG_INFINITY).count();
-            return Stage { name, kept, mass: 1.0, entropy: sums.entropy() };
+            return Stage { name, kept, mass: self.mass, entropy: sums.entropy() };
         };
         let weight = self.total(row);
         let mut mass = 0.0;
@@ -245,6 +255,7 @@ mod tests {
         let logits: Vec<f32> = (0..5003).map(|i| ((i * 7919) % 4999) as f32 * 3e-3 - 9.0).collect();
         let raw = read_logprobs(&logits, logits.len(), 0).unwrap();
         let mut candidates = Candidates::default();
+        candidates.set_mass(&logits, None);
         candidates.start(&logits, 0).unwrap();
         candidates.set_temperature(1.0);
         let stage = candidates.stage("temperature", &logits, &logits, &raw);

@@ -2,6 +2,12 @@
 
 mod candidates;
 pub mod compare;
+#[cfg(feature = "grammar")]
+pub mod grammar;
+#[cfg(not(feature = "grammar"))]
+#[path = "no_grammar.rs"]
+pub mod grammar;
+mod mask;
 pub mod philox;
 pub mod readout;
 mod settings;
@@ -10,6 +16,7 @@ pub mod top_k;
 
 use candidates::Candidates;
 pub use candidates::Stage;
+pub use mask::Mask;
 use settings::biased;
 pub use settings::{ChainStep, SAMPLER_CHAIN, Sampling};
 use stages::Recorder;
@@ -48,9 +55,25 @@ impl Sampler {
         sampling: &Sampling,
         trace: Option<&Logprobs>,
     ) -> Result<Draw> {
+        self.sample_within(None, logits, history, position, sampling, trace)
+    }
+
+    /// As [`Sampler::sample`], among the ids that `allowed` allows; `trace` is the read-out of all ids.
+    ///
+    /// Errors: as [`Sampler::sample`]; [`Error::NonFinite`] when the logits of all allowed ids are -inf.
+    pub fn sample_within(
+        &mut self,
+        allowed: Option<&Mask>,
+        logits: &[f32],
+        history: &[u32],
+        position: u64,
+        sampling: &Sampling,
+        trace: Option<&Logprobs>,
+    ) -> Result<Draw> {
         let Self { adjusted, candidates } = self;
         let mut recorder = trace.map(|raw| Recorder::new(logits, history, sampling, raw));
-        let row = filter(adjusted, candidates, logits, history, position, sampling, recorder.as_mut())?;
+        let given = Given { allowed, logits, history, position, sampling };
+        let row = filter(adjusted, candidates, given, recorder.as_mut())?;
         let (id, u) = if sampling.temperature == 0.0 {
             let max = candidates.max();
             (row.iter().position(|&x| x == max).unwrap_or(0) as u32, None)
@@ -80,25 +103,42 @@ impl Sampler {
         logit_of("id", id, logits)?;
         let Self { adjusted, candidates } = self;
         let mut recorder = Recorder::new(logits, history, sampling, trace);
-        let row = filter(adjusted, candidates, logits, history, position, sampling, Some(&mut recorder))?;
+        let given = Given { allowed: None, logits, history, position, sampling };
+        let row = filter(adjusted, candidates, given, Some(&mut recorder))?;
         Ok(recorder.finish(candidates, row, id, None))
     }
+}
+
+/// What a token is drawn from.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    allowed: Option<&'a Mask>,
+    logits: &'a [f32],
+    history: &'a [u32],
+    position: u64,
+    sampling: &'a Sampling,
 }
 
 /// Applies the stages that are switched on; returns the biased and penalized row, whose survivors are in `candidates`.
 fn filter<'a>(
     adjusted: &'a mut Vec<f32>,
     candidates: &mut Candidates,
-    logits: &'a [f32],
-    history: &[u32],
-    position: u64,
-    sampling: &Sampling,
+    given: Given<'a>,
     mut recorder: Option<&mut Recorder<'_>>,
 ) -> Result<&'a [f32]> {
+    let Given { allowed, logits, history, position, sampling } = given;
     sampling.validate()?;
     let position = usize::try_from(position).unwrap_or(usize::MAX);
     let adjusts = [ChainStep::LogitBias, ChainStep::RepetitionPenalty].map(|step| step.is_on(sampling));
-    if adjusts.contains(&true) {
+    candidates.set_mass(logits, None);
+    if let Some(mask) = allowed {
+        mask.copy(logits, adjusted);
+        if let Some(recorder) = &mut recorder {
+            candidates.start(adjusted, position)?;
+            candidates.set_mass(adjusted, Some(recorder.raw));
+            recorder.record(ChainStep::Grammar, candidates, adjusted);
+        }
+    } else if adjusts.contains(&true) {
         adjusted.clear();
         adjusted.extend_from_slice(logits);
     }
@@ -116,14 +156,14 @@ fn filter<'a>(
             recorder.record(ChainStep::RepetitionPenalty, candidates, adjusted);
         }
     }
-    let row: &[f32] = if adjusts.contains(&true) { adjusted } else { logits };
+    let row: &[f32] = if allowed.is_some() || adjusts.contains(&true) { adjusted } else { logits };
     candidates.start(row, position)?;
     if sampling.temperature == 0.0 && recorder.is_none() {
         return Ok(row); // greedy takes the largest logit, which is known already
     }
     for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(sampling)) {
         match step {
-            ChainStep::LogitBias | ChainStep::RepetitionPenalty => continue, // in `row`
+            ChainStep::Grammar | ChainStep::LogitBias | ChainStep::RepetitionPenalty => continue, // in `row`
             ChainStep::Temperature if sampling.temperature == 0.0 => candidates.keep_top(row, 1),
             ChainStep::Temperature => candidates.set_temperature(sampling.temperature),
             ChainStep::TopK => candidates.keep_top(row, sampling.top_k),
@@ -148,7 +188,10 @@ fn logit_of(field: &str, id: u32, logits: &[f32]) -> Result<f32> {
 /// Add the biases to `row`, a copy of the logits; finite logits stay finite.
 fn add_biases(row: &mut [f32], logits: &[f32], sampling: &Sampling) -> Result<()> {
     for &(id, _) in &sampling.logit_bias {
-        row[id as usize] = biased(logit_of("logit_bias", id, logits)?, id, &sampling.logit_bias);
+        let logit = biased(logit_of("logit_bias", id, logits)?, id, &sampling.logit_bias);
+        if row[id as usize] > f32::NEG_INFINITY {
+            row[id as usize] = logit;
+        }
     }
     Ok(())
 }
@@ -157,7 +200,7 @@ fn add_biases(row: &mut [f32], logits: &[f32], sampling: &Sampling) -> Result<()
 fn penalize(row: &mut [f32], logits: &[f32], history: &[u32], sampling: &Sampling) -> Result<()> {
     for &id in history {
         let logit = biased(logit_of("history", id, logits)?, id, &sampling.logit_bias);
-        if logit.is_finite() {
+        if logit.is_finite() && row[id as usize] > f32::NEG_INFINITY {
             let penalty = sampling.repetition_penalty;
             let penalized = if logit < 0.0 { logit * penalty } else { logit / penalty };
             row[id as usize] = penalized.clamp(f32::MIN, f32::MAX);

@@ -51,6 +51,8 @@ impl Sampling {
 /// A step of the sampler chain; each works on the renormalized survivors of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainStep {
+    /// Only ids that a grammar allows at this place; not a setting, see [`super::Sampler::sample_within`].
+    Grammar,
     /// x + bias of the id (OpenAI's API, `logit_bias`).
     LogitBias,
     /// Keskar et al. 2019 (CTRL), section 4.1, with transformers' rule for negative logits: x < 0 ? x * p : x / p, once
@@ -67,8 +69,9 @@ pub enum ChainStep {
 }
 
 /// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
-/// Bias and penalty come first in any order: the other steps never change which candidate is more probable.
-pub const SAMPLER_CHAIN: [ChainStep; 6] = [
+/// The grammar's mask, bias and penalty come first in any order: the other steps never change which candidate is more probable.
+pub const SAMPLER_CHAIN: [ChainStep; 7] = [
+    ChainStep::Grammar,
     ChainStep::LogitBias,
     ChainStep::RepetitionPenalty,
     ChainStep::Temperature,
@@ -78,9 +81,10 @@ pub const SAMPLER_CHAIN: [ChainStep; 6] = [
 ];
 
 impl ChainStep {
-    /// The name of its field in [`Sampling`].
+    /// The name of its field in `Sampling` of Python.
     pub fn name(self) -> &'static str {
         match self {
+            ChainStep::Grammar => "grammar",
             ChainStep::LogitBias => "logit_bias",
             ChainStep::RepetitionPenalty => "repetition_penalty",
             ChainStep::Temperature => "temperature",
@@ -93,6 +97,7 @@ impl ChainStep {
     /// Whether the settings switch it on.
     pub(super) fn is_on(self, sampling: &Sampling) -> bool {
         match self {
+            ChainStep::Grammar => false, // not a setting
             ChainStep::LogitBias => !sampling.logit_bias.is_empty(),
             ChainStep::RepetitionPenalty => sampling.repetition_penalty != 1.0,
             ChainStep::Temperature => sampling.temperature != 1.0,

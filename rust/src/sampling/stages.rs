@@ -43,7 +43,7 @@ pub(super) struct Recorder<'a> {
     logits: &'a [f32],
     history: &'a [u32],
     sampling: &'a Sampling,
-    raw: &'a Logprobs,
+    pub raw: &'a Logprobs,
     stages: Vec<Stage>,
     cuts: Vec<(ChainStep, Cut)>,
 }
@@ -79,6 +79,8 @@ impl<'a> Recorder<'a> {
         let mut by_stage = Vec::with_capacity(self.cuts.len());
         for (step, at) in &self.cuts {
             let logit = match step {
+                _ if logit == f32::NEG_INFINITY => logit, // masked
+                ChainStep::Grammar => raw,
                 ChainStep::LogitBias => biased(raw, id, &self.sampling.logit_bias),
                 _ => logit,
             };

@@ -42,7 +42,7 @@ impl Index {
             None => return Err(format("weight_map", format!("it is missing; {expected}"))),
         };
         let mut map = BTreeMap::new();
-        for (tensor, shard) in weight_map {
+        for (tensor, shard) in weight_map.iter().collect::<BTreeMap<_, _>>() {
             let Value::String(shard) = shard else {
                 let what =
                     format!("{}; the name of a shard is expected; download the file again", describe(shard));

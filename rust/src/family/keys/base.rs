@@ -5,9 +5,10 @@ use super::rope::{LENGTHS, Partial, RopeFacts, rope};
 use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerRope,
-    LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace,
-    QueryScaling, Residual, ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
+    HeadOutputs, HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
+    Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors,
+    Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;
@@ -213,6 +214,8 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp_input_factor: 1.0,
         moe: None,
         ropes,
+        head_outputs: HeadOutputs::Own,
+        head_transform: HeadTransform::None,
         lm_head: if tied { LmHead::Tied } else { LmHead::Own },
         lm_head_bias: Bias::None,
         logit_scale: 1.0,
@@ -309,7 +312,8 @@ fn norm(metadata: &Metadata<'_>, norm: NormKey) -> Result<Norm> {
     })
 }
 
-fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result<Activation> {
+/// An activation by its name.
+pub(crate) fn activation(metadata: &Metadata<'_>, key: &str, default: Activation) -> Result<Activation> {
     match metadata.text_if_any(key)? {
         None => Ok(default),
         Some("silu" | "swish") => Ok(Activation::Silu),

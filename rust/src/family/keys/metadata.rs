@@ -219,13 +219,13 @@ impl<'a> Metadata<'a> {
         Error::Unsupported { path: self.path.to_owned(), key: self.full(key), what: what.to_owned() }
     }
 
-    /// Keys of the file that were not read and are not null.
+    /// Keys of the file that were not read and are not null, in the order of their names.
     pub fn unread(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let read = self.read.borrow().clone();
-        self.values
-            .iter()
-            .map(|(key, value)| (key.as_str(), value))
-            .filter(move |(key, value)| !read.contains(key) && !value.is_null())
+        let keys = self.values.iter().map(|(key, value)| (key.as_str(), value));
+        let unread: BTreeMap<_, _> =
+            keys.filter(|(key, value)| !read.contains(key) && !value.is_null()).collect();
+        unread.into_iter()
     }
 
     fn full(&self, key: &str) -> String {

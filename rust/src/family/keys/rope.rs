@@ -396,7 +396,8 @@ pub(crate) fn require_rope(metadata: &Metadata<'_>) -> Result<()> {
 
 /// The same, where each of the `kinds` of layers has a rope of its own.
 pub(crate) fn require_rope_of_kinds<const N: usize>(metadata: &Metadata<'_>, kinds: [&str; N]) -> Result<()> {
-    let nested = rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
+    let nested =
+        rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
     if nested {
         return Ok(());
     }

@@ -6,8 +6,8 @@
 
 use super::deepseek::NAMES;
 use crate::config::{
-    AttentionGate, Bias, Config, GateWidth, MoeNames, Moe, Names, NormPlacement, Normalization, QkNorm, QueryScaling,
-    ResidualFactors, RopeLayout, Scoring, Sinks, tensor,
+    AttentionGate, Bias, Config, GateWidth, Moe, MoeNames, Names, NormPlacement, Normalization, QkNorm,
+    QueryScaling, ResidualFactors, RopeLayout, Scoring, Sinks, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
@@ -98,9 +98,8 @@ fn beam(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let config = base(metadata, &defaults)?;
     let (window, last) = (window(metadata, Some(512))?, config.layers.len() - 1);
-    let config = with_windows(metadata, config, window, |layer| {
-        !(layer + 1).is_multiple_of(6) && layer != last
-    })?;
+    let config =
+        with_windows(metadata, config, window, |layer| !(layer + 1).is_multiple_of(6) && layer != last)?;
     let facts = RopeFacts {
         theta: 10_000.0,
         head_dim: config.head_dim,
@@ -109,12 +108,8 @@ fn beam(metadata: &Metadata<'_>) -> Result<Config> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &[],
     };
-    let mut ropes = ropes_by_kind(
-        metadata,
-        ["full_attention", "sliding_attention"],
-        ["rope_theta"; 2],
-        [facts; 2],
-    )?;
+    let mut ropes =
+        ropes_by_kind(metadata, ["full_attention", "sliding_attention"], ["rope_theta"; 2], [facts; 2])?;
     if !metadata.has("rope_parameters") {
         ropes[0] = None;
     }
@@ -164,7 +159,8 @@ fn flint(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let config = base(metadata, &defaults)?;
     let (window, last) = (window(metadata, Some(513))?, config.layers.len() - 1);
-    let config = with_windows(metadata, config, window, |layer| layer >= 2 && layer % 4 != 1 && layer != last)?;
+    let config =
+        with_windows(metadata, config, window, |layer| layer >= 2 && layer % 4 != 1 && layer != last)?;
     let num_experts = metadata.integer("num_experts", 1..=1 << 16)?;
     let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(6))?;
     let width = metadata.integer("moe_intermediate_size", 1..=1 << 24)?;

@@ -6,8 +6,8 @@
 
 use super::deepseek;
 use crate::config::{
-    Bias, Config, LayerMlp, LayerRope, LmHead, Mask, Moe, Names, Normalization, QkNorm, Residual, RopeLayout, Scoring,
-    SharedExpert, tensor,
+    Bias, Config, LayerMlp, LayerRope, LmHead, Mask, Moe, Names, Normalization, QkNorm, Residual, RopeLayout,
+    Scoring, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{
@@ -22,7 +22,8 @@ pub(crate) static COHERE: Family = Family { model_types: &["cohere"], aliases: &
 
 pub(crate) static COHERE2: Family = Family { model_types: &["cohere2"], aliases: &[], config: cohere2 };
 
-pub(crate) static COHERE2_MOE: Family = Family { model_types: &["cohere2_moe"], aliases: &[], config: cohere2_moe };
+pub(crate) static COHERE2_MOE: Family =
+    Family { model_types: &["cohere2_moe"], aliases: &[], config: cohere2_moe };
 
 pub(crate) static COHERE_COMPASS_TEXT: Family =
     Family { model_types: &["cohere_compass_text"], aliases: &[], config: compass };
@@ -142,7 +143,8 @@ fn cohere2_moe(metadata: &Metadata<'_>) -> Result<Config> {
 }
 
 fn compass(metadata: &Metadata<'_>) -> Result<Config> {
-    let defaults = Defaults { rope: None, head_dim: HeadDim::FreeQuotient, windows: WindowKeys::OfFamily, ..DEFAULTS };
+    let defaults =
+        Defaults { rope: None, head_dim: HeadDim::FreeQuotient, windows: WindowKeys::OfFamily, ..DEFAULTS };
     let bases = &["model.", "model.language_model.", "language_model.model."];
     let defaults = Defaults { names: Names { bases, ..defaults.names }, ..defaults };
     let config = Config {
@@ -162,6 +164,7 @@ fn compass(metadata: &Metadata<'_>) -> Result<Config> {
         own_keys: &["mrope_section", "mrope_interleaved"], // of pictures: a text has one position per token
     };
     metadata.get("pooling");
-    let ropes = ropes_by_kind(metadata, ["full_attention", "sliding_attention"], ["rope_theta"; 2], [facts; 2])?;
+    let ropes =
+        ropes_by_kind(metadata, ["full_attention", "sliding_attention"], ["rope_theta"; 2], [facts; 2])?;
     Ok(with_ropes(config, ropes))
 }

@@ -90,7 +90,9 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let bos_token_id = metadata.token_ids("bos_token_id", config.vocab_size)?.first().copied();
     metadata.warn(
         "model_type",
-        &format!("{model_type} has parts for pictures or sound; they are ignored, only text is read and written"),
+        &format!(
+            "{model_type} has parts for pictures or sound; they are ignored, only text is read and written"
+        ),
     );
     // Everything else says how pictures and sound become embeddings.
     let others: Vec<&str> = metadata.unread().map(|(key, _)| key).collect();
@@ -116,7 +118,8 @@ fn family_of(metadata: &Metadata<'_>, kind: &str) -> Result<&'static Family> {
         family.model_types.contains(&same) && !COMPOSITE.model_types.contains(&same)
     };
     FAMILIES.iter().find(of_text).copied().ok_or_else(|| {
-        let what = format!("its text part is of the type \"{}\", which is not computed", escape_for_terminal(kind));
+        let what =
+            format!("its text part is of the type \"{}\", which is not computed", escape_for_terminal(kind));
         metadata.unsupported("text_config.model_type", &what)
     })
 }

@@ -62,11 +62,8 @@ fn v3(metadata: &Metadata<'_>) -> Result<Config> {
             return Err(wrong_word(metadata, key, word));
         }
     }
-    let routing = Routing {
-        groups: Some((8, 4)),
-        scaling: ("routed_scaling_factor", 2.5),
-        ..Routing::DEEPSEEK
-    };
+    let routing =
+        Routing { groups: Some((8, 4)), scaling: ("routed_scaling_factor", 2.5), ..Routing::DEEPSEEK };
     let defaults = Defaults { names: NAMES, max_position_embeddings: 4096, ..Defaults::LLAMA };
     config(metadata, &defaults, &MlaDefaults::DEEPSEEK, &routing, 3)
 }

@@ -28,8 +28,12 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let first = metadata.integer_if_any("max_window_layers", 0..=1 << 20)?.unwrap_or(62);
     let window = window(metadata, Some(4096))?;
     let config = with_windows(metadata, config, window, |layer| layer >= first)?;
-    let routing =
-        Routing { per_token: None, normalized: false, shared: Some(("n_shared_experts", 0)), ..Routing::DEEPSEEK };
+    let routing = Routing {
+        per_token: None,
+        normalized: false,
+        shared: Some(("n_shared_experts", 0)),
+        ..Routing::DEEPSEEK
+    };
     only_word(metadata, "scoring_func", "noaux_tc").or(only_word(metadata, "scoring_func", "sigmoid"))?;
     only_word(metadata, "topk_method", "noaux_tc")?;
     ignore_multi_token_prediction(metadata);

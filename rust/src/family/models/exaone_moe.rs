@@ -6,9 +6,7 @@
 
 use super::deepseek::NAMES;
 use super::exaone4::windowed;
-use crate::config::{
-    Bias, Config, Moe, Names, NormPlacement, Normalization, QkNorm, Scoring, tensor,
-};
+use crate::config::{Bias, Config, Moe, Names, NormPlacement, Normalization, QkNorm, Scoring, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;

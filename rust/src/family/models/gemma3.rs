@@ -42,7 +42,8 @@ pub(crate) fn layer_ropes(metadata: &Metadata<'_>, config: &Config) -> Result<[O
         own_keys: &[],
     };
     let kinds = ["full_attention", "sliding_attention"];
-    let nested = rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
+    let nested =
+        rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));
     if nested {
         let theta_keys = ["rope_theta", "rope_local_base_freq"];
         return ropes_by_kind(metadata, kinds, theta_keys, [facts(1e6), facts(1e4)]);

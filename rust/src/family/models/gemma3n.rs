@@ -119,7 +119,9 @@ mod tests {
 
     #[test]
     fn quantiles_of_the_normal_distribution() {
-        for (share, expected) in [(0.5, 0.0), (0.95, 1.6448536269514722), (0.9, 1.2815515655446004), (0.1, -1.2815515655446004)] {
+        for (share, expected) in
+            [(0.5, 0.0), (0.95, 1.6448536269514722), (0.9, 1.2815515655446004), (0.1, -1.2815515655446004)]
+        {
             assert!((normal_quantile(share) - expected).abs() < 1e-12, "{share}");
         }
     }

@@ -6,8 +6,8 @@
 
 use super::gemma::SANDWICH;
 use crate::config::{
-    Bias, Config, GateUp, Heads, LayerMlp, LayerScalar, Mask, Moe, MoeNames, Names, NormPlacement, PerLayerEmbedding,
-    QkNorm, RopeLayout, ExpertInput, Shared, Stored, Tensor, ValueNorm, Values, tensor,
+    Bias, Config, ExpertInput, GateUp, Heads, LayerMlp, LayerScalar, Mask, Moe, MoeNames, Names,
+    NormPlacement, PerLayerEmbedding, QkNorm, RopeLayout, Shared, Stored, Tensor, ValueNorm, Values, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, base};
@@ -63,7 +63,8 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
     };
     let config = base(metadata, &defaults)?;
     if metadata.text_if_any("use_bidirectional_attention")? == Some("all") {
-        let what = "must be null or \"vision\", which changes pictures only (got \"all\"); a decoder is needed";
+        let what =
+            "must be null or \"vision\", which changes pictures only (got \"all\"); a decoder is needed";
         return Err(metadata.unsupported("use_bidirectional_attention", what));
     }
     let window = window(metadata, Some(facts.window))?;
@@ -100,8 +101,7 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
         let num_experts = metadata.integer("num_experts", 1..=1 << 16)?;
         let per_token = experts_per_token(metadata, "top_k_experts", num_experts, None)?;
         let width = metadata.integer("moe_intermediate_size", 1..=1 << 24)?;
-        config.moe =
-            Some(Moe { input: ExpertInput::OwnNorm, ..Moe::plain(num_experts, per_token, width) });
+        config.moe = Some(Moe { input: ExpertInput::OwnNorm, ..Moe::plain(num_experts, per_token, width) });
         config.layers.iter_mut().for_each(|layer| layer.mlp = LayerMlp::DenseAndMoe);
     } else {
         for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
@@ -123,7 +123,10 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
 }
 
 /// `hidden_size_per_layer_input`, 0 for none.
-pub(crate) fn per_layer_embedding(metadata: &Metadata<'_>, default: usize) -> Result<Option<PerLayerEmbedding>> {
+pub(crate) fn per_layer_embedding(
+    metadata: &Metadata<'_>,
+    default: usize,
+) -> Result<Option<PerLayerEmbedding>> {
     let width = metadata.integer_if_any("hidden_size_per_layer_input", 0..=1 << 16)?.unwrap_or(default);
     let vocab = metadata.integer_if_any("vocab_size_per_layer_input", 1..=1 << 26)?.unwrap_or(262_144);
     Ok((width > 0).then_some(PerLayerEmbedding {
@@ -133,7 +136,11 @@ pub(crate) fn per_layer_embedding(metadata: &Metadata<'_>, default: usize) -> Re
 }
 
 /// The last `shared` layers read the keys and values of the last earlier layer of their kind.
-pub(crate) fn share_keys_and_values(metadata: &Metadata<'_>, config: &mut Config, shared: usize) -> Result<()> {
+pub(crate) fn share_keys_and_values(
+    metadata: &Metadata<'_>,
+    config: &mut Config,
+    shared: usize,
+) -> Result<()> {
     const KEY: &str = "num_kv_shared_layers";
     let Some(first) = config.layers.len().checked_sub(shared).filter(|&first| first > 0) else {
         return Err(metadata.bad(KEY, &format!("must be less than the layers (got {shared})")));

@@ -25,11 +25,8 @@ pub(crate) static GLM4_MOE_LITE: Family = Family {
             v_head_dim: Some(256),
             ..MlaDefaults::DEEPSEEK
         };
-        let routing = Routing {
-            per_token: Some(4),
-            scaling: ("routed_scaling_factor", 1.8),
-            ..Routing::DEEPSEEK
-        };
+        let routing =
+            Routing { per_token: Some(4), scaling: ("routed_scaling_factor", 1.8), ..Routing::DEEPSEEK };
         let defaults = Defaults {
             names: NAMES,
             max_position_embeddings: 202_752,

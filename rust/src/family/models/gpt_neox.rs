@@ -4,9 +4,7 @@
 //! Black et al. 2022 (GPT-NeoX-20B), Biderman et al. 2023 (Pythia). Defaults of absent keys: transformers 5.23,
 //! `configuration_gpt_neox.py`; old files write `rotary_pct` and `rotary_emb_base`.
 
-use crate::config::{
-    Activation, Bias, Config, LmHead, MlpShape, Names, Qkv, Residual, Tensor, tensor,
-};
+use crate::config::{Activation, Bias, Config, LmHead, MlpShape, Names, Qkv, Residual, Tensor, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;

@@ -19,7 +19,8 @@ pub(crate) static CODEGEN: Family = Family {
         let config = config(metadata)?;
         let qkv = Qkv::OfFourDevices(tensor!("attn.qkv_proj"));
         if !(config.num_attention_heads * config.head_dim).is_multiple_of(4) {
-            return Err(metadata.bad("hidden_size", "must be a multiple of 4, since q, k and v are stored in four parts"));
+            return Err(metadata
+                .bad("hidden_size", "must be a multiple of 4, since q, k and v are stored in four parts"));
         }
         metadata.integer_if_any("n_ctx", crate::family::keys::rope::LENGTHS)?;
         Ok(Config { names: Names { qkv, ..NAMES }, ..config })

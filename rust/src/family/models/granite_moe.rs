@@ -7,8 +7,8 @@
 
 use super::granite::multiplied;
 use crate::config::{
-    Config, GateUp, LayerRope, LmHead, Moe, MoeNames, Names, NormPlacement, Rope, Shared, Sinks, Stored, Tensor,
-    tensor,
+    Config, GateUp, LayerRope, LmHead, Moe, MoeNames, Names, NormPlacement, Rope, Shared, Sinks, Stored,
+    Tensor, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
@@ -93,7 +93,8 @@ fn windowed(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     const KEY: &str = "layer_rope_theta";
     if let Some(thetas) = metadata.numbers_if_any(KEY, 0.0..=1e18)? {
         if thetas.len() != config.layers.len() {
-            let what = format!("must have one base per layer, {} (got {})", config.layers.len(), thetas.len());
+            let what =
+                format!("must have one base per layer, {} (got {})", config.layers.len(), thetas.len());
             return Err(metadata.bad(KEY, &what));
         }
         let usual = config.ropes[0].clone();

@@ -77,11 +77,7 @@ fn dense(metadata: &Metadata<'_>) -> Result<Config> {
     for key in ["attention_head_dim", "cla_share_factor", "eod_token_id", "norm_type", "org_vocab_size"] {
         metadata.get(key);
     }
-    Ok(Config {
-        qk_norm: QkNorm::PerHead(Bias::None),
-        qk_norm_place: QkNormPlace::AfterRotation,
-        ..config
-    })
+    Ok(Config { qk_norm: QkNorm::PerHead(Bias::None), qk_norm_place: QkNormPlace::AfterRotation, ..config })
 }
 
 fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
@@ -110,7 +106,8 @@ fn same_in_all_layers(metadata: &Metadata<'_>, key: &str) -> Result<Option<usize
             match first.filter(|first| list.iter().all(|n| n.as_u64() == Some(*first))) {
                 Some(count) => Ok(usize::try_from(count).ok()),
                 None => {
-                    let what = format!("must be the same in all layers (got {})", describe(&list.clone().into()));
+                    let what =
+                        format!("must be the same in all layers (got {})", describe(&list.clone().into()));
                     Err(metadata.unsupported(key, &what))
                 }
             }

@@ -7,14 +7,15 @@
 
 use super::deepseek::NAMES;
 use crate::config::{
-    AttentionGate, Bias, Config, GateWidth, Heads, Mask, Moe, MoeNames, Names, Normalization, QkNorm, RopeLayout,
-    Scoring, Sinks, tensor,
+    AttentionGate, Bias, Config, GateWidth, Heads, Mask, Moe, MoeNames, Names, Normalization, QkNorm,
+    RopeLayout, Scoring, Sinks, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{
-    Routing, experts_per_token, ignore_multi_token_prediction, qwen_moe, routed_moe, shared_width, sparse_layers,
+    Routing, experts_per_token, ignore_multi_token_prediction, qwen_moe, routed_moe, shared_width,
+    sparse_layers,
 };
 use crate::family::keys::rope::{Partial, RopeFacts, ropes_by_kind};
 use crate::family::keys::windows::{layer_numbers, window, with_ropes, with_windows};
@@ -48,7 +49,8 @@ fn roped(metadata: &Metadata<'_>, config: Config, full: (f64, f64), local: (f64,
         own_keys: &[],
     };
     let kinds = ["full_attention", "sliding_attention"];
-    let ropes = ropes_by_kind(metadata, kinds, ["rope_theta", "swa_rope_theta"], [facts(full), facts(local)])?;
+    let ropes =
+        ropes_by_kind(metadata, kinds, ["rope_theta", "swa_rope_theta"], [facts(full), facts(local)])?;
     Ok(with_ropes(config, ropes))
 }
 
@@ -72,13 +74,17 @@ fn laguna(metadata: &Metadata<'_>) -> Result<Config> {
     const HEADS: &str = "num_attention_heads_per_layer";
     let of_layers = layer_numbers(metadata, HEADS)?;
     if metadata.get(HEADS).is_some() && of_layers.len() != config.layers.len() {
-        let what = format!("must have one number per layer, {} (got {})", config.layers.len(), of_layers.len());
+        let what =
+            format!("must have one number per layer, {} (got {})", config.layers.len(), of_layers.len());
         return Err(metadata.bad(HEADS, &what));
     }
     for (index, &heads) in of_layers.iter().enumerate() {
         let usual = config.heads(&config.layers[index]);
         if heads == 0 || heads > 1 << 16 || !heads.is_multiple_of(usual.num_key_value_heads) {
-            let what = format!("must be multiples of num_key_value_heads, {} (got {heads})", usual.num_key_value_heads);
+            let what = format!(
+                "must be multiples of num_key_value_heads, {} (got {heads})",
+                usual.num_key_value_heads
+            );
             return Err(metadata.bad(HEADS, &what));
         }
         config.layers[index].heads = Some(Heads { num_attention_heads: heads, ..usual });
@@ -148,7 +154,8 @@ fn mimo_v2_flash(metadata: &Metadata<'_>) -> Result<Config> {
     for layer in config.layers.iter_mut().filter(|layer| layer.mask != Mask::Causal) {
         let num_key_value_heads = 2 * usual.num_key_value_heads;
         if !usual.num_attention_heads.is_multiple_of(num_key_value_heads) {
-            let what = format!("half of num_attention_heads, {}, must be a multiple", usual.num_attention_heads);
+            let what =
+                format!("half of num_attention_heads, {}, must be a multiple", usual.num_attention_heads);
             return Err(metadata.bad("num_key_value_heads", &what));
         }
         layer.heads = Some(Heads { num_key_value_heads, ..usual });
@@ -157,9 +164,10 @@ fn mimo_v2_flash(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_multi_token_prediction(metadata);
     let config = Config {
         moe: Some(routed_moe(metadata, &routing)?),
-        value_scale: metadata.number_if_any("attention_value_scale", 1e-6..=1e6)?.unwrap_or(
-            if metadata.has("attention_value_scale") { 1.0 } else { 0.707 },
-        ) as f32,
+        value_scale: metadata
+            .number_if_any("attention_value_scale", 1e-6..=1e6)?
+            .unwrap_or(if metadata.has("attention_value_scale") { 1.0 } else { 0.707 })
+            as f32,
         sinks: Sinks::PerHeadInWindows,
         ..config
     };

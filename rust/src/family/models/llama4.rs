@@ -5,8 +5,8 @@
 
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Bias, Config, ExpertInput, GateUp, LayerMlp, LayerRope, Mask, Moe, MoeNames, Names, Normalization, QkNorm,
-    QkNormPlace, QueryScaling, RopeLayout, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
+    Bias, Config, ExpertInput, GateUp, LayerMlp, LayerRope, Mask, Moe, MoeNames, Names, Normalization,
+    QkNorm, QkNormPlace, QueryScaling, RopeLayout, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, base};

@@ -11,6 +11,7 @@ mod composite;
 mod cwm;
 mod dbrx;
 mod deepseek;
+mod diffllama;
 mod dots1;
 mod dtransformer;
 mod ernie4_5;
@@ -38,10 +39,12 @@ mod hunyuan;
 mod laguna;
 mod llama;
 mod llama4;
+mod longcat_flash;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod modernbert_decoder;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
@@ -76,6 +79,8 @@ const LONG_CONTEXT: usize = 1 << 27;
 /// All families.
 pub static FAMILIES: &[&Family] = &[
     &llama::LLAMA,
+    &llama::INTERNLM3,
+    &llama::IQUESTCODER,
     &mistral::MISTRAL,
     &mistral::MINISTRAL3,
     &mixtral::MIXTRAL,
@@ -158,6 +163,9 @@ pub static FAMILIES: &[&Family] = &[
     &cohere::COHERE2_MOE,
     &cohere::COHERE_COMPASS_TEXT,
     &composite::COMPOSITE,
+    &modernbert_decoder::MODERNBERT_DECODER,
+    &diffllama::DIFFLLAMA,
+    &longcat_flash::LONGCAT_FLASH,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
     &lfm2::LFM2,

@@ -4,7 +4,8 @@
 //! Karpathy 2025 (nanochat). Defaults of absent keys: transformers 5.23, `configuration_nanochat.py`.
 
 use crate::config::{
-    Activation, Bias, Config, EmbeddingNorm, HeadRows, MlpShape, Names, NormWeight, QkNorm, QkNormPlace, tensor,
+    Activation, Bias, Config, EmbeddingNorm, HeadRows, MlpShape, Names, NormWeight, QkNorm, QkNormPlace,
+    tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, base};

@@ -25,8 +25,11 @@ pub(crate) static OLMO3: Family = Family { model_types: &["olmo3"], aliases: &[]
 pub(crate) static OLMOE: Family =
     Family { model_types: &["olmoe"], aliases: &[("num_experts", "num_local_experts")], config: olmoe };
 
-pub(crate) static FLEX_OLMO: Family =
-    Family { model_types: &["flex_olmo"], aliases: &[("num_experts", "num_local_experts")], config: flex_olmo };
+pub(crate) static FLEX_OLMO: Family = Family {
+    model_types: &["flex_olmo"],
+    aliases: &[("num_experts", "num_local_experts")],
+    config: flex_olmo,
+};
 
 fn olmo(metadata: &Metadata<'_>) -> Result<Config> {
     let defaults = Defaults {

@@ -7,9 +7,7 @@ use crate::config::{Bias, Config};
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
-use crate::family::keys::moe::{
-    Routing, ignore_multi_token_prediction, moe_in_all_layers, routed_moe,
-};
+use crate::family::keys::moe::{Routing, ignore_multi_token_prediction, moe_in_all_layers, routed_moe};
 
 pub(crate) static SOLAR_OPEN: Family = Family { model_types: &["solar_open"], aliases: &[], config };
 

@@ -35,11 +35,8 @@ pub(crate) static AXK1: Family = Family {
             max_position_embeddings: 32_768,
             ..Defaults::LLAMA
         };
-        let routing = Routing {
-            groups: Some((8, 4)),
-            scaling: ("routed_scaling_factor", 2.5),
-            ..Routing::DEEPSEEK
-        };
+        let routing =
+            Routing { groups: Some((8, 4)), scaling: ("routed_scaling_factor", 2.5), ..Routing::DEEPSEEK };
         let config = latent_mixture(metadata, &defaults, &MlaDefaults::DEEPSEEK, &routing, 1)?;
         Ok(Config { norm_placement: NormPlacement::BeforeAndAfterMoe, ..config })
     },

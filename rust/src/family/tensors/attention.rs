@@ -3,7 +3,9 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{MatrixSpec, NormSpec};
-use crate::config::{AttentionGate, Bias, GateWidth, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values};
+use crate::config::{
+    AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values,
+};
 
 impl Prefix<'_> {
     /// q, k and v, with their rows in the order that the family rotates, and the gate of attention's output.
@@ -75,6 +77,17 @@ impl Prefix<'_> {
             Qkv::Separate([q, _, _]) if self.layer.shares_kv_of.is_some() => {
                 self.matrix(&[(q, queries)], hidden, bias)
             }
+            Qkv::Separate([q, k, v]) if config.head_outputs == HeadOutputs::Differential => {
+                // Head g has the values of head g of the lower half and of head g of the upper half.
+                let half = groups / 2;
+                let pair = |group| [group % half, half + group % half];
+                let values = (0..groups).flat_map(pair).map(|head| Rows::range(head * dim, dim));
+                let values = self.rows_of(v, keys, &values.collect::<Vec<_>>(), hidden, bias);
+                let mut all = self.matrix(&[(q, queries), (k, keys)], hidden, bias);
+                all.weights.extend(values.weights);
+                all.biases.extend(values.biases);
+                all
+            }
             Qkv::Separate([q, k, v]) => {
                 let v = if self.layer.values == Values::OfKeyProjection { k } else { v };
                 self.matrix(&[(q, queries), (k, keys), (v, values)], hidden, bias)
@@ -113,12 +126,16 @@ impl Prefix<'_> {
         let dim = heads.head_dim;
         let names = [
             (config.names.q_norm, heads.num_attention_heads),
-            (config.names.k_norm, if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads }),
+            (
+                config.names.k_norm,
+                if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads },
+            ),
         ];
         let spec = |weight, bias, width| NormSpec { weight, bias, width };
         let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
             // A layer without keys of its own has no norm for them.
-            let of_some = |heads, name| if heads == 0 { spec(Vec::new(), Vec::new(), 0) } else { of(name, heads) };
+            let of_some =
+                |heads, name| if heads == 0 { spec(Vec::new(), Vec::new(), 0) } else { of(name, heads) };
             Some(names.map(|(name, heads)| of_some(heads, name)))
         };
         match config.qk_norm {

@@ -7,8 +7,8 @@ use super::spec::{
     PerLayerTensors, QkvTensors,
 };
 use crate::config::{
-    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, LayerMlp, LayerScalar, LmHead, Mask, Mixer, NormPlacement,
-    Residual, Sinks, Stored, SubNorms, tensor,
+    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -29,7 +29,8 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         }
         EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => Vec::new(),
     };
-    let matrix = |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
+    let matrix =
+        |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
     let at = Prefix::new(config, names.base.to_owned(), &config.layers[0]);
     let per_layer = config.per_layer_embedding.map(|second| {
         let (rows, width) = (second.vocab_size_per_layer_input, second.hidden_size_per_layer_input);
@@ -49,11 +50,27 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
             let name = |number| at.name(&format!("{list}.{number}.weight"));
-            let square = |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
+            let square =
+                |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
             (0..others).map(square).collect()
         }),
         positions,
         norm: at.norm(names.norm, hidden),
+        head_transform: match config.head_transform {
+            HeadTransform::None => None,
+            HeadTransform::DenseAndNorm { bias, .. } => {
+                // The head has no base.
+                let head = Prefix::new(config, String::new(), &config.layers[0]);
+                let dense = head.matrix(&[(tensor!("lm_head.dense"), hidden)], hidden, bias);
+                Some((dense, head.norm(tensor!("lm_head.norm"), hidden)))
+            }
+        },
+        tied_bias: match (config.lm_head, config.lm_head_bias) {
+            (LmHead::Tied, Bias::Added) => {
+                vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))]
+            }
+            _ => Vec::new(),
+        },
         lm_head: (config.lm_head == LmHead::Own).then(|| head(config.lm_head_bias)),
     }
 }
@@ -61,7 +78,9 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
 /// The tensors of one layer.
 pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let (names, spec) = (&config.names, &config.layers[layer]);
-    let at = Prefix::new(config, format!("{}{}.{layer}.", names.base, names.layers), spec);
+    let number = layer / names.layers_per_number;
+    let mut at = Prefix::new(config, format!("{}{}.{number}.", names.base, names.layers), spec);
+    at.part = layer % names.layers_per_number;
     let (hidden, heads) = (config.hidden_size, at.heads);
     // Before attention and after it, before the MLP and after it.
     let placed = match config.norm_placement {
@@ -81,9 +100,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         config.residual == Residual::Sequential || !placed[1] && !placed[3],
         "a parallel block has no norms after"
     );
-    let inner_norm = |name, width| {
-        (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width))
-    };
+    let inner_norm = |name, width| (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width));
     let width = spec.intermediate_size.unwrap_or(config.intermediate_size);
     let dense = || DenseTensors {
         sub_norm: inner_norm(names.mlp_sub_norm, width),
@@ -97,6 +114,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
         attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
+        lambdas: match config.head_outputs {
+            HeadOutputs::Own => Vec::new(),
+            HeadOutputs::Differential => ["q1", "k1", "q2", "k2"]
+                .map(|part| at.vector(&format!("self_attn.lambda_{part}"), Rows::all(heads.head_dim)))
+                .to_vec(),
+        },
         sinks: match (config.sinks, spec.mask) {
             (Sinks::PerHead, _) | (Sinks::PerHeadInWindows, Mask::Sliding(_)) => {
                 vec![at.vector(names.sinks, Rows::all(heads.num_attention_heads))]
@@ -105,7 +128,10 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         },
         o_proj: at.matrix(
             &[(names.o_proj, hidden)],
-            heads.out_width(),
+            match config.head_outputs {
+                HeadOutputs::Own => heads.out_width(),
+                HeadOutputs::Differential => heads.out_width() / 2,
+            },
             at.attention_out_bias(layer + 1 == config.layers.len()),
         ),
     };
@@ -119,6 +145,9 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
             (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
+            (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
+                Some(MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)))
+            }
             (LayerMlp::DenseAndMoe, Some(moe)) => Some(MlpTensors::DenseAndMoe(
                 dense(),
                 at.moe(moe),

@@ -15,8 +15,7 @@ impl Prefix<'_> {
         let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = attention else {
             return QkvTensors::Heads(self.matrix(&[], config.hidden_size, Bias::None));
         };
-        let (heads, dim, hidden) =
-            (self.heads.num_attention_heads, self.heads.head_dim, config.hidden_size);
+        let (heads, dim, hidden) = (self.heads.num_attention_heads, self.heads.head_dim, config.hidden_size);
         let (nope, names) = (dim - rope, &config.names.mla);
         let queries = [Rows::each(heads, dim, nope, dim)];
         let kv_a = self.matrix(&[(names.kv_a_proj, kv_lora_rank + rope)], hidden, config.attention_bias);

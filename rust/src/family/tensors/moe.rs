@@ -23,7 +23,8 @@ impl Prefix<'_> {
             }
         };
         let down_proj = self.matrix(&[(down, hidden)], width, bias);
-        let learned = ["alpha_p", "alpha_n"].map(|part| self.vector(&format!("mlp.act_fn.{part}"), Rows::all(1)));
+        let learned =
+            ["alpha_p", "alpha_n"].map(|part| self.vector(&format!("mlp.act_fn.{part}"), Rows::all(1)));
         let activation = match config.activation {
             Activation::Xielu { .. } => learned.to_vec(),
             _ => Vec::new(),
@@ -37,7 +38,8 @@ impl Prefix<'_> {
         let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect();
         let (router, experts, shared_expert) = match config.names.moe {
             MoeNames::Each { router, experts, parts, shared } => {
-                let expert = |number| self.expert(&format!("{experts}.{number}"), parts, moe.intermediate_size);
+                let expert =
+                    |number| self.expert(&format!("{experts}.{number}"), parts, moe.intermediate_size);
                 (router, each(&expert), self.shared_expert(shared, moe.shared))
             }
             MoeNames::Interleaved { router, gate_up, down } => {

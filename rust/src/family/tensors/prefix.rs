@@ -11,6 +11,8 @@ pub(super) struct Prefix<'a> {
     /// The layer that the path leads to, or the first one.
     pub layer: &'a LayerSpec,
     pub heads: Heads,
+    /// Which of the layers that share a number it is: what `{part}` in a name stands for.
+    pub part: usize,
 }
 
 /// The sources if there is a bias, else none.
@@ -24,12 +26,13 @@ pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows>
 impl<'a> Prefix<'a> {
     /// The tensors below `path`, in a layer or (with the first one) outside.
     pub fn new(config: &'a Config, path: String, layer: &'a LayerSpec) -> Self {
-        Self { config, path, layer, heads: config.heads(layer) }
+        Self { config, path, layer, heads: config.heads(layer), part: 0 }
     }
 
     /// The full name of a tensor.
     pub fn name(&self, name: &str) -> String {
-        format!("{}{name}", self.path)
+        let name = format!("{}{name}", self.path);
+        if name.contains("{part}") { name.replace("{part}", &self.part.to_string()) } else { name }
     }
 
     /// Some elements of a vector.

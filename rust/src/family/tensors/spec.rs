@@ -77,6 +77,8 @@ pub enum MlpTensors {
     Moe(MoeTensors),
     /// Both; norms after the MLP, before the mixture and after it.
     DenseAndMoe(DenseTensors, MoeTensors, [NormSpec; 3]),
+    /// Both, of which the mixture's output waits for the next layer.
+    DenseAndMoeForNext(DenseTensors, MoeTensors),
 }
 
 /// How a layer projects queries, keys and values.
@@ -112,6 +114,8 @@ pub struct AttentionTensors {
     pub value_norm: Option<NormSpec>,
     /// Norm of o_proj's input.
     pub attention_sub_norm: Option<NormSpec>,
+    /// The four vectors of differential attention: q1, k1, q2, k2; empty when the model has none.
+    pub lambdas: Vec<TensorRows>,
     /// Attention sinks, one score per query head; empty when the model has none.
     pub sinks: Vec<TensorRows>,
     /// Attention's output projection.
@@ -198,6 +202,10 @@ pub struct ModelTensors {
     pub positions: Vec<TensorRows>,
     /// The norm after the last layer.
     pub norm: NormSpec,
+    /// A matrix and a norm before the projection to logits.
+    pub head_transform: Option<(MatrixSpec, NormSpec)>,
+    /// The bias of the projection to logits where that is the embedding; empty when it has none.
+    pub tied_bias: Vec<TensorRows>,
     /// The projection to logits, unless it is the embedding.
     pub lm_head: Option<MatrixSpec>,
 }
@@ -263,6 +271,11 @@ impl ModelTensors {
         self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
         add(&self.positions);
         self.norm.each(add);
+        if let Some((dense, norm)) = &self.head_transform {
+            dense.each(add);
+            norm.each(add);
+        }
+        add(&self.tied_bias);
         self.lm_head.iter().for_each(|matrix| matrix.each(add));
     }
 }
@@ -285,6 +298,7 @@ impl AttentionTensors {
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
         self.value_norm.iter().for_each(|norm| norm.each(add));
         self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
+        add(&self.lambdas);
         add(&self.sinks);
         self.o_proj.each(add);
     }
@@ -310,6 +324,10 @@ impl LayerTensors {
             None => {}
             Some(MlpTensors::Dense(mlp)) => mlp.each(add),
             Some(MlpTensors::Moe(moe)) => moe.each(add),
+            Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
+                mlp.each(add);
+                moe.each(add);
+            }
             Some(MlpTensors::DenseAndMoe(mlp, moe, norms)) => {
                 mlp.each(add);
                 moe.each(add);

@@ -27,7 +27,8 @@ pub(super) fn project(
     qkv: &mut [f32],
 ) {
     let config = pass.config;
-    let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind, .. } = config.attention
+    let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind, .. } =
+        config.attention
     else {
         return;
     };

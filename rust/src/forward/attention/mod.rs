@@ -71,7 +71,8 @@ pub(super) fn attention(
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
     tiles::attend(pass, layer, &caches, qkv, partials);
 
-    let (width, widths) = (layer.heads.out_width(), tiles::widths(layer));
+    let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
+    let width = if layer.lambdas.is_some() { all / 2 } else { all };
     let gates = stride_of_gates(layer, config.attention_gate);
     branch.input.quantize_rows(
         rows,
@@ -80,7 +81,14 @@ pub(super) fn attention(
         kernels,
         pool,
         RowSource::Computed(&|row, out| {
-            partials.write_output(row, widths, &layer.sinks, out, kernels);
+            match layer.lambdas {
+                None => partials.write_output(row, widths, &layer.sinks, out, kernels),
+                Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
+                    scratch.resize(all, 0.0);
+                    partials.write_output(row, widths, &layer.sinks, scratch, kernels);
+                    combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
+                }),
+            }
             apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
             if layer.attention_sub_norm.is_some() {
                 SCRATCH.with_borrow_mut(|scratch| {
@@ -93,6 +101,23 @@ pub(super) fn attention(
     );
     let factors = layer.spec.residual_factors[0];
     add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+}
+
+/// out = (1 - initial) norm(first half of the heads - lambda * second half).  // heads [2n * width], out [n * width]
+fn combine_differential(
+    pass: Pass<'_>,
+    width: usize,
+    [lambda, initial]: [f32; 2],
+    heads: &mut [f32],
+    out: &mut [f32],
+) {
+    let (kernels, ones) = (pass.kernels, vec![1.0; width]);
+    let (first, second) = heads.split_at_mut(out.len());
+    kernels.axpby(first, second, 1.0, -lambda);
+    for (head, out) in first.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        norm(pass.config.norm, head, &ones, &ones, out, kernels);
+    }
+    kernels.scale(out, 1.0 - initial);
 }
 
 /// Where the gates of attention's output are in a row of queries, keys and values.

@@ -221,7 +221,8 @@ impl LayerAttention<'_> {
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
-        let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
+        let (format, keys) =
+            block.key_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];

@@ -1,0 +1,65 @@
+"""The options that say what answers must match: --json-schema, --regex, --choices, --lark."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ropechat.grammar import Grammar
+
+F = TypeVar("F", bound=Callable[..., Any])
+OPTIONS = ("json_schema", "regex", "choices", "lark")
+
+
+def grammar_options(function: F) -> F:
+    """--json-schema, --regex, --choices, --lark, --json-flexible."""
+    for option in (
+        click.option(
+            "--json-flexible", is_flag=True, help="Allow whitespace in JSON; without, it is compact."
+        ),
+        click.option(
+            "--lark",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Answers match this Lark grammar (llguidance's dialect).",
+        ),
+        click.option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
+        click.option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
+        click.option(
+            "--json-schema",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Answers are JSON of this JSON schema.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def grammar_of(given: dict[str, Any]) -> "Grammar | None":
+    """Remove the options from `given`; return the grammar that they ask for, checked.
+
+    Raises UsageError, RequestError if it cannot be honoured, FileAccessError.
+    """
+    asked = {name: given.pop(name) for name in OPTIONS}
+    flexible: bool = given.pop("json_flexible")
+    chosen = [name for name, value in asked.items() if value is not None]
+    if len(chosen) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in chosen[:2])
+        raise click.UsageError(f"{second}: must not be given together with {first}")
+    if not chosen:
+        return None
+    from ropechat.engine.grammars import check_grammar, read_grammar  # imported here: rarely needed
+    from ropechat.grammar import Grammar
+
+    (name,) = chosen
+    value = asked[name]
+    if name == "json_schema":
+        return read_grammar(value, "json_schema", flexible=flexible)
+    if name == "lark":
+        return read_grammar(value, "lark")
+    if name == "regex":
+        return check_grammar(Grammar.regex(value), "--regex")
+    return check_grammar(Grammar.choices(text.strip() for text in value.split(",")), "--choices")

@@ -1,0 +1,90 @@
+"""Grammars for an engine: read from files, checked, and compiled for a tokenizer."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ropechat.engine.native import load_core
+from ropechat.errors import FileAccessError, RequestError
+from ropechat.grammar import Grammar
+from ropechat.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ropechat.engine import _core
+
+MAX_BYTES = 1 << 20
+"""Of a grammar's text."""
+_KEPT = 64
+
+
+def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
+    """Return the grammar. Raises RequestError if it cannot be honoured; no model is needed.
+
+    where: what it is, for the error. Special tokens that a Lark grammar names are not checked.
+    """
+    try:
+        load_core().check_grammar(grammar.kind, grammar.source, flexible=grammar.flexible)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from None
+    return grammar
+
+
+def read_grammar(path: Path, kind: Literal["json_schema", "lark"], *, flexible: bool = False) -> Grammar:
+    """Read a JSON schema or a Lark grammar from a file and check it. Raises RequestError, FileAccessError."""
+    try:
+        if not path.is_file():
+            raise RequestError(f"{path}: must be a file" if path.exists() else f"{path}: file not found")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise RequestError(f"{path}: must be at most {MAX_BYTES:,} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path}: must be UTF-8 (byte {error.start} is not)") from None
+    return check_grammar(Grammar(kind, (text,), flexible), str(path))
+
+
+class GrammarCompiler:
+    """Compiles grammars for a tokenizer; thread-safe. Its vocabulary is made when it is first needed."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> None:
+        self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._stop_ids = sorted(stop_ids)
+        self._vocabulary: _core.Vocabulary | None = None
+        self._compiled: OrderedDict[Grammar, _core.Grammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> "_core.Grammar":
+        """The compiled grammar. Raises RequestError if it cannot be honoured, or without a tokenizer."""
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._make()
+            found = self._compiled.get(grammar)
+            if found is None:
+                try:
+                    found = self._vocabulary.compile(grammar.kind, grammar.source, flexible=grammar.flexible)
+                except RequestError as error:
+                    raise RequestError(f"grammar: {error}") from None
+                self._compiled[grammar] = found
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+            return found
+
+    def _make(self) -> "_core.Vocabulary":
+        """The tokens with text; ids beyond the tokenizer have none, so they are never drawn."""
+        tokenizer = self._tokenizer
+        if not tokenizer.present:
+            raise RequestError("grammar: requires a tokenizer, which this model does not have")
+        size = min(self._vocab_size, max(tokenizer.vocab_size, *(id + 1 for id in self._stop_ids), 1))
+        silent = {*tokenizer.special_ids, *self._stop_ids}
+        tokens = [b"" if id in silent else tokenizer.token_bytes(id) for id in range(size)]
+        named = ((id, tokenizer.token(id)) for id in sorted(silent) if id < size)
+        special = [(id, name) for id, name in named if name is not None]
+        made: _core.Vocabulary = load_core().Vocabulary(tokens, special, self._stop_ids)
+        return made

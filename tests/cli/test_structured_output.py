@@ -1,0 +1,169 @@
+"""run, batch and the chat's documentation: answers of a given form, with the built-in model."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_door import Door
+
+from ropechat.cli.exit_codes import OK, REFUSED, SOME_FAILED
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"word": {"enum": ["cat", "dog"]}, "n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["word", "n"],
+    "additionalProperties": False,
+}
+PAGE = Path(__file__).parents[2] / "docs" / "structured-output.md"
+
+
+class CompiledDoor(Door):
+    """The command line with the compiled engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capfd = monkeypatch, capfd
+        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
+    return CompiledDoor(monkeypatch, capfd)
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Path:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    return path
+
+
+def test_run(door: Door, schema: Path, tmp_path: Path) -> None:
+    code, out, _ = door("run", "A pet", "--json-schema", schema, "--json", "--seed", 1, "--temperature", 1)
+    record = json.loads(out)
+    assert (code, record["finish_reason"]) == (OK, "stop")
+    assert record["parsed"] == json.loads(record["text"])
+    assert record["parsed"]["word"] in ("cat", "dog")
+    code, out, err = door("run", "A pet", "--json-schema", schema, "--json", "--max-tokens", 2)
+    record = json.loads(out)
+    assert (code, record["finish_reason"], record["parsed"]) == (OK, "length", None)
+    assert "cut before it matched" in err
+    code, out, _ = door("run", "A pet", "--choices", "yes, no", "--quiet")
+    assert (code, out.strip() in ("yes", "no")) == (OK, True)
+    code, out, _ = door("run", "A pet", "--regex", "[0-9]{3}", "--quiet")
+    assert (code, len(out.strip())) == (OK, 3)
+    lark = tmp_path / "g.lark"
+    lark.write_text('start: "<" /[xyz]/ ">"')
+    code, out, _ = door("run", "A pet", "--lark", lark, "--quiet")
+    assert re.fullmatch(r"<[xyz]>\n", out)
+
+
+def test_what_is_refused_is_refused_before_the_model(door: Door, tmp_path: Path) -> None:
+    schema = tmp_path / "bad.json"
+    schema.write_text('{"type": "array", "uniqueItems": true}')
+    for options, words in (
+        (("--json-schema", schema), 'bad.json: Unimplemented keys: ["uniqueItems"]'),
+        (("--json-schema", tmp_path / "none.json"), "none.json: file not found"),
+        (("--regex", "("), "--regex: "),
+        (("--choices", "a,,b"), "--choices: "),
+        (("--choices", "a", "--regex", "b"), "--choices: must not be given together with --regex"),
+    ):
+        code, out, err = door("run", "x", "-m", "nobody/nothing", *options)
+        assert (code, out) == (REFUSED, ""), err
+        assert words in err
+    code, _, err = door("batch", tmp_path / "in.jsonl", "--score", "--regex", "a", "-o", tmp_path / "o.jsonl")
+    assert code == REFUSED
+    assert "--regex: not possible with --score" in err
+
+
+def test_a_trace_shows_the_stage_and_replays(door: Door, schema: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    code, _, err = door("run", "A pet", "--json-schema", schema, "--trace", trace, "--seed", 3)
+    assert code == OK, err
+    meta, first, *_ = [json.loads(line) for line in trace.read_text().splitlines()]
+    assert meta["sampling"]["grammar"]["kind"] == "json_schema"
+    assert first["sampler"]["stages"][0]["name"] == "grammar"
+    assert "grammar" in {one["cut"] for one in first["sampler"]["candidates"]}
+    code, out, _ = door("inspect", "--open", trace, "--replay")
+    assert (code, "0 mismatches" in out) == (OK, True)
+    code, out, _ = door("inspect", "--open", trace)
+    assert code == OK
+    assert "grammar" in out
+
+
+def batch_records(door: Door, path: Path, *options: Any) -> tuple[int, list[dict[str, Any]]]:
+    code, out, _ = door("batch", path, "-o", "-", "--quiet", *options)
+    return code, [json.loads(line) for line in out.splitlines()]
+
+
+def test_batch_lines_and_options(door: Door, schema: Path, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"id": "option", "prompt": "A pet"},
+        {"id": "text", "prompt": "A pet", "max_tokens": 3, "response_format": {"type": "text"}},
+        {
+            "id": "schema",
+            "prompt": "A pet",
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"const": [1]}},
+            },
+        },
+        {"id": "object", "prompt": "A pet", "max_tokens": 2, "response_format": {"type": "json_object"}},
+        {"id": "choice", "prompt": "A pet", "structured_outputs": {"choice": ["red", "blue"]}},
+        {"id": "json", "prompt": "A pet", "structured_outputs": {"json": '{"type": "boolean"}'}},
+        {"id": "bad", "prompt": "A pet", "structured_outputs": {"json": {"uniqueItems": True}}},
+    ]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, found = batch_records(door, path, "--json-schema", schema, "--temperature", 1, "--seed", 2)
+    assert code == SOME_FAILED
+    by_id = {record["id"]: record for record in found}
+    assert by_id["option"]["parsed"]["word"] in ("cat", "dog")
+    assert "parsed" not in by_id["text"]
+    assert by_id["schema"]["parsed"] == [1]
+    assert (by_id["object"]["parsed"], by_id["object"]["finish_reason"]) == (None, "length")
+    assert by_id["choice"]["text"] in ("red", "blue")
+    assert "parsed" not in by_id["choice"]
+    assert by_id["json"]["parsed"] in (True, False)
+    assert "structured_outputs: " in by_id["bad"]["error"]["message"]
+    again = {
+        window: batch_records(
+            door, path, "--json-schema", schema, "--temperature", 1, "--seed", 2, "--window", window
+        )[1]
+        for window in (1, 7, 64)
+    }
+    assert all(records == found for records in again.values())
+
+
+def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"prompt": "A pet"}\n')
+    code, _, err = door("batch", path, "-o", out, "--json-schema", schema, "--resume", "--quiet")
+    assert code == OK, err
+    header = (
+        json.loads((tmp_path / "out.run.json").read_text()) if (tmp_path / "out.run.json").exists() else None
+    )
+    assert header is None or "grammar" in header
+    code, _, err = door("batch", path, "-o", out, "--choices", "a", "--resume", "--quiet")
+    assert code == REFUSED
+    assert "grammar" in err
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    launcher = Path(sys.executable).with_name("ropechat")
+    if not launcher.exists() or shutil.which("bash") is None:
+        pytest.skip("ropechat is not installed beside this Python")
+    text = PAGE.read_text(encoding="utf-8")
+    (shell,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    environ = {"PATH": f"{launcher.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "ROPECHAT_CACHE": "off"}
+    done = subprocess.run(["bash", "-euc", shell], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(python, str(PAGE), "exec"), names)
+    assert isinstance(json.loads(names["text"])["n"], int)

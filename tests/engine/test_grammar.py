@@ -1,0 +1,276 @@
+"""Answers that match a grammar: what they are, in any company, and what the trace says of them."""
+
+import json
+import math
+import random
+import resource
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from ropechat import Engine, Grammar, Job, Message, Role, Sampling
+from ropechat.engine.grammars import check_grammar, read_grammar
+from ropechat.errors import RequestError
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "é"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+HOT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_tokens": 80}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return Engine.load("builtin")
+
+
+def texts(engine: Engine, grammar: Grammar, count: int = 6, window: int = 16) -> list[tuple[str, str | None]]:
+    jobs = [Job("Once", Sampling(**HOT, seed=seed, grammar=grammar)) for seed in range(count)]
+    found = [done for _, done in engine.generate_many(jobs, window=window)]
+    assert [str(done.error) for done in found if done.error] == []
+    return [(done.text, done.finish_reason) for done in found]
+
+
+def test_json_of_a_schema(engine: Engine) -> None:
+    found = texts(engine, Grammar.json_schema(PERSON), 12)
+    for text, reason in found:
+        assert reason == "stop"
+        value = json.loads(text)
+        assert list(value) == ["name", "age", "tags"]
+        assert text == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        assert len(value["name"]) <= 8
+        assert 0 <= value["age"] <= 120
+        assert set(value["tags"]) <= {"a", "b", "é"}
+    assert len(set(found)) > 6  # the model still chooses
+
+
+def test_the_other_kinds(engine: Engine) -> None:
+    choices = ["yes", "no", "maybe so"]
+    assert {text for text, _ in texts(engine, Grammar.choices(choices))} <= set(choices)
+    for text, reason in texts(engine, Grammar.regex(r"[0-9]{4}-[01][0-9]")):
+        assert reason == "stop"
+        assert len(text) == 7
+        assert text[4] == "-"
+    for text, _ in texts(engine, Grammar.lark('start: "(" /[a-c]{1,3}/ ")"')):
+        assert text.startswith("(")
+        assert text.endswith(")")
+    for text, _ in texts(engine, Grammar.json_schema({"type": "boolean"}, flexible=True)):
+        assert json.loads(text) in (True, False)
+
+
+def test_an_answer_is_the_same_in_any_company(engine: Engine) -> None:
+    grammars = [Grammar.json_schema(PERSON), Grammar.regex("[a-z ]{20,40}"), None]
+    jobs = [Job("Once" * (1 + n % 5), Sampling(**HOT, seed=n, grammar=grammars[n % 3])) for n in range(30)]
+    runs = []
+    for window in (1, 7, 64):
+        found = [(done.ids, done.logprobs) for _, done in engine.generate_many(jobs, window=window)]
+        runs.append(found)
+    assert runs[0] == runs[1] == runs[2]
+    alone = Sampling(**HOT, seed=3, grammar=grammars[0])
+    assert tuple(step.id for step in engine.generate("Once" * 4, alone)) == runs[0][3][0]
+
+
+def test_the_stage_grammar_and_raw_numbers(engine: Engine) -> None:
+    choices = ["yes", "no"]
+    sampling = Sampling(temperature=0.8, top_k=5, seed=4, grammar=Grammar.choices(choices))
+    (free,) = engine.generate("Once", Sampling(max_tokens=1, temperature=0), top_k=50)
+    step = next(iter(engine.generate("Once", sampling, top_k=50)))
+    assert step.row == free.row  # raw
+    names = [stage.name for stage in step.stages]
+    assert names[0] == "grammar"
+    first = step.stages[0]
+    row = engine.probabilities(engine.tokenizer.encode("Once"))[-1]
+    allowed = [
+        id
+        for id in range(engine.facts["vocab_size"])
+        if (data := engine.token_bytes(id)) and any(choice.encode().startswith(data) for choice in choices)
+    ]
+    assert first.kept == len(allowed)
+    assert first.mass == pytest.approx(float(sum(row[id] for id in allowed)), rel=1e-5)
+    by_id = {one.id: one for one in step.candidates}
+    assert by_id[step.id].cut is None
+    for id, one in by_id.items():
+        assert (one.cut == "grammar") == (id not in allowed)
+        assert one.by_stage[0] == pytest.approx(
+            float(row[id]) / first.mass if id in allowed else 0.0, rel=1e-4
+        )
+    assert math.isclose(sum(one.probability for one in by_id.values() if one.id in allowed), 1.0) or len(
+        allowed
+    ) > len(by_id)
+
+
+def test_a_given_beginning_is_matched(engine: Engine) -> None:
+    grammar = Grammar.json_schema(PERSON)
+    sampling = Sampling(**HOT, seed=5, grammar=grammar)
+    question = [Message(Role.USER, "Who?")]
+    whole = list(engine.reply(question, sampling))
+    ids = [step.id for step in whole]
+    for cut in (1, len(ids) // 2, len(ids) - 1):
+        tail = list(engine.reply(question, sampling, prefix=ids[:cut]))
+        assert [step.id for step in tail] == ids[cut:]
+        assert tail[-1].finish_reason == "stop"
+    other = list(engine.reply(question, Sampling(**HOT, seed=77, grammar=grammar), prefix=ids[:4]))
+    json.loads(
+        "".join(data.decode() for data, _ in engine.spell(question, ids[:4])) + "".join(s.text for s in other)
+    )
+    with pytest.raises(RequestError, match="grammar: token 2 of the text"):
+        list(engine.reply(question, sampling, prefix=[ids[0], ids[0]]))
+
+
+def test_a_cut_answer_says_so(engine: Engine) -> None:
+    grammar = Grammar.json_schema(PERSON)
+    (done,) = [done for _, done in engine.generate_many(["Once"], Sampling(max_tokens=5, grammar=grammar))]
+    assert done.finish_reason == "length"
+    assert grammar.parse(done.text) is None
+    assert grammar.parse('{"name":1e999}') is None
+    assert grammar.parse('{"name":1}') == {"name": 1}
+    assert Grammar.regex("1").parse("1") is None
+
+
+def test_a_cancel_between_tokens_leaves_no_trace(engine: Engine) -> None:
+    sampling = Sampling(**HOT, seed=6, grammar=Grammar.json_schema(PERSON))
+    expected = [step.id for step in engine.generate("Once", sampling)]
+    for _ in range(3):
+        timer = threading.Timer(0.005, engine.cancel)
+        timer.start()
+        list(engine.generate("Once", sampling))
+        timer.join()
+    assert [step.id for step in engine.generate("Once", sampling)] == expected
+
+
+def test_a_grammar_for_a_given_text_is_refused(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="grammar"):
+        engine.score("Once", sampling=Sampling(grammar=Grammar.regex("a")))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        (Grammar.json_schema({"type": "array", "uniqueItems": True}), "uniqueItems"),
+        (Grammar.json_schema({"type": "string", "format": "ipv9"}), "ipv9"),
+        (Grammar.json_schema({"$ref": "other.json#/x"}), "other.json"),
+        (Grammar.json_schema("{"), "JSON"),
+        (Grammar.regex("(?=a)"), "look-around"),
+        (Grammar.choices([]), "choices"),
+        (Grammar.lark("start: nothing"), "nothing"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(engine: Engine, grammar: Grammar, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as told:
+        check_grammar(grammar, "here")
+    assert str(told.value).startswith("here: ")
+    assert "\n" not in str(told.value)
+    (done,) = [done for _, done in engine.generate_many(["Once"], Sampling(grammar=grammar))]
+    assert isinstance(done.error, RequestError)
+
+
+def hostile() -> list[tuple[str, Grammar]]:
+    """(name, grammar) of grammars that are made to be slow or to overflow."""
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(100):
+        nested = {"type": "array", "items": nested}
+    doubled: dict[str, Any] = {
+        f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2, "minItems": 2}
+        for n in range(40)
+    }
+    doubled["d40"] = {"type": "null"}
+    clash = {
+        "allOf": [
+            {"anyOf": [{"properties": {f"p{n}{m}": {"const": m}}} for m in range(8)]} for n in range(12)
+        ]
+    }
+    wide = {"type": "object", "properties": {f"key{n}": {"type": "string"} for n in range(30000)}}
+    draw = random.Random(3)
+    words = ["".join(draw.choices("abcdefgh", k=30)) for _ in range(20000)]
+    return [
+        ("deep JSON", Grammar.json_schema('{"items":' * 5000 + "{}" + "}" * 5000)),
+        ("100 arrays", Grammar.json_schema(nested)),
+        ("4 MB", Grammar.json_schema('{"title":"' + "a" * (4 << 20) + '"}')),
+        ("doubled references", Grammar.json_schema({"$ref": "#/$defs/d0", "$defs": doubled})),
+        ("circular reference", Grammar.json_schema({"$ref": "#"})),
+        (
+            "circular allOf",
+            Grammar.json_schema({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
+        ),
+        ("intersections", Grammar.json_schema(clash)),
+        ("30,000 properties", Grammar.json_schema(wide)),
+        ("20,000 words", Grammar.json_schema({"enum": words})),
+        ("20,000 choices", Grammar.choices(words)),
+        ("many items", Grammar.json_schema({"type": "array", "minItems": 10**9, "maxItems": 2 * 10**9})),
+        ("long string", Grammar.json_schema({"type": "string", "minLength": 10**9, "maxLength": 2 * 10**9})),
+        ("many properties", Grammar.json_schema({"type": "object", "minProperties": 10**9})),
+        ("repeats of repeats", Grammar.regex("((a{1,1000}){1,1000}){1,1000}")),
+        ("exponential regex", Grammar.regex("(a|b)*a(a|b){200}")),
+        ("exponential pattern", Grammar.json_schema({"type": "string", "pattern": "(a|b)*a(a|b){40}c"})),
+        ("parentheses", Grammar.regex("(" * 100_000 + ")" * 100_000)),
+        ("long regex", Grammar.regex("ab?" * 300_000)),
+        ("nested Lark", Grammar.lark("start: " + "(" * 50_000 + '"a"' + ")" * 50_000)),
+        ("left recursion", Grammar.lark('start: start start | "a" | ')),
+        (
+            "Lark rules",
+            Grammar.lark(
+                "\n".join(["start: r0", *(f"r{n}: r{n + 1} r{n + 1}" for n in range(5000)), 'r5000: "a"'])
+            ),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("name", "grammar"), hostile(), ids=[name for name, _ in hostile()])
+def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) -> None:
+    """Each is refused or honoured within a second of CPU time, in bounded memory; none ends the process."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    begun = time.process_time()
+    try:
+        check_grammar(grammar)
+        told = "honoured"
+    except RequestError as error:
+        told = str(error)
+        assert len(told) < 1000
+    spent = time.process_time() - begun
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before.ru_maxrss) / 1024
+    print(f"{name}: {spent:.3f} s, {grown:.0f} MiB: {told:.150}")
+    assert grown < 600
+    assert spent < 5  # a second where nothing else runs
+
+
+def test_files(tmp_path: Any) -> None:
+    path = tmp_path / "s.json"
+    with pytest.raises(RequestError, match=r"s\.json: file not found"):
+        read_grammar(path, "json_schema")
+    path.write_bytes(b"\xff{}")
+    with pytest.raises(RequestError, match=r"s\.json: must be UTF-8"):
+        read_grammar(path, "json_schema")
+    path.write_bytes(b" " * (2 << 20))
+    with pytest.raises(RequestError, match=r"s\.json: must be at most"):
+        read_grammar(path, "json_schema")
+    path.write_text('{"not": {}}')
+    with pytest.raises(RequestError, match=r"s\.json: .*not"):
+        read_grammar(path, "json_schema")
+    path.write_text('\ufeff{"type": "null"}', encoding="utf-8")
+    assert read_grammar(path, "json_schema", flexible=True) == Grammar.json_schema(
+        path.read_text("utf-8-sig"), flexible=True
+    )
+
+
+def test_settings_with_a_grammar_survive_as_json() -> None:
+    from dataclasses import asdict
+
+    sampling = Sampling(grammar=Grammar.choices(["a", "b"]))
+    assert Sampling(**json.loads(json.dumps(asdict(sampling)))) == sampling
+    for bad in (
+        5,
+        {"kind": "xml", "source": ["a"]},
+        {"kind": "regex", "source": "a"},
+        {"x": 1},
+        {"kind": "regex", "source": []},
+    ):
+        with pytest.raises(ValueError, match="grammar"):
+            Sampling(grammar=bad)  # type: ignore[arg-type]
