@@ -249,11 +249,11 @@ fn yarn_attention_factor() {
 fn known_models_that_are_not_computed_say_what_they_would_need() {
     for (model_type, needs) in [
         ("mamba", "selective scans"),
-        ("falcon_h1", "Mamba"),
-        ("granitemoehybrid", "Mamba"),
-        ("qwen3_next", "Gated DeltaNet"),
-        ("qwen3_5", "Gated DeltaNet"),
-        ("lfm2", "convolution"),
+        ("jamba", "Mamba"),
+        ("zamba2", "Mamba"),
+        ("kimi_linear", "Gated DeltaNet"),
+        ("minimax", "lightning"),
+        ("lfm2_vl", "convolution"),
         ("bert", "encoder"),
         ("t5", "cross-attention"),
         ("mpt", "ALiBi"),

@@ -36,6 +36,11 @@ class Golden:
             tensors["logprobs.p7"] = (logits - logsumexp).astype(np.float32)
         return cls(directory.name, tensors, tolerance["atol"], tolerance["rtol"])
 
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts that the case has logits of."""
+        return [prompt for prompt in PROMPTS if f"logits.{prompt}" in self.tensors]
+
     def ids(self, prompt: str) -> list[int]:
         ids: list[int] = self.tensors[f"input_ids.{prompt}"].tolist()
         return ids

@@ -4,6 +4,7 @@
 
 mod frequencies;
 mod moe;
+mod recurrent;
 mod rope;
 mod structure;
 mod tensor_names;
@@ -11,16 +12,18 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
+pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
-    HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Norm,
+    HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
     NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryScaling, Residual,
     ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    GateUp, HeadRows, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, Shared, Stored, Tensor,
+    GateUp, HeadRows, InProj, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, RecurrentNames, Shared,
+    Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -110,6 +113,14 @@ pub struct Config {
     pub activation: Activation,
     /// Biases of gate, up and down projections.
     pub mlp_bias: Bias,
+    /// The recurrent mixer of the layers that have one.
+    pub recurrent: Option<Recurrent>,
+    /// Factors of that mixer's input and output.
+    pub recurrent_factors: BranchFactors,
+    /// Factor of attention's normed input (falcon_h1).
+    pub attention_input_factor: f32,
+    /// Factor of the MLP's normed input (falcon_h1).
+    pub mlp_input_factor: f32,
     /// The mixture of experts of the layers that have one.
     pub moe: Option<Moe>,
     /// Rotary position embeddings; each layer's spec names one of them.

@@ -11,6 +11,8 @@ pub struct LayerSpec {
     pub attention_scale: f32,
     /// How q and k are rotated by their position.
     pub rope: LayerRope,
+    /// What mixes positions.
+    pub mixer: Mixer,
     /// What kind of MLP.
     pub mlp: LayerMlp,
     /// The layer's own numbers and widths of heads, where they are not the model's (gemma4, laguna, mimo_v2_flash).
@@ -90,6 +92,31 @@ impl ResidualFactors {
     pub const ONE: ResidualFactors = ResidualFactors { stream: 1.0, branch: 1.0 };
 }
 
+/// What mixes a layer's positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixer {
+    /// Attention.
+    Attention,
+    /// The recurrent mixer in `Config::recurrent` (lfm2, qwen3_5).
+    Recurrent,
+    /// Both read the normed row, and both are added (falcon_h1).
+    Both,
+    /// Nothing: the layer is an MLP (nemotron_h).
+    None,
+}
+
+impl Mixer {
+    /// Whether the layer has attention, and so keys and values.
+    pub fn has_attention(self) -> bool {
+        matches!(self, Mixer::Attention | Mixer::Both)
+    }
+
+    /// Whether the layer has a recurrent state.
+    pub fn is_recurrent(self) -> bool {
+        matches!(self, Mixer::Recurrent | Mixer::Both)
+    }
+}
+
 /// Which earlier positions a position attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
@@ -117,6 +144,8 @@ pub enum LayerMlp {
     Dense,
     /// The mixture of experts in `Config::moe`.
     Moe,
+    /// None: the layer is a mixer (nemotron_h).
+    None,
     /// Both side by side, each with norms of its own (gemma4).
     DenseAndMoe,
     /// Both from the same normed row; what the mixture gives is added at the end of the next layer (longcat_flash).
@@ -153,6 +182,14 @@ pub enum Norm {
     },
 }
 
+impl Norm {
+    /// Its epsilon.
+    pub fn eps(self) -> f32 {
+        let (Norm::RmsNorm { eps } | Norm::LayerNorm { eps }) = self;
+        eps
+    }
+}
+
 /// What a norm's weight tensor holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormWeight {
@@ -173,6 +210,8 @@ pub enum NormPlacement {
     After,
     /// Both (gemma2, glm4).
     Around,
+    /// After them in layers with attention, before them in recurrent ones (olmo_hybrid).
+    AfterAttention,
     /// Before attention and MLP, and after mixtures of experts (axk1).
     BeforeAndAfterMoe,
     /// Before attention and MLP, but for the first layer's attention (modernbert-decoder).

@@ -31,6 +31,8 @@ pub enum Stored {
 pub enum Qkv {
     /// A matrix each.
     Separate([Tensor; 3]),
+    /// A matrix each; that of the queries holds per head its query, then the gate of its output (qwen3_next, qwen3_5).
+    GatedQueries([Tensor; 3]),
     /// One matrix: all queries, all keys, all values (phi3, gpt2).
     Stacked(Tensor),
     /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
@@ -153,6 +155,40 @@ pub enum MoeNames {
     },
 }
 
+/// Where the tensors of a recurrent mixer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecurrentNames {
+    /// What the normed row is projected to.
+    pub in_proj: InProj,
+    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions].
+    pub conv: &'static [Tensor],
+    /// The channels of three tensors where they are not those of q, k and v (transformers writes three equal parts).
+    pub conv_split: Option<[usize; 3]>,
+    /// Logarithm of the decay rate per head.
+    pub a_log: &'static str,
+    /// Bias of the step.
+    pub dt_bias: &'static str,
+    /// Factor per head of the value that is added to the output (mamba-2).
+    pub d: &'static str,
+    /// Norm of the output.
+    pub norm: Tensor,
+    /// The output's projection.
+    pub out_proj: Tensor,
+}
+
+/// Where the input projections of a recurrent mixer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InProj {
+    /// One matrix: B, C, x of a short convolution (lfm2); z, x, B, C, dt (mamba-2).
+    One(Tensor),
+    /// q, k, v in one; z, b and a in one each (qwen3_5).
+    Qkv([Tensor; 4]),
+    /// q, k, v, z in one and b, a in another, by key head (qwen3_next).
+    ByKeyHead([Tensor; 2]),
+    /// q, k, v, z, b and a in one each (olmo_hybrid).
+    Each([Tensor; 6]),
+}
+
 /// Where the expert that every token passes is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared {
@@ -236,6 +272,8 @@ pub struct Names {
     pub mlp_sub_norm: Tensor,
     /// The tensors of latent attention.
     pub mla: MlaNames,
+    /// The tensors of recurrent mixers.
+    pub recurrent: RecurrentNames,
     /// Attention's output.
     pub o_proj: Tensor,
     /// The MLP's first projections.
@@ -302,6 +340,21 @@ impl Names {
             kv_a_proj: tensor!("self_attn.kv_a_proj_with_mqa"),
             kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
             kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
+        recurrent: RecurrentNames {
+            in_proj: InProj::Qkv([
+                tensor!("linear_attn.in_proj_qkv"),
+                tensor!("linear_attn.in_proj_z"),
+                tensor!("linear_attn.in_proj_b"),
+                tensor!("linear_attn.in_proj_a"),
+            ]),
+            conv: &[tensor!("linear_attn.conv1d")],
+            conv_split: None,
+            a_log: "linear_attn.A_log",
+            dt_bias: "linear_attn.dt_bias",
+            d: "",
+            norm: tensor!("linear_attn.norm"),
+            out_proj: tensor!("linear_attn.out_proj"),
         },
         o_proj: tensor!("self_attn.o_proj"),
         gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },

@@ -70,10 +70,12 @@ impl Need {
         let model = model.with_kv(kv.dtype);
         let kv_block = model.kv_layout.block_bytes() as u64;
         let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
+        // The committed state and the one that is written.
+        let states = 2 * model.kv_layout.recurrent.bytes() as u64;
         Ok(Self {
             dtype: model.dtype(),
             weights: model.weight_bytes() as u64,
-            kv: blocks.saturating_mul(kv_block),
+            kv: blocks.saturating_mul(kv_block).saturating_add(states),
             kv_block,
             scratch: scratch(&model),
         })

@@ -3,7 +3,7 @@
 use super::sequence::Sequence;
 use crate::config::RopeVariant;
 use crate::error::{Error, Result};
-use crate::kv_cache::{BLOCK, KvCache, KvSequence, Place, PrefixTree};
+use crate::kv_cache::{BLOCK, Block, KvCache, KvSequence, Place, PrefixTree};
 
 /// Bytes that are kept of ended sequences at least, however short the context.
 const LEAST_KEPT: usize = 64 << 20;
@@ -42,10 +42,27 @@ impl ReusableCache {
         if sequence.place.blocks() != before / BLOCK {
             return; // its blocks are not in the tree: see `index`
         }
-        while let Some(&tokens) = sequence.unread().first_chunk::<BLOCK>() {
+        // With a recurrent state the sequence can go on only from where that is known.
+        let has_state = self.kv.layout().recurrent.layers > 0;
+        let most = match has_state {
+            true => {
+                before / BLOCK + self.tree.blocks_to(&sequence.place, sequence.unread(), Block::has_snapshot)
+            }
+            false => usize::MAX,
+        };
+        while sequence.place.blocks() < most
+            && let Some(&tokens) = sequence.unread().first_chunk::<BLOCK>()
+        {
             let index = sequence.place.blocks();
             let Some(block) = self.tree.follow(&mut sequence.place, &tokens) else { break };
             self.kv.share(&mut sequence.cache, index, &block, (index + 1) * BLOCK);
+        }
+        if has_state {
+            if sequence.cache.len() > before {
+                self.kv.restore(&mut sequence.cache);
+            }
+            sequence.reused += sequence.cache.len() - before;
+            return;
         }
         let (index, unread) = (sequence.place.blocks(), sequence.unread());
         let part = &unread[..unread.len().min(BLOCK)];

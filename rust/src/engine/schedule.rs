@@ -46,7 +46,11 @@ pub(super) fn schedule(
     order.sort_by_key(|&i| sequences[i].1.waiting() > 1);
     let mut due = Vec::new();
     for i in order {
-        let rows = sequences[i].1.waiting().min(room);
+        let waiting = sequences[i].1.waiting();
+        let rows = match cache.kv.layout().recurrent.layers {
+            0 => waiting.min(room),
+            _ => rows_to_a_border(sequences[i].1.cache.len(), waiting, room),
+        };
         if rows == 0 {
             break;
         }
@@ -58,6 +62,13 @@ pub(super) fn schedule(
         room -= rows;
     }
     Ok(due)
+}
+
+/// At most `room` rows, up to the last end of a block among them: there a recurrent state can be taken up again.
+fn rows_to_a_border(cached: usize, waiting: usize, room: usize) -> usize {
+    let rows = waiting.min(room);
+    let border = (cached + rows) / BLOCK * BLOCK;
+    if border > cached { border - cached } else { rows }
 }
 
 /// Whether this step computes the next block of a sequence for another one.

@@ -105,7 +105,9 @@ fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread:
             let LayerRope::Rotary(rope) = model.layers[1].spec.rope else { unreachable!() };
             model.layers[1].spec.rope = LayerRope::Rotary(99 - rope);
         }
-        Fault::KeyNorm => std::mem::swap(&mut model.layers[2].qk_norms, &mut spares),
+        Fault::KeyNorm => {
+            std::mem::swap(&mut model.layers[2].attention.as_mut().unwrap().qk_norms, &mut spares);
+        }
         Fault::LastNorm | Fault::NaN => std::mem::swap(&mut model.norm, &mut spare),
     };
     swap(model(engine));

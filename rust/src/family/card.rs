@@ -30,8 +30,8 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     let path = folder.join(FILE);
     let values = read_object(folder, FILE)?;
     let warnings = RefCell::default();
-    let mut config = models::from_metadata(Metadata::new(&path, &values, &warnings))?;
-    config.names = tensors::with_base_of(config.names, checkpoint);
+    let config = models::from_metadata(Metadata::new(&path, &values, &warnings))?;
+    let config = tensors::as_in(checkpoint, config);
     let generation = generation::read(folder, config.vocab_size, &warnings)?;
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
 }

@@ -15,9 +15,9 @@ pub use keys::generation::GenerationConfig;
 pub use keys::metadata;
 pub use models::{FAMILIES, from_metadata};
 pub use tensors::{
-    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors,
-    MoeTensors, NormSpec, PerLayerTensors, QkvTensors, Rows, TensorRows, check_tensors, embedding_names,
-    layer_tensors, model_tensors, num_parameters, required_tensors,
+    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors,
+    ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors, Rows, TensorRows,
+    check_tensors, embedding_names, layer_tensors, model_tensors, num_parameters, required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -63,7 +63,12 @@ impl Streams {
         let rows = pass.rows(x);
         self.laurel.resize(x.len(), 0.0);
         by_rows(pool, &mut self.laurel, hidden, |row, out| {
-            norm_or_copy(pass, &x[row * hidden..][..hidden], layer.attention_norm.as_ref(), out);
+            norm_or_copy(
+                pass,
+                &x[row * hidden..][..hidden],
+                layer.attention.as_ref().and_then(|attention| attention.attention_norm.as_ref()),
+                out,
+            );
         });
         let normed = &self.laurel;
         let stored = |row: usize| &normed[row * hidden..][..hidden];

@@ -14,6 +14,7 @@ mod mlp;
 mod moe;
 mod observer;
 mod per_layer;
+mod recurrent;
 mod residual;
 mod rope;
 mod state;
@@ -26,12 +27,13 @@ use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, HeadTransform, Residual, ResidualFactors};
 use crate::error::Result;
-use crate::model::{Mlp, Model, NormWeights};
+use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
+use recurrent::{RecurrentBuffers, add_mixed, mix};
 use residual::{BranchBuffers, norm, norm_or_copy, normed_input};
 use rope::RopeAngles;
 use state::Pass;
@@ -42,11 +44,18 @@ pub struct Workspace {
     /// The residual stream.  // [rows, hidden_size]
     x: Vec<f32>,
     branch: BranchBuffers,
-    attention: AttentionBuffers,
+    mixers: MixerBuffers,
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
     per_layer: PerLayerInputs,
     streams: Streams,
+}
+
+/// Buffers of whatever mixes positions.
+#[derive(Default)]
+struct MixerBuffers {
+    attention: AttentionBuffers,
+    recurrent: RecurrentBuffers,
 }
 
 impl Workspace {
@@ -88,7 +97,7 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, attention: buffers, gated, moe, per_layer, streams } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer, streams } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     if let Some(second) = &model.per_layer {
@@ -100,47 +109,50 @@ pub fn observed_forward(
     }
     for layer in &model.layers {
         compute.cancel.check()?;
-        buffers.keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
+        mixers
+            .attention
+            .keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         let factors = layer.spec.residual_factors[1];
         streams.predict(pass, layer, x, branch);
         match (model.config.residual, &layer.mlp) {
-            (Residual::Parallel, Mlp::Dense(mlp)) => {
+            (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
             }
-            (Residual::Parallel, Mlp::Moe(mlp)) => {
+            (Residual::Parallel, Some(Mlp::Moe(mlp))) => {
                 experts(pass, mlp, mlp_norm, x, branch, moe);
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 add_experts(pass, mlp_out_norm, factors, moe, x);
             }
-            (_, Mlp::Dense(mlp)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::Dense(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 streams.join(pass, layer, x);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
             }
-            (_, Mlp::Moe(mlp)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::Moe(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
-            (_, Mlp::DenseAndMoeForNext(both)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::DenseAndMoeForNext(both))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 experts(pass, &both.1, mlp_norm, x, branch, moe);
                 normed_input(pass, mlp_norm, both.0.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, &both.0, &branch.input, gated);
                 down_proj(pass, &both.0, mlp_out_norm, factors, gated, branch, x);
             }
-            (_, Mlp::DenseAndMoe(both)) => {
-                attention(pass, layer, runs, &angles, x, branch, buffers);
+            (_, Some(Mlp::DenseAndMoe(both))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 dense_and_moe(pass, both, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
+            (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
         }
-        let before = layer.index.checked_sub(1).map(|before| &model.layers[before].mlp);
+        let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
         if let Some(Mlp::DenseAndMoeForNext(_)) = before {
             add_experts(pass, None, ResidualFactors::ONE, moe, x);
         }
@@ -157,12 +169,35 @@ pub fn observed_forward(
         }
         if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
             observer.after_layer(layer.index, x);
-            if observer.wants_heads(layer.index) {
-                observer.heads(&buffers.observed(pass, layer, run));
+            if let Some(weights) = &layer.attention
+                && observer.wants_heads(layer.index)
+            {
+                observer.heads(&mixers.attention.observed(pass, weights, run));
             }
         }
     }
     Ok(())
+}
+
+/// x += attention(norm(x)), or a recurrent mixer in its place or beside it.  // x [rows, hidden_size]
+fn mix_positions(
+    pass: Pass<'_>,
+    layer: &Layer,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut MixerBuffers,
+) {
+    if let Some(weights) = &layer.recurrent {
+        mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
+    }
+    if let Some(weights) = &layer.attention {
+        attention(pass, weights, runs, angles, x, branch, &mut buffers.attention);
+    }
+    if let Some(weights) = &layer.recurrent {
+        add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
+    }
 }
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]

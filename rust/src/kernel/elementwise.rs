@@ -38,6 +38,22 @@ pub(super) unsafe fn add<V: Lanes>(x: &mut [f32], y: &[f32]) {
     unsafe { map!(V, [a = at, b = y.as_ptr()] => at, x.len(), a.add(b)) }
 }
 
+/// x *= y.  // both [n]
+#[inline(always)]
+pub(super) unsafe fn mul<V: Lanes>(x: &mut [f32], y: &[f32]) {
+    let at = x.as_mut_ptr();
+    // SAFETY: both hold x.len() values.
+    unsafe { map!(V, [a = at, b = y.as_ptr()] => at, x.len(), a.mul(b)) }
+}
+
+/// acc += x * y.  // all [n]
+#[inline(always)]
+pub(super) unsafe fn mul_add<V: Lanes>(acc: &mut [f32], x: &[f32], y: &[f32]) {
+    let at = acc.as_mut_ptr();
+    // SAFETY: all hold acc.len() values.
+    unsafe { map!(V, [acc = at, x = x.as_ptr(), y = y.as_ptr()] => at, acc.len(), x.mul_add(y, acc)) }
+}
+
 /// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
 /// Below -87.3 the result is 0; e^NaN is NaN.
 #[inline(always)]
@@ -148,6 +164,22 @@ pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: 
                 map!(V, [x = input] => to, len, xielu(x, alpha_p, alpha_n));
             }
             Activation::ClampedSwiglu { .. } => gate::<V>(activation, x, x, out),
+        }
+    }
+}
+
+/// x = act(x).  // [n]
+#[inline(always)]
+pub(super) unsafe fn activate_in_place<V: Lanes>(activation: Activation, x: &mut [f32]) {
+    let (at, len) = (x.as_mut_ptr(), x.len());
+    // SAFETY: the ISA is the caller's duty; x holds `len` values.
+    unsafe {
+        match activation {
+            Activation::Silu => map!(V, [x = at] => at, len, silu(x)),
+            _ => {
+                let copy = x.to_vec();
+                activate::<V>(activation, &copy, x);
+            }
         }
     }
 }

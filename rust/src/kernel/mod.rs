@@ -10,6 +10,7 @@ mod arch;
 mod divergence;
 mod elementwise;
 mod lanes;
+mod linear_attention;
 pub(crate) mod logsumexp;
 mod matmul;
 mod matmul_blocks;
@@ -25,6 +26,7 @@ use crate::quant::{BLOCK, PackedType};
 pub use divergence::Divergence;
 pub use elementwise::Activation;
 pub use lanes::LANES;
+pub(crate) use linear_attention::LinearSteps;
 use logsumexp::ExpSums;
 use matmul::MatmulArgs;
 pub(crate) use prefetch::prefetch;
@@ -217,6 +219,38 @@ impl Kernels {
         assert_eq!(x.len(), out.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
         unsafe { (self.0.activate)(activation, x, out) }
+    }
+
+    /// x = act(x).  // [n]
+    pub(crate) fn activate_in_place(self, activation: Activation, x: &mut [f32]) {
+        // SAFETY: holding `Kernels` proves the ISA.
+        unsafe { (self.0.activate_in_place)(activation, x) }
+    }
+
+    /// x *= y.  // both [n]
+    pub(crate) fn mul(self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.mul)(x, y) }
+    }
+
+    /// acc += x * y.  // all [n]
+    pub(crate) fn mul_add(self, acc: &mut [f32], x: &[f32], y: &[f32]) {
+        assert!(acc.len() == x.len() && acc.len() == y.len());
+        // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
+        unsafe { (self.0.mul_add)(acc, x, y) }
+    }
+
+    /// The tokens of one head of linear attention, in order.
+    pub(crate) fn linear_attention(self, mut steps: LinearSteps<'_>) {
+        let (rows, keys) = (steps.beta.len(), steps.keys);
+        let LinearSteps { queries, learned, decay, decayed_keys, .. } = &steps;
+        assert!([queries, learned, decay, decayed_keys].iter().all(|list| list.len() == rows * keys));
+        let panel = keys * LANES;
+        assert!(steps.state.len().is_multiple_of(panel));
+        assert_eq!(steps.values.len(), rows * steps.state.len() / keys);
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.linear_attention)(&mut steps) }
     }
 
     /// x *= factor.  // [n]

@@ -2,6 +2,7 @@
 
 use super::divergence::Divergence;
 use super::elementwise::Activation;
+use super::linear_attention::LinearSteps;
 use super::logsumexp::ExpSums;
 use super::matmul::MatmulArgs;
 use crate::quant::PackedType;
@@ -63,11 +64,15 @@ macro_rules! kernels {
             fn to_f16(x: &[f32], out: &mut [u16]) = quantize::to_f16::<V>;
             fn to_bf16(x: &[f32], out: &mut [u16]) = quantize::to_bf16;
             fn add(x: &mut [f32], y: &[f32]) = elementwise::add::<V>;
+            fn mul(x: &mut [f32], y: &[f32]) = elementwise::mul::<V>;
+            fn mul_add(acc: &mut [f32], x: &[f32], y: &[f32]) = elementwise::mul_add::<V>;
+            fn linear_attention(steps: &mut LinearSteps<'_>) = linear_attention::linear_attention::<V>;
             fn axpby(acc: &mut [f32], x: &[f32], a: f32, b: f32) = elementwise::axpby::<V>;
             fn scale(x: &mut [f32], factor: f32) = elementwise::scale::<V>;
             fn softcap(x: &mut [f32], factor: f32, cap: f32) = elementwise::softcap::<V>;
             fn gate(act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) = elementwise::gate::<V>;
             fn activate(act: Activation, x: &[f32], out: &mut [f32]) = elementwise::activate::<V>;
+            fn activate_in_place(act: Activation, x: &mut [f32]) = elementwise::activate_in_place::<V>;
             fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = elementwise::rms_norm::<V>;
             fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = elementwise::layer_norm::<V>;
             fn rope_neox(head: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_neox::<V>;
@@ -90,6 +95,7 @@ macro_rules! kernels {
         pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
             use $crate::kernel::divergence::{self, Divergence};
             use $crate::kernel::elementwise::{self, Activation};
+            use $crate::kernel::linear_attention::{self, LinearSteps};
             use $crate::kernel::logsumexp::{self, ExpSums};
             use $crate::kernel::matmul::{self, MatmulArgs};
             use $crate::kernel::matmul_blocks::{self as blocks, matmul_blocks};

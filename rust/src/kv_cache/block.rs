@@ -1,12 +1,13 @@
 //! A block: keys and values of 32 positions in every layer, as panels of the matmul kernel.
 
+use super::recurrent::{RecurrentLayout, Slot, State};
 use crate::config::Config;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::Buffer;
 use crate::quant::{self, PackedType};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
@@ -16,6 +17,8 @@ pub const BLOCK: usize = 2 * LANES;
 pub struct KvLayout {
     /// F32, F16 or Q8_0.
     pub dtype: PackedType,
+    /// The state of the layers without keys and values.
+    pub recurrent: RecurrentLayout,
     layers: Arc<[KvLayer]>,
     /// Bytes of one block.
     bytes: usize,
@@ -37,10 +40,11 @@ impl KvLayout {
     pub fn new(config: &Config, dtype: PackedType) -> Self {
         let of_layer = |layer: &crate::config::LayerSpec| {
             let heads = config.heads(layer);
-            let count = if layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads };
-            [count, heads.head_dim, heads.v_head_dim]
+            let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
+            [if has_none { 0 } else { heads.num_key_value_heads }, heads.head_dim, heads.v_head_dim]
         };
-        Self::of_layers(config.layers.iter().map(of_layer), dtype)
+        let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);
+        Self { recurrent: RecurrentLayout::new(config), ..layout }
     }
 
     /// The layout of layers of [heads, width of a key, width of a value].
@@ -53,13 +57,14 @@ impl KvLayout {
             KvLayer { heads, head_dim, value_dim, start }
         };
         let layers = layers.map(place).collect();
-        Self { dtype, layers, bytes }
+        Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
     }
 
     /// The same in another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: PackedType) -> Self {
-        Self::of_layers(self.layers.iter().map(|layer| [layer.heads, layer.head_dim, layer.value_dim]), dtype)
+        let layers = self.layers.iter().map(|layer| [layer.heads, layer.head_dim, layer.value_dim]);
+        Self { recurrent: self.recurrent, ..Self::of_layers(layers, dtype) }
     }
 
     /// Bytes of one block.
@@ -101,11 +106,30 @@ fn matrix_bytes(dtype: PackedType, width: usize) -> usize {
 pub struct Block {
     pub(super) layout: KvLayout,
     pub(super) data: Buffer,
+    /// The recurrent state at the block's end, where the model has one.
+    pub(super) snapshot: Option<Slot>,
     /// One reference of the cache's count of blocks.
     pub(super) _allocated: Arc<()>,
 }
 
 impl Block {
+    /// The recurrent state at the block's end, if it is kept.
+    pub(super) fn snapshot(&self) -> Option<Arc<State>> {
+        self.snapshot.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the recurrent state at the block's end is kept.
+    pub fn has_snapshot(&self) -> bool {
+        self.snapshot().is_some()
+    }
+
+    /// Drops the recurrent state at the block's end.
+    pub(super) fn forget_snapshot(&self) {
+        if let Some(slot) = &self.snapshot {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
     /// A head's keys as they are stored: panels, and scales behind them in q8_0.
     pub fn keys(&self, layer: usize, head: usize) -> &[u8] {
         &self.data.bytes()[self.layout.keys(layer, head)]
@@ -248,6 +272,7 @@ mod tests {
             let mut block = Block {
                 data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
                 layout,
+                snapshot: None,
                 _allocated: Arc::default(),
             };
             let mut all = Vec::new();

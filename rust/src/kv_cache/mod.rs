@@ -9,15 +9,21 @@
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
 //! leaves no trace. Sequences share blocks, which [`PrefixTree`] finds by their tokens; [`KvCache::reserve`] copies a shared
 //! last block before it is written.
+//!
+//! Layers without keys and values have a recurrent state ([`recurrent`]), which belongs to one length. A sequence goes back,
+//! or on from another one's blocks, to the longest length whose state is known; what is missing is computed again.
 
 mod block;
 mod prefix_tree;
+mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
 pub use prefix_tree::{Place, PrefixTree, Snapshot};
+pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;
 use crate::platform::memory::Buffer;
+use recurrent::{RecurrentSequence, State, StateStore};
 use std::sync::Arc;
 
 /// The cached positions of one sequence.
@@ -25,6 +31,8 @@ use std::sync::Arc;
 pub struct KvSequence {
     blocks: Vec<Arc<Block>>,
     len: usize,
+    /// The state of the layers without keys and values, from the first [`KvCache::reserve`] on.
+    recurrent: Option<Box<RecurrentSequence>>,
 }
 
 impl KvSequence {
@@ -52,12 +60,35 @@ impl KvSequence {
     pub fn commit(&mut self, n: usize) {
         assert!(self.len + n <= self.blocks.len() * BLOCK, "committed beyond what was reserved");
         self.len += n;
+        if let Some(recurrent) = &mut self.recurrent {
+            let ended = self.len.is_multiple_of(BLOCK).then(|| &self.blocks[self.len / BLOCK - 1]);
+            recurrent.commit(n, ended.and_then(|block| block.snapshot.as_ref()));
+        }
+    }
+
+    /// The committed recurrent state of a layer (None: zeros), and the one to write.  // [layer_values] each
+    pub fn recurrent_layer(&mut self, layer: usize) -> (Option<&[f32]>, &mut [f32]) {
+        self.recurrent.as_mut().expect("the caller reserved room for the state").layer(layer)
+    }
+
+    /// The longest length up to `len` whose recurrent state is known, and that state.
+    fn restorable(&self, len: usize) -> (usize, Option<Arc<State>>) {
+        let Some(recurrent) = &self.recurrent else { return (len, None) };
+        if len == self.len {
+            return (len, recurrent.current());
+        }
+        let ends = self.blocks[..len / BLOCK].iter().enumerate().rev();
+        let known =
+            |(index, block): (usize, &Arc<Block>)| Some(((index + 1) * BLOCK, Some(block.snapshot()?)));
+        ends.filter_map(known).next().unwrap_or((0, None))
     }
 }
 
 /// Allocates blocks and reuses released ones.
 pub struct KvCache {
     layout: KvLayout,
+    /// The recurrent states of all sequences; None where the model has none.
+    states: Option<Arc<StateStore>>,
     free: Vec<Block>,
     /// Every block holds one reference, so that blocks are counted correctly whoever drops them, a panic included.
     allocated: Arc<()>,
@@ -66,7 +97,9 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache.
     pub fn new(layout: KvLayout) -> Self {
-        Self { layout, free: Vec::new(), allocated: Arc::new(()) }
+        let has_state = layout.recurrent.layers > 0;
+        let states = has_state.then(|| Arc::new(StateStore::new(layout.recurrent)));
+        Self { layout, states, free: Vec::new(), allocated: Arc::new(()) }
     }
 
     /// The layout of a block.
@@ -74,9 +107,10 @@ impl KvCache {
         &self.layout
     }
 
-    /// Bytes of all blocks, in use or kept for reuse.
+    /// Bytes of all blocks, in use or kept for reuse, and of all recurrent states.
     pub fn bytes(&self) -> usize {
-        (Arc::strong_count(&self.allocated) - 1) * self.layout.block_bytes()
+        let states = self.states.as_ref().map_or(0, |states| states.bytes());
+        (Arc::strong_count(&self.allocated) - 1) * self.layout.block_bytes() + states
     }
 
     /// Makes `n` positions after `len` writable: appends blocks and copies the last one if it is shared.
@@ -101,6 +135,14 @@ impl KvCache {
             copy.data.bytes_mut().copy_from_slice(last.data.bytes());
             *last = Arc::new(copy);
         }
+        // What the block ended with is not its end any more.
+        if let Some(block) = sequence.blocks.get(first) {
+            block.forget_snapshot();
+        }
+        if let Some(states) = &self.states {
+            let new = || Box::new(RecurrentSequence::new(states, None));
+            sequence.recurrent.get_or_insert_with(new).reserve()?;
+        }
         while sequence.blocks.len() * BLOCK < sequence.len + n {
             let block = self.block()?;
             sequence.blocks.push(Arc::new(block));
@@ -113,22 +155,31 @@ impl KvCache {
             return Ok(block);
         }
         let data = Buffer::zeroed(self.layout.block_bytes(), "the KV cache")?;
-        Ok(Block { layout: self.layout.clone(), data, _allocated: Arc::clone(&self.allocated) })
+        let snapshot = self.states.is_some().then(Default::default);
+        let layout = self.layout.clone();
+        Ok(Block { layout, data, snapshot, _allocated: Arc::clone(&self.allocated) })
     }
 
     /// Removes what [`KvCache::reserve`] added and nobody committed.
     pub fn rollback(&mut self, sequence: &mut KvSequence) {
+        if let Some(recurrent) = &mut sequence.recurrent {
+            recurrent.rollback();
+        }
         self.shrink(sequence, sequence.len.div_ceil(BLOCK));
     }
 
-    /// Removes the positions from `len` on.
+    /// Removes the positions from `len` on; with a recurrent state also those behind the last snapshot before `len`.
     pub fn truncate(&mut self, sequence: &mut KvSequence, len: usize) {
-        sequence.len = len.min(sequence.len);
+        let (len, state) = sequence.restorable(len.min(sequence.len));
+        sequence.len = len;
+        if let Some(recurrent) = &mut sequence.recurrent {
+            recurrent.restore(state);
+        }
         self.rollback(sequence);
     }
 
     /// Ends a sequence with a block that another one filled, in place of its own blocks from there on: block number
-    /// `index`, whose first positions are cached up to `len`.
+    /// `index`, whose first positions are cached up to `len`. A recurrent state is taken up by [`KvCache::restore`].
     pub fn share(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>, len: usize) {
         assert!(
             index * BLOCK <= sequence.len && (1..=BLOCK).contains(&(len - index * BLOCK)),
@@ -139,9 +190,22 @@ impl KvCache {
         sequence.len = len;
     }
 
-    /// Takes a block that holds the same in place of a sequence's own.
+    /// Takes up the recurrent state at the end of a sequence's last block, which has a snapshot.
+    pub fn restore(&mut self, sequence: &mut KvSequence) {
+        let Some(states) = &self.states else { return };
+        let state = sequence.blocks.last().and_then(|block| block.snapshot());
+        assert!(sequence.len.is_multiple_of(BLOCK) && state.is_some(), "the last block has a snapshot");
+        sequence.recurrent = Some(Box::new(RecurrentSequence::new(states, state)));
+    }
+
+    /// Takes a block that holds the same in place of a sequence's own, with the snapshot that only that one has.
     pub fn replace(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>) {
         let own = std::mem::replace(&mut sequence.blocks[index], Arc::clone(block));
+        if let (Some(states), Some(slot), Some(state)) = (&self.states, &block.snapshot, own.snapshot())
+            && !block.has_snapshot()
+        {
+            states.keep(slot, &state);
+        }
         self.release_block(own);
     }
 
@@ -152,12 +216,15 @@ impl KvCache {
 
     /// Releases one reference to a block; the last one makes it free.
     pub fn release_block(&mut self, block: Arc<Block>) {
-        self.free.extend(Arc::into_inner(block));
+        if let Some(block) = Arc::into_inner(block) {
+            block.forget_snapshot();
+            self.free.push(block);
+        }
     }
 
     fn shrink(&mut self, sequence: &mut KvSequence, blocks: usize) {
-        for block in sequence.blocks.drain(blocks.min(sequence.blocks.len())..) {
-            self.free.extend(Arc::into_inner(block));
+        for block in sequence.blocks.split_off(blocks.min(sequence.blocks.len())) {
+            self.release_block(block);
         }
     }
 

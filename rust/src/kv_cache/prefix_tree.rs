@@ -139,6 +139,19 @@ impl<S: Snapshot> PrefixTree<S> {
         self.nodes[&child].block()
     }
 
+    /// Whole blocks that continue a place with these tokens, up to the last one that `is_end` is true of.
+    pub fn blocks_to(&self, place: &Place, tokens: &[u32], is_end: impl Fn(&Block) -> bool) -> usize {
+        let (mut node, mut found) = (&self.nodes[&place.node], 0);
+        for (index, tokens) in tokens.chunks_exact(BLOCK).enumerate() {
+            let Some(child) = node.children.get(tokens) else { break };
+            node = &self.nodes[child];
+            if node.edge.as_ref().is_some_and(|edge| is_end(&edge.block)) {
+                found = index + 1;
+            }
+        }
+        found
+    }
+
     /// Whole blocks that continue a place with these tokens, up to the last one that carries a snapshot.
     pub fn blocks_to_snapshot(&self, place: &Place, tokens: &[u32]) -> usize {
         let (mut node, mut found) = (&self.nodes[&place.node], 0);

@@ -5,17 +5,21 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerInput, Projection,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
+    PerLayerInput, Projection, RecurrentWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
-use crate::config::{Activation, Attention, Config, NormWeight, Stored};
+use crate::config::{
+    Activation, Attention, Config, LinearRule, NormWeight, Recurrent, ResidualFactors, Stored,
+};
 use crate::error::{Error, Result};
 use crate::family::{
-    self, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors, Rows, TensorRows,
+    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors,
+    RecurrentTensors, Rows, TensorRows,
 };
 use crate::quant::{PackedType, StorageType};
 
@@ -31,40 +35,29 @@ pub(super) struct Loader<'a> {
 impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
         let tensors = family::layer_tensors(self.config, index);
-        let [attention_norm, attention_out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
-        let norm = |spec: Option<NormSpec>| spec.map(|spec| self.norm(&spec)).transpose();
-        let projection = match tensors.projection {
-            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
-            QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
-                a_proj: self.matrix(&tensors.a_proj)?,
-                q_b: match &tensors.q_b {
-                    Some((norm, q_b_proj)) => Some((self.latent_norm(norm, 0)?, self.matrix(q_b_proj)?)),
-                    None => None,
-                },
-                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, 1)?,
-                kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
-            })),
-        };
-        let qk_norms = match tensors.qk_norms {
-            Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
-            None => None,
-        };
+        let [norm, out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let norms = [norm.as_ref(), out_norm.as_ref()];
+        let attention =
+            tensors.attention.map(|attention| self.attention(index, attention, norms)).transpose()?;
+        let recurrent =
+            tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
         let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
         let mlp = match &tensors.mlp {
-            MlpTensors::Dense(mlp) => Mlp::Dense(Box::new(dense(mlp)?)),
-            MlpTensors::Moe(moe) => Mlp::Moe(Box::new(self.moe(moe)?)),
-            MlpTensors::DenseAndMoeForNext(mlp, moe) => {
-                Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?)))
+            None => None,
+            Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(Box::new(dense(mlp)?))),
+            Some(MlpTensors::Moe(moe)) => Some(Mlp::Moe(Box::new(self.moe(moe)?))),
+            Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
+                Some(Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?))))
             }
-            MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm]) => {
-                Mlp::DenseAndMoe(Box::new(DenseAndMoe {
+            Some(MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm])) => {
+                Some(Mlp::DenseAndMoe(Box::new(DenseAndMoe {
                     dense: dense(mlp)?,
                     moe: self.moe(moe)?,
                     dense_out_norm: self.norm(dense_out_norm)?,
                     moe_norm: self.norm(moe_norm)?,
                     moe_out_norm: self.norm(moe_out_norm)?,
-                }))
+                })))
             }
         };
         let per_layer_input = match &tensors.per_layer_input {
@@ -99,28 +92,120 @@ impl<'a> Loader<'a> {
         };
         Ok(Layer {
             index,
+            spec,
+            attention,
+            recurrent,
+            mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
+            mlp,
+            mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
+            per_layer_input,
+            alt_up,
+            scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
+        })
+    }
+
+    fn attention(
+        &self,
+        index: usize,
+        tensors: AttentionTensors,
+        [norm, out_norm]: [Option<&NormSpec>; 2],
+    ) -> Result<AttentionLayer> {
+        let projection = match tensors.projection {
+            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
+            QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
+                a_proj: self.matrix(&tensors.a_proj)?,
+                q_b: match &tensors.q_b {
+                    Some((norm, q_b_proj)) => Some((self.latent_norm(norm, 0)?, self.matrix(q_b_proj)?)),
+                    None => None,
+                },
+                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, 1)?,
+                kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
+            })),
+        };
+        let qk_norms = match tensors.qk_norms {
+            Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
+            None => None,
+        };
+        let spec = self.config.layers[index];
+        let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
+        let mut attention_norm = some(norm)?;
+        if let Some(norm) = &mut attention_norm {
+            norm.weight.iter_mut().for_each(|weight| *weight *= self.config.attention_input_factor);
+        }
+        Ok(AttentionLayer {
+            index,
             kv_index: spec.shares_kv_of.unwrap_or(index),
             heads: self.config.heads(&spec),
             spec,
-            attention_norm: norm(attention_norm)?,
+            attention_norm,
             projection,
             qk_norms,
-            value_norm: norm(tensors.value_norm)?,
-            attention_sub_norm: norm(tensors.attention_sub_norm)?,
+            value_norm: some(tensors.value_norm.as_ref())?,
+            attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
             lambdas: match tensors.lambdas.is_empty() {
                 true => None,
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix(&tensors.o_proj)?,
-            attention_out_norm: norm(attention_out_norm)?,
-            mlp_norm: norm(mlp_norm)?,
-            mlp,
-            mlp_out_norm: norm(mlp_out_norm)?,
-            per_layer_input,
-            alt_up,
-            scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
+            attention_out_norm: some(out_norm)?,
         })
+    }
+
+    fn recurrent(
+        &self,
+        index: usize,
+        tensors: RecurrentTensors,
+        [norm, out_norm]: [Option<&NormSpec>; 2],
+    ) -> Result<Box<RecurrentWeights>> {
+        let Some(recurrent) = &self.config.recurrent else {
+            return Err(Error::Internal("a recurrent layer without its sizes".to_owned()));
+        };
+        let (channels, positions) = recurrent.window(self.config.hidden_size);
+        let positions = positions + 1;
+        let by_channel = self.rows(&tensors.conv, positions)?;
+        let mut conv = vec![0.0; channels * positions];
+        for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
+            let factor = input_factor(recurrent, channel);
+            for (position, &weight) in weights.iter().enumerate() {
+                conv[position * channels + channel] = weight * factor;
+            }
+        }
+        let conv_bias = match tensors.conv_bias.is_empty() {
+            true => vec![0.0; channels],
+            false => self.rows(&tensors.conv_bias, 1)?,
+        };
+        let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
+        // The norm of the output holds its weight as it is, whatever the norms of the stream do.
+        let plain_norm = |spec: &NormSpec| {
+            Ok::<_, Error>(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width] })
+        };
+        let mut input_norm = some(norm)?;
+        if let Some(norm) = &mut input_norm {
+            norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
+        }
+        let before = self.config.layers[..index].iter();
+        Ok(Box::new(RecurrentWeights {
+            state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
+            input_norm,
+            in_proj: self.matrix(&tensors.in_proj)?,
+            conv,
+            conv_bias,
+            decay_rate: self.rows(&tensors.a_log, 1)?.into_iter().map(|a_log| -a_log.exp()).collect(),
+            dt_bias: self.rows(&tensors.dt_bias, 1)?,
+            d: self.rows(&tensors.d, 1)?,
+            norm: tensors.norm.as_ref().map(plain_norm).transpose()?,
+            out_proj: self.matrix(&tensors.out_proj)?,
+            out_norm: some(out_norm)?,
+            factors: ResidualFactors { branch: self.config.recurrent_factors.output, ..ResidualFactors::ONE },
+        }))
+    }
+
+    /// The norm of the MLP's input, times the factor of that input.
+    fn mlp_norm(&self, spec: &NormSpec) -> Result<NormWeights> {
+        let mut norm = self.norm(spec)?;
+        norm.weight.iter_mut().for_each(|weight| *weight *= self.config.mlp_input_factor);
+        Ok(norm)
     }
 
     /// e^(q1 k1) - e^(q2 k2) + initial, and initial = 0.8 - 0.6 e^(-0.3 layer).
@@ -327,6 +412,17 @@ fn packed_together(kinds: &[StorageType]) -> PackedType {
     match kinds.iter().all(|kind| kind.is_kept_in(finest)) {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
+    }
+}
+
+/// Factor of what a channel of the convolution reads; the convolution is linear, so its weights carry it.
+fn input_factor(recurrent: &Recurrent, channel: usize) -> f32 {
+    let Recurrent::Linear(linear) = recurrent else { return 1.0 };
+    let LinearRule::Mamba2 { multipliers: [_, x, b, c, _], .. } = linear.rule else { return 1.0 };
+    match channel.checked_sub(linear.values_width()) {
+        None => x,
+        Some(channel) if channel < linear.keys_width() => b,
+        Some(_) => c,
     }
 }
 

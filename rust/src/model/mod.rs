@@ -5,8 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights, PerLayerEmbedding,
-    PerLayerInput, Projection,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
+    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -85,7 +85,8 @@ impl Model {
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
-        let exact = layers.first().is_none_or(|layer| layer.projection.dtype() == PackedType::F32);
+        let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
+        let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
         let embedding_norm = tensors.embedding_norm.map(|norm| loader.norm(&norm)).transpose()?;
         let per_layer = match &tensors.per_layer {

@@ -1,7 +1,7 @@
 //! The weights of a model, layer by layer.
 
 use crate::compute::weight::Weight;
-use crate::config::{Activation, Config, Heads, LayerSpec, MlpShape};
+use crate::config::{Activation, Config, Heads, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
@@ -16,6 +16,30 @@ pub struct NormWeights {
 /// One decoder layer.
 pub struct Layer {
     /// Its place among the layers.
+    pub index: usize,
+    /// What differs from layer to layer.
+    pub spec: LayerSpec,
+    /// Attention, where the layer has it.
+    pub attention: Option<AttentionLayer>,
+    /// The recurrent mixer, where the layer has one.
+    pub recurrent: Option<Box<RecurrentWeights>>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: Option<NormWeights>,
+    /// The MLP, where the layer has one.
+    pub mlp: Option<Mlp>,
+    /// Norm of the MLP's output.
+    pub mlp_out_norm: Option<NormWeights>,
+    /// Its part of the second embedding.
+    pub per_layer_input: Option<PerLayerInput>,
+    /// What it needs of several residual streams.
+    pub alt_up: Option<Box<AltUpLayer>>,
+    /// Factor of its output.
+    pub scalar: f32,
+}
+
+/// Attention of a layer.
+pub struct AttentionLayer {
+    /// The layer's place among the layers.
     pub index: usize,
     /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
     pub kv_index: usize,
@@ -41,18 +65,34 @@ pub struct Layer {
     pub o_proj: Weight,
     /// Norm of attention's output.
     pub attention_out_norm: Option<NormWeights>,
-    /// Norm of the MLP's input.
-    pub mlp_norm: Option<NormWeights>,
-    /// The MLP.
-    pub mlp: Mlp,
-    /// Norm of the MLP's output.
-    pub mlp_out_norm: Option<NormWeights>,
-    /// Its part of the second embedding.
-    pub per_layer_input: Option<PerLayerInput>,
-    /// What it needs of several residual streams.
-    pub alt_up: Option<Box<AltUpLayer>>,
-    /// Factor of its output.
-    pub scalar: f32,
+}
+
+/// The recurrent mixer of a layer.
+pub struct RecurrentWeights {
+    /// Its place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Norm of its input.
+    pub input_norm: Option<NormWeights>,
+    /// What the normed row is projected to.
+    pub in_proj: Weight,
+    /// The depthwise convolution.  // [positions, channels]
+    pub conv: Vec<f32>,
+    /// Its bias; zeros without one.  // [channels]
+    pub conv_bias: Vec<f32>,
+    /// -exp(A_log); empty when the mixer has none.  // [heads]
+    pub decay_rate: Vec<f32>,
+    /// Bias of the step; empty when the mixer has none.  // [heads]
+    pub dt_bias: Vec<f32>,
+    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads]
+    pub d: Vec<f32>,
+    /// Norm of the output of linear attention.  // [heads * value_dim]
+    pub norm: Option<NormWeights>,
+    /// The output's projection.
+    pub out_proj: Weight,
+    /// Norm of the mixer's output.
+    pub out_norm: Option<NormWeights>,
+    /// Factors with which the output is added.
+    pub factors: ResidualFactors,
 }
 
 /// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
@@ -210,14 +250,13 @@ impl MoeMlp {
     }
 }
 
-impl Layer {
+impl AttentionLayer {
     /// Values of a row of queries, and of keys where the layer has its own.
     pub fn qk_width(&self) -> usize {
         if self.spec.shares_kv_of.is_some() { self.heads.q_width() } else { self.heads.qk_width() }
     }
 
-    /// All matrices.
-    pub(super) fn weights(&self) -> Vec<&Weight> {
+    fn weights(&self) -> Vec<&Weight> {
         let mut all = vec![&self.o_proj];
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
@@ -226,14 +265,24 @@ impl Layer {
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
             }
         }
+        all
+    }
+}
+
+impl Layer {
+    /// All matrices.
+    pub(super) fn weights(&self) -> Vec<&Weight> {
+        let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();
+        all.extend(self.recurrent.iter().flat_map(|recurrent| [&recurrent.in_proj, &recurrent.out_proj]));
         match &self.mlp {
-            Mlp::Dense(mlp) => all.extend(mlp.weights()),
-            Mlp::Moe(mlp) => all.extend(mlp.weights()),
-            Mlp::DenseAndMoeForNext(both) => {
+            None => {}
+            Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),
+            Some(Mlp::Moe(mlp)) => all.extend(mlp.weights()),
+            Some(Mlp::DenseAndMoeForNext(both)) => {
                 all.extend(both.0.weights());
                 all.extend(both.1.weights());
             }
-            Mlp::DenseAndMoe(both) => {
+            Some(Mlp::DenseAndMoe(both)) => {
                 all.extend(both.dense.weights());
                 all.extend(both.moe.weights());
             }

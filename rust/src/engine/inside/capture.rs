@@ -57,7 +57,7 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Captured> {
         let mut reading = self.read(ids, start_position)?;
-        let layers = self.known_layers(&wanted.layers)?;
+        let layers = self.known_attention_layers(&wanted.layers)?;
         let heads = known(&wanted.heads, self.model.config.most_attention_heads(), "heads")?;
         let rows = known(&wanted.rows, ids.len(), "rows")?;
         let (lists, dim) = (layers.len() * heads.len(), self.model.config.widest_head_dim());

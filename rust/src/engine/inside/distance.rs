@@ -41,7 +41,7 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<AttentionByDistance> {
         let mut reading = self.read(ids, 0)?;
-        let layers = self.known_layers(layers)?;
+        let layers = self.known_attention_layers(layers)?;
         let heads = self.model.config.most_attention_heads();
         let (count, distances) = (layers.len() * heads, distances.min(ids.len()));
         let mut at = room(count * distances, || format!("attention at {distances} distances"))?;

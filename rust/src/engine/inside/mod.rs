@@ -169,6 +169,18 @@ impl Engine {
         known(layers, self.model.config.layers.len(), "layers")
     }
 
+    /// The same, of layers that have attention.
+    fn known_attention_layers(&self, layers: &[usize]) -> Result<Vec<usize>> {
+        let layers = self.known_layers(layers)?;
+        let without = layers.iter().find(|&&layer| !self.model.config.layers[layer].mixer.has_attention());
+        match without {
+            None => Ok(layers),
+            Some(layer) => Err(Error::Request(format!(
+                "layers: must have attention (got {layer}, which has none in this model); leave it out"
+            ))),
+        }
+    }
+
     /// Reads the whole text; `after` is called with the rows of each chunk.
     fn read_all<'o>(
         &mut self,

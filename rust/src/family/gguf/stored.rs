@@ -42,6 +42,8 @@ const NAMES: Names = Names {
         kv_a_layernorm: tensor!("attn_kv_a_norm"),
         kv_b_proj: KvB::Together(tensor!("attn_kv_b")),
     },
+    attention_gate: tensor!("attn_gate"),
+    recurrent: Names::LLAMA.recurrent,
     o_proj: tensor!("attn_output"),
     gate_up_proj: GateUp::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },
     down_proj: tensor!("ffn_down"),

@@ -6,10 +6,10 @@ use super::windows::refuse_window;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{
-    Activation, Attention, AttentionGate, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs,
-    HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, MlpShape, Names, Norm,
-    NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors, Rope,
-    RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
+    HeadOutputs, HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
+    Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors,
+    Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;
@@ -31,6 +31,7 @@ pub(crate) struct Defaults {
     /// Sizes that published files leave to the class; None: the file must say.
     pub vocab_size: Option<usize>,
     pub num_attention_heads: Option<usize>,
+    pub num_hidden_layers: Option<usize>,
     pub intermediate_size: Option<usize>,
     pub num_key_value_heads: KvHeads,
     pub head_dim: HeadDim,
@@ -120,6 +121,7 @@ impl Defaults {
         names: Names::LLAMA,
         vocab_size: None,
         num_attention_heads: None,
+        num_hidden_layers: None,
         intermediate_size: None,
         num_key_value_heads: KvHeads::AsQueries,
         head_dim: HeadDim::Quotient,
@@ -153,6 +155,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mask: Mask::Causal,
         attention_scale: 1.0,
         rope,
+        mixer: Mixer::Attention,
         mlp: LayerMlp::Dense,
         heads: None,
         intermediate_size: None,
@@ -173,7 +176,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         head_dim: heads.head_dim,
         v_head_dim: heads.head_dim,
         max_position_embeddings,
-        layers: vec![layer; metadata.integer("num_hidden_layers", 1..=4096)?],
+        layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,
         embedding_norm: EmbeddingNorm::None,
@@ -206,6 +209,10 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp: MlpShape::Gated,
         activation: activation(metadata, defaults.activation_key, defaults.activation)?,
         mlp_bias: bias(metadata, defaults.mlp_bias)?,
+        recurrent: None,
+        recurrent_factors: BranchFactors::ONE,
+        attention_input_factor: 1.0,
+        mlp_input_factor: 1.0,
         moe: None,
         ropes,
         head_outputs: HeadOutputs::Own,

@@ -4,6 +4,7 @@ pub(crate) mod base;
 pub(crate) mod generation;
 pub(crate) mod known;
 pub mod metadata;
+pub(crate) mod mixers;
 pub(crate) mod mla;
 pub(crate) mod moe;
 pub(crate) mod quantization;

@@ -26,9 +26,14 @@ pub(crate) fn experts_per_token(
 }
 
 /// The mixture of Qwen's configs.
-pub(crate) fn qwen_moe(metadata: &Metadata<'_>, per_token: usize, shared: SharedExpert) -> Result<Moe> {
+pub(crate) fn qwen_moe(
+    metadata: &Metadata<'_>,
+    per_token: usize,
+    shared: SharedExpert,
+    normalized: bool,
+) -> Result<Moe> {
     let num_experts = metadata.integer("num_experts", 1..=1 << 16)?;
-    let normalized = metadata.flag_or("norm_topk_prob", false)?;
+    let normalized = metadata.flag_or("norm_topk_prob", normalized)?;
     let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(per_token))?;
     let width = metadata.integer("moe_intermediate_size", 1..=1 << 24)?;
     let normalization = Normalization::sum_if(normalized);

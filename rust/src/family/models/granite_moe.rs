@@ -57,7 +57,7 @@ const SHARED: Shared = Shared {
     down: tensor!("shared_mlp.output_linear"),
 };
 /// As granitemoe and granitemoeshared store their experts.
-const LINEAR: MoeNames = MoeNames::Fused {
+pub(super) const LINEAR: MoeNames = MoeNames::Fused {
     router: tensor!("block_sparse_moe.router.layer"),
     gate_up: tensor!("block_sparse_moe.input_linear"),
     down: tensor!("block_sparse_moe.output_linear"),
@@ -78,7 +78,7 @@ fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
     experts(metadata, multiplied(metadata, base(metadata, &defaults)?)?)
 }
 
-fn experts(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
+pub(super) fn experts(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let num_experts = metadata.integer_if_any("num_local_experts", 1..=1 << 16)?.unwrap_or(8);
     let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(2))?;
     let shared = shared_width(metadata, "shared_intermediate_size", 0)?;

@@ -123,7 +123,7 @@ fn mellum(metadata: &Metadata<'_>) -> Result<Config> {
     let window = window(metadata, Some(1024))?;
     let config = with_windows(metadata, config, window, |_| false)?;
     let config = roped(metadata, config, (500_000.0, 1.0), (10_000.0, 1.0))?;
-    let moe = qwen_moe(metadata, 8, crate::config::SharedExpert::None)?;
+    let moe = qwen_moe(metadata, 8, crate::config::SharedExpert::None, false)?;
     let moe = match metadata.get("norm_topk_prob") {
         None => Moe { normalization: Normalization::SUM, ..moe },
         Some(_) => moe,

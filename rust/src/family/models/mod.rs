@@ -4,6 +4,7 @@ mod afmoe;
 mod apertus;
 mod arcee;
 mod aria;
+mod bamba;
 mod bitnet;
 mod cohere;
 mod composite;
@@ -17,6 +18,7 @@ mod ernie4_5;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma3;
 mod gemma3n;
@@ -30,9 +32,11 @@ mod gpt_oss;
 mod gptj;
 mod granite;
 mod granite_moe;
+mod granitemoehybrid;
 mod helium;
 mod hunyuan;
 mod laguna;
+mod lfm2;
 mod llama;
 mod llama4;
 mod longcat_flash;
@@ -43,7 +47,9 @@ mod mixtral;
 mod modernbert_decoder;
 mod nanochat;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
+mod olmo_hybrid;
 mod persimmon;
 mod phi;
 mod phi3;
@@ -51,6 +57,7 @@ mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
@@ -160,6 +167,18 @@ pub static FAMILIES: &[&Family] = &[
     &longcat_flash::LONGCAT_FLASH,
     &gpt2::GPT2,
     &gpt_neo::GPT_NEO,
+    &lfm2::LFM2,
+    &lfm2::LFM2_MOE,
+    &lfm2::LFM3,
+    &falcon_h1::FALCON_H1,
+    &olmo_hybrid::OLMO_HYBRID,
+    &bamba::BAMBA,
+    &granitemoehybrid::GRANITEMOEHYBRID,
+    &nemotron_h::NEMOTRON_H,
+    &qwen3_5::QWEN3_NEXT,
+    &qwen3_5::QWEN3_5,
+    &qwen3_5::QWEN3_5_MOE,
+    &qwen3_5::QWEN3_5_COMPOSITE,
     &dtransformer::DTRANSFORMER_ROPE,
 ];
 
@@ -189,7 +208,10 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     Ok(config)
 }
 
-/// The names of all families' models, for messages.
+/// The names of some models, for messages.
 fn model_types() -> String {
-    FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
+    const NAMED: usize = 8;
+    let mut all = FAMILIES.iter().flat_map(|family| family.model_types).copied();
+    let named = all.by_ref().take(NAMED).collect::<Vec<_>>().join(", ");
+    format!("{named} and {} more, which `ropechat models families` lists", all.count())
 }

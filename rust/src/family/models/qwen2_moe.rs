@@ -22,7 +22,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let config = base(metadata, &defaults)?;
     let intermediate_size =
         metadata.integer_if_any("shared_expert_intermediate_size", 1..=1 << 24)?.unwrap_or(5632);
-    let moe = qwen_moe(metadata, 4, SharedExpert::Gated { intermediate_size })?;
+    let moe = qwen_moe(metadata, 4, SharedExpert::Gated { intermediate_size }, false)?;
     metadata.flag_or("use_sliding_window", false)?;
     let below = metadata.integer_if_any("max_window_layers", 0..=1 << 20)?.unwrap_or(28);
     let config = Config { moe: Some(moe), ..config };

@@ -35,7 +35,7 @@ fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
     let defaults =
         Defaults { num_key_value_heads: KvHeads::Usually(4), head_dim: HeadDim::FreeQuotient, ..DEFAULTS };
     let config = base(metadata, &defaults)?;
-    let moe = qwen_moe(metadata, 8, SharedExpert::None)?;
+    let moe = qwen_moe(metadata, 8, SharedExpert::None, false)?;
     let config = Config { qk_norm: QkNorm::PerHead(Bias::None), moe: Some(moe), ..config };
     metadata.flag_or("use_sliding_window", false)?;
     metadata.integer_if_any("max_window_layers", 0..=1 << 20)?;

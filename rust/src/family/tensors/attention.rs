@@ -44,8 +44,18 @@ impl Prefix<'_> {
             return (None, None);
         }
         let rows = config.attention_gate.rows(heads);
-        let name = self.name(config.names.attention_gate.weight);
-        let weight = TensorRows::whole(name, config.names.stored, rows, config.hidden_size);
+        let weight = match config.names.qkv {
+            Qkv::GatedQueries([q, ..]) => {
+                let (count, dim) = (heads.num_attention_heads, heads.head_dim);
+                let (name, hidden) = (self.name(q.weight), config.hidden_size);
+                let whole = TensorRows::whole(name, config.names.stored, 2 * heads.q_width(), hidden);
+                TensorRows { rows: Rows::each(count, 2 * dim, dim, dim), ..whole }
+            }
+            _ => {
+                let name = self.name(config.names.attention_gate.weight);
+                TensorRows::whole(name, config.names.stored, rows, config.hidden_size)
+            }
+        };
         let bias = match config.attention_gate.width() {
             Some(GateWidth::PerChannelBiasPerHead) => {
                 let spread = Rows::spread(heads.num_attention_heads, heads.v_head_dim);
@@ -81,6 +91,14 @@ impl Prefix<'_> {
             Qkv::Separate([q, k, v]) => {
                 let v = if self.layer.values == Values::OfKeyProjection { k } else { v };
                 self.matrix(&[(q, queries), (k, keys), (v, values)], hidden, bias)
+            }
+            Qkv::GatedQueries([q, k, v]) => {
+                let mut matrix = self.matrix(&[(q, 2 * queries), (k, keys), (v, values)], hidden, bias);
+                let of_queries = Rows::each(heads.num_attention_heads, 2 * dim, 0, dim);
+                for of_each in [&mut matrix.weights, &mut matrix.biases] {
+                    of_each.iter_mut().take(1).for_each(|source| source.rows = of_queries);
+                }
+                matrix
             }
             Qkv::Stacked(name) => {
                 let parts = [(0, queries), (queries, keys), (queries + keys, values)];

@@ -6,7 +6,7 @@ use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, LmHead, Names, Tensor, tensor};
+use crate::config::{Config, LmHead, Names, NormPlacement, Tensor, tensor};
 use crate::error::{Error, Result};
 
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
@@ -46,13 +46,39 @@ pub fn embedding_names(config: &Config) -> Vec<String> {
 }
 
 /// The names with the base that the checkpoint uses: some files leave it out, or nest the model in another.
-pub fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
+fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
     let found = names.bases.iter().find(|base| checkpoint.contains(&Names { base, ..names }.embedding()));
     let names = Names { base: found.copied().unwrap_or(names.base), ..names };
     // Models of pictures and text may keep the head beside the text model.
     const NESTED: Tensor = tensor!("language_model.lm_head");
     let nested = names.lm_head == Names::LLAMA.lm_head && checkpoint.contains(NESTED.weight);
     Names { lm_head: if nested { NESTED } else { names.lm_head }, ..names }
+}
+
+/// The config with what the names and shapes of the checkpoint's own tensors decide.
+pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
+    config.names = with_base_of(config.names, checkpoint);
+    let names = config.names;
+    let name = |layer: usize, name: &str| format!("{}{}.{layer}.{name}", names.base, names.layers);
+    let layers = || config.layers.iter().map(|layer| layer.mixer).enumerate();
+    if let [q, k, v] = names.recurrent.conv
+        && let Some((layer, _)) = layers().find(|(_, mixer)| mixer.is_recurrent())
+    {
+        let channels = |tensor: &crate::config::Tensor| {
+            checkpoint.tensor(&name(layer, tensor.weight)).and_then(|view| view.shape.first().copied())
+        };
+        if let (Some(q), Some(k), Some(v)) = (channels(q), channels(k), channels(v)) {
+            config.names.recurrent.conv_split = Some([q, k, v]);
+        }
+    }
+    // transformers 5 writes one name for two norms of olmo_hybrid.
+    if config.norm_placement == NormPlacement::AfterAttention
+        && let Some((layer, _)) = layers().find(|(_, mixer)| mixer.has_attention())
+        && !checkpoint.contains(&name(layer, names.attention_out_norm.weight))
+    {
+        config.names.attention_out_norm = names.mlp_norm;
+    }
+    config
 }
 
 /// Checks the whole checkpoint against the config before a weight is read.

@@ -3,12 +3,12 @@
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{
-    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors, PerLayerTensors,
-    QkvTensors,
+    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors,
+    PerLayerTensors, QkvTensors,
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -89,7 +89,11 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         NormPlacement::Around => [true; 4],
         NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
         NormPlacement::BeforeButFirst => [layer > 0, false, true, false],
+        NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
+        NormPlacement::AfterAttention => [true, false, true, false],
     };
+    let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
+    let placed = [placed[0] && mixes, placed[1] && mixes, placed[2] && has_mlp, placed[3] && has_mlp];
     let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
     let mut norms = all.into_iter().zip(placed).map(|(name, placed)| placed.then(|| at.norm(name, hidden)));
     debug_assert!(
@@ -102,13 +106,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         sub_norm: inner_norm(names.mlp_sub_norm, width),
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
-    LayerTensors {
-        norms: [
-            norms.next().flatten(),
-            norms.next().flatten(),
-            norms.next().flatten(),
-            norms.next().flatten(),
-        ],
+    let attention = || AttentionTensors {
         projection: match config.attention {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             Attention::Mla { .. } => at.mla(config.attention),
@@ -136,15 +134,31 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             },
             at.attention_out_bias(layer + 1 == config.layers.len()),
         ),
+    };
+    LayerTensors {
+        norms: [
+            norms.next().flatten(),
+            norms.next().flatten(),
+            norms.next().flatten(),
+            norms.next().flatten(),
+        ],
+        attention: spec.mixer.has_attention().then(attention),
+        recurrent: match &config.recurrent {
+            Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
+            _ => None,
+        },
         mlp: match (spec.mlp, &config.moe) {
-            (LayerMlp::Moe, Some(moe)) => MlpTensors::Moe(at.moe(moe)),
-            (LayerMlp::DenseAndMoeForNext, Some(moe)) => MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)),
-            (LayerMlp::DenseAndMoe, Some(moe)) => MlpTensors::DenseAndMoe(
+            (LayerMlp::None, _) => None,
+            (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
+            (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
+                Some(MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)))
+            }
+            (LayerMlp::DenseAndMoe, Some(moe)) => Some(MlpTensors::DenseAndMoe(
                 dense(),
                 at.moe(moe),
                 names.moe_norms.map(|name| at.norm(name, hidden)),
-            ),
-            _ => MlpTensors::Dense(dense()),
+            )),
+            _ => Some(MlpTensors::Dense(dense())),
         },
         per_layer_input: config.per_layer_embedding.map(|second| {
             let width = second.hidden_size_per_layer_input;

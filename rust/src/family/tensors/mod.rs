@@ -6,13 +6,14 @@ mod layout;
 mod mla;
 mod moe;
 mod prefix;
+mod recurrent;
 mod rows;
 mod spec;
 
-pub use check::{check_tensors, embedding_names, num_parameters, required_tensors, with_base_of};
+pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    AltUpTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors,
-    MoeTensors, NormSpec, PerLayerTensors, QkvTensors,
+    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors,
+    ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors,
 };

@@ -96,8 +96,16 @@ impl Prefix<'_> {
             in_features,
             join: Join::Stacked,
         };
-        let gate_up = matrix(vec![source(gate, width, hidden), source(up, width, hidden)], hidden);
-        mlp(gate_up.interleaved(), matrix(vec![source(down, hidden, width)], width), MlpShape::Gated)
+        let down_proj = matrix(vec![source(down, hidden, width)], width);
+        match self.config.mlp {
+            MlpShape::Plain => {
+                mlp(matrix(vec![source(up, width, hidden)], hidden), down_proj, MlpShape::Plain)
+            }
+            MlpShape::Gated => {
+                let gate_up = matrix(vec![source(gate, width, hidden), source(up, width, hidden)], hidden);
+                mlp(gate_up.interleaved(), down_proj, MlpShape::Gated)
+            }
+        }
     }
 
     /// Expert `number` of tensors whose rows are those of gate, then those of up.

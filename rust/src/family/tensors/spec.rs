@@ -103,11 +103,9 @@ pub struct MlaTensors {
     pub kv_b_proj: MatrixSpec,
 }
 
-/// A layer's tensors.
+/// The tensors of attention.
 #[derive(Debug, Clone)]
-pub struct LayerTensors {
-    /// Norms before and after attention, before and after the MLP.
-    pub norms: [Option<NormSpec>; 4],
+pub struct AttentionTensors {
     /// Queries, keys and values.
     pub projection: QkvTensors,
     /// Norms of q and k.
@@ -122,8 +120,40 @@ pub struct LayerTensors {
     pub sinks: Vec<TensorRows>,
     /// Attention's output projection.
     pub o_proj: MatrixSpec,
-    /// The MLP.
-    pub mlp: MlpTensors,
+}
+
+/// The tensors of a recurrent mixer.
+#[derive(Debug, Clone)]
+pub struct RecurrentTensors {
+    /// What the normed row is projected to.
+    pub in_proj: MatrixSpec,
+    /// The depthwise convolution, a row of positions per channel.
+    pub conv: Vec<TensorRows>,
+    /// Its bias; empty when the model has none.
+    pub conv_bias: Vec<TensorRows>,
+    /// Logarithm of the decay rate per head; empty when the mixer has none.
+    pub a_log: Vec<TensorRows>,
+    /// Bias of the step per head; empty when the mixer has none.
+    pub dt_bias: Vec<TensorRows>,
+    /// Factor of the value that is added to the output, per head; empty when the mixer has none.
+    pub d: Vec<TensorRows>,
+    /// Norm of the output, written out for all heads.
+    pub norm: Option<NormSpec>,
+    /// The output's projection.
+    pub out_proj: MatrixSpec,
+}
+
+/// A layer's tensors.
+#[derive(Debug, Clone)]
+pub struct LayerTensors {
+    /// Norms before and after the mixer, before and after the MLP.
+    pub norms: [Option<NormSpec>; 4],
+    /// Attention, where the layer has it.
+    pub attention: Option<AttentionTensors>,
+    /// The recurrent mixer, where the layer has one.
+    pub recurrent: Option<RecurrentTensors>,
+    /// The MLP, where the layer has one.
+    pub mlp: Option<MlpTensors>,
     /// Its part of the second embedding: gate, projection, norm of what is added.
     pub per_layer_input: Option<(MatrixSpec, MatrixSpec, NormSpec)>,
     /// What it needs of several residual streams.
@@ -250,9 +280,8 @@ impl ModelTensors {
     }
 }
 
-impl LayerTensors {
-    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.norms.iter().flatten().for_each(|norm| norm.each(add));
+impl AttentionTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         match &self.projection {
             QkvTensors::Heads(matrix) => matrix.each(add),
             QkvTensors::Mla(mla) => {
@@ -272,14 +301,34 @@ impl LayerTensors {
         add(&self.lambdas);
         add(&self.sinks);
         self.o_proj.each(add);
+    }
+}
+
+impl RecurrentTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.in_proj.each(add);
+        for vectors in [&self.conv, &self.conv_bias, &self.a_log, &self.dt_bias, &self.d] {
+            add(vectors);
+        }
+        self.norm.iter().for_each(|norm| norm.each(add));
+        self.out_proj.each(add);
+    }
+}
+
+impl LayerTensors {
+    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.norms.iter().flatten().for_each(|norm| norm.each(add));
+        self.attention.iter().for_each(|attention| attention.each(add));
+        self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
         match &self.mlp {
-            MlpTensors::Dense(mlp) => mlp.each(add),
-            MlpTensors::Moe(moe) => moe.each(add),
-            MlpTensors::DenseAndMoeForNext(mlp, moe) => {
+            None => {}
+            Some(MlpTensors::Dense(mlp)) => mlp.each(add),
+            Some(MlpTensors::Moe(moe)) => moe.each(add),
+            Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
                 mlp.each(add);
                 moe.each(add);
             }
-            MlpTensors::DenseAndMoe(mlp, moe, norms) => {
+            Some(MlpTensors::DenseAndMoe(mlp, moe, norms)) => {
                 mlp.each(add);
                 moe.each(add);
                 norms.iter().for_each(|norm| norm.each(add));

@@ -7,7 +7,7 @@ use crate::compute::weight::Weight;
 use crate::config::{Attention, Norm};
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::Pass;
-use crate::model::{Layer, MlaWeights, NormWeights};
+use crate::model::{AttentionLayer, MlaWeights, NormWeights};
 
 /// Outputs of the projections.
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub(super) struct MlaBuffers {
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latents.  // qkv [rows, qkv_width]
 pub(super) fn project(
     pass: Pass<'_>,
-    layer: &Layer,
+    layer: &AttentionLayer,
     weights: &MlaWeights,
     input: &mut Activations,
     buffers: &mut MlaBuffers,

@@ -13,7 +13,7 @@ use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
 use crate::config::{AttentionGate, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{Layer, NormWeights, Projection};
+use crate::model::{AttentionLayer, NormWeights, Projection};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
@@ -37,7 +37,12 @@ impl AttentionBuffers {
     }
 
     /// The heads of the layer that these buffers are left by.
-    pub fn observed<'a>(&'a self, pass: Pass<'a>, layer: &'a Layer, run: &'a Run<'_>) -> ObservedHeads<'a> {
+    pub fn observed<'a>(
+        &'a self,
+        pass: Pass<'a>,
+        layer: &'a AttentionLayer,
+        run: &'a Run<'_>,
+    ) -> ObservedHeads<'a> {
         ObservedHeads::new(pass, layer, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
     }
 }
@@ -45,7 +50,7 @@ impl AttentionBuffers {
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
 pub(super) fn attention(
     pass: Pass<'_>,
-    layer: &Layer,
+    layer: &AttentionLayer,
     runs: &mut [Run<'_>],
     angles: &[RopeAngles],
     x: &mut [f32],
@@ -121,7 +126,7 @@ fn combine_differential(
 }
 
 /// Where the gates of attention's output are in a row of queries, keys and values.
-fn stride_of_gates(layer: &Layer, gate: AttentionGate) -> Range<usize> {
+fn stride_of_gates(layer: &AttentionLayer, gate: AttentionGate) -> Range<usize> {
     let heads = layer.heads;
     let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
     start..start + gate.rows(heads)
@@ -158,7 +163,7 @@ struct Segment<'a> {
 /// Norms and rotates q and k in place and stores k and v in the cache's blocks.  // qkv [rows, stride]
 fn rotate_and_store(
     pass: Pass<'_>,
-    layer: &Layer,
+    layer: &AttentionLayer,
     runs: &mut [Run<'_>],
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
@@ -203,7 +208,7 @@ fn rotate_and_store(
 /// Clips, norms, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
 fn norm_and_rotate(
     pass: Pass<'_>,
-    layer: &Layer,
+    layer: &AttentionLayer,
     angles: Option<&RopeAngles>,
     qkv: &mut [f32],
     row: usize,
@@ -267,7 +272,7 @@ fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeigh
 }
 
 /// Writes a row's keys and values into its place in the block.  // qkv [stride]
-fn store(pass: Pass<'_>, layer: &Layer, qkv: &[f32], block: &mut Block, offset: usize) {
+fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {
     let heads = layer.heads;
     if layer.spec.shares_kv_of.is_some() {
         return;

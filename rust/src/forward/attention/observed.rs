@@ -6,13 +6,13 @@ use crate::config::Config;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, KvSequence};
-use crate::model::Layer;
+use crate::model::AttentionLayer;
 use std::ops::Range;
 
 /// The heads of one layer in a pass over one run.
 pub struct ObservedHeads<'a> {
     pass: Pass<'a>,
-    layer: &'a Layer,
+    layer: &'a AttentionLayer,
     cache: &'a KvSequence,
     /// Rows of the run.
     rows: usize,
@@ -23,7 +23,7 @@ pub struct ObservedHeads<'a> {
 impl<'a> ObservedHeads<'a> {
     pub(super) fn new(
         pass: Pass<'a>,
-        layer: &'a Layer,
+        layer: &'a AttentionLayer,
         run: &'a Run<'_>,
         qkv: &'a [f32],
         unrotated: &'a [f32],

@@ -14,7 +14,7 @@ use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::Layer;
+use crate::model::AttentionLayer;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ struct Task<'a> {
 /// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
 pub(super) fn attend(
     pass: Pass<'_>,
-    layer: &Layer,
+    layer: &AttentionLayer,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
     partials: &mut Partials,
@@ -77,7 +77,7 @@ pub(super) fn attend(
 }
 
 /// Sizes of a layer's partial results.
-pub(super) fn widths(layer: &Layer) -> Widths {
+pub(super) fn widths(layer: &AttentionLayer) -> Widths {
     let heads = layer.heads;
     Widths {
         heads: heads.num_key_value_heads,
@@ -132,7 +132,7 @@ fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, want
 /// What the tasks of a layer share.
 struct LayerAttention<'a> {
     pass: Pass<'a>,
-    layer: &'a Layer,
+    layer: &'a AttentionLayer,
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,

@@ -1,0 +1,94 @@
+//! The causal depthwise convolution over the last positions, and the window of inputs that it keeps.
+
+use crate::compute::activations::by_rows;
+use crate::forward::state::{Pass, Run};
+use crate::kernel::Activation;
+use crate::model::RecurrentWeights;
+
+/// Rows of a matmul's output.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub values: &'a [f32],
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    pub fn row(self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride..][..self.stride]
+    }
+}
+
+/// gated = B * x, of rows that hold B, C and x.  // gated [rows, width]
+pub(super) fn gate_input(
+    pass: Pass<'_>,
+    projected: &[f32],
+    stride: usize,
+    width: usize,
+    gated: &mut Vec<f32>,
+) {
+    gated.resize(projected.len() / stride * width, 0.0);
+    by_rows(pass.pool, gated, width, |row, out| {
+        let row = &projected[row * stride..][..stride];
+        out.copy_from_slice(&row[..width]);
+        pass.kernels.mul(out, &row[2 * width..3 * width]);
+    });
+}
+
+/// Where a row's earlier inputs are.
+struct Source<'a> {
+    /// The first row of its run.
+    first: usize,
+    /// Inputs before the run; None: zeros.  // [positions, channels]
+    window: Option<&'a [f32]>,
+}
+
+/// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
+///
+/// // input [rows, >= channels], mixed [rows, channels]
+pub(super) fn convolve(
+    pass: Pass<'_>,
+    weights: &RecurrentWeights,
+    runs: &mut [Run<'_>],
+    input: Rows<'_>,
+    channels: usize,
+    activation: Option<Activation>,
+    mixed: &mut Vec<f32>,
+) {
+    let positions = weights.conv.len() / channels - 1;
+    let (mut sources, mut first) = (Vec::new(), 0);
+    for run in runs {
+        let rows = run.ids.len();
+        let (before, next) = run.cache.recurrent_layer(weights.state_layer);
+        let before = before.map(|state| &state[..positions * channels]);
+        for (position, kept) in next[..positions * channels].chunks_exact_mut(channels).enumerate() {
+            // Counted from the window's beginning, the last inputs are rows..rows + positions.
+            match ((rows + position).checked_sub(positions), before) {
+                (Some(row), _) => kept.copy_from_slice(&input.row(first + row)[..channels]),
+                (None, None) => kept.fill(0.0),
+                (None, Some(window)) => {
+                    kept.copy_from_slice(&window[(rows + position) * channels..][..channels]);
+                }
+            }
+        }
+        sources.push((first..first + rows, Source { first, window: before }));
+        first += rows;
+    }
+    let sources: Vec<&Source<'_>> =
+        sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
+    mixed.resize(first * channels, 0.0);
+    by_rows(pass.pool, mixed, channels, |row, out| {
+        let source = sources[row];
+        out.copy_from_slice(&weights.conv_bias);
+        for (tap, weight) in weights.conv.chunks_exact(channels).enumerate() {
+            let x = match ((row + tap).checked_sub(source.first + positions), source.window) {
+                (Some(back), _) => &input.row(source.first + back)[..channels],
+                (None, None) => continue,
+                (None, Some(window)) => &window[(row - source.first + tap) * channels..][..channels],
+            };
+            pass.kernels.mul_add(out, weight, x);
+        }
+        if let Some(activation) = activation {
+            pass.kernels.activate_in_place(activation, out);
+        }
+    });
+}
