@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 DTRANSFORMER = GOLDEN / "dtransformer_rope"  # the pseudo-code's own case, with its own tensor names
 CASES = sorted({path.parent for path in GOLDEN.glob("*/golden.safetensors")} - {DTRANSFORMER})
 QUANTIZED_CASES = [path for path in CASES if "quantization_config" in (path / "config.json").read_text()]
-LLAMA_CASES = [path for path in CASES if path.name.startswith("llama")]
+LLAMA_CASES = [path for path in CASES if path.name.startswith("llama") and path.name != "llama4_text"]
 PROMPTS = ("p1", "p7", "p33", "long")
 
 
