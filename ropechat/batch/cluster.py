@@ -105,7 +105,7 @@ class Cluster:
         if not nodes:
             raise RequestError("--ray: the cluster has no node with a CPU; start one with `ray start`")
         begun = {node: self._begin(node, *facts) for node, facts in nodes.items()}
-        headers = {node: self._header(actor, ref) for node, (actor, ref) in begun.items()}
+        headers = self._headers(begun)
         found = {str(header["isa"]) for header in headers.values()}
         if len(found) > 1 and not any_isa:
             least = least_isa(sorted(found))
@@ -117,7 +117,7 @@ class Cluster:
                 if header["isa"] != least:
                     self._ray.kill(begun[node][0].handle)
                     begun[node] = self._begin(node, *nodes[node])
-                    headers[node] = self._header(*begun[node])
+            headers = self._headers({node: begun[node] for node in headers})
         first = next(iter(headers))
         self.header = {**headers[first], "isa": ", ".join(sorted({str(h["isa"]) for h in headers.values()}))}
         for node, header in headers.items():
@@ -126,9 +126,23 @@ class Cluster:
         self._any_isa = any_isa
         self._looked = time.monotonic()
 
+    def _headers(self, begun: Mapping[str, tuple[_Actor, Any]]) -> dict[str, dict[str, Any]]:
+        """The header of each node; one that was lost while it loaded is left out."""
+        headers = {}
+        for node, (actor, ref) in begun.items():
+            try:
+                headers[node] = self._header(actor, ref)
+            except self._ray.exceptions.RayActorError:
+                self._on_note(f"note: node {actor.address} is lost; the others go on")
+        if not headers:
+            raise FileAccessError("ray: all nodes are lost; start nodes again")
+        return headers
+
     def _header(self, actor: _Actor, ref: Any) -> dict[str, Any]:
         try:
             header: dict[str, Any] = self._ray.get(ref)
+        except self._ray.exceptions.RayActorError:
+            raise
         except self._ray.exceptions.RayError as error:
             raise _named(error, f"node {actor.address}") from None
         return header
@@ -152,9 +166,10 @@ class Cluster:
         actor = self._loading.pop(ref)
         try:
             self._require_same(actor, self._header(actor, ref), any_isa=self._any_isa)
-        except RopechatError as error:
+        except (RopechatError, self._ray.exceptions.RayActorError) as error:
+            why = error if isinstance(error, RopechatError) else f"node {actor.address} is lost"
             self._strikes[actor.node] = self._strikes.get(actor.node, 0) + 1
-            self._on_note(f"note: {error}; the node is not used")
+            self._on_note(f"note: {why}; the node is not used")
         else:
             self._actors[actor.node] = actor
             self._on_note(f"note: node {actor.address} joined: {self.describe()}")

@@ -102,8 +102,9 @@ fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread:
             };
         }
         Fault::Angles => {
-            let LayerRope::Rotary(rope) = model.layers[1].spec.rope else { unreachable!() };
-            model.layers[1].spec.rope = LayerRope::Rotary(99 - rope);
+            let spec = &mut model.layers[1].attention.as_mut().unwrap().spec;
+            let LayerRope::Rotary(rope) = spec.rope else { unreachable!() };
+            spec.rope = LayerRope::Rotary(99 - rope);
         }
         Fault::KeyNorm => {
             std::mem::swap(&mut model.layers[2].attention.as_mut().unwrap().qk_norms, &mut spares);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::keys::generation::{self, GenerationConfig};
 use super::keys::metadata::{Metadata, read_object};
-use super::{models, tensors};
+use super::{registry, tensors};
 use crate::checkpoint::{Checkpoint, Folder};
 use crate::config::Config;
 use crate::error::Result;
@@ -30,7 +30,7 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     let path = folder.join(FILE);
     let values = read_object(folder, FILE)?;
     let warnings = RefCell::default();
-    let config = models::from_metadata(Metadata::new(&path, &values, &warnings))?;
+    let config = registry::from_metadata(Metadata::new(&path, &values, &warnings))?;
     let config = tensors::as_in(checkpoint, config);
     let generation = generation::read(folder, config.vocab_size, &warnings)?;
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
@@ -47,5 +47,5 @@ pub fn of_file(path: &Path) -> Result<Config> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder }; // of a bare file name
     let folder = Folder::open(folder)?;
     let values = read_object(&folder, name)?;
-    models::from_metadata(Metadata::new(&folder.join(name), &values, &RefCell::default()))
+    registry::from_metadata(Metadata::new(&folder.join(name), &values, &RefCell::default()))
 }

@@ -4,16 +4,18 @@
 //! reads. CONTRIBUTING.md, "How to add a family", has the steps.
 
 mod card;
+mod composite;
 mod gguf;
 pub mod keys;
 mod models;
+mod registry;
 mod tensors;
 
 pub use card::{ModelCard, of_file as config_of_file};
 pub use keys::base::Family;
 pub use keys::generation::GenerationConfig;
 pub use keys::metadata;
-pub use models::{FAMILIES, from_metadata};
+pub use registry::{families, from_metadata};
 pub use tensors::{
     AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors,
     ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors, Rows, TensorRows,

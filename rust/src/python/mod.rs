@@ -43,7 +43,7 @@ fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
 /// The model types that are computed, in the registry's order.
 #[pyfunction]
 fn model_types() -> Vec<&'static str> {
-    crate::family::FAMILIES.iter().flat_map(|family| family.model_types).copied().collect()
+    crate::family::families().flat_map(|family| family.model_types).copied().collect()
 }
 
 #[pymodule]

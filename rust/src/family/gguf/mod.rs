@@ -27,7 +27,7 @@ use self::translated::Translated;
 use super::card::ModelCard;
 use super::keys::generation::{self, GenerationConfig};
 use super::keys::metadata::Metadata;
-use super::models::from_metadata;
+use super::registry::from_metadata;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
 

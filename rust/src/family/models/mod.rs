@@ -1,4 +1,4 @@
-//! The registry of families: a family is one short file here and one line in [`FAMILIES`].
+//! The families: each is one short file here and one line in [`FAMILIES`].
 
 mod afmoe;
 mod apertus;
@@ -7,7 +7,6 @@ mod aria;
 mod bamba;
 mod bitnet;
 mod cohere;
-mod composite;
 mod cwm;
 mod dbrx;
 mod deepseek;
@@ -66,16 +65,8 @@ mod starcoder2;
 mod youtu;
 
 use super::keys::base::Family;
-use super::keys::metadata::Metadata;
-use super::keys::{known, quantization, refused};
-use crate::checkpoint::escape_for_terminal;
-use crate::config::Config;
-use crate::error::Result;
 
-/// Longer than any model's trained length: gives a warning, since memory is planned by it.
-const LONG_CONTEXT: usize = 1 << 27;
-
-/// All families.
+/// All families, but models with parts for pictures or sound (`composite.rs`).
 pub static FAMILIES: &[&Family] = &[
     &llama::LLAMA,
     &llama::INTERNLM3,
@@ -161,7 +152,6 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_neox::GPT_NEOX_JAPANESE,
     &cohere::COHERE2_MOE,
     &cohere::COHERE_COMPASS_TEXT,
-    &composite::COMPOSITE,
     &modernbert_decoder::MODERNBERT_DECODER,
     &diffllama::DIFFLLAMA,
     &longcat_flash::LONGCAT_FLASH,
@@ -181,37 +171,3 @@ pub static FAMILIES: &[&Family] = &[
     &qwen3_5::QWEN3_5_COMPOSITE,
     &dtransformer::DTRANSFORMER_ROPE,
 ];
-
-/// From metadata under Hugging Face's names to a [`Config`], through the family that `model_type` names.
-pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
-    let model_type = metadata.text_if_any("model_type")?.ok_or_else(|| {
-        metadata.bad("model_type", &format!("it is missing; one of {} is needed", model_types()))
-    })?;
-    let Some(family) = FAMILIES.iter().find(|family| family.model_types.contains(&model_type)) else {
-        let supported = format!("supported: {}", model_types());
-        let what = match refused::reason(model_type) {
-            Some(reason) => format!("\"{}\"; {reason}; {supported}", escape_for_terminal(model_type)),
-            None => format!("\"{}\"; {supported}", escape_for_terminal(model_type)),
-        };
-        return Err(metadata.unsupported("model_type", &what));
-    };
-    let metadata = &metadata.with_aliases(family.aliases);
-    let quantization = quantization::scheme(metadata)?;
-    let config = Config { quantization, ..(family.config)(metadata)? };
-    known::refuse_unknown(metadata)?;
-    if config.max_position_embeddings > LONG_CONTEXT {
-        metadata.warn(
-            "max_position_embeddings",
-            &format!("{} is longer than any model was trained for", config.max_position_embeddings),
-        );
-    }
-    Ok(config)
-}
-
-/// The names of some models, for messages.
-fn model_types() -> String {
-    const NAMED: usize = 8;
-    let mut all = FAMILIES.iter().flat_map(|family| family.model_types).copied();
-    let named = all.by_ref().take(NAMED).collect::<Vec<_>>().join(", ");
-    format!("{named} and {} more, which `ropechat models families` lists", all.count())
-}

@@ -4,13 +4,13 @@
 //! Its keys are in `text_config` (older files: beside those of the other parts), its tensors below a path of their own.
 //! A text has one position per token, so positions of pictures (`mrope`) do not differ from those of a text.
 
-use super::FAMILIES;
+use super::keys::base::Family;
+use super::keys::known::refuse_unknown;
+use super::keys::metadata::Metadata;
+use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{Config, Names};
 use crate::error::Result;
-use crate::family::keys::base::Family;
-use crate::family::keys::known::refuse_unknown;
-use crate::family::keys::metadata::Metadata;
 
 /// Model types with parts for pictures or sound.
 pub(crate) static COMPOSITE: Family = Family {
@@ -114,10 +114,7 @@ const QUANTIZATION: [&str; 3] = ["quantization_config", "compression_config", "q
 /// The family of a text part.
 fn family_of(metadata: &Metadata<'_>, kind: &str) -> Result<&'static Family> {
     let same = SAME_AS.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, same)| *same);
-    let of_text = |family: &&&'static Family| {
-        family.model_types.contains(&same) && !COMPOSITE.model_types.contains(&same)
-    };
-    FAMILIES.iter().find(of_text).copied().ok_or_else(|| {
+    FAMILIES.iter().find(|family| family.model_types.contains(&same)).copied().ok_or_else(|| {
         let what =
             format!("its text part is of the type \"{}\", which is not computed", escape_for_terminal(kind));
         metadata.unsupported("text_config.model_type", &what)
