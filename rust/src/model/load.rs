@@ -438,13 +438,11 @@ enum Gathered<'m, 'a> {
     /// Of a plain tensor.
     Stored(StoredRows<'a>),
     /// Of a quantized one, made when they are packed.
-    Computed {
-        quantized: &'m Quantized<'a>,
-        tensor_type: StorageType,
-        rows: Rows,
-        make: Box<dyn Fn(usize, &mut Vec<u8>) + Sync + 'm>,
-    },
+    Computed { quantized: &'m Quantized<'a>, tensor_type: StorageType, rows: Rows, make: Box<MakeRow<'m>> },
 }
+
+/// Appends the bytes of a row.
+type MakeRow<'m> = dyn Fn(usize, &mut Vec<u8>) + Sync + 'm;
 
 /// Rows of a plain tensor.
 struct StoredRows<'a> {

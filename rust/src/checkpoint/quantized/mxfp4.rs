@@ -32,9 +32,10 @@ impl RowReader for Mxfp4<'_> {
 
     fn blocks(&self, row: usize, out: &mut Vec<u8>) {
         let values = self.values.as_chunks::<BYTES>().0;
-        for index in row * self.blocks..(row + 1) * self.blocks {
-            let value = |i: usize| values[index][i / 2] >> (i % 2 * 4) & 15;
-            out.push(self.exponents[index]);
+        let blocks = row * self.blocks..(row + 1) * self.blocks;
+        for (values, exponent) in values[blocks.clone()].iter().zip(&self.exponents[blocks]) {
+            let value = |i: usize| values[i / 2] >> (i % 2 * 4) & 15;
+            out.push(*exponent);
             out.extend((0..BYTES).map(|i| value(i) | value(i + BYTES) << 4));
         }
     }
