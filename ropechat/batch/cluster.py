@@ -328,7 +328,7 @@ def _connect(address: str | None) -> Any:
 
 
 def _named(error: Exception, where: str) -> RopechatError:
-    """A Ray error as one of ours, which says where it happened."""
+    """The error of ropechat for one of Ray, with the place where it happened."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, RopechatError):
         return type(cause)(f"{where}: {cause}")

@@ -15,7 +15,7 @@ const LEAST_IN_F16: f32 = 1.0 / 1024.0;
 #[derive(Debug)]
 pub(super) struct Scales<'a> {
     values: Part<'a>,
-    /// Rows that share a scale, and the rows of a matrix, in which blocks begin anew.
+    /// Rows that share a scale, and the rows of a matrix, each of which begins with a new block.
     row_block: usize,
     matrix_rows: usize,
     row_stride: usize,
