@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden_cases import GOLDEN
+from golden_cases import GOLDEN, LLAMA_CASES, Golden
 from models import TINY, write_llama
 from reference import Model, forward, rms_norm
 
@@ -52,6 +52,21 @@ def test_lens_is_norm_and_head_of_each_layer(folder: Path, tiny: Engine) -> None
         else:
             assert row.logprob == pytest.approx(column[IDS[row.i]], abs=1e-4)
             assert row.rank == 1 + (column > column[IDS[row.i]]).sum()
+
+
+@pytest.mark.parametrize("path", LLAMA_CASES, ids=lambda path: path.name)
+def test_the_lens_reads_the_hidden_states_of_transformers(path: Path) -> None:
+    golden, model = Golden.read(path), Model.load(path)
+    hidden = golden.tensors["debug.hidden.p7"].astype(np.float64).transpose(0, 2, 1)  # [layers + 1, H, T]
+    ids, layers = golden.ids("p7"), len(hidden) - 1
+    normed = [rms_norm(x, "model.norm", model) for x in hidden[1:-1]] + [hidden[-1]]
+    logits = [model.linear("lm_head", x) for x in normed]  # of [V, T]
+    rows = list(Engine.load(path, dtype="f32", kv_dtype="f32").lens(ids))
+    assert len(rows) == len(ids) * layers
+    for row in rows[:-layers]:
+        column = logits[row.layer][:, row.i - 1]
+        expected = column[ids[row.i]] - column.max() - np.log(np.exp(column - column.max()).sum())
+        assert row.logprob == pytest.approx(expected, abs=5e-4)  # what TransformerLens is to agree within
 
 
 def test_the_last_layer_is_the_trace_to_the_bit(chat: Engine) -> None:
