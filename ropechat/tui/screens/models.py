@@ -298,6 +298,8 @@ class ModelsScreen(Dialog["str | None"]):
 
     def show_download(self) -> None:
         """Show the progress of the download."""
+        if not self.query("#coming"):  # the timer may come before the widgets, or after them
+            return
         download = self._download
         text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
         self.query_one("#coming", Static).update(text)
