@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def chat() -> None:
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
     apply, add, end = Session.apply, AnswerWriter.add, AnswerWriter.end
-    open_chat = HistoryController._open_chat
+    open_chat, remove = HistoryController._open_chat, Store.remove
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
@@ -70,14 +71,18 @@ def chat() -> None:
         done.add_done_callback(lambda done: done.exception() or say(f"ended {self._id} {count}"))
         return done
 
-    async def opened(self: HistoryController, id: str) -> None:
-        await open_chat(self, id)
+    def removed(self: Store, nodes: Sequence[str]) -> Any:
+        say(f"removed {' '.join(nodes)}")  # a continuation that added nothing
+        return remove(self, nodes)
+
+    async def opened(self: HistoryController, *arguments: Any) -> None:
+        await open_chat(self, *arguments)
         for node in self.session.tree.path():
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
     Session.apply, AnswerWriter.add, AnswerWriter.end = applied, added, ended  # type: ignore[method-assign]
-    HistoryController._open_chat = opened  # type: ignore[method-assign]
+    HistoryController._open_chat, Store.remove = opened, removed  # type: ignore[method-assign]
     sys.exit(main())
 
 
