@@ -50,7 +50,8 @@ test-oldest: build
 	rm -rf dist
 	$(BIN)/maturin build --release --out dist
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
-	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical
+	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical || { [ $$? = 1 ] \
+		&& $(OLDEST)/bin/python -m pytest --last-failed --last-failed-no-failures none; }
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check

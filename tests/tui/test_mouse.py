@@ -127,3 +127,14 @@ async def test_an_attached_file_is_unfolded(chat: Any, tmp_path: Any, monkeypatc
         assert "secret" not in c.screen()
         await told(c, "/files")
         assert "first secret" in c.screen()
+
+
+async def test_a_dialog_closes_once(chat: Any) -> None:
+    async with chat(FakeEngine("ok")) as c:
+        await c.pilot.press("f1")
+        help_screen = c.app.screen
+        assert isinstance(help_screen, HelpScreen)
+        help_screen.dismiss()
+        help_screen.dismiss()  # a second click that comes before the first has closed it
+        await c.pilot.press("o", "k")
+        assert c.app.composer.text == "ok"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.style import Style
+from textual.await_complete import AwaitComplete
 from textual.await_remove import AwaitRemove
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -57,6 +58,10 @@ class Dialog(ModalScreen[Result]):
     context: ClassVar[str] = "sheet"
     heading: ClassVar[str] = ""
     items: ClassVar[Sequence[Item]] = ("sheet.leave",)
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Close with a result, once: a second key or click may come before the first one has closed it."""
+        return super().dismiss(result) if self.is_current else AwaitComplete()
 
     def __init__(self, keymap: Keymap) -> None:
         super().__init__()
