@@ -13,7 +13,7 @@ from ropechat.util.text import format_bytes, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.models.catalog import format_count
+    from ropechat.models.installed import format_count
 
     tokenizer = facts["tokenizer"]
     return [
@@ -103,12 +103,12 @@ def list_models(as_json: bool) -> None:
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
     from ropechat.engine.loading import read_header
-    from ropechat.models.catalog import ModelSummary, read_catalog
+    from ropechat.models.installed import ModelSummary, list_installed
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[ModelSummary](), StdoutWriter()
-    for row in read_catalog(read_header):
+    for row in list_installed(read_header):
         found.append(row)
         if line.is_terminal and line.is_due:
             line.show(f"{len(found)} models read")
@@ -128,7 +128,7 @@ def list_models(as_json: bool) -> None:
 def show(model: str) -> None:
     """Show the path, files and properties of MODEL."""
     from ropechat.engine.engine import Engine
-    from ropechat.models.catalog import packed_size
+    from ropechat.models.installed import packed_size
     from ropechat.models.resolve import resolve
 
     path, out = resolve(model), StdoutWriter()
@@ -173,7 +173,7 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     The cache is shared with other programs that use huggingface_hub; they download the model again when they
     need it. Its packed weights are removed too.
     """
-    from ropechat.models.catalog import find_packs
+    from ropechat.models.installed import find_packs
     from ropechat.models.hub.cached_models import Removal, plan_removal
     from ropechat.models.resolve import hub_name, resolve
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ropechat.models.catalog import ModelSummary, format_count
+from ropechat.models.installed import ModelSummary, format_count
 from ropechat.util.text import cell_width, fit, format_bytes, one_line
 
 _TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "WHERE")
