@@ -103,8 +103,8 @@ def list_models(as_json: bool) -> None:
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
     from ropechat.engine.loading import read_header
-    from ropechat.models.installed import ModelSummary, list_installed
     from ropechat.models.hub.cache import cache_folder
+    from ropechat.models.installed import ModelSummary, list_installed
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[ModelSummary](), StdoutWriter()
@@ -173,8 +173,8 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     The cache is shared with other programs that use huggingface_hub; they download the model again when they
     need it. Its packed weights are removed too.
     """
-    from ropechat.models.installed import find_packs
     from ropechat.models.hub.cached_models import Removal, plan_removal
+    from ropechat.models.installed import find_packs
     from ropechat.models.resolve import hub_name, resolve
 
     if packed:

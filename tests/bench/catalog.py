@@ -2,8 +2,9 @@
 
     python tests/bench/catalog.py [NAME ...] [--write]
 
-NAME: short names; without one all models. Each difference is a line. --write: the day goes into `checked` of each
-model without a difference; nothing else in the file changes. Exit code 1 if anything differs, or was not found.
+NAME: short names; without one all models. Each difference is a line. --write: the day goes into `checked` of
+each model without a difference; nothing else in the file changes. Exit code 1 if anything differs, or was not
+found.
 """
 
 import argparse

@@ -135,7 +135,7 @@ def test_what_differs_is_said_and_is_not_marked(
         "llama3.2:1b: license: llama3.2, the Hub lists llama9\n",
         "qwen3:4b: max_position_embeddings: 40960, the Hub lists 99\n",
         "qwen3:4b: num_parameters: 4022468096, the Hub lists 1000\n",
-        "mistral:7b: bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M: no GGUF file matches Q4_K_M; available: Q2_K\n",
+        "mistral:7b: bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M: no GGUF file matches Q4_K_M",
         "qwen3:8b: Qwen/Qwen3-8B-GGUF:Q4_K_M: 2 GGUF files match Q4_K_M",
         "gpt-oss:20b: ggml-org/gpt-oss-20b-GGUF:MXFP4: not found on",
         "gemma3:4b: as the Hub lists it\n",

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ropechat.chat.download import Download
     from ropechat.chat.downloads import Downloads
-    from ropechat.models.installed import ModelSummary
     from ropechat.models.hub.names import HubName
+    from ropechat.models.installed import ModelSummary
     from ropechat.tui.commands.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
