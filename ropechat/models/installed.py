@@ -1,4 +1,4 @@
-"""The models on this machine, described by their headers: in the Hub cache, built in, or at a path."""
+"""The models on this machine, described by their headers."""
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.errors import RopechatError
+from ropechat.models import ollama
+from ropechat.models.folders import FoundModel, OnNote, models_below, models_of_programs
 from ropechat.models.hub import cached_models as shelf
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, packed_entries
-from ropechat.models.resolve import BUILTIN, builtin_folder
+from ropechat.models.resolve import BUILTIN, builtin_folder, resolve
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
 
 ReadHeader = Callable[[str | Path], dict[str, Any]]
 """Reads a model's config and headers: `ropechat.engine.loading.read_header`."""
 
+HUB_CACHE, BUILT_IN = "Hub cache", "built in"
 _TEMPLATE_KEY = b"tokenizer.chat_template"
 _GGUF_HEAD = 64 << 20  # bytes of a GGUF file that are searched for metadata keys
 
@@ -26,7 +29,8 @@ _GGUF_HEAD = 64 << 20  # bytes of a GGUF file that are searched for metadata key
 class ModelSummary:
     """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded; None if it can.
 
-    needs: estimated bytes of memory: the weights as stored and the KV cache of a full context.
+    needs: bytes of memory, as `needed_memory` estimates them. source: the Hub cache, a program, or a folder
+    that the user named.
     """
 
     name: str
@@ -40,6 +44,7 @@ class ModelSummary:
     chat_template: bool | None = None
     needs: int | None = None
     reason: str | None = None
+    source: str = ""
 
     def record(self) -> dict[str, Any]:
         """The object of --json; size and packed are in bytes."""
@@ -54,40 +59,60 @@ def format_count(number: int) -> str:
     return str(number)
 
 
-def list_installed(header: ReadHeader) -> Iterator[ModelSummary]:
-    """Yield every model in the Hub cache, then the built-in one if there is one."""
-    for one in shelf.list_cached():
-        if one.missing:
-            reason = (
-                f"incomplete: {', '.join(one.missing)}; run `ropechat models pull {one.name}` to complete it"
-            )
-            yield ModelSummary(str(one.name), one.path, one.size, reason=reason)
+def list_installed(
+    header: ReadHeader, folders: Sequence[Path] = (), on_note: OnNote = lambda note: None
+) -> Iterator[ModelSummary]:
+    """Yield every model on this machine, each file once.
+
+    The Hub cache comes first, then the built-in model, Ollama, LM Studio, llama.cpp and `folders`. on_note:
+    is called with what was skipped, and why.
+    """
+    seen: set[Path] = set()
+    for one in _find_all(folders, on_note):
+        if one.source != HUB_CACHE and one.source != ollama.SOURCE and one.path.resolve() in seen:
+            continue
+        seen.add(one.path.resolve())
+        if one.reason is not None:
+            yield ModelSummary(one.name, one.path, one.size, reason=one.reason, source=one.source)
         else:
-            yield summarize(str(one.name), one.path, one.size, header)
+            yield summarize(one.name, one.path, one.size, header, one.source)
+
+
+def _find_all(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
+    """Yield all models without reading a header."""
+    for cached in shelf.list_cached():
+        pull = f"run `ropechat models pull {cached.name}` to complete it"
+        reason = f"incomplete: {', '.join(cached.missing)}; {pull}" if cached.missing else None
+        yield FoundModel(str(cached.name), cached.path, cached.size, HUB_CACHE, reason)
     folder = builtin_folder()
     if (folder / CONFIG).is_file():
         size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-        yield summarize(BUILTIN, folder, size, header)
+        yield FoundModel(BUILTIN, folder, size, BUILT_IN)
+    yield from ollama.list_models(on_note)
+    yield from models_of_programs(on_note)
+    for named in folders:
+        yield from models_below(named, str(named), on_note)
 
 
-def summarize(name: str, path: Path, size: int, header: ReadHeader) -> ModelSummary:
+def summarize(name: str, path: Path, size: int, header: ReadHeader, source: str = "") -> ModelSummary:
     """Describe a model by its headers; its weights are not read."""
     try:
-        facts = header(path)
+        facts, real = header(path), resolve(path)
         return ModelSummary(
             name,
             path,
             size,
-            packed_size(path),
+            packed_size(real),
             facts["model_type"],
             facts["num_parameters"],
-            stored_dtype(path),
+            stored_dtype(real),
             facts["max_position_embeddings"],
-            has_chat_template(path),
+            has_chat_template(real),
             needed_memory(size, facts),
+            source=source,
         )
     except RopechatError as error:
-        return ModelSummary(name, path, size, reason=str(error))
+        return ModelSummary(name, path, size, reason=str(error), source=source)
 
 
 def packed_size(path: Path) -> int:
