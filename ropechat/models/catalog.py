@@ -39,6 +39,15 @@ class CatalogModel:
         """Its name on the Hub: org/name:QUANT for a GGUF."""
         return HubName(self.repo, quant=quant_of(self.file) if self.file.endswith(".gguf") else None)
 
+    def is_model(self, name: str, path: Path) -> bool:
+        """Whether a model that was found is this one, by its name on the Hub or in Ollama, or its file's.
+
+        llama.cpp puts the repository before the file's name.
+        """
+        files = (self.file, f"{self.repo.replace('/', '_')}_{self.file}")
+        is_file = self.hub_name.quant is not None and path.name in files
+        return is_file or name.lower() in (self.short[0], str(self.hub_name).lower())
+
     @property
     def needs(self) -> int:
         """Bytes of memory, as `needed_memory` estimates them."""

@@ -17,10 +17,9 @@ def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
     for name in dict.fromkeys((text, known.short[0] if known else text)):
         if (path := ollama.find(name)) is not None:
             return path
-    files = {known.file, f"{known.repo.replace('/', '_')}_{known.file}"} if known else set()
 
     def fits(one: FoundModel) -> bool:
-        named = one.name.lower() == text.lower() or (one.path.name in files and one.path.suffix == ".gguf")
+        named = one.name.lower() == text.lower() or (known is not None and known.is_model(one.name, one.path))
         return named and one.reason is None
 
     for one in models_of_programs(_ignore):

@@ -68,7 +68,7 @@ def list_installed(
     is called with what was skipped, and why.
     """
     seen: set[Path] = set()
-    for one in _find_all(folders, on_note):
+    for one in find_models(folders, on_note):
         if one.source != HUB_CACHE and one.source != ollama.SOURCE and one.path.resolve() in seen:
             continue
         seen.add(one.path.resolve())
@@ -78,8 +78,8 @@ def list_installed(
             yield summarize(one.name, one.path, one.size, header, one.source)
 
 
-def _find_all(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
-    """Yield all models without reading a header."""
+def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
+    """Yield what `list_installed` describes, without reading a header; a file of two programs comes twice."""
     for cached in shelf.list_cached():
         pull = f"run `ropechat models pull {cached.name}` to complete it"
         reason = f"incomplete: {', '.join(cached.missing)}; {pull}" if cached.missing else None
