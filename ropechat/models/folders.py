@@ -55,13 +55,14 @@ def models_of_programs(on_note: OnNote) -> Iterator[FoundModel]:
             yield from models_below(folder, program, on_note)
 
 
-def models_below(root: Path, source: str, on_note: OnNote) -> Iterator[FoundModel]:
+def models_below(root: Path, source: str, on_note: OnNote, depth: int = MAX_DEPTH) -> Iterator[FoundModel]:
     """Yield the models in a folder and its subfolders, by name.
 
     Each GGUF file is one, a split GGUF is one, and a folder with config.json and safetensors is one. Folders
-    with the layout of the Hub cache are read as such. on_note: is called with what was skipped, and why.
+    with the layout of the Hub cache are read as such. depth: levels of subfolders. on_note: is called with
+    what was skipped, and why.
     """
-    yield from _Listing(root, source, on_note).models(root, 0)
+    yield from _Listing(root, source, on_note).models(root, depth)
 
 
 class _Listing:
@@ -73,13 +74,13 @@ class _Listing:
         self._seen: set[tuple[int, int]] = set()  # device and inode: links may lead in circles
 
     def models(self, folder: Path, depth: int) -> Iterator[FoundModel]:
-        """Yield the models in a folder, then those of its subfolders."""
+        """Yield the models in a folder, then those of its subfolders, `depth` levels down."""
         try:
             status = folder.stat()
             with os.scandir(folder) as entries:
                 listed = sorted(islice(entries, self._left), key=lambda entry: entry.name)
         except OSError as error:
-            self._note(f"{folder}: {error.strerror or error}; skipped")
+            self._note(f"skipped ({error.strerror or error}): {folder}")
             return
         if (status.st_dev, status.st_ino) in self._seen:
             return
@@ -87,20 +88,20 @@ class _Listing:
         self._left -= len(listed)
         files = {entry.name: size for entry in listed if (size := _file_size(entry)) is not None}
         yield from self._directly_in(folder, files)
-        if depth == MAX_DEPTH:
+        if depth == 0:
             return
         for entry in listed:
             if not _is_folder(entry) or entry.name.startswith("."):
                 continue
             if self._left == 0:
-                self._note(f"{self._root}: more than {MAX_ENTRIES:,} entries; the rest is skipped")
+                self._note(f"skipped (more than {MAX_ENTRIES:,} entries): the rest of {self._root}")
                 self._left = -1
             if self._left < 0:
                 return
             if (repo := cached_models.repo_of(entry.name)) is not None:
                 yield from self._of_hub_layout(repo, folder / entry.name)
             else:
-                yield from self.models(folder / entry.name, depth + 1)
+                yield from self.models(folder / entry.name, depth - 1)
 
     def _directly_in(self, folder: Path, files: dict[str, int]) -> Iterator[FoundModel]:
         """The models whose files are in this folder. files: name -> size in bytes."""
@@ -118,7 +119,7 @@ class _Listing:
         try:
             found = cached_models.models_of(repo, folder)
         except OSError as error:
-            self._note(f"{folder}: {error.strerror or error}; skipped")
+            self._note(f"skipped ({error.strerror or error}): {folder}")
             return
         for one in found:
             reason = f"incomplete: {', '.join(one.missing)}" if one.missing else None

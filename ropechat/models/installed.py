@@ -54,7 +54,7 @@ class ModelSummary:
 def format_count(number: int) -> str:
     """A number of parameters: 135M."""
     for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if number >= limit:
+        if number >= 0.9995 * limit:  # 999.9M would be rounded to 1000M
             return f"{number / limit:.3g}{unit}"
     return str(number)
 

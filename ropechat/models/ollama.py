@@ -98,7 +98,7 @@ def _names(folder: Path, on_note: OnNote) -> list[OllamaName]:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                on_note(f"{where}: {error.strerror or error}; skipped")
+                on_note(f"skipped ({error.strerror or error}): {where}")
         found = deeper[:_MAX_MANIFESTS]
     return [OllamaName(*parts) for parts in found]
 
@@ -110,7 +110,7 @@ def _read(folder: Path, name: OllamaName, on_note: OnNote) -> FoundModel | None:
         data = read_bytes(where, name.tag, _MAX_MANIFEST)
         layers = None if data is None else parse_json(data, where / name.tag).get("layers")
     except RopechatError as error:
-        on_note(f"{error}; skipped")
+        on_note(f"skipped: {error}")
         return None
     digests = _digests(layers, _MODEL)
     if not digests:

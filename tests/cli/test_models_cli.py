@@ -329,7 +329,7 @@ def test_folders_of_the_settings_are_listed(
     monkeypatch.setenv("ROPECHAT_MODEL_FOLDERS", f"{tmp_path / 'more'}{os.pathsep}{tmp_path / 'nothing'}")
     code, out, err = door("models", "list")
     assert code == 0
-    assert f"note: {tmp_path / 'nothing'}: No such file or directory; skipped\n" in err
+    assert f"note: skipped (No such file or directory): {tmp_path / 'nothing'}\n" in err
     assert "\x1b" not in out + err
     assert str(tmp_path / "more") in out
     (row,) = json.loads(door("models", "list", "--json")[1])

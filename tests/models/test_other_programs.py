@@ -144,7 +144,7 @@ def test_manifests_that_cannot_be_used(home: Path, tmp_path: Path) -> None:
     assert "several files" in reasons["adapted"]
     assert reasons["gone"].endswith("No such file or directory; run `ollama pull gone`")
     assert len(notes) == 3
-    assert all(note.endswith("; skipped") for note in notes)
+    assert all(note.startswith("skipped") for note in notes)
 
 
 # ---- LM Studio, llama.cpp, folders
@@ -231,7 +231,7 @@ def test_a_listing_does_not_go_deep_or_in_circles(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(folders, "MAX_ENTRIES", 4)
     notes: list[str] = []
     assert len(list(models_below(root, "x", notes.append))) < MAX_DEPTH + 1
-    assert notes == [f"{root}: more than 4 entries; the rest is skipped"]
+    assert notes == [f"skipped (more than 4 entries): the rest of {root}"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
@@ -244,7 +244,7 @@ def test_unreadable_folders_are_skipped_with_a_note(tmp_path: Path) -> None:
     finally:
         closed.chmod(0o700)
     assert [row.name for row in rows] == ["open"]
-    assert notes == [f"{closed}: Permission denied; skipped"]
+    assert notes == [f"skipped (Permission denied): {closed}"]
 
 
 def test_a_folder_that_cannot_be_listed_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +259,8 @@ def test_a_folder_that_cannot_be_listed_is_a_note(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "scandir", scandir)
     rows, notes = listed(tmp_path / "models")
     assert [row.name for row in rows] == ["open"]
-    assert notes == [f"{closed}: Permission denied; skipped"]
-    assert listed(tmp_path / "nothing")[1] == [f"{tmp_path / 'nothing'}: No such file or directory; skipped"]
+    assert notes == [f"skipped (Permission denied): {closed}"]
+    assert listed(tmp_path / "nothing")[1] == [f"skipped (No such file or directory): {tmp_path / 'nothing'}"]
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
