@@ -41,6 +41,7 @@ def bench(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
     return code, *capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_json(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = bench(capfd, "-m", model, "--quick", "--json", "--threads", "1,2", "--dtype", "q8_0")
     assert code == 0, err

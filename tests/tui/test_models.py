@@ -144,6 +144,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         assert "only that model can continue it" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -170,6 +171,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: not isinstance(c.app.screen, ModelsScreen))
 
 
+@pytest.mark.slow
 async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -205,6 +207,7 @@ async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
         await c.until(lambda: c.app.session.info.name == "where")
 
 
+@pytest.mark.slow
 async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made") | {"model-x.txt": b""})
     hub.repos["org/tiny"].files["model.safetensors"] += b""
@@ -243,6 +246,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: len(models.loaded) == 1)
 
 
+@pytest.mark.slow
 async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
     hub.body = lambda file, start, rest: rest[: len(rest) // 3] if "safetensors" in file else rest
@@ -275,6 +279,7 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
         assert c.app.models.watching is False  # nothing looks any more
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)
