@@ -11,7 +11,7 @@ from reading import answered, inspected
 from snapshots import compare, shown
 
 from ropechat.chat import personas
-from ropechat.models.catalog import ModelSummary
+from ropechat.models.installed import ModelSummary
 from ropechat.tui.commands.keymap import Keymap, KeymapError
 from ropechat.tui.format import stats as facts
 from ropechat.tui.options import ChatOptions

@@ -16,7 +16,7 @@ from ropechat.chat.download import Stage
 from ropechat.engine.loading import read_header
 from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
-from ropechat.models.catalog import format_count, read_catalog, remove, summarize
+from ropechat.models.installed import format_count, list_installed, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from ropechat.chat.download import Download
     from ropechat.chat.downloads import Downloads
-    from ropechat.models.catalog import ModelSummary
     from ropechat.models.hub.names import HubName
+    from ropechat.models.installed import ModelSummary
     from ropechat.tui.commands.keymap import Keymap
 
 WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
@@ -45,7 +45,7 @@ PATHS = ("/", "./", "../", "~")
 
 def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
     """All models on this machine including the current one, and the current one's path."""
-    found = list(read_catalog(read_header))
+    found = list(list_installed(read_header))
     try:
         path = resolve(current)
     except RopechatError:
