@@ -263,8 +263,8 @@ STREAM = "-"
 class FileName(click.Path):
     """A Path; `-` stays a string and means stdin or stdout (./- is a file of that name)."""
 
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
+    def __init__(self, *, folders: bool = False) -> None:
+        super().__init__(dir_okay=folders, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return STREAM if value == STREAM else super().convert(value, param, ctx)

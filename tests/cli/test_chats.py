@@ -17,7 +17,7 @@ from ropechat.chat.export import export, format_chat
 from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
-from ropechat.store.import_export import read_json
+from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step
@@ -150,7 +150,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     question = tree.path()[1]
     question.context_start = question.id
     export(chat_of(tree), "json", tmp_path / "a.json")
-    read = read_json(tmp_path / "a.json")
+    [read] = read_file(tmp_path / "a.json").chats
     assert read.title == "the <sky>"
     names = dict(zip(tree.nodes, read.tree.nodes, strict=True))
     assert not names.keys() & set(names.values())
@@ -226,7 +226,7 @@ def test_a_bad_file_is_refused_and_the_place_named(tmp_path: Path, path: str, va
 
     (tmp_path / "bad.json").write_text(spoiled(change))
     with pytest.raises(HistoryError) as caught:
-        read_json(tmp_path / "bad.json")
+        read_file(tmp_path / "bad.json")
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'bad.json'}: ")
     assert "\n" not in message
@@ -239,9 +239,9 @@ def test_a_bad_file_is_refused_and_the_place_named(tmp_path: Path, path: str, va
 def test_what_is_no_export(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(HistoryError, match=r"bad\.json: "):
-        read_json(tmp_path / "bad.json")
+        read_file(tmp_path / "bad.json")
     with pytest.raises(FileAccessError, match=r"none\.json: "):
-        read_json(tmp_path / "none.json")
+        read_file(tmp_path / "none.json")
 
 
 class Page(html.parser.HTMLParser):

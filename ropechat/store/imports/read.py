@@ -105,7 +105,7 @@ def _foreign(value: Any, name: str) -> tuple[str, Iterable[Read]]:
 
 
 def _of_zip(stream: IO[bytes]) -> Iterator[Read]:
-    """A reader for each chat of the conversations.json of an archive, or of its conversations-000.json etc."""
+    """A reader for each chat of the conversations.json of an archive, or of conversations-000.json etc."""
     left = MAX_BYTES
     try:
         with zipfile.ZipFile(stream) as archive:
