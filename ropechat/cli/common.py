@@ -277,6 +277,25 @@ def stdin_stream() -> IO[bytes]:
     return sys.stdin.buffer
 
 
+def stdin_waits() -> bool:
+    """Whether a pipe or file on stdin has text that was not read."""
+    import fcntl  # imported here: rarely needed
+    import stat
+    import termios
+
+    try:
+        number = sys.stdin.fileno()
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode):
+            return os.lseek(number, 0, os.SEEK_CUR) < status.st_size
+        size = bytearray(4)
+        if stat.S_ISFIFO(status.st_mode):
+            fcntl.ioctl(number, termios.FIONREAD, size)
+        return any(size)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
 def text_argument(value: str | None, name: str) -> str:
     """A text argument; read from stdin if it is `-`, or if it is missing and stdin is not a terminal."""
     if value is not None and value != "-":

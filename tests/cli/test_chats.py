@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chats import answer, branched
 
-from ropechat.chat.export import export, format_chat
+from ropechat.chat.export import export, format_chat, new_file
 from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
@@ -307,3 +307,39 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileAccessError, match="not written"):
         export(chat_of(branched()), "md", tmp_path / "no" / "folder.md")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- Names of files
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("What is a token?", "What-is-a-token-"),
+        ("../../etc/passwd", "etc-passwd-"),
+        ("-rf *; $(reboot) `x` | \x1b[31m\n", "rf-reboot-x-31m-"),
+        ("CON: a\\b\u202egnp.exe", "CON-a-b-gnp.exe-"),
+        ("法国的首都是哪里？ नमस्ते", "法国的首都是哪里-नमस्ते-"),
+        ("...", "chat-id-"),
+    ],
+)
+def test_a_file_is_named_by_title_date_and_sampling(tmp_path: Path, title: str, name: str) -> None:
+    tree = branched()
+    for node in tree.path():
+        node.created = 1.7e9
+    found = new_file(Chat("id", title, tree), "html", tmp_path)
+    assert found == tmp_path / f"{name}2023-11-14-temperature-0.5-top_k-40-top_p-0.95.html"
+    found.touch()
+    assert new_file(Chat("id", title, tree), "html", tmp_path).name.endswith("-0.95-2.html")
+    long = new_file(Chat("id", title * 400, tree), "html", tmp_path)
+    assert len(long.name.encode()) < 200
+    long.touch()
+
+
+def test_export_into_a_folder(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    code, out, _ = run("export", "c0", "--format", "html", "-o", str(tmp_path / "pages"))
+    [page] = (tmp_path / "pages").iterdir()
+    assert (code, out) == (0, f"{page}\n")
+    assert page.name.startswith("the-sky-")
+    assert "temperature 0.5, top_k 40, top_p 0.95 · seed 5" in page.read_text()

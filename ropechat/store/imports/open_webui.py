@@ -56,7 +56,8 @@ def _said(message: Field, parent: str | None, begun: float) -> Said:
     created = message.of("timestamp").optional() or begun
     content = message.of("content")
     if isinstance(content.value, list):
-        text = "\n\n".join(part.of("text").text("") for part in content.items())
+        parts = [part.of("text").text("") for part in content.items()]
+        text = "\n\n".join(part for part in parts if part)
     else:
         text = content.text("")
     model = message.of("model").text("") if role is Role.ASSISTANT else ""
