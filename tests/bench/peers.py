@@ -20,6 +20,7 @@ from typing import Any
 
 from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
 
+from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf
 from ropechat.engine.bench.measure import Prompts, Workload, load_average
 from ropechat.engine.bench.memory import Memory
 from ropechat.engine.bench.result import Spread, align_columns, find_quiet_rounds
@@ -35,7 +36,7 @@ INSTALL = {
     "onnxruntime": "pip install onnxruntime-genai onnx",
 }
 FORMATS = {  # what each engine calls the type; none: it does not have the type
-    "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
+    "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16", "q4_k_m": "q4_k_m"},
     "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
     "openvino-f32": {"q8_0": "int8", "q4_0": "int4"},
     "onnxruntime": {"q8_0": "int8", "q4_0": "int4"},
@@ -116,7 +117,8 @@ class Peer:
 
 def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) -> list[Peer]:
     """ropechat first. What is missing is named on stderr."""
-    found = [Peer("ropechat", "", sys.executable, model, dtype, threads)]
+    own = "auto" if model.suffix == ".gguf" else dtype
+    found = [Peer("ropechat", "", sys.executable, model, own, threads)]
     for python in pythons:
         listed = subprocess.run([python, WORKER, "--list"], capture_output=True, text=True, check=True)
         for name, version in json.loads(listed.stdout).items():
@@ -139,6 +141,8 @@ def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) ->
 
 def twin_of(name: str, python: str, model: Path, kind: str) -> Path | None:
     """The same weights in a peer's own format, made once."""
+    if model.suffix == ".gguf":
+        return model
     path = model.parent / f"{model.name}-{kind}.{ {'llama.cpp': 'gguf'}.get(name, name) }"
     if path.exists():
         return path
@@ -281,7 +285,9 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
 
 
 def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    model = make(shape, folder, say)
+    if dtype == "q4_k_m" and not has_whole_blocks(config_of(shape)):
+        raise SystemExit(f"{dtype}: rows of {shape} are not multiples of 256; take a larger --shape")
+    model = make_gguf(shape, folder, say) if dtype == "q4_k_m" else make(shape, folder, say)
     plan = Workload().fitted(config_of(shape)["max_position_embeddings"])
     if given.quick:
         from ropechat.engine.bench.measure import QUICK as plan
@@ -308,7 +314,7 @@ def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shape", action="append", choices=SHAPES)
-    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16"])
+    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16", "q4_k_m"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--metrics", default=",".join(METRICS), help=",".join(METRICS))
