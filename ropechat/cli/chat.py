@@ -120,7 +120,7 @@ class _Models:
 @template_options
 @click.option("--system", help="A system message at the beginning.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the text of all messages.")
-@click.option("--continue", "newest", is_flag=True, help="Open the newest stored chat.")
+@click.option("-c", "--continue", "newest", is_flag=True, help="Open the newest stored chat.")
 @click.option("--resume", metavar="ID", help="Open a stored chat (see `ropechat chats list`).")
 @setting_option("store", "--store/--incognito", default=True, help="Store this chat, or nothing of it.")
 @setting_option(

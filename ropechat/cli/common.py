@@ -283,8 +283,8 @@ STREAM = "-"
 class FileName(click.Path):
     """A Path; `-` stays a string and means stdin or stdout (./- is a file of that name)."""
 
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
+    def __init__(self, *, folders: bool = False) -> None:
+        super().__init__(dir_okay=folders, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return STREAM if value == STREAM else super().convert(value, param, ctx)
@@ -295,6 +295,25 @@ def stdin_stream() -> IO[bytes]:
     if sys.stdin is None:
         raise RequestError("stdin: closed; give a file")
     return sys.stdin.buffer
+
+
+def stdin_waits() -> bool:
+    """Whether a pipe or file on stdin has text that was not read."""
+    import fcntl  # imported here: rarely needed
+    import stat
+    import termios
+
+    try:
+        number = sys.stdin.fileno()
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode):
+            return os.lseek(number, 0, os.SEEK_CUR) < status.st_size
+        size = bytearray(4)
+        if stat.S_ISFIFO(status.st_mode):
+            fcntl.ioctl(number, termios.FIONREAD, size)
+        return any(size)
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def text_argument(value: str | None, name: str) -> str:

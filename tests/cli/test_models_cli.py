@@ -188,6 +188,7 @@ def test_ctrl_c_does_not_wait_for_the_network(door: Door, hub: Hub, folder: Path
     assert child.wait(timeout=30) == 130  # the server sends the next byte after a minute
 
 
+@pytest.mark.slow
 def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
     done = subprocess.run(
         command(["models", "pull", "org/name"]),
@@ -205,6 +206,7 @@ def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
 # ---- A terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
     run = ["run", "-m", "org/name", "--temperature", "0", "--max-tokens", "2", "a"]
     code, text = on_terminal(run, b"n\n")

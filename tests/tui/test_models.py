@@ -152,6 +152,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         assert "only that model can continue it" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -178,6 +179,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: not isinstance(c.app.screen, ModelsScreen))
 
 
+@pytest.mark.slow
 async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -213,6 +215,7 @@ async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
         await c.until(lambda: c.app.session.info.name == "where")
 
 
+@pytest.mark.slow
 async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made") | {"model-x.txt": b""})
     hub.repos["org/tiny"].files["model.safetensors"] += b""
@@ -251,6 +254,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: len(models.loaded) == 1)
 
 
+@pytest.mark.slow
 async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
     hub.body = lambda file, start, rest: rest[: len(rest) // 3] if "safetensors" in file else rest
@@ -283,6 +287,7 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
         assert c.app.models.watching is False  # nothing looks any more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20)])
 async def test_a_model_of_the_catalog_is_downloaded_and_loaded(
     chat: Any, hub: Hub, size: tuple[int, int]
@@ -323,6 +328,7 @@ async def test_what_does_not_fit_says_so(chat: Any, hub: Hub, monkeypatch: pytes
         await c.until(lambda: "not found here; did you mean qwen3:0.6b?" in c.screen())
 
 
+@pytest.mark.slow
 async def test_a_command_offers_the_download(chat: Any, hub: Hub) -> None:
     known = find_short("smollm2:135m")
     assert known is not None
@@ -347,6 +353,7 @@ async def test_a_command_offers_the_download(chat: Any, hub: Hub) -> None:
         await c.until(lambda: "did you mean qwen3:0.6b?" in " ".join(c.screen().split()))
 
 
+@pytest.mark.slow
 async def test_models_of_other_programs_and_folders(
     chat: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +419,7 @@ async def test_tab_completes_paths_and_names(chat: Any, hub: Hub, tmp_path: Path
         assert c.app.composer.text == f"/model {folder}/one.gguf "
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)

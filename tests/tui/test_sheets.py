@@ -172,6 +172,7 @@ async def test_the_chosen_row_shows_with_few_colours_and_with_none(
 # --- keys ---
 
 
+@pytest.mark.slow
 async def test_keys_in_sheets_can_be_others_and_are_shown(chat: Any) -> None:
     chosen = ChatOptions(
         keys={"branches.mark": ("x",), "sheet.leave": ("ctrl+w",), "chat.branches": ("f12",)}

@@ -480,7 +480,7 @@ COMMANDS = (
         "chat.import",
         "",
         "import",
-        "Open a chat that was exported as json",
+        "Import chats: of ropechat, ChatGPT, Open WebUI or llm",
         typed="import FILE",
         needs_words=True,
     ),
