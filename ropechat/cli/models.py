@@ -137,7 +137,7 @@ def list_models(as_json: bool) -> None:
 @models.command("catalog")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
 def list_catalog(as_json: bool) -> None:
-    """List models to download: short names, sizes, the memory they need, licences.
+    """List models to download, and what each needs.
 
     NEEDS: the weights and a full context. HERE: whether it is on this machine, or else whether it fits.
     """
