@@ -81,8 +81,25 @@ pub struct MlaNames {
     pub kv_a_proj: Tensor,
     /// The norm of that latent.
     pub kv_a_layernorm: Tensor,
+    /// The norm of the rotated part of the keys.
+    pub k_rope_norm: Tensor,
     /// Keys and values from their latent.
     pub kv_b_proj: KvB,
+}
+
+/// Where the tensors of an indexer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexerNames {
+    /// Queries, from the latent of attention's queries where they have one.
+    pub q_proj: Tensor,
+    /// The key.
+    pub k_proj: Tensor,
+    /// The weights of the heads.
+    pub weights_proj: Tensor,
+    /// Norm of a query.
+    pub q_norm: Tensor,
+    /// Norm of the key.
+    pub k_norm: Tensor,
 }
 
 /// Where the projection from the latent to keys and values is.
@@ -244,6 +261,8 @@ pub struct Names {
     pub norm: Tensor,
     /// The projection to logits, without a base.
     pub lm_head: Tensor,
+    /// Down and up projection of a norm's gate, below the norm's path; its weight is then `norm.weight` there.
+    pub norm_gate: [&'static str; 2],
     /// Norm before attention.
     pub attention_norm: Tensor,
     /// Norm after attention.
@@ -272,6 +291,8 @@ pub struct Names {
     pub mlp_sub_norm: Tensor,
     /// The tensors of latent attention.
     pub mla: MlaNames,
+    /// The tensors of indexers.
+    pub indexer: IndexerNames,
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
@@ -315,6 +336,7 @@ impl Names {
         stored: Stored::OutIn,
         norm: tensor!("norm"),
         lm_head: tensor!("lm_head"),
+        norm_gate: ["W_down.weight", "W_up.weight"],
         attention_norm: tensor!("input_layernorm"),
         attention_out_norm: tensor!("post_attention_layernorm"),
         mlp_norm: tensor!("post_attention_layernorm"),
@@ -339,7 +361,15 @@ impl Names {
             q_b_proj: tensor!("self_attn.q_b_proj"),
             kv_a_proj: tensor!("self_attn.kv_a_proj_with_mqa"),
             kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
+            k_rope_norm: tensor!("self_attn.k_rope_only_layernorm"),
             kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
+        indexer: IndexerNames {
+            q_proj: tensor!("self_attn.indexer.wq_b"),
+            k_proj: tensor!("self_attn.indexer.wk"),
+            weights_proj: tensor!("self_attn.indexer.weights_proj"),
+            q_norm: tensor!("self_attn.indexer.q_norm"),
+            k_norm: tensor!("self_attn.indexer.k_norm"),
         },
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([

@@ -19,6 +19,7 @@ pub(crate) static COMPOSITE: Family = Family {
         "aya_vision",
         "cohere2_vision",
         "cohere_compass",
+        "dots3_note",
         "emu3",
         "gemma3",
         "gemma3n",
@@ -44,6 +45,7 @@ pub(crate) static COMPOSITE: Family = Family {
 
 /// Names of text parts that are models of other families.
 const SAME_AS: &[(&str, &str)] = &[
+    ("dots3_note", "dots3_note_text"),
     ("emu3_text_model", "llama"),
     ("qwen2_5_vl", "qwen2"),
     ("qwen2_5_vl_text", "qwen2"),
@@ -56,6 +58,7 @@ const SAME_AS: &[(&str, &str)] = &[
 const USUALLY: &[(&str, &str)] = &[
     ("aria", "aria_text"),
     ("cohere_compass", "cohere_compass_text"),
+    ("dots3_note", "dots3_note_text"),
     ("gemma3", "gemma3_text"),
     ("gemma3n", "gemma3n_text"),
     ("gemma4", "gemma4_text"),

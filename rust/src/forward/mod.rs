@@ -281,7 +281,7 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
                 kernels.rope_interleaved(x, cos, sin);
             }
         }
-        if let Some(NormWeights { weight, bias }) = &model.embedding_norm {
+        if let Some(NormWeights { weight, bias, .. }) = &model.embedding_norm {
             let embedded = x.to_vec();
             norm(config.norm, &embedded, weight, bias, x, kernels);
         }

@@ -5,8 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate,
+    NormWeights, PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
 };
 
 use crate::checkpoint::Checkpoint;

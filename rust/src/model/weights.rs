@@ -1,7 +1,7 @@
 //! The weights of a model, layer by layer.
 
 use crate::compute::weight::Weight;
-use crate::config::{Activation, Config, Heads, LayerSpec, MlpShape, ResidualFactors};
+use crate::config::{Activation, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
@@ -11,6 +11,16 @@ pub struct NormWeights {
     pub weight: Vec<f32>,
     /// The bias; zeros without one.
     pub bias: Vec<f32>,
+    /// A gate of the normed row.
+    pub gate: Option<Box<NormGate>>,
+}
+
+/// A gate of a normed row: y * sigmoid(up(silu(down(y)))) (axk2).
+pub struct NormGate {
+    /// [rank, n]
+    pub down: Vec<f32>,
+    /// [n, rank]
+    pub up: Vec<f32>,
 }
 
 /// One decoder layer.
@@ -51,6 +61,8 @@ pub struct AttentionLayer {
     pub attention_norm: Option<NormWeights>,
     /// Queries, keys and values.
     pub projection: Projection,
+    /// What chooses the positions that are read, where the layer has it.
+    pub indexer: Option<IndexerWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
     pub qk_norms: Option<[NormWeights; 2]>,
     /// Norm of the values, written out for all heads.
@@ -153,8 +165,23 @@ pub struct MlaWeights {
     pub q_b: Option<(NormWeights, Weight)>,
     /// Norm of the latent of k and v.
     pub kv_a_layernorm: NormWeights,
+    /// Norm of the rotated part of k.
+    pub k_rope_norm: Option<NormWeights>,
     /// kv_b_proj: the part of k that is not rotated, of all heads; then v of all heads.
     pub kv_b_proj: Weight,
+}
+
+/// An indexer's parameters besides the matrices that are part of the layer's projection: of its key and of its heads'
+/// weights, and of its queries where they are not made of a latent.
+pub struct IndexerWeights {
+    /// What it is.
+    pub spec: Indexer,
+    /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
+    pub q_proj: Option<Weight>,
+    /// Norm of a query.
+    pub q_norm: Option<NormWeights>,
+    /// Norm of the key.
+    pub k_norm: NormWeights,
 }
 
 /// A layer's MLP.
@@ -229,10 +256,13 @@ impl Projection {
     }
 
     /// Stride of a row of queries, keys and values.
-    pub fn stride(&self, config: &Config, heads: Heads) -> usize {
+    pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) => heads.qkv_width() + config.attention_gate.rows(heads),
+            Projection::Mla(_) => {
+                let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
+                layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
+            }
         }
     }
 }
@@ -265,6 +295,7 @@ impl AttentionLayer {
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
             }
         }
+        all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));
         all
     }
 }

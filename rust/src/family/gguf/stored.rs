@@ -41,8 +41,11 @@ const NAMES: Names = Names {
         kv_a_proj: tensor!("attn_kv_a_mqa"),
         kv_a_layernorm: tensor!("attn_kv_a_norm"),
         kv_b_proj: KvB::Together(tensor!("attn_kv_b")),
+        ..Names::LLAMA.mla
     },
     attention_gate: tensor!("attn_gate"),
+    indexer: Names::LLAMA.indexer,
+    norm_gate: Names::LLAMA.norm_gate,
     recurrent: Names::LLAMA.recurrent,
     o_proj: tensor!("attn_output"),
     gate_up_proj: GateUp::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },

@@ -7,7 +7,7 @@ use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
-    HeadOutputs, HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
+    HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
     Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors,
     Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
@@ -158,6 +158,8 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mixer: Mixer::Attention,
         mlp: LayerMlp::Dense,
         heads: None,
+        attention: None,
+        indexer: LayerIndexer::None,
         intermediate_size: None,
         shares_kv_of: None,
         values: Values::Own,
@@ -190,6 +192,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         residual: Residual::Sequential,
         residual_multiplier: 1.0,
         attention: Attention::Heads,
+        indexer: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,

@@ -32,9 +32,6 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "gemma4_assistant" | "gemma4_unified_assistant" => {
             "a draft model; it would need keys and values of the model that it drafts for"
         }
-        "deepseek_v32" | "glm_moe_dsa" | "axk2" | "dots3_note" | "dots3_note_text" | "minimax_m3_vl_text" => {
-            "its attention reads chosen positions only; it would need an indexer and its keys in the cache"
-        }
         "hy_v4" | "deepseek_v4" => {
             "it has several residual streams (hyper-connections) and attention that reads chosen positions; both would \
              need their own code"

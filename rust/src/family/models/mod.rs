@@ -10,8 +10,10 @@ mod cohere;
 mod cwm;
 mod dbrx;
 mod deepseek;
+mod deepseek_v32;
 mod diffllama;
 mod dots1;
+mod dots3_note;
 mod dtransformer;
 mod ernie4_5;
 mod exaone4;
@@ -40,6 +42,7 @@ mod llama;
 mod llama4;
 mod longcat_flash;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral;
 mod mistral4;
 mod mixtral;
@@ -101,6 +104,11 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
+    &deepseek_v32::DEEPSEEK_V32,
+    &deepseek_v32::GLM_MOE_DSA,
+    &deepseek_v32::AXK2,
+    &dots3_note::DOTS3_NOTE_TEXT,
+    &minimax_m3::MINIMAX_M3_VL_TEXT,
     &mistral::MINISTRAL,
     &mistral4::MISTRAL4,
     &seed_oss::SEED_OSS,

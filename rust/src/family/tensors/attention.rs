@@ -2,9 +2,10 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{MatrixSpec, NormSpec};
+use super::spec::{IndexerTensors, MatrixSpec, NormSpec};
 use crate::config::{
-    AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, LayerRope, Norm, QkNorm, Qkv,
+    Tensor, ValueNorm, Values,
 };
 
 impl Prefix<'_> {
@@ -34,7 +35,54 @@ impl Prefix<'_> {
             matrix.biases.extend(bias.or(zeros));
         }
         matrix.weights.extend(weight);
+        self.add_indexer(&mut matrix, true);
         matrix
+    }
+
+    /// Adds the indexer's projections of the row: queries too, unless they are made of a latent.
+    pub fn add_indexer(&self, matrix: &mut MatrixSpec, with_queries: bool) {
+        let (config, names) = (self.config, &self.config.names.indexer);
+        let Some(indexer) = config.indexer_of(self.layer) else { return };
+        let queries = if with_queries { indexer.q_width() } else { 0 };
+        let parts = [
+            (names.q_proj, queries),
+            (names.k_proj, indexer.index_head_dim),
+            (names.weights_proj, indexer.num_weights()),
+        ];
+        let parts: Vec<_> = parts.into_iter().filter(|(_, rows)| *rows > 0).collect();
+        if !matrix.biases.is_empty() {
+            matrix.biases.extend(parts.iter().map(|(_, rows)| TensorRows::zeros(*rows)));
+        }
+        matrix.weights.extend(self.matrix(&parts, config.hidden_size, Bias::None).weights);
+    }
+
+    /// The tensors of the indexer that are no part of a projection of the row.
+    pub fn indexer(&self) -> Option<IndexerTensors> {
+        let (config, names) = (self.config, &self.config.names.indexer);
+        let indexer = config.indexer_of(self.layer)?;
+        let dim = indexer.index_head_dim;
+        let rank = match config.attention_of(self.layer) {
+            Attention::Mla { q_lora_rank, .. } => q_lora_rank,
+            Attention::Heads => None,
+        };
+        let norm = |name: Tensor| NormSpec {
+            weight: vec![self.vector(name.weight, Rows::all(dim))],
+            bias: match indexer.norm {
+                Norm::LayerNorm { .. } => vec![self.vector(name.bias, Rows::all(dim))],
+                Norm::RmsNorm { .. } => Vec::new(),
+            },
+            width: dim,
+            gate: Vec::new(),
+        };
+        let of_latent = |rank| self.matrix(&[(names.q_proj, indexer.q_width())], rank, Bias::None);
+        Some(IndexerTensors {
+            q_proj: rank.map(of_latent),
+            q_norm: match indexer.choice {
+                IndexChoice::Positions { .. } => None,
+                IndexChoice::Blocks { .. } => Some(norm(names.q_norm)),
+            },
+            k_norm: norm(names.k_norm),
+        })
     }
 
     /// The gate of attention's output and its bias.
@@ -131,7 +179,7 @@ impl Prefix<'_> {
                 if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads },
             ),
         ];
-        let spec = |weight, bias, width| NormSpec { weight, bias, width };
+        let spec = |weight, bias, width| NormSpec { weight, bias, width, gate: Vec::new() };
         let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
             // A layer without keys of its own has no norm for them.
             let of_some =
@@ -166,7 +214,7 @@ impl Prefix<'_> {
     pub fn value_norm(&self) -> Option<NormSpec> {
         let width = self.heads.num_key_value_heads * self.heads.v_head_dim;
         let own = self.config.value_norm == ValueNorm::PerHead && self.layer.shares_kv_of.is_none();
-        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width })
+        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width, gate: Vec::new() })
     }
 
     /// Whether the layer's o_proj has a bias.

@@ -89,13 +89,20 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         NormPlacement::Around => [true; 4],
         NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
         NormPlacement::BeforeButFirst => [layer > 0, false, true, false],
+        NormPlacement::BeforeGated { .. } => [true, false, true, false],
         NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
         NormPlacement::AfterAttention => [true, false, true, false],
     };
     let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
     let placed = [placed[0] && mixes, placed[1] && mixes, placed[2] && has_mlp, placed[3] && has_mlp];
     let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
-    let mut norms = all.into_iter().zip(placed).map(|(name, placed)| placed.then(|| at.norm(name, hidden)));
+    let gates = [true, false, spec.mlp == LayerMlp::Moe, false];
+    let norm = |(name, gated)| match config.norm_placement {
+        NormPlacement::BeforeGated { gated_norm_rank } if gated => at.gated_norm(name, hidden, gated_norm_rank),
+        _ => at.norm(name, hidden),
+    };
+    let mut norms =
+        all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
     debug_assert!(
         config.residual == Residual::Sequential || !placed[1] && !placed[3],
         "a parallel block has no norms after"
@@ -107,10 +114,11 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
     let attention = || AttentionTensors {
-        projection: match config.attention {
+        projection: match config.attention_of(spec) {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
-            Attention::Mla { .. } => at.mla(config.attention),
+            mla @ Attention::Mla { .. } => at.mla(mla),
         },
+        indexer: at.indexer(),
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
         attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),

@@ -34,6 +34,8 @@ pub struct NormSpec {
     pub bias: Vec<TensorRows>,
     /// Length of the weight and of the bias.
     pub width: usize,
+    /// Down and up projection of a gate of the normed row; empty when it has none.
+    pub gate: Vec<TensorRows>,
 }
 
 /// The tensors of one MLP.
@@ -99,8 +101,21 @@ pub struct MlaTensors {
     pub q_b: Option<(NormSpec, MatrixSpec)>,
     /// Norm of the latent of keys and values.
     pub kv_a_layernorm: NormSpec,
+    /// Norm of the rotated part of the keys.
+    pub k_rope_norm: Option<NormSpec>,
     /// kv_b_proj: keys of all heads, then values of all heads.
     pub kv_b_proj: MatrixSpec,
+}
+
+/// The tensors of an indexer that are not part of the layer's projection.
+#[derive(Debug, Clone)]
+pub struct IndexerTensors {
+    /// Queries from their latent.
+    pub q_proj: Option<MatrixSpec>,
+    /// Norm of a query.
+    pub q_norm: Option<NormSpec>,
+    /// Norm of the key.
+    pub k_norm: NormSpec,
 }
 
 /// The tensors of attention.
@@ -108,6 +123,8 @@ pub struct MlaTensors {
 pub struct AttentionTensors {
     /// Queries, keys and values.
     pub projection: QkvTensors,
+    /// The indexer, where the layer has one.
+    pub indexer: Option<IndexerTensors>,
     /// Norms of q and k.
     pub qk_norms: Option<[NormSpec; 2]>,
     /// Norm of the values.
@@ -233,6 +250,7 @@ impl NormSpec {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.weight);
         add(&self.bias);
+        add(&self.gate);
     }
 }
 
@@ -285,15 +303,21 @@ impl AttentionTensors {
         match &self.projection {
             QkvTensors::Heads(matrix) => matrix.each(add),
             QkvTensors::Mla(mla) => {
-                let MlaTensors { a_proj, q_b, kv_a_layernorm, kv_b_proj } = &**mla;
+                let MlaTensors { a_proj, q_b, kv_a_layernorm, k_rope_norm, kv_b_proj } = &**mla;
                 a_proj.each(add);
                 kv_a_layernorm.each(add);
+                k_rope_norm.iter().for_each(|norm| norm.each(add));
                 kv_b_proj.each(add);
                 if let Some((norm, q_b_proj)) = q_b {
                     norm.each(add);
                     q_b_proj.each(add);
                 }
             }
+        }
+        if let Some(IndexerTensors { q_proj, q_norm, k_norm }) = &self.indexer {
+            q_proj.iter().for_each(|matrix| matrix.each(add));
+            q_norm.iter().for_each(|norm| norm.each(add));
+            k_norm.each(add);
         }
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
         self.value_norm.iter().for_each(|norm| norm.each(add));
