@@ -13,7 +13,7 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use indexer::{IndexChoice, Indexer, LayerIndexer};
-pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
+pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
 pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{

@@ -172,6 +172,36 @@ pub enum MoeNames {
     },
 }
 
+impl MoeNames {
+    /// Where transformers 5 keeps experts in memory, and some files on disk, that have tensors of their own elsewhere.
+    pub fn fused(self) -> Option<MoeNames> {
+        let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
+        let shared = match shared {
+            "mlp.shared_experts" => Shared {
+                gate_up: GateUp::Separate {
+                    gate: tensor!("mlp.shared_experts.gate_proj"),
+                    up: tensor!("mlp.shared_experts.up_proj"),
+                },
+                down: tensor!("mlp.shared_experts.down_proj"),
+            },
+            _ => Shared {
+                gate_up: GateUp::Separate {
+                    gate: tensor!("mlp.shared_expert.gate_proj"),
+                    up: tensor!("mlp.shared_expert.up_proj"),
+                },
+                down: tensor!("mlp.shared_expert.down_proj"),
+            },
+        };
+        Some(MoeNames::Fused {
+            router,
+            gate_up: Tensor { weight: "mlp.experts.gate_up_proj", bias: "" },
+            down: Tensor { weight: "mlp.experts.down_proj", bias: "" },
+            stored: Stored::OutIn,
+            shared,
+        })
+    }
+}
+
 /// Where the tensors of a recurrent mixer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecurrentNames {
@@ -303,6 +333,8 @@ pub struct Names {
     pub down_proj: Tensor,
     /// The tensors of a mixture of experts.
     pub moe: MoeNames,
+    /// To the latent of its experts and back.
+    pub moe_latent: [Tensor; 2],
     /// `e_score_correction_bias` of its router.
     pub correction_bias: &'static str,
     /// Outer dimensions of that tensor (ernie4_5_moe: one of length 1).
@@ -395,6 +427,7 @@ impl Names {
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
         },
+        moe_latent: [tensor!("mixer.fc1_latent_proj"), tensor!("mixer.fc2_latent_proj")],
         correction_bias: "mlp.gate.e_score_correction_bias",
         correction_bias_shape: &[],
         moe_norms: [

@@ -7,6 +7,7 @@
 use super::keys::base::Family;
 use super::keys::known::refuse_unknown;
 use super::keys::metadata::Metadata;
+use super::keys::quantization::scheme;
 use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{Config, Names};
@@ -83,9 +84,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
                 return Err(inner.bad("model_type", "it is missing; the text part's is needed"));
             };
             let inner = inner.with_aliases(family_of(metadata, kind)?.aliases);
+            let quantization = scheme(&inner)?;
             let config = (family_of(metadata, kind)?.config)(&inner)?;
             refuse_unknown(&inner)?;
-            config
+            Config { quantization, ..config }
         }
         None => (family_of(metadata, model_type)?.config)(metadata)?,
     };

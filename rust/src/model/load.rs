@@ -272,6 +272,10 @@ impl<'a> Loader<'a> {
                 }
             },
             per_expert_scale: self.rows(&tensors.per_expert_scale, 1)?,
+            latent: match &tensors.latent {
+                None => None,
+                Some([to, back]) => Some([self.matrix(to)?, self.matrix(back)?]),
+            },
             experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,

@@ -238,6 +238,8 @@ pub struct MoeMlp {
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
     pub per_expert_scale: Vec<f32>,
+    /// To the latent of the experts and back, where they work in one.
+    pub latent: Option<[Weight; 2]>,
     /// The experts.
     pub experts: Vec<DenseMlp>,
     /// The expert that every token passes.
@@ -276,7 +278,8 @@ impl DenseMlp {
 impl MoeMlp {
     fn weights(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
-        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(experts)
+        let latent = self.latent.iter().flatten();
+        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(latent).chain(experts)
     }
 }
 

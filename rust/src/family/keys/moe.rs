@@ -4,7 +4,7 @@ use super::metadata::Metadata;
 use super::windows::layer_numbers;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Bias, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert};
+use crate::config::{Bias, ClosedGroups, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert};
 use crate::error::Result;
 
 /// The number of experts per token, which must not be more than all of them.
@@ -145,7 +145,7 @@ pub(crate) fn limited_groups(
         );
         return Err(metadata.bad("n_group", &what));
     }
-    Ok(ExpertGroups::Limited { n_group, topk_group, group_top_k })
+    Ok(ExpertGroups::Limited { n_group, topk_group, group_top_k, closed: ClosedGroups::Excluded })
 }
 
 /// A mixture in the layers that `mlp_layer_types` calls sparse, or else in those from `first_k_dense_replace` on, of which

@@ -5,7 +5,9 @@
 //! `configuration_glm_moe_dsa.py` and `configuration_axk2.py`. The rotation does not depend on keys there.
 
 use super::deepseek::{NAMES, config as latent_mixture};
-use crate::config::{Attention, AttentionGate, Config, GateWidth, NormPlacement, QueryLatent, RopeLayout};
+use crate::config::{
+    Attention, AttentionGate, ClosedGroups, Config, ExpertGroups, GateWidth, Moe, NormPlacement, QueryLatent, RopeLayout,
+};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, NormKey};
 use crate::family::keys::indexer::{IndexerDefaults, in_all_layers, indexer};
@@ -75,6 +77,9 @@ fn axk2(metadata: &Metadata<'_>) -> Result<Config> {
     let mut config = latent_mixture(metadata, &defaults, &mla, &ROUTING, 1)?;
     if let Attention::Mla { q_latent, .. } = &mut config.attention {
         *q_latent = QueryLatent::NormedAndRaw;
+    }
+    if let Some(Moe { groups: ExpertGroups::Limited { closed, .. }, .. }) = &mut config.moe {
+        *closed = ClosedGroups::ScoreZero;
     }
     let gated_norm_rank = metadata.integer_if_any("gated_norm_rank", 1..=1 << 16)?.unwrap_or(16);
     let config = Config {

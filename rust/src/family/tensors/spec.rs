@@ -64,6 +64,8 @@ pub struct MoeTensors {
     pub router_norm: Option<NormSpec>,
     /// A factor of each expert's weight; empty when the model has none.
     pub per_expert_scale: Vec<TensorRows>,
+    /// To the latent of the experts and back, where they work in one.
+    pub latent: Option<[MatrixSpec; 2]>,
     /// The experts, in order.
     pub experts: Vec<DenseTensors>,
     /// The expert that every token passes, and its gate.
@@ -269,6 +271,7 @@ impl MoeTensors {
         add(&self.e_score_correction_bias);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
+        self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
         self.experts.iter().for_each(|expert| expert.each(add));
         if let Some((shared, gate)) = &self.shared_expert {
             shared.each(add);
