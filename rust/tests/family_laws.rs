@@ -7,7 +7,8 @@ use common::{Folder, Noise, engine, engine_with_kv, greedy, write_model_of};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::config::{
-    Config, EmbeddingPosition, LayerIndexer, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
+    Config, EmbeddingPosition, LayerIndexer, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies,
+    RopeLayout, Sinks,
 };
 use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::{Engine, Event, Goal};
@@ -591,7 +592,8 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                         let mut numerators = Vec::new();
                         for s in 0..TOKENS {
                             // An indexer leaves out some of what the mask allows.
-                            let left_out = spec.indexer != LayerIndexer::None && scores[s] == f32::NEG_INFINITY;
+                            let left_out =
+                                spec.indexer != LayerIndexer::None && scores[s] == f32::NEG_INFINITY;
                             if s > t || s + window <= t || left_out {
                                 assert!(
                                     scores[s] == f32::NEG_INFINITY && weights[s] == 0.0,

@@ -2,6 +2,7 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
+mod cycles;
 mod frequencies;
 mod indexer;
 mod moe;
@@ -11,6 +12,7 @@ mod structure;
 mod tensor_names;
 
 pub use crate::kernel::Activation;
+pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use indexer::{IndexChoice, Indexer, LayerIndexer};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
@@ -24,8 +26,8 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, RecurrentNames, Shared,
-    Stored, Tensor,
+    GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv,
+    RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -56,6 +58,8 @@ pub struct Config {
     pub max_position_embeddings: usize,
     /// One per layer, in order.
     pub layers: Vec<LayerSpec>,
+    /// Stacks that run in cycles: `layers` are then all runs of their layers.
+    pub cycles: Option<Cycles>,
     /// What a token's position does to its embedding.
     pub position: EmbeddingPosition,
     /// Factor of the embedding (gemma: sqrt(hidden_size); granite).

@@ -26,6 +26,8 @@ pub struct LayerSpec {
     pub intermediate_size: Option<usize>,
     /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
     pub shares_kv_of: Option<usize>,
+    /// The earlier layer whose weights it uses, with keys and values of its own (hrm_text).
+    pub repeats: Option<usize>,
     /// Where the values come from.
     pub values: Values,
     /// Factors of the stream and of the branch where attention and the MLP are added.

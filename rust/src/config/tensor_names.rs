@@ -35,6 +35,8 @@ pub enum Qkv {
     GatedQueries([Tensor; 3]),
     /// One matrix: all queries, all keys, all values (phi3, gpt2).
     Stacked(Tensor),
+    /// One matrix: the gate of attention's output, all queries, all keys, all values (hrm_text).
+    GateStacked(Tensor),
     /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
     Grouped(Tensor),
     /// One matrix for four devices: of each its queries, its values, its keys (codegen).
@@ -283,6 +285,10 @@ pub struct Names {
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
+    /// Before that, the high and the low one of two stacks.
+    pub stacks: [&'static str; 2],
+    /// State of the low one before its first run.
+    pub low_state: &'static str,
     /// Layers below one number (longcat_flash: 2); `{part}` in a name is the place among them.
     pub layers_per_number: usize,
     /// How the layers' matrices are stored.
@@ -364,6 +370,8 @@ impl Names {
         },
         layer_scalar: "layer_scalar",
         layers: "layers",
+        stacks: ["H_module.", "L_module."],
+        low_state: "z_L_init",
         layers_per_number: 1,
         stored: Stored::OutIn,
         norm: tensor!("norm"),

@@ -10,6 +10,7 @@
 
 mod alt_up;
 mod attention;
+mod cycles;
 mod mlp;
 mod moe;
 mod observer;
@@ -30,6 +31,7 @@ use crate::error::Result;
 use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
+use cycles::CycleStates;
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
@@ -49,6 +51,7 @@ pub struct Workspace {
     moe: MoeBuffers,
     per_layer: PerLayerInputs,
     streams: Streams,
+    cycles: CycleStates,
 }
 
 /// Buffers of whatever mixes positions.
@@ -97,7 +100,7 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, mixers, gated, moe, per_layer, streams } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer, streams, cycles } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     if let Some(second) = &model.per_layer {
@@ -115,6 +118,7 @@ pub fn observed_forward(
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         let factors = layer.spec.residual_factors[1];
         streams.predict(pass, layer, x, branch);
+        cycles.before_layer(pass, model, layer.index, x);
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.

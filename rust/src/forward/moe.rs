@@ -18,7 +18,7 @@ pub(super) struct MoeBuffers {
     router_logits: Vec<f32>, // [rows, padded num_experts]
     shared_gates: Vec<f32>,  // [rows, padded 1]
     chosen: Vec<Vec<(usize, f32)>>,
-    sum: Vec<f32>, // [rows, hidden_size]
+    sum: Vec<f32>,        // [rows, hidden_size]
     latent: Vec<f32>,     // [rows, padded latent_size]
     latent_sum: Vec<f32>, // [rows, latent_size]
     batch: ExpertBatch,

@@ -68,8 +68,7 @@ impl KvLayout {
     /// The same in another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: PackedType) -> Self {
-        let widths =
-            |layer: &KvLayer| [layer.heads, layer.head_dim, layer.value_dim, layer.index_dim];
+        let widths = |layer: &KvLayer| [layer.heads, layer.head_dim, layer.value_dim, layer.index_dim];
         let layers = self.layers.iter().map(widths);
         Self { recurrent: self.recurrent, ..Self::of_layers(layers, dtype) }
     }

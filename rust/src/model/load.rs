@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights,
-    PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp,
+    NormGate, NormWeights, PerLayerInput, Projection, RecurrentWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -122,7 +122,7 @@ impl<'a> Loader<'a> {
                 q_b: match &tensors.q_b {
                     Some((norm, q_b_proj)) => {
                         Some((self.latent_norm(norm, latent_factors[0])?, self.matrix(q_b_proj)?))
-                    },
+                    }
                     None => None,
                 },
                 kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, latent_factors[1])?,
@@ -195,7 +195,11 @@ impl<'a> Loader<'a> {
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
         // The norm of the output holds its weight as it is, whatever the norms of the stream do.
         let plain_norm = |spec: &NormSpec| {
-            Ok::<_, Error>(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width], gate: None })
+            Ok::<_, Error>(NormWeights {
+                weight: self.rows(&spec.weight, 1)?,
+                bias: vec![0.0; spec.width],
+                gate: None,
+            })
         };
         let mut input_norm = some(norm)?;
         if let Some(norm) = &mut input_norm {

@@ -6,6 +6,7 @@ use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
 /// without a weight tensor has ones.
+#[derive(Clone)]
 pub struct NormWeights {
     /// The weight.
     pub weight: Vec<f32>,
@@ -16,6 +17,7 @@ pub struct NormWeights {
 }
 
 /// A gate of a normed row: y * sigmoid(up(silu(down(y)))) (axk2).
+#[derive(Clone)]
 pub struct NormGate {
     /// [rank, n]
     pub down: Vec<f32>,
@@ -24,6 +26,7 @@ pub struct NormGate {
 }
 
 /// One decoder layer.
+#[derive(Clone)]
 pub struct Layer {
     /// Its place among the layers.
     pub index: usize,
@@ -48,6 +51,7 @@ pub struct Layer {
 }
 
 /// Attention of a layer.
+#[derive(Clone)]
 pub struct AttentionLayer {
     /// The layer's place among the layers.
     pub index: usize,
@@ -80,6 +84,7 @@ pub struct AttentionLayer {
 }
 
 /// The recurrent mixer of a layer.
+#[derive(Clone)]
 pub struct RecurrentWeights {
     /// Its place among the layers with a recurrent state.
     pub state_layer: usize,
@@ -108,6 +113,7 @@ pub struct RecurrentWeights {
 }
 
 /// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
+#[derive(Clone)]
 pub struct AltUpLayer {
     /// Norm of the router's input, with the router's factor.
     pub router_norm: NormWeights,
@@ -130,6 +136,7 @@ pub struct AltUpLayer {
 }
 
 /// How a layer adds its part of the second embedding.
+#[derive(Clone)]
 pub struct PerLayerInput {
     /// The gate.  // [width, hidden_size]
     pub gate: Weight,
@@ -150,6 +157,7 @@ pub struct PerLayerEmbedding {
 }
 
 /// How a layer makes queries, keys and values.
+#[derive(Clone)]
 pub enum Projection {
     /// q, k and v of all heads, and the gate of attention's output, stacked.  // [qkv_width, hidden_size]
     Heads(Weight),
@@ -158,6 +166,7 @@ pub enum Projection {
 }
 
 /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
+#[derive(Clone)]
 pub struct MlaWeights {
     /// q_proj or q_a_proj, stacked on kv_a_proj_with_mqa: q or its latent, the latent of k and v, the rotated part of k.
     pub a_proj: Weight,
@@ -173,6 +182,7 @@ pub struct MlaWeights {
 
 /// An indexer's parameters besides the matrices that are part of the layer's projection: of its key and of its heads'
 /// weights, and of its queries where they are not made of a latent.
+#[derive(Clone)]
 pub struct IndexerWeights {
     /// What it is.
     pub spec: Indexer,
@@ -185,6 +195,7 @@ pub struct IndexerWeights {
 }
 
 /// A layer's MLP.
+#[derive(Clone)]
 pub enum Mlp {
     /// One for all tokens.
     Dense(Box<DenseMlp>),
@@ -197,6 +208,7 @@ pub enum Mlp {
 }
 
 /// A dense MLP and a mixture of experts that read the same row.
+#[derive(Clone)]
 pub struct DenseAndMoe {
     /// The MLP.
     pub dense: DenseMlp,
@@ -211,6 +223,7 @@ pub struct DenseAndMoe {
 }
 
 /// down(act(up(x))), or down(act(gate(x)) * up(x)).
+#[derive(Clone)]
 pub struct DenseMlp {
     /// gate_proj and up_proj, interleaved by panels, or up_proj alone.  // [intermediate_size or twice, hidden_size]
     pub gate_up_proj: Weight,
@@ -229,6 +242,7 @@ pub struct DenseMlp {
 }
 
 /// A mixture of experts.
+#[derive(Clone)]
 pub struct MoeMlp {
     /// A logit per expert, in f32.  // [num_experts, hidden_size]
     pub router: Weight,
@@ -304,6 +318,17 @@ impl AttentionLayer {
 }
 
 impl Layer {
+    /// The same weights as another layer, which has keys and values of its own.
+    pub(super) fn repeated(&self, index: usize, spec: LayerSpec) -> Layer {
+        let attention = self.attention.clone().map(|attention| AttentionLayer {
+            index,
+            kv_index: index,
+            spec,
+            ..attention
+        });
+        Layer { index, spec, attention, ..self.clone() }
+    }
+
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
         let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();

@@ -44,9 +44,6 @@ const NAMES: Names = Names {
         ..Names::LLAMA.mla
     },
     attention_gate: tensor!("attn_gate"),
-    indexer: Names::LLAMA.indexer,
-    norm_gate: Names::LLAMA.norm_gate,
-    moe_latent: Names::LLAMA.moe_latent,
     recurrent: Names::LLAMA.recurrent,
     o_proj: tensor!("attn_output"),
     gate_up_proj: GateUp::Separate { gate: tensor!("ffn_gate"), up: tensor!("ffn_up") },

@@ -7,9 +7,9 @@ use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
-    HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
-    Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors,
-    Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask,
+    Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual,
+    ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;
@@ -162,6 +162,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         indexer: LayerIndexer::None,
         intermediate_size: None,
         shares_kv_of: None,
+        repeats: None,
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
         gate_cutoff: None,
@@ -179,6 +180,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         v_head_dim: heads.head_dim,
         max_position_embeddings,
         layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
+        cycles: None,
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,
         embedding_norm: EmbeddingNorm::None,

@@ -2,9 +2,7 @@
 
 use super::metadata::Metadata;
 use super::windows::layer_kinds;
-use crate::config::{
-    Attention, Config, IndexChoice, Indexer, LayerIndexer, Norm, Rope, RopeLayout,
-};
+use crate::config::{Attention, Config, IndexChoice, Indexer, LayerIndexer, Norm, Rope, RopeLayout};
 use crate::error::Result;
 
 /// What `layer_types` calls a layer with an indexer.
@@ -35,7 +33,11 @@ impl IndexerDefaults {
 }
 
 /// The indexer of latent attention, with the angles of the layers that have it; no layer has it yet.
-pub(crate) fn indexer(metadata: &Metadata<'_>, mut config: Config, defaults: &IndexerDefaults) -> Result<Config> {
+pub(crate) fn indexer(
+    metadata: &Metadata<'_>,
+    mut config: Config,
+    defaults: &IndexerDefaults,
+) -> Result<Config> {
     let stated = |key: &str, default: usize| -> Result<usize> {
         Ok(metadata.integer_if_any(key, 1..=1 << 16)?.unwrap_or(default))
     };
@@ -43,7 +45,9 @@ pub(crate) fn indexer(metadata: &Metadata<'_>, mut config: Config, defaults: &In
     let index_head_dim = stated("index_head_dim", defaults.index_head_dim)?;
     let index_topk = stated("index_topk", defaults.index_topk)?;
     if !matches!(config.attention, Attention::Mla { q_lora_rank: Some(_), .. }) {
-        return Err(metadata.bad("q_lora_rank", "it is missing; the indexer's queries are made of that latent"));
+        return Err(
+            metadata.bad("q_lora_rank", "it is missing; the indexer's queries are made of that latent")
+        );
     }
     let rope = Rope { layout: defaults.layout, ..config.ropes[0].clone() };
     if rope.rotary_dim > index_head_dim {
@@ -96,7 +100,8 @@ fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Vec<bool>> {
         return Err(metadata.bad(key, &what));
     }
     if let Some(other) = kinds.iter().find(|kind| !["full", "shared"].contains(kind)) {
-        let what = format!("must be full or shared (got \"{}\")", crate::checkpoint::escape_for_terminal(other));
+        let what =
+            format!("must be full or shared (got \"{}\")", crate::checkpoint::escape_for_terminal(other));
         return Err(metadata.unsupported(key, &what));
     }
     if kinds.first() == Some(&"shared") {

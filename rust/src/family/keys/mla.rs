@@ -56,9 +56,7 @@ pub(crate) fn latent(metadata: &Metadata<'_>, defaults: &Defaults, mla: &MlaDefa
     };
     let defaults = Defaults {
         head_dim: HeadDim::Always(nope + rope),
-        rope: defaults
-            .rope
-            .map(|usual| RopeDefaults { partial: Partial::Dimensions(rope), layout, ..usual }),
+        rope: defaults.rope.map(|usual| RopeDefaults { partial: Partial::Dimensions(rope), layout, ..usual }),
         ..*defaults
     };
     let base = base(metadata, &defaults)?;

@@ -4,7 +4,9 @@ use super::metadata::Metadata;
 use super::windows::layer_numbers;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Bias, ClosedGroups, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert};
+use crate::config::{
+    Bias, ClosedGroups, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert,
+};
 use crate::error::Result;
 
 /// The number of experts per token, which must not be more than all of them.

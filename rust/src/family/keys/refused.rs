@@ -38,7 +38,6 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         }
         "doge" => "its attention keeps the keys with the highest learned scores; it would need that choice",
         "jetmoe" => "its query and output projections are experts; it would need attention over chosen heads",
-        "hrm_text" => "two stacks of layers run in cycles; it would need layers that are used more than once",
         "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
         "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
         | "qwen3_vl_moe" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {

@@ -37,7 +37,11 @@ pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Opti
 }
 
 /// `layer_types`: for each layer its place among the `known` kinds.
-pub(crate) fn layer_kinds(metadata: &Metadata<'_>, layers: usize, known: &[&str]) -> Result<Option<Vec<usize>>> {
+pub(crate) fn layer_kinds(
+    metadata: &Metadata<'_>,
+    layers: usize,
+    known: &[&str],
+) -> Result<Option<Vec<usize>>> {
     let Some(types) = metadata.texts_if_any("layer_types")? else {
         return Ok(None);
     };

@@ -6,7 +6,8 @@
 
 use super::deepseek::{NAMES, config as latent_mixture};
 use crate::config::{
-    Attention, AttentionGate, ClosedGroups, Config, ExpertGroups, GateWidth, Moe, NormPlacement, QueryLatent, RopeLayout,
+    Attention, AttentionGate, ClosedGroups, Config, ExpertGroups, GateWidth, Moe, NormPlacement, QueryLatent,
+    RopeLayout,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, NormKey};
@@ -44,8 +45,7 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
         norm: NormKey::Rms("rms_norm_eps", 1e-5),
         ..Defaults::LLAMA
     };
-    let mla =
-        MlaDefaults { q_lora_rank: Some(2048), qk_nope_head_dim: 192, v_head_dim: Some(256), ..MLA };
+    let mla = MlaDefaults { q_lora_rank: Some(2048), qk_nope_head_dim: 192, v_head_dim: Some(256), ..MLA };
     only_word(metadata, "topk_method", "noaux_tc")?;
     only_word(metadata, "scoring_func", "sigmoid")?;
     for key in ["rope_interleave", "indexer_rope_interleave"] {
@@ -54,11 +54,8 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
         }
     }
     let config = latent_mixture(metadata, &defaults, &mla, &ROUTING, 3)?;
-    let indexing = IndexerDefaults {
-        index_n_heads: 32,
-        layout: RopeLayout::Interleaved,
-        ..IndexerDefaults::DEEPSEEK
-    };
+    let indexing =
+        IndexerDefaults { index_n_heads: 32, layout: RopeLayout::Interleaved, ..IndexerDefaults::DEEPSEEK };
     in_all_layers(metadata, indexer(metadata, config, &indexing)?)
 }
 

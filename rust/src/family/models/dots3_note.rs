@@ -5,8 +5,8 @@
 
 use super::deepseek::NAMES as DEEPSEEK_NAMES;
 use crate::config::{
-    Attention, AttentionGate, Config, GateWidth, Heads, LayerIndexer, LayerRope, Mask, Moe, Names, QueryLatent,
-    RopeLayout, SharedExpert, tensor,
+    Attention, AttentionGate, Config, GateWidth, Heads, LayerIndexer, LayerRope, Mask, Moe, Names,
+    QueryLatent, RopeLayout, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, NormKey, WindowKeys};

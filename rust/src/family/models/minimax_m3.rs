@@ -5,8 +5,8 @@
 //! there.
 
 use crate::config::{
-    Activation, Bias, Config, GateUp, IndexChoice, Indexer, IndexerNames, LayerIndexer, Moe, MoeNames,
-    Names, NormWeight, QkNorm, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
+    Activation, Bias, Config, GateUp, IndexChoice, Indexer, IndexerNames, LayerIndexer, Moe, MoeNames, Names,
+    NormWeight, QkNorm, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
@@ -17,11 +17,8 @@ use crate::family::keys::moe::{
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::{layer_kinds, layer_numbers};
 
-pub(crate) static MINIMAX_M3_VL_TEXT: Family = Family {
-    model_types: &["minimax_m3_vl_text"],
-    aliases: &[("num_local_experts", "num_experts")],
-    config,
-};
+pub(crate) static MINIMAX_M3_VL_TEXT: Family =
+    Family { model_types: &["minimax_m3_vl_text"], aliases: &[("num_local_experts", "num_experts")], config };
 
 const NAMES: Names = Names {
     indexer: IndexerNames {
@@ -71,13 +68,16 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         correction_bias: Bias::Added,
         scaling: metadata.number_or("routed_scaling_factor", 1e-6..=1e6, 2.0)? as f32,
         shared: match shared_width(metadata, "shared_intermediate_size", 3072)? {
-            SharedExpert::None => return Err(metadata.bad("shared_intermediate_size", "must be positive (got 0)")),
+            SharedExpert::None => {
+                return Err(metadata.bad("shared_intermediate_size", "must be positive (got 0)"));
+            }
             shared => shared,
         },
         ..Moe::plain(num_experts, per_token, config.intermediate_size)
     };
     ignore_multi_token_prediction(metadata);
-    let intermediate_size = metadata.integer_if_any("dense_intermediate_size", 1..=1 << 24)?.unwrap_or(12_288);
+    let intermediate_size =
+        metadata.integer_if_any("dense_intermediate_size", 1..=1 << 24)?.unwrap_or(12_288);
     let activation = Activation::ClampedSwiglu {
         alpha: metadata.number_or("swiglu_alpha", 1e-6..=1e6, 1.702)? as f32,
         limit: metadata.number_or("swiglu_limit", 1e-6..=1e9, 7.0)? as f32,
@@ -139,8 +139,10 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
         return Err(metadata.unsupported("index_n_heads", &what));
     }
     if config.ropes[0].rotary_dim > indexer.index_head_dim {
-        let what =
-            format!("must be at least rotary_dim, {} (got {})", config.ropes[0].rotary_dim, indexer.index_head_dim);
+        let what = format!(
+            "must be at least rotary_dim, {} (got {})",
+            config.ropes[0].rotary_dim, indexer.index_head_dim
+        );
         return Err(metadata.bad("index_head_dim", &what));
     }
     for (layer, _) in config.layers.iter_mut().zip(&kinds).filter(|(_, kind)| **kind != 0) {

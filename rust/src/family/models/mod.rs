@@ -35,6 +35,7 @@ mod granite;
 mod granite_moe;
 mod granitemoehybrid;
 mod helium;
+mod hrm_text;
 mod hunyuan;
 mod laguna;
 mod lfm2;
@@ -118,6 +119,7 @@ pub static FAMILIES: &[&Family] = &[
     &helium::HELIUM,
     &ernie4_5::ERNIE4_5,
     &ernie4_5::ERNIE4_5_MOE,
+    &hrm_text::HRM_TEXT,
     &hunyuan::HUNYUAN_V1_DENSE,
     &hunyuan::HUNYUAN_V1_MOE,
     &hunyuan::HY_V3,

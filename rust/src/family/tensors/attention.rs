@@ -4,8 +4,8 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{IndexerTensors, MatrixSpec, NormSpec};
 use crate::config::{
-    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, LayerRope, Norm, QkNorm, Qkv,
-    Tensor, ValueNorm, Values,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, LayerRope, Norm, QkNorm,
+    Qkv, Tensor, ValueNorm, Values,
 };
 
 impl Prefix<'_> {
@@ -99,6 +99,12 @@ impl Prefix<'_> {
                 let whole = TensorRows::whole(name, config.names.stored, 2 * heads.q_width(), hidden);
                 TensorRows { rows: Rows::each(count, 2 * dim, dim, dim), ..whole }
             }
+            Qkv::GateStacked(name) => {
+                let part = [Rows::range(0, rows)];
+                let total = rows + heads.qkv_width();
+                let mut matrix = self.rows_of(name, total, &part, config.hidden_size, config.attention_bias);
+                return (matrix.weights.pop(), matrix.biases.pop());
+            }
             _ => {
                 let name = self.name(config.names.attention_gate.weight);
                 TensorRows::whole(name, config.names.stored, rows, config.hidden_size)
@@ -152,6 +158,12 @@ impl Prefix<'_> {
                 let parts = [(0, queries), (queries, keys), (queries + keys, values)];
                 let parts = parts.map(|(first, rows)| Rows::range(first, rows));
                 self.rows_of(name, total, &parts, hidden, bias)
+            }
+            Qkv::GateStacked(name) => {
+                let gates = config.attention_gate.rows(heads);
+                let parts = [(gates, queries), (gates + queries, keys), (gates + queries + keys, values)];
+                let parts = parts.map(|(first, rows)| Rows::range(first, rows));
+                self.rows_of(name, gates + total, &parts, hidden, bias)
             }
             Qkv::Grouped(name) => {
                 let group = heads.group_size();

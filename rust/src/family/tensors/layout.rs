@@ -8,7 +8,7 @@ use super::spec::{
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stack, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -55,6 +55,10 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             (0..others).map(square).collect()
         }),
         positions,
+        low_state: match config.cycles {
+            None => Vec::new(),
+            Some(_) => vec![at.vector(names.low_state, Rows::all(hidden))],
+        },
         norm: at.norm(names.norm, hidden),
         head_transform: match config.head_transform {
             HeadTransform::None => None,
@@ -78,8 +82,15 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
 /// The tensors of one layer.
 pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let (names, spec) = (&config.names, &config.layers[layer]);
-    let number = layer / names.layers_per_number;
-    let mut at = Prefix::new(config, format!("{}{}.{number}.", names.base, names.layers), spec);
+    let (stack, number) = match config.cycles {
+        None => ("", layer / names.layers_per_number),
+        Some(cycles) => {
+            let [high, low] = names.stacks;
+            let stack = if cycles.stack(layer) == Stack::High { high } else { low };
+            (stack, layer % cycles.num_layers_per_stack)
+        }
+    };
+    let mut at = Prefix::new(config, format!("{}{stack}{}.{number}.", names.base, names.layers), spec);
     at.part = layer % names.layers_per_number;
     let (hidden, heads) = (config.hidden_size, at.heads);
     // Before attention and after it, before the MLP and after it.
@@ -98,11 +109,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
     let gates = [true, false, spec.mlp == LayerMlp::Moe, false];
     let norm = |(name, gated)| match config.norm_placement {
-        NormPlacement::BeforeGated { gated_norm_rank } if gated => at.gated_norm(name, hidden, gated_norm_rank),
+        NormPlacement::BeforeGated { gated_norm_rank } if gated => {
+            at.gated_norm(name, hidden, gated_norm_rank)
+        }
         _ => at.norm(name, hidden),
     };
-    let mut norms =
-        all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
+    let mut norms = all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
     debug_assert!(
         config.residual == Residual::Sequential || !placed[1] && !placed[3],
         "a parallel block has no norms after"

@@ -94,13 +94,7 @@ impl Prefix<'_> {
     }
 
     /// An expert with tensors of its own, from `hidden` to `width` and back.
-    fn expert(
-        &self,
-        path: &str,
-        [gate, up, down]: [&str; 3],
-        hidden: usize,
-        width: usize,
-    ) -> DenseTensors {
+    fn expert(&self, path: &str, [gate, up, down]: [&str; 3], hidden: usize, width: usize) -> DenseTensors {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
         };

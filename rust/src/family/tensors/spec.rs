@@ -219,6 +219,8 @@ pub struct ModelTensors {
     pub streams: [Vec<MatrixSpec>; 2],
     /// Learned positions; empty when the model has none.
     pub positions: Vec<TensorRows>,
+    /// State of the low one of two stacks before its first run; empty where there is one stack.
+    pub low_state: Vec<TensorRows>,
     /// The norm after the last layer.
     pub norm: NormSpec,
     /// A matrix and a norm before the projection to logits.
@@ -291,6 +293,7 @@ impl ModelTensors {
         }
         self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
         add(&self.positions);
+        add(&self.low_state);
         self.norm.each(add);
         if let Some((dense, norm)) = &self.head_transform {
             dense.each(add);

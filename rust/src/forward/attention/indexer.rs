@@ -63,7 +63,8 @@ impl Choices {
         let places = caches.iter().flat_map(|&(cache, rows)| {
             (cache.len()..cache.len() + rows).map(move |place| (cache.blocks(), place))
         });
-        let rows: Vec<_> = places.zip(values).map(|((blocks, place), values)| (blocks, place, values)).collect();
+        let rows: Vec<_> =
+            places.zip(values).map(|((blocks, place), values)| (blocks, place, values)).collect();
         let count = indexer.num_choices();
         let tiles = rows.iter().map(|(_, place, _)| place / BLOCK + 1).max().unwrap_or_default();
         (self.count, self.tiles) = (count, tiles);
@@ -74,7 +75,9 @@ impl Choices {
         for (rows, words) in rows.chunks(together).zip(self.words.chunks_mut(together * count * tiles)) {
             self.scores.resize(rows.len() * scores_of_row, 0.0);
             let mut tasks = Vec::new();
-            for (&(blocks, place, values), out) in rows.iter().zip(self.scores.chunks_exact_mut(scores_of_row)) {
+            for (&(blocks, place, values), out) in
+                rows.iter().zip(self.scores.chunks_exact_mut(scores_of_row))
+            {
                 let scored = if indexer.choice.is_all(place) { 0 } else { place / BLOCK + 1 };
                 let blocks = blocks[..scored].chunks(TILES_PER_TASK);
                 let outs = out.chunks_mut(TILES_PER_TASK * count * BLOCK);
@@ -85,7 +88,8 @@ impl Choices {
             by_rows(pass.pool, words, count * tiles, |row, words| {
                 let scores = &scores[row * scores_of_row..][..scores_of_row];
                 for (choice, words) in words.chunks_exact_mut(tiles).enumerate() {
-                    let score = |place: usize| scores[(place / BLOCK * count + choice) * BLOCK + place % BLOCK];
+                    let score =
+                        |place: usize| scores[(place / BLOCK * count + choice) * BLOCK + place % BLOCK];
                     indexer.choice.mark(rows[row].1, score, words);
                 }
             });
@@ -243,7 +247,10 @@ mod tests {
         let mut scores = vec![0.0; 50];
         (scores[12], scores[49]) = (3.0, -9.0);
         let of = |index_topk_blocks, index_local_blocks| {
-            marked(IndexChoice::Blocks { index_block_size: 7, index_topk_blocks, index_local_blocks }, &scores)
+            marked(
+                IndexChoice::Blocks { index_block_size: 7, index_topk_blocks, index_local_blocks },
+                &scores,
+            )
         };
         assert_eq!(of(1, 1), [49]);
         assert_eq!(of(1, 0), (7..14).collect::<Vec<_>>());

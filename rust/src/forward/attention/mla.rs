@@ -12,9 +12,9 @@ use crate::model::{AttentionLayer, MlaWeights, NormWeights};
 /// Outputs of the projections.
 #[derive(Default)]
 pub(super) struct MlaBuffers {
-    a: Vec<f32>,  // [rows, q or its latent | latent of k and v | rotated part of k]
-    q: Vec<f32>,  // [rows, q of all heads]
-    kv: Vec<f32>, // [rows, unrotated part of k of all heads | v of all heads]
+    a: Vec<f32>,       // [rows, q or its latent | latent of k and v | rotated part of k]
+    q: Vec<f32>,       // [rows, q of all heads]
+    kv: Vec<f32>,      // [rows, unrotated part of k of all heads | v of all heads]
     index_q: Vec<f32>, // [rows, queries of the indexer]
 }
 

@@ -12,9 +12,7 @@ use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
-use crate::config::{
-    AttentionGate, Config, LayerIndexer, LayerRope, QkNorm, QkNormPlace, QueryScaling,
-};
+use crate::config::{AttentionGate, Config, LayerIndexer, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{AttentionLayer, NormWeights, Projection};
 use indexer::Choices;

@@ -207,7 +207,9 @@ impl LayerAttention<'_> {
             let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
             reset(part);
             let head = task.heads.start + query / (self.widths.group * task.rows.len());
-            let words = self.chosen(task.rows.start + row, head).map(|words| &words[chunk * CHUNK / BLOCK..tiles.end]);
+            let words = self
+                .chosen(task.rows.start + row, head)
+                .map(|words| &words[chunk * CHUNK / BLOCK..tiles.end]);
             if !seen.is_empty() && words.is_none_or(|words| words.iter().any(|&word| word != 0)) {
                 let softmax = self.softmax(scores, seen, words);
                 part[self.widths.padded..].copy_from_slice(&softmax);
