@@ -13,7 +13,18 @@ pub struct Indexer {
     pub norm: Norm,
     /// The rope of its queries and keys: an index into `Config::ropes`.
     pub rope: usize,
+    /// Which dimensions are rotated in the file; here it is the first ones.
+    pub rotated: RotatedPart,
     pub choice: IndexChoice,
+}
+
+/// Which dimensions of an indexer's queries and keys are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotatedPart {
+    /// The first ones.
+    First,
+    /// The last ones (hy_v4).
+    Last,
 }
 
 /// Which positions a query reads.

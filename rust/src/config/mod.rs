@@ -4,6 +4,7 @@
 
 mod cycles;
 mod frequencies;
+mod hyper;
 mod indexer;
 mod moe;
 mod recurrent;
@@ -14,7 +15,8 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use indexer::{IndexChoice, Indexer, LayerIndexer};
+pub use hyper::HyperConnections;
+pub use indexer::{IndexChoice, Indexer, LayerIndexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
 pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
@@ -101,8 +103,10 @@ pub struct Config {
     pub sub_norms: SubNorms,
     /// A second embedding, of which each layer has a part.
     pub per_layer_embedding: Option<PerLayerEmbedding>,
-    /// Several residual streams.
+    /// Several residual streams, of which a layer computes one.
     pub alt_up: Option<AltUp>,
+    /// Several residual streams, which each branch reads and writes.
+    pub hyper_connections: Option<HyperConnections>,
     /// A learned factor of each layer's output.
     pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).

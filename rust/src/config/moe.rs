@@ -1,6 +1,7 @@
 //! Mixtures of experts.
 
 use super::structure::Bias;
+use crate::kernel::Activation;
 
 /// A mixture of experts (Shazeer et al. 2017).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,6 +32,8 @@ pub struct Moe {
     pub logit_softcapping: Option<f32>,
     /// `zero_expert_num`: more experts, whose output is their input (longcat_flash).
     pub zero_experts: usize,
+    /// The routed experts' activation, where it is not the model's (hy_v4).
+    pub activation: Option<Activation>,
     /// Biases of the router and the experts.
     pub bias: Bias,
     /// An expert that every token passes.
@@ -56,6 +59,7 @@ impl Moe {
             latent_bias: Bias::None,
             logit_softcapping: None,
             zero_experts: 0,
+            activation: None,
             bias: Bias::None,
             shared: SharedExpert::None,
             output_factor: 1.0,

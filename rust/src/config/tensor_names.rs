@@ -281,6 +281,8 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
+    /// Hyper-connections of attention and of the MLP in a layer, and those after the last one: matrix, base and scale.
+    pub hyper: [[&'static str; 3]; 3],
     /// A learned factor of a layer's output.
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
@@ -368,6 +370,11 @@ impl Names {
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
         },
+        hyper: [
+            ["hc_pre.hc_attn_layer.hc_fn", "hc_pre.hc_attn_layer.hc_base", "hc_pre.hc_attn_layer.hc_scale"],
+            ["hc_pre.hc_mlp_layer.hc_fn", "hc_pre.hc_mlp_layer.hc_base", "hc_pre.hc_mlp_layer.hc_scale"],
+            ["hc_pre.hc_head.hc_head_fn", "hc_pre.hc_head.hc_head_base", "hc_pre.hc_head.hc_head_scale"],
+        ],
         layer_scalar: "layer_scalar",
         layers: "layers",
         stacks: ["H_module.", "L_module."],

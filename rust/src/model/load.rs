@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp,
-    NormGate, NormWeights, PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
+    MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, RecurrentWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -18,8 +18,8 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors,
-    RecurrentTensors, Rows, TensorRows,
+    self, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
+    QkvTensors, RecurrentTensors, Rows, TensorRows,
 };
 use crate::quant::{PackedType, StorageType};
 
@@ -100,6 +100,10 @@ impl<'a> Loader<'a> {
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
             per_layer_input,
             alt_up,
+            hyper: match tensors.hyper.as_deref() {
+                None => None,
+                Some([attention, mlp]) => Some(Box::new([self.hyper(attention)?, self.hyper(mlp)?])),
+            },
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
     }
@@ -263,6 +267,11 @@ impl<'a> Loader<'a> {
         };
         // Small differences decide which experts a token takes: the router is not rounded.
         let exact = Loader { dtype: Some(PackedType::F32), ..*self };
+        let activation = self.config.moe.and_then(|moe| moe.activation);
+        let routed = |expert: &DenseTensors| {
+            let mlp = self.mlp(expert)?;
+            Ok::<_, Error>(DenseMlp { activation: activation.unwrap_or(mlp.activation), ..mlp })
+        };
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
@@ -280,7 +289,7 @@ impl<'a> Loader<'a> {
                 None => None,
                 Some([to, back]) => Some([self.matrix(to)?, self.matrix(back)?]),
             },
-            experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
+            experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
         })
@@ -384,6 +393,17 @@ impl<'a> Loader<'a> {
             }
         }
         packed_together(&kinds)
+    }
+
+    pub fn hyper(&self, tensors: &HyperTensors) -> Result<HyperWeights> {
+        let table = |source: &TensorRows| {
+            self.rows(std::slice::from_ref(source), source.shape.get(1).copied().unwrap_or(1))
+        };
+        Ok(HyperWeights {
+            matrix: table(&tensors.matrix)?,
+            base: table(&tensors.base)?,
+            scale: table(&tensors.scale)?,
+        })
     }
 
     /// The norm of a latent, with the factor of that latent in its weight.

@@ -5,8 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp,
-    NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
+    MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -43,6 +43,8 @@ pub struct Model {
     pub positions: Vec<f32>,
     /// State of the low one of two stacks before its first run; empty where there is one stack.
     pub low_state: Vec<f32>,
+    /// The hyper-connection after the last layer.
+    pub hyper_head: Option<HyperWeights>,
     embed_tokens: Weight,
     lm_head: Option<Weight>,
 }
@@ -93,6 +95,7 @@ impl Model {
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
+        let hyper_head = tensors.hyper_head.as_ref().map(|hyper| loader.hyper(hyper)).transpose()?;
         let low_state = loader.rows(&tensors.low_state, 1)?;
         let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
@@ -121,6 +124,7 @@ impl Model {
             streams,
             positions,
             low_state,
+            hyper_head,
             embed_tokens,
             lm_head,
         })

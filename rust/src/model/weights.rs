@@ -46,6 +46,8 @@ pub struct Layer {
     pub per_layer_input: Option<PerLayerInput>,
     /// What it needs of several residual streams.
     pub alt_up: Option<Box<AltUpLayer>>,
+    /// Its hyper-connections: of attention, and of the MLP.
+    pub hyper: Option<Box<[HyperWeights; 2]>>,
     /// Factor of its output.
     pub scalar: f32,
 }
@@ -133,6 +135,17 @@ pub struct AltUpLayer {
     pub laurel_norm: NormWeights,
     /// Its width.
     pub laurel_rank: usize,
+}
+
+/// A hyper-connection.
+#[derive(Clone)]
+pub struct HyperWeights {
+    /// From all streams to the logits of the weights.  // [kinds * hc_mult, hc_mult * hidden_size]
+    pub matrix: Vec<f32>,
+    /// Added to them.  // [kinds * hc_mult]
+    pub base: Vec<f32>,
+    /// Factors of them: of the weights with which streams are read, and with which they are written.  // [kinds]
+    pub scale: Vec<f32>,
 }
 
 /// How a layer adds its part of the second embedding.

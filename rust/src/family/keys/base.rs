@@ -205,6 +205,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         sub_norms: SubNorms::None,
         per_layer_embedding: None,
         alt_up: None,
+        hyper_connections: None,
         layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,

@@ -2,7 +2,9 @@
 
 use super::metadata::Metadata;
 use super::windows::layer_kinds;
-use crate::config::{Attention, Config, IndexChoice, Indexer, LayerIndexer, Norm, Rope, RopeLayout};
+use crate::config::{
+    Attention, Config, IndexChoice, Indexer, LayerIndexer, Norm, Rope, RopeLayout, RotatedPart,
+};
 use crate::error::Result;
 
 /// What `layer_types` calls a layer with an indexer.
@@ -19,6 +21,7 @@ pub(crate) struct IndexerDefaults {
     pub norm: Norm,
     /// Which two dimensions of its queries and keys make a pair.
     pub layout: RopeLayout,
+    pub rotated: RotatedPart,
 }
 
 impl IndexerDefaults {
@@ -29,6 +32,7 @@ impl IndexerDefaults {
         index_topk: 2048,
         norm: Norm::LayerNorm { eps: 1e-6 },
         layout: RopeLayout::Neox,
+        rotated: RotatedPart::First,
     };
 }
 
@@ -59,14 +63,28 @@ pub(crate) fn indexer(
         config.ropes.push(rope);
     }
     let choice = IndexChoice::Positions { index_topk };
-    let indexer = Indexer { index_n_heads, index_head_dim, norm: defaults.norm, rope: place, choice };
+    let indexer = Indexer {
+        index_n_heads,
+        index_head_dim,
+        norm: defaults.norm,
+        rope: place,
+        rotated: defaults.rotated,
+        choice,
+    };
     Ok(Config { indexer: Some(indexer), ..config })
 }
 
 /// An indexer in every layer, or where `indexer_types` says full; the layers that are shared read what the last one chose.
-pub(crate) fn in_all_layers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
+///
+/// `usual` says which are shared where the file does not.
+pub(crate) fn in_all_layers(
+    metadata: &Metadata<'_>,
+    mut config: Config,
+    usual: impl Fn(usize) -> bool,
+) -> Result<Config> {
     layer_kinds(metadata, config.layers.len(), &[INDEXED])?;
     let shared = shared_layers(metadata, config.layers.len())?;
+    let shared = shared.unwrap_or_else(|| (0..config.layers.len()).map(usual).collect());
     for (layer, shared) in config.layers.iter_mut().zip(shared) {
         layer.indexer = if shared { LayerIndexer::Shared } else { LayerIndexer::Full };
     }
@@ -75,10 +93,11 @@ pub(crate) fn in_all_layers(metadata: &Metadata<'_>, mut config: Config) -> Resu
 
 /// `indexer_types`; or else `index_topk_pattern`, F and S; or every `index_topk_freq`-th layer has an indexer, and so have the
 /// first `index_skip_topk_offset` ones.
-fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Vec<bool>> {
+fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Option<Vec<bool>>> {
+    const FREQUENCY: &str = "index_topk_freq";
     const TYPES: &str = "indexer_types";
     const PATTERN: &str = "index_topk_pattern";
-    let frequency = metadata.integer_if_any("index_topk_freq", 0..=1 << 16)?.unwrap_or(1).max(1);
+    let frequency = metadata.integer_if_any(FREQUENCY, 0..=1 << 16)?.unwrap_or(1).max(1);
     let offset = metadata.integer_if_any("index_skip_topk_offset", 0..=1 << 16)?.unwrap_or(2);
     let pattern = match metadata.get(PATTERN) {
         Some(serde_json::Value::String(letters)) => {
@@ -93,7 +112,8 @@ fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Vec<bool>> {
     };
     let Some((key, kinds)) = metadata.texts_if_any(TYPES)?.map(|kinds| (TYPES, kinds)).or(pattern) else {
         let is_shared = |layer: usize| !(layer + 1).saturating_sub(offset).is_multiple_of(frequency);
-        return Ok((0..layers).map(is_shared).collect());
+        let is_stated = metadata.has(FREQUENCY);
+        return Ok(is_stated.then(|| (0..layers).map(is_shared).collect()));
     };
     if kinds.len() != layers {
         let what = format!("must have one entry per layer, {layers} (got {})", kinds.len());
@@ -107,5 +127,5 @@ fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Vec<bool>> {
     if kinds.first() == Some(&"shared") {
         return Err(metadata.bad(key, "must begin with full, since the first layer has none before it"));
     }
-    Ok(kinds.into_iter().map(|kind| kind == "shared").collect())
+    Ok(Some(kinds.into_iter().map(|kind| kind == "shared").collect()))
 }

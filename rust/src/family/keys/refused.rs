@@ -32,9 +32,8 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "gemma4_assistant" | "gemma4_unified_assistant" => {
             "a draft model; it would need keys and values of the model that it drafts for"
         }
-        "hy_v4" | "deepseek_v4" => {
-            "it has several residual streams (hyper-connections) and attention that reads chosen positions; both would \
-             need their own code"
+        "deepseek_v4" => {
+            "its attention reads compressed keys beside a window; it would need their cache and its mixing of streams"
         }
         "doge" => "its attention keeps the keys with the highest learned scores; it would need that choice",
         "jetmoe" => "its query and output projections are experts; it would need attention over chosen heads",

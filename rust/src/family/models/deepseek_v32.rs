@@ -35,7 +35,7 @@ fn deepseek_v32(metadata: &Metadata<'_>) -> Result<Config> {
     only_word(metadata, "topk_method", "noaux_tc")?;
     only_word(metadata, "scoring_func", "sigmoid")?;
     let config = latent_mixture(metadata, &defaults, &MLA, &routing, 3)?;
-    in_all_layers(metadata, indexer(metadata, config, &IndexerDefaults::DEEPSEEK)?)
+    in_all_layers(metadata, indexer(metadata, config, &IndexerDefaults::DEEPSEEK)?, |_| false)
 }
 
 fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
@@ -56,7 +56,7 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
     let config = latent_mixture(metadata, &defaults, &mla, &ROUTING, 3)?;
     let indexing =
         IndexerDefaults { index_n_heads: 32, layout: RopeLayout::Interleaved, ..IndexerDefaults::DEEPSEEK };
-    in_all_layers(metadata, indexer(metadata, config, &indexing)?)
+    in_all_layers(metadata, indexer(metadata, config, &indexing)?, |_| false)
 }
 
 /// Queries are made of their latent before and after its norm, and a gate of attention's output with them; some norms have a
@@ -85,5 +85,5 @@ fn axk2(metadata: &Metadata<'_>) -> Result<Config> {
         ..config
     };
     let indexing = IndexerDefaults { index_n_heads: 16, ..IndexerDefaults::DEEPSEEK };
-    in_all_layers(metadata, indexer(metadata, config, &indexing)?)
+    in_all_layers(metadata, indexer(metadata, config, &indexing)?, |_| false)
 }

@@ -6,7 +6,7 @@
 
 use crate::config::{
     Activation, Bias, Config, GateUp, IndexChoice, Indexer, IndexerNames, LayerIndexer, Moe, MoeNames, Names,
-    NormWeight, QkNorm, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
+    NormWeight, QkNorm, RotatedPart, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
@@ -81,6 +81,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let activation = Activation::ClampedSwiglu {
         alpha: metadata.number_or("swiglu_alpha", 1e-6..=1e6, 1.702)? as f32,
         limit: metadata.number_or("swiglu_limit", 1e-6..=1e9, 7.0)? as f32,
+        offset: 1.0,
     };
     let config = Config {
         moe: Some(moe),
@@ -112,6 +113,7 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
         index_head_dim: stated("index_head_dim", "sparse_index_dim", 128)?,
         norm: config.norm,
         rope: 0,
+        rotated: RotatedPart::First,
         choice: IndexChoice::Blocks {
             index_block_size: stated("index_block_size", "sparse_block_size", 128)?,
             index_topk_blocks: stated("index_topk_blocks", "sparse_topk_blocks", 16)?,

@@ -37,6 +37,7 @@ mod granitemoehybrid;
 mod helium;
 mod hrm_text;
 mod hunyuan;
+mod hy_v4;
 mod laguna;
 mod lfm2;
 mod llama;
@@ -123,6 +124,7 @@ pub static FAMILIES: &[&Family] = &[
     &hunyuan::HUNYUAN_V1_DENSE,
     &hunyuan::HUNYUAN_V1_MOE,
     &hunyuan::HY_V3,
+    &hy_v4::HY_V4,
     &olmo::OLMO3,
     &olmo::OLMOE,
     &olmo::FLEX_OLMO,

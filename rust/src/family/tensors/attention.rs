@@ -4,8 +4,8 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{IndexerTensors, MatrixSpec, NormSpec};
 use crate::config::{
-    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, LayerRope, Norm, QkNorm,
-    Qkv, Tensor, ValueNorm, Values,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Norm,
+    QkNorm, Qkv, RotatedPart, Tensor, ValueNorm, Values,
 };
 
 impl Prefix<'_> {
@@ -43,17 +43,30 @@ impl Prefix<'_> {
     pub fn add_indexer(&self, matrix: &mut MatrixSpec, with_queries: bool) {
         let (config, names) = (self.config, &self.config.names.indexer);
         let Some(indexer) = config.indexer_of(self.layer) else { return };
-        let queries = if with_queries { indexer.q_width() } else { 0 };
+        let heads = if with_queries { indexer.index_n_heads } else { 0 };
         let parts = [
-            (names.q_proj, queries),
-            (names.k_proj, indexer.index_head_dim),
-            (names.weights_proj, indexer.num_weights()),
+            (names.q_proj, self.index_heads(indexer, heads)),
+            (names.k_proj, self.index_heads(indexer, 1)),
+            (names.weights_proj, Rows::all(indexer.num_weights())),
         ];
-        let parts: Vec<_> = parts.into_iter().filter(|(_, rows)| *rows > 0).collect();
-        if !matrix.biases.is_empty() {
-            matrix.biases.extend(parts.iter().map(|(_, rows)| TensorRows::zeros(*rows)));
+        for (name, rows) in parts.into_iter().filter(|(_, rows)| rows.count() > 0) {
+            if !matrix.biases.is_empty() {
+                matrix.biases.push(TensorRows::zeros(rows.count()));
+            }
+            let source = self.rows_of(name, rows.count(), &[rows], config.hidden_size, Bias::None);
+            matrix.weights.extend(source.weights);
         }
-        matrix.weights.extend(self.matrix(&parts, config.hidden_size, Bias::None).weights);
+    }
+
+    /// Rows of heads of the indexer, the rotated part of each first.
+    fn index_heads(&self, indexer: &Indexer, heads: usize) -> Rows {
+        let dim = indexer.index_head_dim;
+        match indexer.rotated {
+            RotatedPart::First => Rows::all(heads * dim),
+            RotatedPart::Last => {
+                Rows::each(heads, dim, dim - self.config.ropes[indexer.rope].rotary_dim, dim)
+            }
+        }
     }
 
     /// The tensors of the indexer that are no part of a projection of the row.
@@ -65,18 +78,19 @@ impl Prefix<'_> {
             Attention::Mla { q_lora_rank, .. } => q_lora_rank,
             Attention::Heads => None,
         };
+        let vector = |name| self.vector(name, self.index_heads(indexer, 1));
         let norm = |name: Tensor| NormSpec {
-            weight: vec![self.vector(name.weight, Rows::all(dim))],
+            weight: vec![vector(name.weight)],
             bias: match indexer.norm {
-                Norm::LayerNorm { .. } => vec![self.vector(name.bias, Rows::all(dim))],
+                Norm::LayerNorm { .. } => vec![vector(name.bias)],
                 Norm::RmsNorm { .. } => Vec::new(),
             },
             width: dim,
             gate: Vec::new(),
         };
-        let of_latent = |rank| self.matrix(&[(names.q_proj, indexer.q_width())], rank, Bias::None);
+        let rows = self.index_heads(indexer, indexer.index_n_heads);
         Some(IndexerTensors {
-            q_proj: rank.map(of_latent),
+            q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
             q_norm: match indexer.choice {
                 IndexChoice::Positions { .. } => None,
                 IndexChoice::Blocks { .. } => Some(norm(names.q_norm)),

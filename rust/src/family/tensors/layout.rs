@@ -59,6 +59,7 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             None => Vec::new(),
             Some(_) => vec![at.vector(names.low_state, Rows::all(hidden))],
         },
+        hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper.hc_mult, 1)),
         norm: at.norm(names.norm, hidden),
         head_transform: match config.head_transform {
             HeadTransform::None => None,
@@ -205,6 +206,9 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
                 laurel_norm: at.norm(tensor!("laurel.post_laurel_norm"), hidden),
             })
         }),
+        hyper: config
+            .hyper_connections
+            .map(|hyper| Box::new([0, 1].map(|branch| at.hyper(names.hyper[branch], hyper.hc_mult, 2)))),
         scalar: match config.layer_scalar {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],

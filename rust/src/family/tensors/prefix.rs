@@ -1,7 +1,7 @@
 //! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
 
 use super::rows::{Rows, TensorRows};
-use super::spec::{Join, MatrixSpec, NormSpec};
+use super::spec::{HyperTensors, Join, MatrixSpec, NormSpec};
 use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Stored, Tensor};
 
 /// A layer's (or the model's) path, with the dot.
@@ -83,6 +83,16 @@ impl<'a> Prefix<'a> {
             bias: with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
             width,
             gate: Vec::new(),
+        }
+    }
+
+    /// A hyper-connection of so many streams and kinds of weights.
+    pub fn hyper(&self, [matrix, base, scale]: [&str; 3], streams: usize, kinds: usize) -> HyperTensors {
+        let (rows, width) = (streams * kinds, streams * self.config.hidden_size);
+        HyperTensors {
+            matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
+            base: self.vector(base, Rows::all(rows)),
+            scale: self.vector(scale, Rows::all(kinds)),
         }
     }
 

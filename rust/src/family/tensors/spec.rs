@@ -177,8 +177,21 @@ pub struct LayerTensors {
     pub per_layer_input: Option<(MatrixSpec, MatrixSpec, NormSpec)>,
     /// What it needs of several residual streams.
     pub alt_up: Option<Box<AltUpTensors>>,
+    /// Its hyper-connections: of attention, and of the MLP.
+    pub hyper: Option<Box<[HyperTensors; 2]>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
+}
+
+/// The tensors of a hyper-connection.
+#[derive(Debug, Clone)]
+pub struct HyperTensors {
+    /// From all streams to the logits of the weights.
+    pub matrix: TensorRows,
+    /// Added to them.
+    pub base: TensorRows,
+    /// Factors of them, one for each kind of weights.
+    pub scale: TensorRows,
 }
 
 /// The tensors of AltUp and LAuReL in a layer.
@@ -221,6 +234,8 @@ pub struct ModelTensors {
     pub positions: Vec<TensorRows>,
     /// State of the low one of two stacks before its first run; empty where there is one stack.
     pub low_state: Vec<TensorRows>,
+    /// The hyper-connection after the last layer.
+    pub hyper_head: Option<HyperTensors>,
     /// The norm after the last layer.
     pub norm: NormSpec,
     /// A matrix and a norm before the projection to logits.
@@ -267,6 +282,14 @@ impl DenseTensors {
     }
 }
 
+impl HyperTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        for source in [&self.matrix, &self.base, &self.scale] {
+            add(std::slice::from_ref(source));
+        }
+    }
+}
+
 impl MoeTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         self.router.each(add);
@@ -294,6 +317,7 @@ impl ModelTensors {
         self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
         add(&self.positions);
         add(&self.low_state);
+        self.hyper_head.iter().for_each(|hyper| hyper.each(add));
         self.norm.each(add);
         if let Some((dense, norm)) = &self.head_transform {
             dense.each(add);
@@ -379,6 +403,7 @@ impl LayerTensors {
             alt_up.laurel_right.each(add);
             alt_up.laurel_norm.each(add);
         }
+        self.hyper.iter().flat_map(|hyper| hyper.iter()).for_each(|hyper| hyper.each(add));
         add(&self.scalar);
     }
 }
