@@ -2,7 +2,10 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
+mod cycles;
 mod frequencies;
+mod hyper;
+mod indexer;
 mod moe;
 mod recurrent;
 mod rope;
@@ -10,20 +13,23 @@ mod structure;
 mod tensor_names;
 
 pub use crate::kernel::Activation;
+pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
+pub use hyper::HyperConnections;
+pub use indexer::{IndexChoice, Indexer, LayerIndexer, RotatedPart};
+pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
 pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryScaling, Residual,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual,
     ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    GateUp, HeadRows, InProj, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, RecurrentNames, Shared,
-    Stored, Tensor,
+    GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv,
+    RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -54,6 +60,8 @@ pub struct Config {
     pub max_position_embeddings: usize,
     /// One per layer, in order.
     pub layers: Vec<LayerSpec>,
+    /// Stacks that run in cycles: `layers` are then all runs of their layers.
+    pub cycles: Option<Cycles>,
     /// What a token's position does to its embedding.
     pub position: EmbeddingPosition,
     /// Factor of the embedding (gemma: sqrt(hidden_size); granite).
@@ -72,8 +80,10 @@ pub struct Config {
     pub residual: Residual,
     /// Factor of both results before they are added (granite).
     pub residual_multiplier: f32,
-    /// How queries, keys and values are projected.
+    /// How queries, keys and values are projected; a layer's `attention` comes first.
     pub attention: Attention,
+    /// The indexer of the layers that have one.
+    pub indexer: Option<Indexer>,
     /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
     /// `attention_scale` is another factor.
     pub attention_multiplier: f32,
@@ -93,8 +103,10 @@ pub struct Config {
     pub sub_norms: SubNorms,
     /// A second embedding, of which each layer has a part.
     pub per_layer_embedding: Option<PerLayerEmbedding>,
-    /// Several residual streams.
+    /// Several residual streams, of which a layer computes one.
     pub alt_up: Option<AltUp>,
+    /// Several residual streams, which each branch reads and writes.
+    pub hyper_connections: Option<HyperConnections>,
     /// A learned factor of each layer's output.
     pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).
@@ -186,7 +198,17 @@ impl Config {
         })
     }
 
-    /// The same of all layers.
+    /// How a layer projects queries, keys and values.
+    pub fn attention_of(&self, layer: &LayerSpec) -> Attention {
+        layer.attention.unwrap_or(self.attention)
+    }
+
+    /// A layer's own indexer.
+    pub fn indexer_of(&self, layer: &LayerSpec) -> Option<&Indexer> {
+        self.indexer.as_ref().filter(|_| layer.indexer == LayerIndexer::Full)
+    }
+
+    /// Numbers and widths of all layers' heads.
     pub fn all_heads(&self) -> impl Iterator<Item = Heads> {
         self.layers.iter().map(|layer| self.heads(layer))
     }

@@ -1,6 +1,7 @@
 //! Mixtures of experts.
 
 use super::structure::Bias;
+use crate::kernel::Activation;
 
 /// A mixture of experts (Shazeer et al. 2017).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,10 +24,16 @@ pub struct Moe {
     pub scaling: f32,
     /// What the router and the experts read.
     pub input: ExpertInput,
+    /// `moe_latent_size`: the routed experts work between two projections, to this width and back (nemotron_h).
+    pub latent_size: Option<usize>,
+    /// Biases of those projections.
+    pub latent_bias: Bias,
     /// `moe_router_logit_softcapping`: logits become cap * tanh(logit / cap) (laguna).
     pub logit_softcapping: Option<f32>,
     /// `zero_expert_num`: more experts, whose output is their input (longcat_flash).
     pub zero_experts: usize,
+    /// The routed experts' activation, where it is not the model's (hy_v4).
+    pub activation: Option<Activation>,
     /// Biases of the router and the experts.
     pub bias: Bias,
     /// An expert that every token passes.
@@ -48,8 +55,11 @@ impl Moe {
             groups: ExpertGroups::None,
             scaling: 1.0,
             input: ExpertInput::Normed,
+            latent_size: None,
+            latent_bias: Bias::None,
             logit_softcapping: None,
             zero_experts: 0,
+            activation: None,
             bias: Bias::None,
             shared: SharedExpert::None,
             output_factor: 1.0,
@@ -129,7 +139,18 @@ pub enum ExpertGroups {
         topk_group: usize,
         /// A group's score is the sum of its `group_top_k` best experts' scores (1: deepseek_v2; 2: deepseek_v3).
         group_top_k: usize,
+        /// What becomes of the experts of the other groups.
+        closed: ClosedGroups,
     },
+}
+
+/// What becomes of experts whose group is not among the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClosedGroups {
+    /// They cannot be chosen.
+    Excluded,
+    /// Their score for the choice is 0, which a correction bias may put above others (axk2).
+    ScoreZero,
 }
 
 /// An expert that every token passes.

@@ -1,5 +1,6 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
+use super::indexer::LayerIndexer;
 use crate::kernel::Activation;
 
 /// What differs from layer to layer.
@@ -17,10 +18,16 @@ pub struct LayerSpec {
     pub mlp: LayerMlp,
     /// The layer's own numbers and widths of heads, where they are not the model's (gemma4, laguna, mimo_v2_flash).
     pub heads: Option<Heads>,
+    /// How the layer projects queries, keys and values, where it is not as in the model (dots3_note_text).
+    pub attention: Option<Attention>,
+    /// Whether it reads chosen positions only.
+    pub indexer: LayerIndexer,
     /// The dense MLP's width, where it is not the model's (gemma4).
     pub intermediate_size: Option<usize>,
     /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
     pub shares_kv_of: Option<usize>,
+    /// The earlier layer whose weights it uses, with keys and values of its own (hrm_text).
+    pub repeats: Option<usize>,
     /// Where the values come from.
     pub values: Values,
     /// Factors of the stream and of the branch where attention and the MLP are added.
@@ -216,6 +223,11 @@ pub enum NormPlacement {
     BeforeAndAfterMoe,
     /// Before attention and MLP, but for the first layer's attention (modernbert-decoder).
     BeforeButFirst,
+    /// Before attention and MLP, with a gate (`gated_norm_rank`) before attention and before mixtures of experts (axk2).
+    BeforeGated {
+        /// Width of the gate's low-rank projection.
+        gated_norm_rank: usize,
+    },
 }
 
 /// How attention and MLP are added to the residual stream.
@@ -244,7 +256,20 @@ pub enum Attention {
         norm: Norm,
         /// Factors of the normed latents of q, and of k and v (longcat_flash).
         latent_factors: [f32; 2],
+        /// What queries are projected from.
+        q_latent: QueryLatent,
+        /// Norm of the rotated part of a key (dots3_note_text).
+        k_rope_norm: Option<Norm>,
     },
+}
+
+/// What latent attention projects queries from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueryLatent {
+    /// The normed latent, or the row where there is none.
+    Normed,
+    /// The normed latent and the latent itself, side by side; per head the query, then the gate of its output (axk2).
+    NormedAndRaw,
 }
 
 /// What a query's position does to its scores.

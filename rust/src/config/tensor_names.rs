@@ -35,6 +35,8 @@ pub enum Qkv {
     GatedQueries([Tensor; 3]),
     /// One matrix: all queries, all keys, all values (phi3, gpt2).
     Stacked(Tensor),
+    /// One matrix: the gate of attention's output, all queries, all keys, all values (hrm_text).
+    GateStacked(Tensor),
     /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).
     Grouped(Tensor),
     /// One matrix for four devices: of each its queries, its values, its keys (codegen).
@@ -81,8 +83,25 @@ pub struct MlaNames {
     pub kv_a_proj: Tensor,
     /// The norm of that latent.
     pub kv_a_layernorm: Tensor,
+    /// The norm of the rotated part of the keys.
+    pub k_rope_norm: Tensor,
     /// Keys and values from their latent.
     pub kv_b_proj: KvB,
+}
+
+/// Where the tensors of an indexer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexerNames {
+    /// Queries, from the latent of attention's queries where they have one.
+    pub q_proj: Tensor,
+    /// The key.
+    pub k_proj: Tensor,
+    /// The weights of the heads.
+    pub weights_proj: Tensor,
+    /// Norm of a query.
+    pub q_norm: Tensor,
+    /// Norm of the key.
+    pub k_norm: Tensor,
 }
 
 /// Where the projection from the latent to keys and values is.
@@ -153,6 +172,36 @@ pub enum MoeNames {
         /// Its gate, a vector.
         shared_gate: Tensor,
     },
+}
+
+impl MoeNames {
+    /// Where transformers 5 keeps experts in memory, and some files on disk, that have tensors of their own elsewhere.
+    pub fn fused(self) -> Option<MoeNames> {
+        let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
+        let shared = match shared {
+            "mlp.shared_experts" => Shared {
+                gate_up: GateUp::Separate {
+                    gate: tensor!("mlp.shared_experts.gate_proj"),
+                    up: tensor!("mlp.shared_experts.up_proj"),
+                },
+                down: tensor!("mlp.shared_experts.down_proj"),
+            },
+            _ => Shared {
+                gate_up: GateUp::Separate {
+                    gate: tensor!("mlp.shared_expert.gate_proj"),
+                    up: tensor!("mlp.shared_expert.up_proj"),
+                },
+                down: tensor!("mlp.shared_expert.down_proj"),
+            },
+        };
+        Some(MoeNames::Fused {
+            router,
+            gate_up: Tensor { weight: "mlp.experts.gate_up_proj", bias: "" },
+            down: Tensor { weight: "mlp.experts.down_proj", bias: "" },
+            stored: Stored::OutIn,
+            shared,
+        })
+    }
 }
 
 /// Where the tensors of a recurrent mixer are.
@@ -232,10 +281,16 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
+    /// Hyper-connections of attention and of the MLP in a layer, and those after the last one: matrix, base and scale.
+    pub hyper: [[&'static str; 3]; 3],
     /// A learned factor of a layer's output.
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
+    /// Before that, the high and the low one of two stacks.
+    pub stacks: [&'static str; 2],
+    /// State of the low one before its first run.
+    pub low_state: &'static str,
     /// Layers below one number (longcat_flash: 2); `{part}` in a name is the place among them.
     pub layers_per_number: usize,
     /// How the layers' matrices are stored.
@@ -244,6 +299,8 @@ pub struct Names {
     pub norm: Tensor,
     /// The projection to logits, without a base.
     pub lm_head: Tensor,
+    /// Down and up projection of a norm's gate, below the norm's path; its weight is then `norm.weight` there.
+    pub norm_gate: [&'static str; 2],
     /// Norm before attention.
     pub attention_norm: Tensor,
     /// Norm after attention.
@@ -272,6 +329,8 @@ pub struct Names {
     pub mlp_sub_norm: Tensor,
     /// The tensors of latent attention.
     pub mla: MlaNames,
+    /// The tensors of indexers.
+    pub indexer: IndexerNames,
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
@@ -282,6 +341,8 @@ pub struct Names {
     pub down_proj: Tensor,
     /// The tensors of a mixture of experts.
     pub moe: MoeNames,
+    /// To the latent of its experts and back.
+    pub moe_latent: [Tensor; 2],
     /// `e_score_correction_bias` of its router.
     pub correction_bias: &'static str,
     /// Outer dimensions of that tensor (ernie4_5_moe: one of length 1).
@@ -309,12 +370,20 @@ impl Names {
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
         },
+        hyper: [
+            ["hc_pre.hc_attn_layer.hc_fn", "hc_pre.hc_attn_layer.hc_base", "hc_pre.hc_attn_layer.hc_scale"],
+            ["hc_pre.hc_mlp_layer.hc_fn", "hc_pre.hc_mlp_layer.hc_base", "hc_pre.hc_mlp_layer.hc_scale"],
+            ["hc_pre.hc_head.hc_head_fn", "hc_pre.hc_head.hc_head_base", "hc_pre.hc_head.hc_head_scale"],
+        ],
         layer_scalar: "layer_scalar",
         layers: "layers",
+        stacks: ["H_module.", "L_module."],
+        low_state: "z_L_init",
         layers_per_number: 1,
         stored: Stored::OutIn,
         norm: tensor!("norm"),
         lm_head: tensor!("lm_head"),
+        norm_gate: ["W_down.weight", "W_up.weight"],
         attention_norm: tensor!("input_layernorm"),
         attention_out_norm: tensor!("post_attention_layernorm"),
         mlp_norm: tensor!("post_attention_layernorm"),
@@ -339,7 +408,15 @@ impl Names {
             q_b_proj: tensor!("self_attn.q_b_proj"),
             kv_a_proj: tensor!("self_attn.kv_a_proj_with_mqa"),
             kv_a_layernorm: tensor!("self_attn.kv_a_layernorm"),
+            k_rope_norm: tensor!("self_attn.k_rope_only_layernorm"),
             kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
+        },
+        indexer: IndexerNames {
+            q_proj: tensor!("self_attn.indexer.wq_b"),
+            k_proj: tensor!("self_attn.indexer.wk"),
+            weights_proj: tensor!("self_attn.indexer.weights_proj"),
+            q_norm: tensor!("self_attn.indexer.q_norm"),
+            k_norm: tensor!("self_attn.indexer.k_norm"),
         },
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([
@@ -365,6 +442,7 @@ impl Names {
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
         },
+        moe_latent: [tensor!("mixer.fc1_latent_proj"), tensor!("mixer.fc2_latent_proj")],
         correction_bias: "mlp.gate.e_score_correction_bias",
         correction_bias_shape: &[],
         moe_norms: [

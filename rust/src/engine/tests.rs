@@ -89,10 +89,10 @@ enum Fault {
 
 /// A step of `numbers` in an engine with the fault; the fault is mended afterwards.
 fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread::Result<Result<Vec<String>>> {
-    let empty = || NormWeights { weight: vec![], bias: vec![] };
+    let empty = || NormWeights { weight: vec![], bias: vec![], gate: None };
     let (mut spare, mut spares) = (empty(), Some([empty(), empty()]));
     if fault == Fault::NaN {
-        spare = NormWeights { weight: vec![f32::NAN; HIDDEN], bias: vec![0.0; HIDDEN] };
+        spare = NormWeights { weight: vec![f32::NAN; HIDDEN], bias: vec![0.0; HIDDEN], gate: None };
     }
     let mut swap = |model: &mut Model| match fault {
         Fault::Position => {

@@ -7,6 +7,7 @@
 use super::keys::base::Family;
 use super::keys::known::refuse_unknown;
 use super::keys::metadata::Metadata;
+use super::keys::quantization::scheme;
 use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{Config, Names};
@@ -19,6 +20,7 @@ pub(crate) static COMPOSITE: Family = Family {
         "aya_vision",
         "cohere2_vision",
         "cohere_compass",
+        "dots3_note",
         "emu3",
         "gemma3",
         "gemma3n",
@@ -44,6 +46,7 @@ pub(crate) static COMPOSITE: Family = Family {
 
 /// Names of text parts that are models of other families.
 const SAME_AS: &[(&str, &str)] = &[
+    ("dots3_note", "dots3_note_text"),
     ("emu3_text_model", "llama"),
     ("qwen2_5_vl", "qwen2"),
     ("qwen2_5_vl_text", "qwen2"),
@@ -56,6 +59,7 @@ const SAME_AS: &[(&str, &str)] = &[
 const USUALLY: &[(&str, &str)] = &[
     ("aria", "aria_text"),
     ("cohere_compass", "cohere_compass_text"),
+    ("dots3_note", "dots3_note_text"),
     ("gemma3", "gemma3_text"),
     ("gemma3n", "gemma3n_text"),
     ("gemma4", "gemma4_text"),
@@ -80,9 +84,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
                 return Err(inner.bad("model_type", "it is missing; the text part's is needed"));
             };
             let inner = inner.with_aliases(family_of(metadata, kind)?.aliases);
+            let quantization = scheme(&inner)?;
             let config = (family_of(metadata, kind)?.config)(&inner)?;
             refuse_unknown(&inner)?;
-            config
+            Config { quantization, ..config }
         }
         None => (family_of(metadata, model_type)?.config)(metadata)?,
     };

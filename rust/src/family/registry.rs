@@ -6,6 +6,7 @@ use super::keys::metadata::Metadata;
 use super::keys::{known, quantization, refused};
 use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
+use crate::checkpoint::quantized::Scheme;
 use crate::config::Config;
 use crate::error::Result;
 
@@ -32,7 +33,11 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     };
     let metadata = &metadata.with_aliases(family.aliases);
     let quantization = quantization::scheme(metadata)?;
-    let config = Config { quantization, ..(family.config)(metadata)? };
+    let mut config = (family.config)(metadata)?;
+    // A file with parts for pictures or sound may state it beside the text part's keys.
+    if quantization != Scheme::Plain {
+        config.quantization = quantization;
+    }
     known::refuse_unknown(metadata)?;
     if config.max_position_embeddings > LONG_CONTEXT {
         metadata.warn(

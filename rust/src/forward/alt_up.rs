@@ -162,7 +162,7 @@ impl AltUpLayer {
 }
 
 /// The product of the leading values.
-fn dot(row: &[f32], x: &[f32]) -> f32 {
+pub(super) fn dot(row: &[f32], x: &[f32]) -> f32 {
     row.iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 

@@ -76,7 +76,7 @@ pub(super) fn quantize_gated(
     let (kernels, pool) = (pass.kernels, pass.pool);
     match &mlp.sub_norm {
         None => input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Stored(&stored)),
-        Some(NormWeights { weight, bias }) => {
+        Some(NormWeights { weight, bias, .. }) => {
             let normed = |row: usize, out: &mut [f32]| {
                 norm(pass.config.norm, stored(row), weight, bias, out, kernels);
             };

@@ -10,6 +10,8 @@
 
 mod alt_up;
 mod attention;
+mod cycles;
+mod hyper;
 mod mlp;
 mod moe;
 mod observer;
@@ -30,6 +32,8 @@ use crate::error::Result;
 use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
+use cycles::CycleStates;
+use hyper::{HyperStreams, branches};
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
@@ -49,6 +53,8 @@ pub struct Workspace {
     moe: MoeBuffers,
     per_layer: PerLayerInputs,
     streams: Streams,
+    cycles: CycleStates,
+    hyper: HyperStreams,
 }
 
 /// Buffers of whatever mixes positions.
@@ -97,7 +103,7 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, mixers, gated, moe, per_layer, streams } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer, streams, cycles, hyper } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     if let Some(second) = &model.per_layer {
@@ -107,6 +113,7 @@ pub fn observed_forward(
     if model.config.alt_up.is_some() {
         streams.start(pass, &model.streams[0], x, branch);
     }
+    hyper.start(pass, x);
     for layer in &model.layers {
         compute.cancel.check()?;
         mixers
@@ -115,6 +122,9 @@ pub fn observed_forward(
         let [mlp_norm, mlp_out_norm] = [layer.mlp_norm.as_ref(), layer.mlp_out_norm.as_ref()];
         let factors = layer.spec.residual_factors[1];
         streams.predict(pass, layer, x, branch);
+        cycles.before_layer(pass, model, layer.index, x);
+        let [read_by_attention, written_by_mlp] = branches(layer);
+        hyper.read(pass, read_by_attention, x);
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
@@ -131,12 +141,14 @@ pub fn observed_forward(
             (_, Some(Mlp::Dense(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 streams.join(pass, layer, x);
+                hyper.join(pass, layer, x);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
             }
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                hyper.join(pass, layer, x);
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
             (_, Some(Mlp::DenseAndMoeForNext(both))) => {
@@ -151,6 +163,10 @@ pub fn observed_forward(
                 dense_and_moe(pass, both, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
             (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
+        }
+        hyper.write(pass, written_by_mlp, x);
+        if observer.is_some() || layer.index + 1 == model.layers.len() {
+            hyper.read(pass, model.hyper_head.as_ref(), x);
         }
         let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
         if let Some(Mlp::DenseAndMoeForNext(_)) = before {
@@ -281,7 +297,7 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
                 kernels.rope_interleaved(x, cos, sin);
             }
         }
-        if let Some(NormWeights { weight, bias }) = &model.embedding_norm {
+        if let Some(NormWeights { weight, bias, .. }) = &model.embedding_norm {
             let embedded = x.to_vec();
             norm(config.norm, &embedded, weight, bias, x, kernels);
         }

@@ -7,7 +7,7 @@ use super::mlp::{gate_up_proj, quantize_gated};
 use super::residual::{BranchBuffers, add_result, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
 use crate::compute::activations::{RowSource, by_rows};
-use crate::config::{ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring};
+use crate::config::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring};
 use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights};
 use crate::quant::PackedType;
 
@@ -18,7 +18,9 @@ pub(super) struct MoeBuffers {
     router_logits: Vec<f32>, // [rows, padded num_experts]
     shared_gates: Vec<f32>,  // [rows, padded 1]
     chosen: Vec<Vec<(usize, f32)>>,
-    sum: Vec<f32>, // [rows, hidden_size]
+    sum: Vec<f32>,        // [rows, hidden_size]
+    latent: Vec<f32>,     // [rows, padded latent_size]
+    latent_sum: Vec<f32>, // [rows, latent_size]
     batch: ExpertBatch,
 }
 
@@ -95,7 +97,7 @@ pub(super) fn experts(
 ) {
     let Some(config) = &pass.config.moe else { return };
     let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
-    let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, batch } = buffers;
+    let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, latent, latent_sum, batch } = buffers;
     if let Some(router_norm) = &mlp.router_norm {
         normed_input(pass, Some(router_norm), PackedType::F32, x, &mut branch.input);
         matmul(pass, &mlp.router, &branch.input, router_logits);
@@ -118,8 +120,19 @@ pub(super) fn experts(
         }
     });
 
-    sum.clear();
-    sum.resize(rows * hidden_size, 0.0);
+    let whole_rows = ExpertRows { values: normed, width: hidden_size, stride: hidden_size };
+    let (expert_rows, expert_sum) = match (&mlp.latent, config.latent_size) {
+        (Some([to_latent, _]), Some(width)) => {
+            let stored = |row: usize| whole_rows.row(row);
+            let (dtype, source) = (to_latent.dtype(), RowSource::Stored(&stored));
+            branch.input.quantize_rows(rows, hidden_size, dtype, pass.kernels, pass.pool, source);
+            matmul(pass, to_latent, &branch.input, latent);
+            (ExpertRows { values: latent, width, stride: to_latent.padded_out() }, &mut *latent_sum)
+        }
+        _ => (whole_rows, &mut *sum),
+    };
+    expert_sum.clear();
+    expert_sum.resize(rows * expert_rows.width, 0.0);
     for (number, expert) in mlp.experts.iter().enumerate() {
         batch.rows.clear();
         batch.weights.clear();
@@ -129,7 +142,18 @@ pub(super) fn experts(
                 batch.weights.push(*weight);
             }
         }
-        expert_mlp(pass, expert, config.input, normed, batch, branch, sum);
+        expert_mlp(pass, expert, config.input, expert_rows, batch, branch, expert_sum);
+    }
+    if let Some([_, from_latent]) = &mlp.latent {
+        let width = expert_rows.width;
+        let stored = |row: usize| &latent_sum[row * width..][..width];
+        let (dtype, source) = (from_latent.dtype(), RowSource::Stored(&stored));
+        branch.input.quantize_rows(rows, width, dtype, pass.kernels, pass.pool, source);
+        matmul(pass, from_latent, &branch.input, latent);
+        sum.clear();
+        latent
+            .chunks_exact(from_latent.padded_out())
+            .for_each(|row| sum.extend_from_slice(&row[..hidden_size]));
     }
     if config.zero_experts > 0 {
         for (row, chosen) in chosen.iter().enumerate() {
@@ -147,19 +171,33 @@ pub(super) fn experts(
             Some(ref gate) => 1.0 / (1.0 + (-shared_gates[row * gate.padded_out()]).exp()),
         };
         batch.weights = (0..rows).map(gate).collect();
-        expert_mlp(pass, shared, ExpertInput::Normed, normed, batch, branch, sum);
+        expert_mlp(pass, shared, ExpertInput::Normed, whole_rows, batch, branch, sum);
     }
     if config.output_factor != 1.0 {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
     }
 }
 
-/// sum[row] += weight * expert(normed[row]) for the rows of the batch.  // normed, sum [rows, hidden_size]
+/// What experts read.
+#[derive(Clone, Copy)]
+struct ExpertRows<'a> {
+    values: &'a [f32],
+    width: usize,
+    stride: usize,
+}
+
+impl<'a> ExpertRows<'a> {
+    fn row(self, row: usize) -> &'a [f32] {
+        &self.values[row * self.stride..][..self.width]
+    }
+}
+
+/// sum[row] += weight * expert(input[row]) for the rows of the batch.  // sum [rows, width of the input]
 fn expert_mlp(
     pass: Pass<'_>,
     expert: &DenseMlp,
     weighted: ExpertInput,
-    normed: &[f32],
+    read: ExpertRows<'_>,
     batch: &mut ExpertBatch,
     branch: &mut BranchBuffers,
     sum: &mut [f32],
@@ -168,8 +206,8 @@ fn expert_mlp(
     if rows.is_empty() {
         return;
     }
-    let (hidden_size, dtype) = (pass.config.hidden_size, expert.gate_up_proj.dtype());
-    let of_row = |row: usize| &normed[rows[row] * hidden_size..][..hidden_size];
+    let (width, dtype) = (read.width, expert.gate_up_proj.dtype());
+    let of_row = |row: usize| read.row(rows[row]);
     let of_row_weighted = |row: usize, out: &mut [f32]| {
         out.copy_from_slice(of_row(row));
         pass.kernels.scale(out, weights[row]);
@@ -178,15 +216,15 @@ fn expert_mlp(
         ExpertInput::Weighted => RowSource::Computed(&of_row_weighted),
         ExpertInput::Normed | ExpertInput::OwnNorm => RowSource::Stored(&of_row),
     };
-    input.quantize_rows(rows.len(), hidden_size, dtype, pass.kernels, pass.pool, source);
+    input.quantize_rows(rows.len(), width, dtype, pass.kernels, pass.pool, source);
     gate_up_proj(pass, expert, input, gated);
     quantize_gated(pass, expert, rows.len(), gated, input);
     matmul(pass, &expert.down_proj, input, out);
     let outputs = out.chunks_exact(expert.down_proj.padded_out());
     for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
-        let sum = &mut sum[row * hidden_size..][..hidden_size];
+        let sum = &mut sum[row * width..][..width];
         let weight = if weighted == ExpertInput::Weighted { 1.0 } else { weight };
-        pass.kernels.axpby(sum, &out[..hidden_size], 1.0, weight);
+        pass.kernels.axpby(sum, &out[..width], 1.0, weight);
     }
 }
 
@@ -214,14 +252,25 @@ fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec
     choice.iter_mut().zip(correction_bias).for_each(|(score, bias)| *score += bias);
     let open: Vec<usize> = match config.groups {
         ExpertGroups::None => (0..scores.len()).collect(),
-        ExpertGroups::Limited { n_group, topk_group, group_top_k } => {
+        ExpertGroups::Limited { n_group, topk_group, group_top_k, closed } => {
             let size = scores.len() / n_group;
             let group_scores: Vec<f32> = choice
                 .chunks_exact(size)
                 .map(|group| top_k(group, 0..size, group_top_k).iter().map(|&expert| group[expert]).sum())
                 .collect();
             let groups = top_k(&group_scores, 0..n_group, topk_group);
-            groups.iter().flat_map(|group| group * size..(group + 1) * size).collect()
+            match closed {
+                ClosedGroups::Excluded => {
+                    groups.iter().flat_map(|group| group * size..(group + 1) * size).collect()
+                }
+                ClosedGroups::ScoreZero => {
+                    let is_closed = |group: &usize| !groups.contains(group);
+                    (0..n_group)
+                        .filter(is_closed)
+                        .for_each(|group| choice[group * size..(group + 1) * size].fill(0.0));
+                    (0..scores.len()).collect()
+                }
+            }
         }
     };
     let picked = top_k(&choice, open, config.num_experts_per_tok);
@@ -307,7 +356,12 @@ mod tests {
 
     #[test]
     fn a_nan_in_any_score_makes_every_weight_nan() {
-        let limited = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
+        let limited = ExpertGroups::Limited {
+            n_group: 2,
+            topk_group: 1,
+            group_top_k: 2,
+            closed: ClosedGroups::Excluded,
+        };
         let scorings = [Scoring::Softmax, Scoring::Sigmoid, Scoring::SigmoidOfLogit]
             .into_iter()
             .flat_map(|s| [(s, ExpertGroups::None), (s, limited)]);
@@ -349,7 +403,12 @@ mod tests {
 
     #[test]
     fn closed_groups_are_not_chosen_from() {
-        let groups = ExpertGroups::Limited { n_group: 2, topk_group: 1, group_top_k: 2 };
+        let groups = ExpertGroups::Limited {
+            n_group: 2,
+            topk_group: 1,
+            group_top_k: 2,
+            closed: ClosedGroups::Excluded,
+        };
         let limited = config(Scoring::Softmax, Normalization::None, groups);
         // The best expert is alone in its group; the other group is better together.
         let chosen: Vec<usize> =

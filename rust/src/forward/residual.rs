@@ -5,7 +5,7 @@ use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
-use crate::model::NormWeights;
+use crate::model::{NormGate, NormWeights};
 use crate::quant::PackedType;
 use std::cell::RefCell;
 
@@ -91,7 +91,23 @@ pub(super) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: 
 pub(super) fn norm_or_copy(pass: Pass<'_>, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32]) {
     match weights {
         None => out.copy_from_slice(x),
-        Some(NormWeights { weight, bias }) => norm(pass.config.norm, x, weight, bias, out, pass.kernels),
+        Some(NormWeights { weight, bias, gate }) => {
+            norm(pass.config.norm, x, weight, bias, out, pass.kernels);
+            if let Some(gate) = gate {
+                apply_norm_gate(gate, out);
+            }
+        }
+    }
+}
+
+/// row *= sigmoid(up(silu(down(row)))).  // row [n]
+fn apply_norm_gate(gate: &NormGate, row: &mut [f32]) {
+    let dot = |weights: &[f32], x: &[f32]| weights.iter().zip(x).map(|(weight, x)| weight * x).sum::<f32>();
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    let narrow: Vec<f32> = gate.down.chunks_exact(row.len()).map(|weights| dot(weights, row)).collect();
+    let narrow: Vec<f32> = narrow.into_iter().map(|x| x * sigmoid(x)).collect();
+    for (x, weights) in row.iter_mut().zip(gate.up.chunks_exact(narrow.len())) {
+        *x *= sigmoid(dot(weights, &narrow));
     }
 }
 

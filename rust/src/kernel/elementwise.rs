@@ -103,12 +103,14 @@ pub enum Activation {
         /// Of the negative part.
         alpha_n: f32,
     },
-    /// gpt_oss: gate * sigmoid(alpha * gate) * (up + 1), gate at most `limit`, up within +-`limit`.
+    /// gate * sigmoid(alpha * gate) * (up + offset), gate at most `limit`, up within +-`limit` (gpt_oss, hy_v4).
     ClampedSwiglu {
         /// `swiglu_alpha`.
         alpha: f32,
         /// `swiglu_limit`.
         limit: f32,
+        /// Added to up: 1 in gpt_oss, 0 in hy_v4.
+        offset: f32,
     },
 }
 
@@ -137,11 +139,12 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
             Activation::Xielu { alpha_p, alpha_n } => {
                 map!(V, [g = gate, u = up] => to, len, xielu(g, alpha_p, alpha_n).mul(u));
             }
-            Activation::ClampedSwiglu { alpha, limit } => {
+            Activation::ClampedSwiglu { alpha, limit, offset } => {
                 let (alpha, most, least) = (V::splat(alpha), V::splat(limit), V::splat(-limit));
+                let offset = V::splat(offset);
                 map!(V, [g = gate, u = up] => to, len, {
                     let g = most.min(g);
-                    let u = least.max(most.min(u)).add(V::splat(1.0));
+                    let u = least.max(most.min(u)).add(offset);
                     sigmoid_of(g, g.mul(alpha)).mul(u)
                 });
             }

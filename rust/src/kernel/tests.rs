@@ -211,17 +211,17 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
             let curve = if x > 0.0 { alpha_p * x * x } else { alpha_n * (x.exp_m1() - x) };
             (curve + 0.5 * x) * up
         }
-        Activation::ClampedSwiglu { alpha, limit } => {
-            let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+        Activation::ClampedSwiglu { alpha, limit, offset } => {
+            let (alpha, limit, offset) = (f64::from(alpha), f64::from(limit), f64::from(offset));
             let gate = x.min(limit);
-            gate * sigmoid(alpha * gate) * (up.clamp(-limit, limit) + 1.0)
+            gate * sigmoid(alpha * gate) * (up.clamp(-limit, limit) + offset)
         }
     }
 }
 
 #[test]
 fn activations_equal_their_definition() {
-    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0, offset: 1.0 };
     let xielu = Activation::xielu(0.4, -0.7);
     let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, xielu, clamped];
     let mut noise = Noise(8);
@@ -296,7 +296,7 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
 /// A NaN of either sign at any place reaches the result of every function, and its neighbours stay as they were.
 #[test]
 fn nan_survives_every_function() {
-    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0, offset: 1.0 };
     let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, clamped];
     const N: usize = 35; // two vectors and a tail
     for (kernels, at) in kernels().flat_map(|kernels| [0, 17, 34].map(|at| (kernels, at))) {

@@ -30,6 +30,8 @@ struct KvLayer {
     heads: usize,
     head_dim: usize,
     value_dim: usize,
+    /// Width of the indexer's key; 0 where the layer has no indexer.
+    index_dim: usize,
     /// Where its keys start in a block.
     start: usize,
 }
@@ -41,20 +43,23 @@ impl KvLayout {
         let of_layer = |layer: &crate::config::LayerSpec| {
             let heads = config.heads(layer);
             let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
-            [if has_none { 0 } else { heads.num_key_value_heads }, heads.head_dim, heads.v_head_dim]
+            let index_dim = config.indexer_of(layer).map_or(0, |indexer| indexer.index_head_dim);
+            let num_heads = if has_none { 0 } else { heads.num_key_value_heads };
+            [num_heads, heads.head_dim, heads.v_head_dim, index_dim]
         };
         let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);
         Self { recurrent: RecurrentLayout::new(config), ..layout }
     }
 
-    /// The layout of layers of [heads, width of a key, width of a value].
-    pub fn of_layers(layers: impl Iterator<Item = [usize; 3]>, dtype: PackedType) -> Self {
+    /// The layout of layers of [heads, width of a key, width of a value, width of the indexer's key].
+    pub fn of_layers(layers: impl Iterator<Item = [usize; 4]>, dtype: PackedType) -> Self {
         let mut bytes = 0;
-        let place = |[heads, head_dim, value_dim]: [usize; 3]| {
+        let place = |[heads, head_dim, value_dim, index_dim]: [usize; 4]| {
             let start = bytes;
             let padded = value_dim.next_multiple_of(LANES);
             bytes += heads * (matrix_bytes(dtype, head_dim) + matrix_bytes(dtype, padded));
-            KvLayer { heads, head_dim, value_dim, start }
+            bytes += matrix_bytes(dtype, index_dim);
+            KvLayer { heads, head_dim, value_dim, index_dim, start }
         };
         let layers = layers.map(place).collect();
         Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
@@ -63,7 +68,8 @@ impl KvLayout {
     /// The same in another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: PackedType) -> Self {
-        let layers = self.layers.iter().map(|layer| [layer.heads, layer.head_dim, layer.value_dim]);
+        let widths = |layer: &KvLayer| [layer.heads, layer.head_dim, layer.value_dim, layer.index_dim];
+        let layers = self.layers.iter().map(widths);
         Self { recurrent: self.recurrent, ..Self::of_layers(layers, dtype) }
     }
 
@@ -84,6 +90,13 @@ impl KvLayout {
         let bytes = matrix_bytes(self.dtype, layer.padded_value_dim());
         let start = layer.start + layer.heads * matrix_bytes(self.dtype, layer.head_dim) + head * bytes;
         start..start + bytes
+    }
+
+    fn index_keys(&self, layer: usize) -> Range<usize> {
+        let KvLayer { heads, head_dim, index_dim, start, .. } = self.layers[layer];
+        let padded = self.layers[layer].padded_value_dim();
+        let start = start + heads * (matrix_bytes(self.dtype, head_dim) + matrix_bytes(self.dtype, padded));
+        start..start + matrix_bytes(self.dtype, index_dim)
     }
 }
 
@@ -148,14 +161,23 @@ impl Block {
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        self.panels(
-            self.keys(layer, head),
-            self.layout.layers[layer].head_dim,
-            scratch,
-            |bytes, scales, out| {
-                kernels.dequantize_keys(bytes, scales, out);
-            },
-        )
+        let width = self.layout.layers[layer].head_dim;
+        self.panels(self.keys(layer, head), width, scratch, |bytes, scales, out| {
+            kernels.dequantize_keys(bytes, scales, out);
+        })
+    }
+
+    /// Panels of the indexer's keys, dequantized into `scratch` if they are q8_0.  // [2][index_head_dim][16]
+    pub fn index_key_panels<'a>(
+        &'a self,
+        layer: usize,
+        scratch: &'a mut Vec<f32>,
+        kernels: Kernels,
+    ) -> (PackedType, &'a [u8]) {
+        let stored = &self.data.bytes()[self.layout.index_keys(layer)];
+        self.panels(stored, self.layout.layers[layer].index_dim, scratch, |bytes, scales, out| {
+            kernels.dequantize_keys(bytes, scales, out);
+        })
     }
 
     /// Value panels of a head, dequantized into `scratch` if they are q8_0.  // [padded_value_dim / 16][32][16]
@@ -200,12 +222,23 @@ impl Block {
     ) {
         let (layout, data) = (&self.layout, &mut self.data);
         let keys = &mut data.bytes_mut()[layout.keys(layer, head)];
-        let at = |d| (position / LANES * key.len() + d) * LANES + position % LANES;
-        store(keys, layout.dtype, key, at, position, kernels);
+        store(keys, layout.dtype, key, key_place(key.len(), position), position, kernels);
         let values = &mut data.bytes_mut()[layout.values(layer, head)];
         let at = |d| (d / LANES * BLOCK + position) * LANES + d % LANES;
         store(values, layout.dtype, value, at, position, kernels);
     }
+
+    /// Stores the indexer's key at `position` of this block.  // key [index_head_dim]
+    pub fn write_index_key(&mut self, layer: usize, position: usize, key: &[f32], kernels: Kernels) {
+        let (layout, data) = (&self.layout, &mut self.data);
+        let keys = &mut data.bytes_mut()[layout.index_keys(layer)];
+        store(keys, layout.dtype, key, key_place(key.len(), position), position, kernels);
+    }
+}
+
+/// Where dimension d of the key at `position` is among the panels of its head's keys.
+fn key_place(width: usize, position: usize) -> impl Fn(usize) -> usize {
+    move |d| (position / LANES * width + d) * LANES + position % LANES
 }
 
 /// Stores dimension d of a head at index `at(d)` of its matrix, and in q8_0 the scales of `position` behind it.
@@ -267,7 +300,7 @@ mod tests {
     fn bytes_come_back_within_half_a_step_of_their_scale() {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
-            let layers = [[1, 5, 9], [3, head_dim, value_dim]];
+            let layers = [[1, 5, 9, 0], [3, head_dim, value_dim, 0]];
             let layout = KvLayout::of_layers(layers.into_iter(), PackedType::Q8_0);
             let mut block = Block {
                 data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),

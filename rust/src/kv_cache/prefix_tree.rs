@@ -305,7 +305,7 @@ mod tests {
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout::of_layers([[1, 4, 4]].into_iter(), PackedType::F32)
+        KvLayout::of_layers([[1, 4, 4, 0]].into_iter(), PackedType::F32)
     }
 
     fn bytes(blocks: usize) -> usize {

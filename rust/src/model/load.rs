@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
+    MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, RecurrentWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -18,8 +18,8 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors,
-    RecurrentTensors, Rows, TensorRows,
+    self, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
+    QkvTensors, RecurrentTensors, Rows, TensorRows,
 };
 use crate::quant::{PackedType, StorageType};
 
@@ -100,6 +100,10 @@ impl<'a> Loader<'a> {
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
             per_layer_input,
             alt_up,
+            hyper: match tensors.hyper.as_deref() {
+                None => None,
+                Some([attention, mlp]) => Some(Box::new([self.hyper(attention)?, self.hyper(mlp)?])),
+            },
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
         })
     }
@@ -110,15 +114,23 @@ impl<'a> Loader<'a> {
         tensors: AttentionTensors,
         [norm, out_norm]: [Option<&NormSpec>; 2],
     ) -> Result<AttentionLayer> {
+        let spec = self.config.layers[index];
+        let latent_factors = match self.config.attention_of(&spec) {
+            Attention::Mla { latent_factors, .. } => latent_factors,
+            Attention::Heads => [1.0; 2],
+        };
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
                 a_proj: self.matrix(&tensors.a_proj)?,
                 q_b: match &tensors.q_b {
-                    Some((norm, q_b_proj)) => Some((self.latent_norm(norm, 0)?, self.matrix(q_b_proj)?)),
+                    Some((norm, q_b_proj)) => {
+                        Some((self.latent_norm(norm, latent_factors[0])?, self.matrix(q_b_proj)?))
+                    }
                     None => None,
                 },
-                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, 1)?,
+                kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, latent_factors[1])?,
+                k_rope_norm: tensors.k_rope_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
                 kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
         };
@@ -126,8 +138,16 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
-        let spec = self.config.layers[index];
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
+        let indexer = match (self.config.indexer_of(&spec), &tensors.indexer) {
+            (Some(&indexer), Some(tensors)) => Some(IndexerWeights {
+                spec: indexer,
+                q_proj: tensors.q_proj.as_ref().map(|matrix| self.matrix(matrix)).transpose()?,
+                q_norm: some(tensors.q_norm.as_ref())?,
+                k_norm: self.norm(&tensors.k_norm)?,
+            }),
+            _ => None,
+        };
         let mut attention_norm = some(norm)?;
         if let Some(norm) = &mut attention_norm {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.attention_input_factor);
@@ -139,6 +159,7 @@ impl<'a> Loader<'a> {
             spec,
             attention_norm,
             projection,
+            indexer,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
             attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
@@ -178,7 +199,11 @@ impl<'a> Loader<'a> {
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
         // The norm of the output holds its weight as it is, whatever the norms of the stream do.
         let plain_norm = |spec: &NormSpec| {
-            Ok::<_, Error>(NormWeights { weight: self.rows(&spec.weight, 1)?, bias: vec![0.0; spec.width] })
+            Ok::<_, Error>(NormWeights {
+                weight: self.rows(&spec.weight, 1)?,
+                bias: vec![0.0; spec.width],
+                gate: None,
+            })
         };
         let mut input_norm = some(norm)?;
         if let Some(norm) = &mut input_norm {
@@ -242,6 +267,11 @@ impl<'a> Loader<'a> {
         };
         // Small differences decide which experts a token takes: the router is not rounded.
         let exact = Loader { dtype: Some(PackedType::F32), ..*self };
+        let activation = self.config.moe.and_then(|moe| moe.activation);
+        let routed = |expert: &DenseTensors| {
+            let mlp = self.mlp(expert)?;
+            Ok::<_, Error>(DenseMlp { activation: activation.unwrap_or(mlp.activation), ..mlp })
+        };
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
@@ -255,7 +285,11 @@ impl<'a> Loader<'a> {
                 }
             },
             per_expert_scale: self.rows(&tensors.per_expert_scale, 1)?,
-            experts: tensors.experts.iter().map(|expert| self.mlp(expert)).collect::<Result<_>>()?,
+            latent: match &tensors.latent {
+                None => None,
+                Some([to, back]) => Some([self.matrix(to)?, self.matrix(back)?]),
+            },
+            experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
         })
@@ -361,12 +395,21 @@ impl<'a> Loader<'a> {
         packed_together(&kinds)
     }
 
-    /// The norm of a latent (0: of q, 1: of k and v), with the factor of that latent in its weight.
-    fn latent_norm(&self, spec: &NormSpec, latent: usize) -> Result<NormWeights> {
+    pub fn hyper(&self, tensors: &HyperTensors) -> Result<HyperWeights> {
+        let table = |source: &TensorRows| {
+            self.rows(std::slice::from_ref(source), source.shape.get(1).copied().unwrap_or(1))
+        };
+        Ok(HyperWeights {
+            matrix: table(&tensors.matrix)?,
+            base: table(&tensors.base)?,
+            scale: table(&tensors.scale)?,
+        })
+    }
+
+    /// The norm of a latent, with the factor of that latent in its weight.
+    fn latent_norm(&self, spec: &NormSpec, factor: f32) -> Result<NormWeights> {
         let mut norm = self.norm(spec)?;
-        if let Attention::Mla { latent_factors, .. } = self.config.attention {
-            norm.weight.iter_mut().for_each(|weight| *weight *= latent_factors[latent]);
-        }
+        norm.weight.iter_mut().for_each(|weight| *weight *= factor);
         Ok(norm)
     }
 
@@ -379,7 +422,14 @@ impl<'a> Loader<'a> {
         if self.config.norm_weight == NormWeight::MinusOne && !spec.weight.is_empty() {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
-        Ok(NormWeights { weight, bias })
+        let gate = match &spec.gate[..] {
+            [down, up] => {
+                let table = |source: &TensorRows| self.rows(std::slice::from_ref(source), source.shape[1]);
+                Some(Box::new(NormGate { down: table(down)?, up: table(up)? }))
+            }
+            _ => None,
+        };
+        Ok(NormWeights { weight, bias, gate })
     }
 
     /// Rows of some tensors as numbers, one after the other.

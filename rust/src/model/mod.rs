@@ -5,8 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
+    MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -41,6 +41,10 @@ pub struct Model {
     pub streams: [Vec<Weight>; 2],
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
     pub positions: Vec<f32>,
+    /// State of the low one of two stacks before its first run; empty where there is one stack.
+    pub low_state: Vec<f32>,
+    /// The hyper-connection after the last layer.
+    pub hyper_head: Option<HyperWeights>,
     embed_tokens: Weight,
     lm_head: Option<Weight>,
 }
@@ -72,7 +76,13 @@ impl Model {
     ) -> Result<Self> {
         let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
         let tensors = family::model_tensors(&config);
-        let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
+        let mut layers: Vec<Layer> = Vec::with_capacity(config.layers.len());
+        for (index, &spec) in config.layers.iter().enumerate() {
+            layers.push(match spec.repeats {
+                Some(first) => layers[first].repeated(index, spec),
+                None => loader.layer(index)?,
+            });
+        }
         let mut embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;
         if !tensors.tied_bias.is_empty() {
             let bias = loader.rows(&tensors.tied_bias, 1)?;
@@ -85,6 +95,8 @@ impl Model {
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
         let norm = loader.norm(&tensors.norm)?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
+        let hyper_head = tensors.hyper_head.as_ref().map(|hyper| loader.hyper(hyper)).transpose()?;
+        let low_state = loader.rows(&tensors.low_state, 1)?;
         let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
@@ -111,6 +123,8 @@ impl Model {
             head_transform,
             streams,
             positions,
+            low_state,
+            hyper_head,
             embed_tokens,
             lm_head,
         })
@@ -142,8 +156,7 @@ impl Model {
 
     /// The type that most bytes of the layers' weights are stored in.
     pub fn dtype(&self) -> PackedType {
-        let most =
-            by_type(self.layers.iter().flat_map(Layer::weights)).into_iter().max_by_key(|(_, bytes)| *bytes);
+        let most = by_type(self.layer_weights()).into_iter().max_by_key(|(_, bytes)| *bytes);
         most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
     }
 
@@ -154,7 +167,12 @@ impl Model {
             self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         let ends = ends.chain(second).chain(self.streams.iter().flatten());
         let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
-        by_type(self.layers.iter().flat_map(Layer::weights).chain(ends))
+        by_type(self.layer_weights().chain(ends))
+    }
+
+    /// The matrices of all layers; those of a layer that repeats another one are the same.
+    fn layer_weights(&self) -> impl Iterator<Item = &Weight> {
+        self.layers.iter().filter(|layer| layer.spec.repeats.is_none()).flat_map(Layer::weights)
     }
 
     /// Bytes of all packed matrices.

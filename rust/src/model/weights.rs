@@ -1,19 +1,32 @@
 //! The weights of a model, layer by layer.
 
 use crate::compute::weight::Weight;
-use crate::config::{Activation, Config, Heads, LayerSpec, MlpShape, ResidualFactors};
+use crate::config::{Activation, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
 /// without a weight tensor has ones.
+#[derive(Clone)]
 pub struct NormWeights {
     /// The weight.
     pub weight: Vec<f32>,
     /// The bias; zeros without one.
     pub bias: Vec<f32>,
+    /// A gate of the normed row.
+    pub gate: Option<Box<NormGate>>,
+}
+
+/// A gate of a normed row: y * sigmoid(up(silu(down(y)))) (axk2).
+#[derive(Clone)]
+pub struct NormGate {
+    /// [rank, n]
+    pub down: Vec<f32>,
+    /// [n, rank]
+    pub up: Vec<f32>,
 }
 
 /// One decoder layer.
+#[derive(Clone)]
 pub struct Layer {
     /// Its place among the layers.
     pub index: usize,
@@ -33,11 +46,14 @@ pub struct Layer {
     pub per_layer_input: Option<PerLayerInput>,
     /// What it needs of several residual streams.
     pub alt_up: Option<Box<AltUpLayer>>,
+    /// Its hyper-connections: of attention, and of the MLP.
+    pub hyper: Option<Box<[HyperWeights; 2]>>,
     /// Factor of its output.
     pub scalar: f32,
 }
 
 /// Attention of a layer.
+#[derive(Clone)]
 pub struct AttentionLayer {
     /// The layer's place among the layers.
     pub index: usize,
@@ -51,6 +67,8 @@ pub struct AttentionLayer {
     pub attention_norm: Option<NormWeights>,
     /// Queries, keys and values.
     pub projection: Projection,
+    /// What chooses the positions that are read, where the layer has it.
+    pub indexer: Option<IndexerWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
     pub qk_norms: Option<[NormWeights; 2]>,
     /// Norm of the values, written out for all heads.
@@ -68,6 +86,7 @@ pub struct AttentionLayer {
 }
 
 /// The recurrent mixer of a layer.
+#[derive(Clone)]
 pub struct RecurrentWeights {
     /// Its place among the layers with a recurrent state.
     pub state_layer: usize,
@@ -96,6 +115,7 @@ pub struct RecurrentWeights {
 }
 
 /// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
+#[derive(Clone)]
 pub struct AltUpLayer {
     /// Norm of the router's input, with the router's factor.
     pub router_norm: NormWeights,
@@ -117,7 +137,19 @@ pub struct AltUpLayer {
     pub laurel_rank: usize,
 }
 
+/// A hyper-connection.
+#[derive(Clone)]
+pub struct HyperWeights {
+    /// From all streams to the logits of the weights.  // [kinds * hc_mult, hc_mult * hidden_size]
+    pub matrix: Vec<f32>,
+    /// Added to them.  // [kinds * hc_mult]
+    pub base: Vec<f32>,
+    /// Factors of them: of the weights with which streams are read, and with which they are written.  // [kinds]
+    pub scale: Vec<f32>,
+}
+
 /// How a layer adds its part of the second embedding.
+#[derive(Clone)]
 pub struct PerLayerInput {
     /// The gate.  // [width, hidden_size]
     pub gate: Weight,
@@ -138,6 +170,7 @@ pub struct PerLayerEmbedding {
 }
 
 /// How a layer makes queries, keys and values.
+#[derive(Clone)]
 pub enum Projection {
     /// q, k and v of all heads, and the gate of attention's output, stacked.  // [qkv_width, hidden_size]
     Heads(Weight),
@@ -146,6 +179,7 @@ pub enum Projection {
 }
 
 /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
+#[derive(Clone)]
 pub struct MlaWeights {
     /// q_proj or q_a_proj, stacked on kv_a_proj_with_mqa: q or its latent, the latent of k and v, the rotated part of k.
     pub a_proj: Weight,
@@ -153,11 +187,28 @@ pub struct MlaWeights {
     pub q_b: Option<(NormWeights, Weight)>,
     /// Norm of the latent of k and v.
     pub kv_a_layernorm: NormWeights,
+    /// Norm of the rotated part of k.
+    pub k_rope_norm: Option<NormWeights>,
     /// kv_b_proj: the part of k that is not rotated, of all heads; then v of all heads.
     pub kv_b_proj: Weight,
 }
 
+/// An indexer's parameters besides the matrices that are part of the layer's projection: of its key and of its heads'
+/// weights, and of its queries where they are not made of a latent.
+#[derive(Clone)]
+pub struct IndexerWeights {
+    /// What it is.
+    pub spec: Indexer,
+    /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
+    pub q_proj: Option<Weight>,
+    /// Norm of a query.
+    pub q_norm: Option<NormWeights>,
+    /// Norm of the key.
+    pub k_norm: NormWeights,
+}
+
 /// A layer's MLP.
+#[derive(Clone)]
 pub enum Mlp {
     /// One for all tokens.
     Dense(Box<DenseMlp>),
@@ -170,6 +221,7 @@ pub enum Mlp {
 }
 
 /// A dense MLP and a mixture of experts that read the same row.
+#[derive(Clone)]
 pub struct DenseAndMoe {
     /// The MLP.
     pub dense: DenseMlp,
@@ -184,6 +236,7 @@ pub struct DenseAndMoe {
 }
 
 /// down(act(up(x))), or down(act(gate(x)) * up(x)).
+#[derive(Clone)]
 pub struct DenseMlp {
     /// gate_proj and up_proj, interleaved by panels, or up_proj alone.  // [intermediate_size or twice, hidden_size]
     pub gate_up_proj: Weight,
@@ -202,6 +255,7 @@ pub struct DenseMlp {
 }
 
 /// A mixture of experts.
+#[derive(Clone)]
 pub struct MoeMlp {
     /// A logit per expert, in f32.  // [num_experts, hidden_size]
     pub router: Weight,
@@ -211,6 +265,8 @@ pub struct MoeMlp {
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
     pub per_expert_scale: Vec<f32>,
+    /// To the latent of the experts and back, where they work in one.
+    pub latent: Option<[Weight; 2]>,
     /// The experts.
     pub experts: Vec<DenseMlp>,
     /// The expert that every token passes.
@@ -229,10 +285,13 @@ impl Projection {
     }
 
     /// Stride of a row of queries, keys and values.
-    pub fn stride(&self, config: &Config, heads: Heads) -> usize {
+    pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) => heads.qkv_width() + config.attention_gate.rows(heads),
+            Projection::Mla(_) => {
+                let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
+                layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
+            }
         }
     }
 }
@@ -246,7 +305,8 @@ impl DenseMlp {
 impl MoeMlp {
     fn weights(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
-        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(experts)
+        let latent = self.latent.iter().flatten();
+        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(latent).chain(experts)
     }
 }
 
@@ -265,11 +325,23 @@ impl AttentionLayer {
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
             }
         }
+        all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));
         all
     }
 }
 
 impl Layer {
+    /// The same weights as another layer, which has keys and values of its own.
+    pub(super) fn repeated(&self, index: usize, spec: LayerSpec) -> Layer {
+        let attention = self.attention.clone().map(|attention| AttentionLayer {
+            index,
+            kv_index: index,
+            spec,
+            ..attention
+        });
+        Layer { index, spec, attention, ..self.clone() }
+    }
+
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
         let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();

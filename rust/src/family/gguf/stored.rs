@@ -41,6 +41,7 @@ const NAMES: Names = Names {
         kv_a_proj: tensor!("attn_kv_a_mqa"),
         kv_a_layernorm: tensor!("attn_kv_a_norm"),
         kv_b_proj: KvB::Together(tensor!("attn_kv_b")),
+        ..Names::LLAMA.mla
     },
     attention_gate: tensor!("attn_gate"),
     recurrent: Names::LLAMA.recurrent,

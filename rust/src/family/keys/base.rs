@@ -7,9 +7,9 @@ use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
-    HeadOutputs, HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape,
-    Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual, ResidualFactors,
-    Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask,
+    Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual,
+    ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use crate::error::Result;
 use crate::quant::PackedType;
@@ -158,8 +158,11 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mixer: Mixer::Attention,
         mlp: LayerMlp::Dense,
         heads: None,
+        attention: None,
+        indexer: LayerIndexer::None,
         intermediate_size: None,
         shares_kv_of: None,
+        repeats: None,
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
         gate_cutoff: None,
@@ -177,6 +180,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         v_head_dim: heads.head_dim,
         max_position_embeddings,
         layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
+        cycles: None,
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,
         embedding_norm: EmbeddingNorm::None,
@@ -190,6 +194,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         residual: Residual::Sequential,
         residual_multiplier: 1.0,
         attention: Attention::Heads,
+        indexer: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,
@@ -200,6 +205,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         sub_norms: SubNorms::None,
         per_layer_embedding: None,
         alt_up: None,
+        hyper_connections: None,
         layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,

@@ -3,7 +3,7 @@
 use super::base::{Defaults, HeadDim, RopeDefaults, base};
 use super::metadata::Metadata;
 use super::rope::{Partial, rope_object};
-use crate::config::{Attention, Bias, Config, Norm, RopeLayout};
+use crate::config::{Attention, Bias, Config, Norm, QueryLatent, RopeLayout};
 use crate::error::Result;
 
 /// What absent keys mean.
@@ -54,10 +54,9 @@ pub(crate) fn latent(metadata: &Metadata<'_>, defaults: &Defaults, mla: &MlaDefa
         Rotation::Key if metadata.flag_or("rope_interleave", true)? => RopeLayout::Interleaved,
         Rotation::Key => RopeLayout::Neox,
     };
-    let usual = defaults.rope.unwrap_or(RopeDefaults::WHOLE);
     let defaults = Defaults {
         head_dim: HeadDim::Always(nope + rope),
-        rope: Some(RopeDefaults { partial: Partial::Dimensions(rope), layout, ..usual }),
+        rope: defaults.rope.map(|usual| RopeDefaults { partial: Partial::Dimensions(rope), layout, ..usual }),
         ..*defaults
     };
     let base = base(metadata, &defaults)?;
@@ -87,6 +86,8 @@ pub(crate) fn latent(metadata: &Metadata<'_>, defaults: &Defaults, mla: &MlaDefa
             None => base.norm,
         },
         latent_factors: [1.0; 2],
+        q_latent: QueryLatent::Normed,
+        k_rope_norm: None,
     };
     let attention_multiplier = base.attention_multiplier * score_scale(metadata)?;
     Ok(Config { attention, attention_multiplier, v_head_dim: v_head_dim.unwrap_or(quotient), ..base })

@@ -4,7 +4,9 @@ use super::metadata::Metadata;
 use super::windows::layer_numbers;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Bias, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert};
+use crate::config::{
+    Bias, ClosedGroups, Config, ExpertGroups, LayerMlp, Moe, Normalization, Scoring, SharedExpert,
+};
 use crate::error::Result;
 
 /// The number of experts per token, which must not be more than all of them.
@@ -145,13 +147,26 @@ pub(crate) fn limited_groups(
         );
         return Err(metadata.bad("n_group", &what));
     }
-    Ok(ExpertGroups::Limited { n_group, topk_group, group_top_k })
+    Ok(ExpertGroups::Limited { n_group, topk_group, group_top_k, closed: ClosedGroups::Excluded })
 }
 
-/// A mixture in the layers that `mlp_layer_types` calls sparse, or else in those from `first_k_dense_replace` on.
+/// A mixture in the layers that `mlp_layer_types` calls sparse, or else in those from `first_k_dense_replace` on, of which
+/// every `moe_layer_freq`-th has one, or those that its list does not give as 0.
 pub(crate) fn sparse_layers(metadata: &Metadata<'_>, mut config: Config, first: usize) -> Result<Config> {
+    const FREQUENCY: &str = "moe_layer_freq";
     let first = metadata.integer_if_any("first_k_dense_replace", 0..=1 << 16)?.unwrap_or(first);
-    let step = metadata.integer_if_any("moe_layer_freq", 1..=1 << 16)?.unwrap_or(1);
+    let listed = match metadata.get(FREQUENCY).is_some_and(serde_json::Value::is_array) {
+        true => Some(layer_numbers(metadata, FREQUENCY)?),
+        false => None,
+    };
+    let step = match listed {
+        Some(_) => 1,
+        None => metadata.integer_if_any(FREQUENCY, 1..=1 << 16)?.unwrap_or(1),
+    };
+    if let Some(listed) = listed.as_ref().filter(|listed| listed.len() != config.layers.len()) {
+        let what = format!("must have one number per layer, {} (got {})", config.layers.len(), listed.len());
+        return Err(metadata.bad(FREQUENCY, &what));
+    }
     let types = metadata.texts_if_any("mlp_layer_types")?;
     if let Some(types) = &types
         && types.len() != config.layers.len()
@@ -161,7 +176,10 @@ pub(crate) fn sparse_layers(metadata: &Metadata<'_>, mut config: Config, first: 
     }
     for (index, layer) in config.layers.iter_mut().enumerate() {
         let sparse = match types.as_ref().map(|types| types[index]) {
-            None => index >= first && index.is_multiple_of(step),
+            None => {
+                let is_listed = listed.as_ref().is_none_or(|listed| listed[index] != 0);
+                index >= first && index.is_multiple_of(step) && is_listed
+            }
             Some("dense") => false,
             Some("sparse") => true,
             Some(other) => {

@@ -32,16 +32,11 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "gemma4_assistant" | "gemma4_unified_assistant" => {
             "a draft model; it would need keys and values of the model that it drafts for"
         }
-        "deepseek_v32" | "glm_moe_dsa" | "axk2" | "dots3_note" | "dots3_note_text" | "minimax_m3_vl_text" => {
-            "its attention reads chosen positions only; it would need an indexer and its keys in the cache"
-        }
-        "hy_v4" | "deepseek_v4" => {
-            "it has several residual streams (hyper-connections) and attention that reads chosen positions; both would \
-             need their own code"
+        "deepseek_v4" => {
+            "its attention reads compressed keys beside a window; it would need their cache and its mixing of streams"
         }
         "doge" => "its attention keeps the keys with the highest learned scores; it would need that choice",
         "jetmoe" => "its query and output projections are experts; it would need attention over chosen heads",
-        "hrm_text" => "two stacks of layers run in cycles; it would need layers that are used more than once",
         "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
         "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
         | "qwen3_vl_moe" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {

@@ -32,6 +32,16 @@ pub(crate) fn with_windows(
 
 /// `layer_types`: which layers slide.
 pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Option<Vec<bool>>> {
+    let kinds = layer_kinds(metadata, layers, &["full_attention", "sliding_attention"])?;
+    Ok(kinds.map(|kinds| kinds.into_iter().map(|kind| kind == 1).collect()))
+}
+
+/// `layer_types`: for each layer its place among the `known` kinds.
+pub(crate) fn layer_kinds(
+    metadata: &Metadata<'_>,
+    layers: usize,
+    known: &[&str],
+) -> Result<Option<Vec<usize>>> {
     let Some(types) = metadata.texts_if_any("layer_types")? else {
         return Ok(None);
     };
@@ -39,15 +49,13 @@ pub(crate) fn layer_types(metadata: &Metadata<'_>, layers: usize) -> Result<Opti
         let what = format!("must have one entry per layer, {layers} (got {})", types.len());
         return Err(metadata.bad("layer_types", &what));
     }
-    let slides = |kind: &&str| match *kind {
-        "full_attention" => Ok(false),
-        "sliding_attention" => Ok(true),
-        other => Err(metadata.unsupported(
-            "layer_types",
-            &format!("must be full_attention or sliding_attention (got \"{}\")", escape_for_terminal(other)),
-        )),
+    let place = |kind: &&str| {
+        known.iter().position(|known| known == kind).ok_or_else(|| {
+            let (known, kind) = (known.join(" or "), escape_for_terminal(kind));
+            metadata.unsupported("layer_types", &format!("must be {known} (got \"{kind}\")"))
+        })
     };
-    types.iter().map(slides).collect::<Result<Vec<_>>>().map(Some)
+    types.iter().map(place).collect::<Result<Vec<_>>>().map(Some)
 }
 
 /// `sliding_window_pattern`: every n-th layer sees everything. A text (cohere2 writes none) is refused.

@@ -51,6 +51,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let activation = Activation::ClampedSwiglu {
         alpha: metadata.number_or("swiglu_alpha", 1e-6..=1e6, 1.702)? as f32,
         limit: metadata.number_or("swiglu_limit", 1e-6..=1e9, 7.0)? as f32,
+        offset: 1.0,
     };
     let config = Config { activation, sinks: Sinks::PerHead, ..moe_in_all_layers(config, moe) };
     let window = window(metadata, Some(128))?;

@@ -37,6 +37,7 @@ const NAMES: Names = Names {
         kv_a_proj: tensor!("self_attn.{part}.kv_a_proj_with_mqa"),
         kv_a_layernorm: tensor!("self_attn.{part}.kv_a_layernorm"),
         kv_b_proj: KvB::Together(tensor!("self_attn.{part}.kv_b_proj")),
+        ..Names::LLAMA.mla
     },
     o_proj: tensor!("self_attn.{part}.o_proj"),
     gate_up_proj: GateUp::Separate {

@@ -10,8 +10,10 @@ mod cohere;
 mod cwm;
 mod dbrx;
 mod deepseek;
+mod deepseek_v32;
 mod diffllama;
 mod dots1;
+mod dots3_note;
 mod dtransformer;
 mod ernie4_5;
 mod exaone4;
@@ -33,13 +35,16 @@ mod granite;
 mod granite_moe;
 mod granitemoehybrid;
 mod helium;
+mod hrm_text;
 mod hunyuan;
+mod hy_v4;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
 mod longcat_flash;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral;
 mod mistral4;
 mod mixtral;
@@ -101,6 +106,11 @@ pub static FAMILIES: &[&Family] = &[
     &gpt_oss::GPT_OSS,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
+    &deepseek_v32::DEEPSEEK_V32,
+    &deepseek_v32::GLM_MOE_DSA,
+    &deepseek_v32::AXK2,
+    &dots3_note::DOTS3_NOTE_TEXT,
+    &minimax_m3::MINIMAX_M3_VL_TEXT,
     &mistral::MINISTRAL,
     &mistral4::MISTRAL4,
     &seed_oss::SEED_OSS,
@@ -110,9 +120,11 @@ pub static FAMILIES: &[&Family] = &[
     &helium::HELIUM,
     &ernie4_5::ERNIE4_5,
     &ernie4_5::ERNIE4_5_MOE,
+    &hrm_text::HRM_TEXT,
     &hunyuan::HUNYUAN_V1_DENSE,
     &hunyuan::HUNYUAN_V1_MOE,
     &hunyuan::HY_V3,
+    &hy_v4::HY_V4,
     &olmo::OLMO3,
     &olmo::OLMOE,
     &olmo::FLEX_OLMO,

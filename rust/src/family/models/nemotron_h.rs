@@ -10,7 +10,7 @@ use crate::config::{
     Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
-use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, NormKey, base};
+use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, base, bias};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{check_groups, time_step_limit};
 use crate::family::keys::moe::{Routing, routed_moe};
@@ -120,15 +120,13 @@ const KEYS_WITHOUT_EFFECT: &[&str] = &[
 
 /// Routing as in DeepSeek V3, experts without a gate, and a shared one with a width of its own.
 fn experts(metadata: &Metadata<'_>) -> Result<Moe> {
-    if let Some(width) = metadata.get("moe_latent_size") {
-        let what =
-            format!("must be null, since experts in a latent are not computed (got {})", describe(width));
-        return Err(metadata.unsupported("moe_latent_size", &what));
-    }
+    let latent_size = metadata.integer_if_any("moe_latent_size", 1..=1 << 20)?;
+    let latent_bias = bias(metadata, BiasKey::Key("mlp_bias", false))?;
     let moe = routed_moe(metadata, &Routing { per_token: Some(2), shared: None, ..Routing::DEEPSEEK })?;
     metadata.get("n_shared_experts"); // one, of the width that is stated
     let width = metadata.integer_if_any("moe_shared_expert_intermediate_size", 1..=1 << 24)?;
-    Ok(Moe { shared: SharedExpert::Added { intermediate_size: width.unwrap_or(7688) }, ..moe })
+    let shared = SharedExpert::Added { intermediate_size: width.unwrap_or(7688) };
+    Ok(Moe { shared, latent_size, latent_bias, ..moe })
 }
 
 /// Sizes of experts, without effect where no layer has them.

@@ -14,6 +14,7 @@ use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{delta_net, mixers, with_mixers};
 use crate::family::keys::moe::{moe_in_all_layers, moe_layers, qwen_moe};
+use crate::family::keys::quantization::scheme;
 use crate::family::keys::rope::Partial;
 
 pub(crate) static QWEN3_NEXT: Family = Family { model_types: &["qwen3_next"], aliases: &[], config: next };
@@ -135,6 +136,7 @@ fn composite(metadata: &Metadata<'_>) -> Result<Config> {
         return Err(metadata.bad("text_config", "it is missing; the text model's config is needed"));
     };
     let model_type = metadata.text_if_any("model_type")?.unwrap_or_default();
+    let quantization = scheme(&inner)?;
     let config = if model_type == "qwen3_5_moe" { mixture(&inner)? } else { dense(&inner)? };
     crate::family::keys::known::refuse_unknown(&inner)?;
     for key in [
@@ -152,6 +154,7 @@ fn composite(metadata: &Metadata<'_>) -> Result<Config> {
     let bos_token_id = metadata.token_ids("bos_token_id", config.vocab_size)?.first().copied();
     Ok(Config {
         model_type: model_type.to_owned(),
+        quantization,
         eos_token_id: if eos_token_id.is_empty() { config.eos_token_id } else { eos_token_id },
         bos_token_id: bos_token_id.or(config.bos_token_id),
         ..config

@@ -2,9 +2,10 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{MatrixSpec, NormSpec};
+use super::spec::{IndexerTensors, MatrixSpec, NormSpec};
 use crate::config::{
-    AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Norm,
+    QkNorm, Qkv, RotatedPart, Tensor, ValueNorm, Values,
 };
 
 impl Prefix<'_> {
@@ -34,7 +35,68 @@ impl Prefix<'_> {
             matrix.biases.extend(bias.or(zeros));
         }
         matrix.weights.extend(weight);
+        self.add_indexer(&mut matrix, true);
         matrix
+    }
+
+    /// Adds the indexer's projections of the row: queries too, unless they are made of a latent.
+    pub fn add_indexer(&self, matrix: &mut MatrixSpec, with_queries: bool) {
+        let (config, names) = (self.config, &self.config.names.indexer);
+        let Some(indexer) = config.indexer_of(self.layer) else { return };
+        let heads = if with_queries { indexer.index_n_heads } else { 0 };
+        let parts = [
+            (names.q_proj, self.index_heads(indexer, heads)),
+            (names.k_proj, self.index_heads(indexer, 1)),
+            (names.weights_proj, Rows::all(indexer.num_weights())),
+        ];
+        for (name, rows) in parts.into_iter().filter(|(_, rows)| rows.count() > 0) {
+            if !matrix.biases.is_empty() {
+                matrix.biases.push(TensorRows::zeros(rows.count()));
+            }
+            let source = self.rows_of(name, rows.count(), &[rows], config.hidden_size, Bias::None);
+            matrix.weights.extend(source.weights);
+        }
+    }
+
+    /// Rows of heads of the indexer, the rotated part of each first.
+    fn index_heads(&self, indexer: &Indexer, heads: usize) -> Rows {
+        let dim = indexer.index_head_dim;
+        match indexer.rotated {
+            RotatedPart::First => Rows::all(heads * dim),
+            RotatedPart::Last => {
+                Rows::each(heads, dim, dim - self.config.ropes[indexer.rope].rotary_dim, dim)
+            }
+        }
+    }
+
+    /// The tensors of the indexer that are no part of a projection of the row.
+    pub fn indexer(&self) -> Option<IndexerTensors> {
+        let (config, names) = (self.config, &self.config.names.indexer);
+        let indexer = config.indexer_of(self.layer)?;
+        let dim = indexer.index_head_dim;
+        let rank = match config.attention_of(self.layer) {
+            Attention::Mla { q_lora_rank, .. } => q_lora_rank,
+            Attention::Heads => None,
+        };
+        let vector = |name| self.vector(name, self.index_heads(indexer, 1));
+        let norm = |name: Tensor| NormSpec {
+            weight: vec![vector(name.weight)],
+            bias: match indexer.norm {
+                Norm::LayerNorm { .. } => vec![vector(name.bias)],
+                Norm::RmsNorm { .. } => Vec::new(),
+            },
+            width: dim,
+            gate: Vec::new(),
+        };
+        let rows = self.index_heads(indexer, indexer.index_n_heads);
+        Some(IndexerTensors {
+            q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
+            q_norm: match indexer.choice {
+                IndexChoice::Positions { .. } => None,
+                IndexChoice::Blocks { .. } => Some(norm(names.q_norm)),
+            },
+            k_norm: norm(names.k_norm),
+        })
     }
 
     /// The gate of attention's output and its bias.
@@ -50,6 +112,12 @@ impl Prefix<'_> {
                 let (name, hidden) = (self.name(q.weight), config.hidden_size);
                 let whole = TensorRows::whole(name, config.names.stored, 2 * heads.q_width(), hidden);
                 TensorRows { rows: Rows::each(count, 2 * dim, dim, dim), ..whole }
+            }
+            Qkv::GateStacked(name) => {
+                let part = [Rows::range(0, rows)];
+                let total = rows + heads.qkv_width();
+                let mut matrix = self.rows_of(name, total, &part, config.hidden_size, config.attention_bias);
+                return (matrix.weights.pop(), matrix.biases.pop());
             }
             _ => {
                 let name = self.name(config.names.attention_gate.weight);
@@ -105,6 +173,12 @@ impl Prefix<'_> {
                 let parts = parts.map(|(first, rows)| Rows::range(first, rows));
                 self.rows_of(name, total, &parts, hidden, bias)
             }
+            Qkv::GateStacked(name) => {
+                let gates = config.attention_gate.rows(heads);
+                let parts = [(gates, queries), (gates + queries, keys), (gates + queries + keys, values)];
+                let parts = parts.map(|(first, rows)| Rows::range(first, rows));
+                self.rows_of(name, gates + total, &parts, hidden, bias)
+            }
             Qkv::Grouped(name) => {
                 let group = heads.group_size();
                 let parts = [(0, group), (group, 1), (group + 1, 1)];
@@ -131,7 +205,7 @@ impl Prefix<'_> {
                 if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads },
             ),
         ];
-        let spec = |weight, bias, width| NormSpec { weight, bias, width };
+        let spec = |weight, bias, width| NormSpec { weight, bias, width, gate: Vec::new() };
         let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
             // A layer without keys of its own has no norm for them.
             let of_some =
@@ -166,7 +240,7 @@ impl Prefix<'_> {
     pub fn value_norm(&self) -> Option<NormSpec> {
         let width = self.heads.num_key_value_heads * self.heads.v_head_dim;
         let own = self.config.value_norm == ValueNorm::PerHead && self.layer.shares_kv_of.is_none();
-        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width })
+        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width, gate: Vec::new() })
     }
 
     /// Whether the layer's o_proj has a bias.

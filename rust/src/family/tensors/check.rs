@@ -6,7 +6,7 @@ use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, LmHead, Names, NormPlacement, Tensor, tensor};
+use crate::config::{Config, LayerMlp, LmHead, MoeNames, Names, NormPlacement, Tensor, tensor};
 use crate::error::{Error, Result};
 
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
@@ -70,6 +70,12 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
         if let (Some(q), Some(k), Some(v)) = (channels(q), channels(k), channels(v)) {
             config.names.recurrent.conv_split = Some([q, k, v]);
         }
+    }
+    if let Some(fused @ MoeNames::Fused { gate_up, .. }) = names.moe.fused()
+        && let Some(layer) = config.layers.iter().position(|layer| layer.mlp == LayerMlp::Moe)
+        && checkpoint.contains(&name(layer, gate_up.weight))
+    {
+        config.names.moe = fused;
     }
     // transformers 5 writes one name for two norms of olmo_hybrid.
     if config.norm_placement == NormPlacement::AfterAttention

@@ -8,7 +8,7 @@ use super::spec::{
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stack, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -55,6 +55,11 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             (0..others).map(square).collect()
         }),
         positions,
+        low_state: match config.cycles {
+            None => Vec::new(),
+            Some(_) => vec![at.vector(names.low_state, Rows::all(hidden))],
+        },
+        hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper.hc_mult, 1)),
         norm: at.norm(names.norm, hidden),
         head_transform: match config.head_transform {
             HeadTransform::None => None,
@@ -78,8 +83,15 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
 /// The tensors of one layer.
 pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let (names, spec) = (&config.names, &config.layers[layer]);
-    let number = layer / names.layers_per_number;
-    let mut at = Prefix::new(config, format!("{}{}.{number}.", names.base, names.layers), spec);
+    let (stack, number) = match config.cycles {
+        None => ("", layer / names.layers_per_number),
+        Some(cycles) => {
+            let [high, low] = names.stacks;
+            let stack = if cycles.stack(layer) == Stack::High { high } else { low };
+            (stack, layer % cycles.num_layers_per_stack)
+        }
+    };
+    let mut at = Prefix::new(config, format!("{}{stack}{}.{number}.", names.base, names.layers), spec);
     at.part = layer % names.layers_per_number;
     let (hidden, heads) = (config.hidden_size, at.heads);
     // Before attention and after it, before the MLP and after it.
@@ -89,13 +101,21 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         NormPlacement::Around => [true; 4],
         NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
         NormPlacement::BeforeButFirst => [layer > 0, false, true, false],
+        NormPlacement::BeforeGated { .. } => [true, false, true, false],
         NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
         NormPlacement::AfterAttention => [true, false, true, false],
     };
     let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
     let placed = [placed[0] && mixes, placed[1] && mixes, placed[2] && has_mlp, placed[3] && has_mlp];
     let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
-    let mut norms = all.into_iter().zip(placed).map(|(name, placed)| placed.then(|| at.norm(name, hidden)));
+    let gates = [true, false, spec.mlp == LayerMlp::Moe, false];
+    let norm = |(name, gated)| match config.norm_placement {
+        NormPlacement::BeforeGated { gated_norm_rank } if gated => {
+            at.gated_norm(name, hidden, gated_norm_rank)
+        }
+        _ => at.norm(name, hidden),
+    };
+    let mut norms = all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
     debug_assert!(
         config.residual == Residual::Sequential || !placed[1] && !placed[3],
         "a parallel block has no norms after"
@@ -107,10 +127,11 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
     let attention = || AttentionTensors {
-        projection: match config.attention {
+        projection: match config.attention_of(spec) {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
-            Attention::Mla { .. } => at.mla(config.attention),
+            mla @ Attention::Mla { .. } => at.mla(mla),
         },
+        indexer: at.indexer(),
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
         attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
@@ -185,6 +206,9 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
                 laurel_norm: at.norm(tensor!("laurel.post_laurel_norm"), hidden),
             })
         }),
+        hyper: config
+            .hyper_connections
+            .map(|hyper| Box::new([0, 1].map(|branch| at.hyper(names.hyper[branch], hyper.hc_mult, 2)))),
         scalar: match config.layer_scalar {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],

@@ -3,7 +3,7 @@
 use super::prefix::Prefix;
 use super::rows::{Rows, TensorRows};
 use super::spec::{Join, MatrixSpec, MlaTensors, NormSpec, QkvTensors};
-use crate::config::{Attention, Bias, KvB, Stored, Tensor};
+use crate::config::{Attention, Bias, KvB, QueryLatent, Stored, Tensor};
 
 impl Prefix<'_> {
     /// The projections and norms of latent attention.
@@ -12,7 +12,10 @@ impl Prefix<'_> {
     /// Both are reordered in the same way, so the scores stay the same.
     pub fn mla(&self, attention: Attention) -> QkvTensors {
         let config = self.config;
-        let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, .. } = attention else {
+        let Attention::Mla {
+            q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, q_latent, k_rope_norm, ..
+        } = attention
+        else {
             return QkvTensors::Heads(self.matrix(&[], config.hidden_size, Bias::None));
         };
         let (heads, dim, hidden) = (self.heads.num_attention_heads, self.heads.head_dim, config.hidden_size);
@@ -24,22 +27,34 @@ impl Prefix<'_> {
             None => (self.rows_of(names.q_proj, heads * dim, &queries, hidden, Bias::None), None),
             Some(rank) => {
                 let q_a = self.matrix(&[(names.q_a_proj, rank)], hidden, config.attention_bias);
-                let q_b = self.rows_of(names.q_b_proj, heads * dim, &queries, rank, Bias::None);
+                let q_b = match q_latent {
+                    QueryLatent::Normed => {
+                        self.rows_of(names.q_b_proj, heads * dim, &queries, rank, Bias::None)
+                    }
+                    QueryLatent::NormedAndRaw => {
+                        let (width, of_head) = (self.heads.v_head_dim, dim + self.heads.v_head_dim);
+                        let queries = Rows::each(heads, of_head, nope, dim).wrapped_at(dim);
+                        let parts = [queries, Rows::each(heads, of_head, dim, width)];
+                        self.rows_of(names.q_b_proj, heads * of_head, &parts, 2 * rank, Bias::None)
+                    }
+                };
                 (q_a, Some((norm(names.q_a_layernorm, rank), q_b)))
             }
         };
         let mut a_proj = stacked(q_or_q_a, kv_a);
         let (gate, _) = self.attention_gate();
-        if let Some(gate) = gate {
+        if let Some(gate) = gate.filter(|_| q_latent == QueryLatent::Normed) {
             if !a_proj.biases.is_empty() {
                 a_proj.biases.push(TensorRows::zeros(gate.rows.count()));
             }
             a_proj.weights.push(gate);
         }
+        self.add_indexer(&mut a_proj, false);
         QkvTensors::Mla(Box::new(MlaTensors {
             a_proj,
             q_b,
             kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank),
+            k_rope_norm: k_rope_norm.map(|_| norm(names.k_rope_norm, rope)),
             kv_b_proj: self.kv_b_proj(kv_lora_rank, nope),
         }))
     }

@@ -14,6 +14,6 @@ pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors,
-    ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors,
+    AltUpTensors, AttentionTensors, DenseTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
+    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors,
 };

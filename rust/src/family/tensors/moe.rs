@@ -38,8 +38,9 @@ impl Prefix<'_> {
         let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect();
         let (router, experts, shared_expert) = match config.names.moe {
             MoeNames::Each { router, experts, parts, shared } => {
+                let outer = moe.latent_size.unwrap_or(config.hidden_size);
                 let expert =
-                    |number| self.expert(&format!("{experts}.{number}"), parts, moe.intermediate_size);
+                    |number| self.expert(&format!("{experts}.{number}"), parts, outer, moe.intermediate_size);
                 (router, each(&expert), self.shared_expert(shared, moe.shared))
             }
             MoeNames::Interleaved { router, gate_up, down } => {
@@ -71,6 +72,14 @@ impl Prefix<'_> {
             e_score_correction_bias: self.correction_bias(moe),
             router_norm: own.then(|| self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)),
             per_expert_scale: if own { per_expert() } else { Vec::new() },
+            latent: moe.latent_size.map(|latent| {
+                let [to, back] = config.names.moe_latent;
+                let hidden = config.hidden_size;
+                [
+                    self.matrix(&[(to, latent)], hidden, moe.latent_bias),
+                    self.matrix(&[(back, hidden)], latent, moe.latent_bias),
+                ]
+            }),
             experts,
             shared_expert,
         }
@@ -84,9 +93,8 @@ impl Prefix<'_> {
         with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
     }
 
-    /// An expert with tensors of its own.
-    fn expert(&self, path: &str, [gate, up, down]: [&str; 3], width: usize) -> DenseTensors {
-        let hidden = self.config.hidden_size;
+    /// An expert with tensors of its own, from `hidden` to `width` and back.
+    fn expert(&self, path: &str, [gate, up, down]: [&str; 3], hidden: usize, width: usize) -> DenseTensors {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
         };
@@ -192,13 +200,14 @@ impl Prefix<'_> {
     /// The expert that every token passes, and its gate.
     fn shared_expert(&self, path: &str, shared: SharedExpert) -> Option<(DenseTensors, Option<MatrixSpec>)> {
         let parts = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+        let hidden = self.config.hidden_size;
         match shared {
             SharedExpert::None => None,
             SharedExpert::Added { intermediate_size } => {
-                Some((self.expert(path, parts, intermediate_size), None))
+                Some((self.expert(path, parts, hidden, intermediate_size), None))
             }
             SharedExpert::Gated { intermediate_size } => {
-                Some((self.expert(path, parts, intermediate_size), self.shared_gate(shared)))
+                Some((self.expert(path, parts, hidden, intermediate_size), self.shared_gate(shared)))
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
 
 use super::rows::{Rows, TensorRows};
-use super::spec::{Join, MatrixSpec, NormSpec};
-use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Tensor};
+use super::spec::{HyperTensors, Join, MatrixSpec, NormSpec};
+use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Stored, Tensor};
 
 /// A layer's (or the model's) path, with the dot.
 pub(super) struct Prefix<'a> {
@@ -82,6 +82,29 @@ impl<'a> Prefix<'a> {
             weight: if config.norm_weight == NormWeight::Absent { Vec::new() } else { vec![weight] },
             bias: with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
             width,
+            gate: Vec::new(),
+        }
+    }
+
+    /// A hyper-connection of so many streams and kinds of weights.
+    pub fn hyper(&self, [matrix, base, scale]: [&str; 3], streams: usize, kinds: usize) -> HyperTensors {
+        let (rows, width) = (streams * kinds, streams * self.config.hidden_size);
+        HyperTensors {
+            matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
+            base: self.vector(base, Rows::all(rows)),
+            scale: self.vector(scale, Rows::all(kinds)),
+        }
+    }
+
+    /// A norm whose result has a gate of this rank.
+    pub fn gated_norm(&self, name: Tensor, width: usize, rank: usize) -> NormSpec {
+        let path = self.name(name.weight.trim_end_matches("weight"));
+        let [down, up] = self.config.names.norm_gate.map(|name| format!("{path}{name}"));
+        let whole = |name, rows, columns| TensorRows::whole(name, Stored::OutIn, rows, columns);
+        NormSpec {
+            weight: vec![TensorRows::vector(format!("{path}norm.weight"), Rows::all(width))],
+            gate: vec![whole(down, rank, width), whole(up, width, rank)],
+            ..self.norm(name, width)
         }
     }
 }

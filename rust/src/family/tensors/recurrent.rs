@@ -73,6 +73,7 @@ impl Prefix<'_> {
                 weight: vec![self.vector(names.norm.weight, Rows::repeated(times, own))],
                 bias: Vec::new(),
                 width,
+                gate: Vec::new(),
             }),
             out_proj: self.matrix(&[(names.out_proj, self.config.hidden_size)], width, linear.out_bias),
         }

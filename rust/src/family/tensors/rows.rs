@@ -86,6 +86,11 @@ impl Rows {
         Self { offset: 0, blocks, stride, first, wrap: stride, len, order: Order::Ascending }
     }
 
+    /// The same, wrapping around after this many rows of a block.
+    pub fn wrapped_at(self, wrap: usize) -> Self {
+        Self { wrap, ..self }
+    }
+
     /// Of each of `blocks` blocks of `stride` rows: the even rows, then the odd rows.
     pub fn evens_then_odds(blocks: usize, stride: usize) -> Self {
         Self { order: Order::EvensThenOdds, ..Self::each(blocks, stride, 0, stride) }

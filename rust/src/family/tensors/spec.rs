@@ -34,6 +34,8 @@ pub struct NormSpec {
     pub bias: Vec<TensorRows>,
     /// Length of the weight and of the bias.
     pub width: usize,
+    /// Down and up projection of a gate of the normed row; empty when it has none.
+    pub gate: Vec<TensorRows>,
 }
 
 /// The tensors of one MLP.
@@ -62,6 +64,8 @@ pub struct MoeTensors {
     pub router_norm: Option<NormSpec>,
     /// A factor of each expert's weight; empty when the model has none.
     pub per_expert_scale: Vec<TensorRows>,
+    /// To the latent of the experts and back, where they work in one.
+    pub latent: Option<[MatrixSpec; 2]>,
     /// The experts, in order.
     pub experts: Vec<DenseTensors>,
     /// The expert that every token passes, and its gate.
@@ -99,8 +103,21 @@ pub struct MlaTensors {
     pub q_b: Option<(NormSpec, MatrixSpec)>,
     /// Norm of the latent of keys and values.
     pub kv_a_layernorm: NormSpec,
+    /// Norm of the rotated part of the keys.
+    pub k_rope_norm: Option<NormSpec>,
     /// kv_b_proj: keys of all heads, then values of all heads.
     pub kv_b_proj: MatrixSpec,
+}
+
+/// The tensors of an indexer that are not part of the layer's projection.
+#[derive(Debug, Clone)]
+pub struct IndexerTensors {
+    /// Queries from their latent.
+    pub q_proj: Option<MatrixSpec>,
+    /// Norm of a query.
+    pub q_norm: Option<NormSpec>,
+    /// Norm of the key.
+    pub k_norm: NormSpec,
 }
 
 /// The tensors of attention.
@@ -108,6 +125,8 @@ pub struct MlaTensors {
 pub struct AttentionTensors {
     /// Queries, keys and values.
     pub projection: QkvTensors,
+    /// The indexer, where the layer has one.
+    pub indexer: Option<IndexerTensors>,
     /// Norms of q and k.
     pub qk_norms: Option<[NormSpec; 2]>,
     /// Norm of the values.
@@ -158,8 +177,21 @@ pub struct LayerTensors {
     pub per_layer_input: Option<(MatrixSpec, MatrixSpec, NormSpec)>,
     /// What it needs of several residual streams.
     pub alt_up: Option<Box<AltUpTensors>>,
+    /// Its hyper-connections: of attention, and of the MLP.
+    pub hyper: Option<Box<[HyperTensors; 2]>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
+}
+
+/// The tensors of a hyper-connection.
+#[derive(Debug, Clone)]
+pub struct HyperTensors {
+    /// From all streams to the logits of the weights.
+    pub matrix: TensorRows,
+    /// Added to them.
+    pub base: TensorRows,
+    /// Factors of them, one for each kind of weights.
+    pub scale: TensorRows,
 }
 
 /// The tensors of AltUp and LAuReL in a layer.
@@ -200,6 +232,10 @@ pub struct ModelTensors {
     pub streams: [Vec<MatrixSpec>; 2],
     /// Learned positions; empty when the model has none.
     pub positions: Vec<TensorRows>,
+    /// State of the low one of two stacks before its first run; empty where there is one stack.
+    pub low_state: Vec<TensorRows>,
+    /// The hyper-connection after the last layer.
+    pub hyper_head: Option<HyperTensors>,
     /// The norm after the last layer.
     pub norm: NormSpec,
     /// A matrix and a norm before the projection to logits.
@@ -233,6 +269,7 @@ impl NormSpec {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.weight);
         add(&self.bias);
+        add(&self.gate);
     }
 }
 
@@ -245,12 +282,21 @@ impl DenseTensors {
     }
 }
 
+impl HyperTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        for source in [&self.matrix, &self.base, &self.scale] {
+            add(std::slice::from_ref(source));
+        }
+    }
+}
+
 impl MoeTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         self.router.each(add);
         add(&self.e_score_correction_bias);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
+        self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
         self.experts.iter().for_each(|expert| expert.each(add));
         if let Some((shared, gate)) = &self.shared_expert {
             shared.each(add);
@@ -270,6 +316,8 @@ impl ModelTensors {
         }
         self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
         add(&self.positions);
+        add(&self.low_state);
+        self.hyper_head.iter().for_each(|hyper| hyper.each(add));
         self.norm.each(add);
         if let Some((dense, norm)) = &self.head_transform {
             dense.each(add);
@@ -285,15 +333,21 @@ impl AttentionTensors {
         match &self.projection {
             QkvTensors::Heads(matrix) => matrix.each(add),
             QkvTensors::Mla(mla) => {
-                let MlaTensors { a_proj, q_b, kv_a_layernorm, kv_b_proj } = &**mla;
+                let MlaTensors { a_proj, q_b, kv_a_layernorm, k_rope_norm, kv_b_proj } = &**mla;
                 a_proj.each(add);
                 kv_a_layernorm.each(add);
+                k_rope_norm.iter().for_each(|norm| norm.each(add));
                 kv_b_proj.each(add);
                 if let Some((norm, q_b_proj)) = q_b {
                     norm.each(add);
                     q_b_proj.each(add);
                 }
             }
+        }
+        if let Some(IndexerTensors { q_proj, q_norm, k_norm }) = &self.indexer {
+            q_proj.iter().for_each(|matrix| matrix.each(add));
+            q_norm.iter().for_each(|norm| norm.each(add));
+            k_norm.each(add);
         }
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
         self.value_norm.iter().for_each(|norm| norm.each(add));
@@ -349,6 +403,7 @@ impl LayerTensors {
             alt_up.laurel_right.each(add);
             alt_up.laurel_norm.each(add);
         }
+        self.hyper.iter().flat_map(|hyper| hyper.iter()).for_each(|hyper| hyper.each(add));
         add(&self.scalar);
     }
 }

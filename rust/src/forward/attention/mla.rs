@@ -4,7 +4,7 @@
 
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Weight;
-use crate::config::{Attention, Norm};
+use crate::config::{Attention, Norm, QueryLatent};
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::Pass;
 use crate::model::{AttentionLayer, MlaWeights, NormWeights};
@@ -12,9 +12,10 @@ use crate::model::{AttentionLayer, MlaWeights, NormWeights};
 /// Outputs of the projections.
 #[derive(Default)]
 pub(super) struct MlaBuffers {
-    a: Vec<f32>,  // [rows, q or its latent | latent of k and v | rotated part of k]
-    q: Vec<f32>,  // [rows, q of all heads]
-    kv: Vec<f32>, // [rows, unrotated part of k of all heads | v of all heads]
+    a: Vec<f32>,       // [rows, q or its latent | latent of k and v | rotated part of k]
+    q: Vec<f32>,       // [rows, q of all heads]
+    kv: Vec<f32>,      // [rows, unrotated part of k of all heads | v of all heads]
+    index_q: Vec<f32>, // [rows, queries of the indexer]
 }
 
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latents.  // qkv [rows, qkv_width]
@@ -27,8 +28,15 @@ pub(super) fn project(
     qkv: &mut [f32],
 ) {
     let config = pass.config;
-    let Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, norm: kind, .. } =
-        config.attention
+    let Attention::Mla {
+        q_lora_rank,
+        kv_lora_rank,
+        qk_rope_head_dim: rope,
+        norm: kind,
+        q_latent,
+        k_rope_norm: rope_kind,
+        ..
+    } = config.attention_of(&layer.spec)
     else {
         return;
     };
@@ -36,38 +44,63 @@ pub(super) fn project(
         (layer.heads.num_attention_heads, layer.heads.head_dim, layer.heads.v_head_dim);
     let (queries, nope) = (heads * dim, dim - rope);
     let gates = config.attention_gate.rows(layer.heads);
-    let MlaBuffers { a, q, kv } = buffers;
+    let MlaBuffers { a, q, kv, index_q } = buffers;
     matmul(pass, &weights.a_proj, input, a);
     let q_width = q_lora_rank.unwrap_or(queries);
     let a = Rows { values: a, stride: weights.a_proj.padded_out() };
     let q = match &weights.q_b {
         None => Rows { values: a.values, stride: a.stride },
         Some((norm, q_b_proj)) => {
-            Latent { rows: a, first: 0, kind, norm }.project(pass, q_b_proj, input, q);
+            let latent = Latent { rows: a, first: 0, kind, norm };
+            latent.project(pass, q_latent, q_b_proj, input, q);
+            if let Some(q_proj) = layer.indexer.as_ref().and_then(|indexer| indexer.q_proj.as_ref()) {
+                latent.project(pass, QueryLatent::Normed, q_proj, input, index_q);
+            }
             Rows { values: q, stride: q_b_proj.padded_out() }
         }
     };
-    Latent { rows: a, first: q_width, kind, norm: &weights.kv_a_layernorm }.project(
-        pass,
-        &weights.kv_b_proj,
-        input,
-        kv,
-    );
+    let latent = Latent { rows: a, first: q_width, kind, norm: &weights.kv_a_layernorm };
+    latent.project(pass, QueryLatent::Normed, &weights.kv_b_proj, input, kv);
     let kv = Rows { values: kv, stride: weights.kv_b_proj.padded_out() };
 
-    by_rows(pass.pool, qkv, layer.heads.qkv_width() + gates, |row, out| {
+    let stride = layer.projection.stride(config, layer);
+    let index_queries = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.q_width());
+    let index_stride = index_q.len() / (qkv.len() / stride);
+    by_rows(pass.pool, qkv, stride, |row, out| {
         let (out_q, out) = out.split_at_mut(queries);
-        out_q.copy_from_slice(&q.row(row)[..queries]);
-        let (keys, values) = out.split_at_mut(queries);
-        let rotated = &a.row(row)[q_width + kv_lora_rank..][..rope];
+        let (q, a) = (q.row(row), a.row(row));
+        out_q.copy_from_slice(&q[..queries]);
+        let (keys, out) = out.split_at_mut(queries);
+        let (rotated, after) = a[q_width + kv_lora_rank..].split_at(rope);
         let (nope_keys, of_values) = kv.row(row).split_at(heads * nope);
         for (key, part) in keys.chunks_exact_mut(dim).zip(nope_keys.chunks_exact(nope)) {
-            key[..rope].copy_from_slice(rotated);
-            key[rope..].copy_from_slice(part);
+            let (key_rotated, key_rest) = key.split_at_mut(rope);
+            match (&weights.k_rope_norm, rope_kind) {
+                (Some(NormWeights { weight, bias, .. }), Some(kind)) => {
+                    norm(kind, rotated, weight, bias, key_rotated, pass.kernels);
+                }
+                _ => key_rotated.copy_from_slice(rotated),
+            }
+            key_rest.copy_from_slice(part);
         }
-        let (values, out_gates) = values.split_at_mut(heads * value_dim);
+        let (values, out) = out.split_at_mut(heads * value_dim);
         values.copy_from_slice(&of_values[..heads * value_dim]);
-        out_gates.copy_from_slice(&a.row(row)[q_width + kv_lora_rank + rope..][..gates]);
+        let (out_gates, out) = out.split_at_mut(gates);
+        let after = match q_latent {
+            QueryLatent::Normed => {
+                out_gates.copy_from_slice(&after[..gates]);
+                &after[gates..]
+            }
+            QueryLatent::NormedAndRaw => {
+                out_gates.copy_from_slice(&q[queries..][..gates]);
+                after
+            }
+        };
+        let (out_index_q, out_rest) = out.split_at_mut(index_queries);
+        if index_queries > 0 {
+            out_index_q.copy_from_slice(&index_q[row * index_stride..][..index_queries]);
+            out_rest.copy_from_slice(&after[..out_rest.len()]);
+        }
     });
 }
 
@@ -94,19 +127,32 @@ struct Latent<'a> {
 }
 
 impl Latent<'_> {
-    /// out = b_proj(norm(latent)).  // out [rows, padded_out]
-    fn project(&self, pass: Pass<'_>, b_proj: &Weight, input: &mut Activations, out: &mut Vec<f32>) {
-        let NormWeights { weight, bias } = self.norm;
+    /// out = b_proj(norm(latent)), or of that beside the latent itself.  // out [rows, padded_out]
+    fn project(
+        &self,
+        pass: Pass<'_>,
+        of: QueryLatent,
+        b_proj: &Weight,
+        input: &mut Activations,
+        out: &mut Vec<f32>,
+    ) {
+        let NormWeights { weight, bias, .. } = self.norm;
         let (rows, rank) = (self.rows.values.len() / self.rows.stride, weight.len());
+        let width = match of {
+            QueryLatent::Normed => rank,
+            QueryLatent::NormedAndRaw => 2 * rank,
+        };
         input.quantize_rows(
             rows,
-            rank,
+            width,
             b_proj.dtype(),
             pass.kernels,
             pass.pool,
             RowSource::Computed(&|row, out| {
                 let latent = &self.rows.row(row)[self.first..][..rank];
-                norm(self.kind, latent, weight, bias, out, pass.kernels);
+                let (normed, raw) = out.split_at_mut(rank);
+                norm(self.kind, latent, weight, bias, normed, pass.kernels);
+                raw.copy_from_slice(&latent[..raw.len()]);
             }),
         );
         matmul(pass, b_proj, input, out);

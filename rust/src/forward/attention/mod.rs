@@ -1,6 +1,7 @@
 //! Attention of a layer: queries, keys and values of every row, their norms and rotation, the cache, the softmax over
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
+mod indexer;
 mod mla;
 mod observed;
 mod online_softmax;
@@ -11,9 +12,10 @@ use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
-use crate::config::{AttentionGate, LayerRope, QkNorm, QkNormPlace, QueryScaling};
+use crate::config::{AttentionGate, Config, LayerIndexer, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{AttentionLayer, NormWeights, Projection};
+use indexer::Choices;
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
@@ -25,6 +27,8 @@ use std::ops::Range;
 pub(super) struct AttentionBuffers {
     qkv: Vec<f32>, // [rows, Projection::stride]
     mla: MlaBuffers,
+    /// What the last layer with an indexer chose.
+    choices: Choices,
     partials: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
@@ -43,8 +47,14 @@ impl AttentionBuffers {
         layer: &'a AttentionLayer,
         run: &'a Run<'_>,
     ) -> ObservedHeads<'a> {
-        ObservedHeads::new(pass, layer, run, &self.qkv, self.unrotated.as_deref().unwrap_or_default())
+        let unrotated = self.unrotated.as_deref().unwrap_or_default();
+        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, chosen(layer, &self.choices))
     }
+}
+
+/// The choices that a layer's attention follows, if it does.
+fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
+    (layer.spec.indexer != LayerIndexer::None).then_some(choices)
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
@@ -58,27 +68,26 @@ pub(super) fn attention(
     buffers: &mut AttentionBuffers,
 ) {
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, partials, unrotated } = buffers;
+    let AttentionBuffers { qkv, mla, choices, partials, unrotated } = buffers;
     let rows = pass.rows(x);
     normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
-    let stride = layer.projection.stride(config, layer.heads);
+    let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
     }
-    let angles = match layer.spec.rope {
-        LayerRope::None => None,
-        LayerRope::Rotary(rope) => Some(&angles[rope]),
-    };
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    tiles::attend(pass, layer, &caches, qkv, partials);
+    if let Some(indexer) = &layer.indexer {
+        choices.choose(pass, layer, &indexer.spec, &caches, qkv);
+    }
+    tiles::attend(pass, layer, &caches, qkv, chosen(layer, choices), partials);
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
-    let gates = stride_of_gates(layer, config.attention_gate);
+    let gates = Columns::of(config, layer).gates;
     branch.input.quantize_rows(
         rows,
         width,
@@ -125,11 +134,22 @@ fn combine_differential(
     kernels.scale(out, 1.0 - initial);
 }
 
-/// Where the gates of attention's output are in a row of queries, keys and values.
-fn stride_of_gates(layer: &AttentionLayer, gate: AttentionGate) -> Range<usize> {
-    let heads = layer.heads;
-    let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
-    start..start + gate.rows(heads)
+/// Where values are in a row of queries, keys and values, behind those.
+struct Columns {
+    /// The gates of attention's output.
+    gates: Range<usize>,
+    /// Queries, key and weights of the indexer.
+    indexer: Range<usize>,
+}
+
+impl Columns {
+    fn of(config: &Config, layer: &AttentionLayer) -> Self {
+        let heads = layer.heads;
+        let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
+        let gates = start..start + config.attention_gate.rows(heads);
+        let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
+        Self { indexer: gates.end..gates.end + width, gates }
+    }
 }
 
 /// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
@@ -165,11 +185,11 @@ fn rotate_and_store(
     pass: Pass<'_>,
     layer: &AttentionLayer,
     runs: &mut [Run<'_>],
-    angles: Option<&RopeAngles>,
+    angles: &[RopeAngles],
     qkv: &mut [f32],
     unrotated: Option<&mut Vec<f32>>,
 ) {
-    let stride = layer.projection.stride(pass.config, layer.heads);
+    let stride = layer.projection.stride(pass.config, layer);
     let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
         None => (&mut [], 0),
         Some(kept) => {
@@ -196,11 +216,18 @@ fn rotate_and_store(
         }
         assert_eq!(left, 0, "the caller reserved room for every row");
     }
+    let columns = Columns::of(pass.config, layer).indexer;
     pass.pool.for_each(&mut segments, |segment| {
         for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
             norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
+            if let Some(weights) = &layer.indexer {
+                let values = &mut qkv[columns.clone()];
+                indexer::prepare(pass, weights, angles, segment.row + row, values);
+                let key = &values[weights.spec.q_width()..][..weights.spec.index_head_dim];
+                segment.block.write_index_key(layer.kv_index, segment.offset + row, key, pass.kernels);
+            }
         }
     });
 }
@@ -209,7 +236,7 @@ fn rotate_and_store(
 fn norm_and_rotate(
     pass: Pass<'_>,
     layer: &AttentionLayer,
-    angles: Option<&RopeAngles>,
+    angles: &[RopeAngles],
     qkv: &mut [f32],
     row: usize,
     position: usize,
@@ -230,8 +257,8 @@ fn norm_and_rotate(
         norm_both(qkv);
     }
     unrotated.copy_from_slice(&qkv[..unrotated.len()]);
-    if let Some(angles) = angles {
-        apply_rope(angles, row, &mut qkv[..both], dim, kernels);
+    if let LayerRope::Rotary(rope) = layer.spec.rope {
+        apply_rope(&angles[rope], row, &mut qkv[..both], dim, kernels);
     }
     if config.qk_norm_place == QkNormPlace::AfterRotation {
         norm_both(qkv);

@@ -1,6 +1,8 @@
 //! What an observer sees of a layer's attention: q and k before rotation, and scores and weights, which [`super::tiles`]
 //! computes tile by tile and drops. They are computed again here, from the rotated queries and the cache's keys.
 
+use super::indexer::Choices;
+use super::tiles::hide_unchosen;
 use crate::compute::pool::Pool;
 use crate::config::Config;
 use crate::forward::state::{Pass, Run};
@@ -18,6 +20,7 @@ pub struct ObservedHeads<'a> {
     rows: usize,
     qkv: &'a [f32],       // [rows, stride], rotated
     unrotated: &'a [f32], // [rows, q and k of all heads]
+    choices: Option<&'a Choices>,
 }
 
 impl<'a> ObservedHeads<'a> {
@@ -27,8 +30,9 @@ impl<'a> ObservedHeads<'a> {
         run: &'a Run<'_>,
         qkv: &'a [f32],
         unrotated: &'a [f32],
+        choices: Option<&'a Choices>,
     ) -> Self {
-        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated }
+        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated, choices }
     }
 
     /// The layer's index.
@@ -80,7 +84,7 @@ impl<'a> ObservedHeads<'a> {
         let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
         out.clear();
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
-        let qkv_stride = self.layer.projection.stride(config, self.layer.heads);
+        let qkv_stride = self.layer.projection.stride(config, self.layer);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
         let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
@@ -99,8 +103,17 @@ impl<'a> ObservedHeads<'a> {
             scores[..first].fill(f32::NEG_INFINITY);
             scores[place + 1..].fill(f32::NEG_INFINITY);
             kernels.scale(&mut scores[first..=place], scale);
+            self.hide(head, row, &mut scores[..=place]);
         }
         stride
+    }
+
+    /// Sets the scores of positions that the row's indexer did not choose to -inf.
+    fn hide(&self, head: usize, row: usize, scores: &mut [f32]) {
+        if let Some(choices) = self.choices {
+            let heads = self.layer.heads;
+            hide_unchosen(choices.of(row, head / heads.group_size(), heads.num_key_value_heads), scores);
+        }
     }
 
     /// Turns a row of [`Self::scores`] into attention weights; returns the weight of the head's sink, 0 without one.
@@ -109,6 +122,7 @@ impl<'a> ObservedHeads<'a> {
         let seen = self.layer.spec.mask.first(self.cache.len() + row)..self.cache.len() + row + 1;
         if let Some(cap) = self.config().attn_logit_softcapping {
             kernels.softcap(&mut scores[seen.clone()], 1.0, cap);
+            self.hide(head, row, &mut scores[..seen.end]);
         }
         let (max, sum) = kernels.softmax(scores, seen.end, 1.0);
         let (scale, sink) = match self.layer.sinks.get(head) {

@@ -2,13 +2,15 @@
 //!
 //! A chunk gives one partial result per query: the largest score, the sum of the exponentials, the weighted values.
 //! Chunks begin at fixed positions and are merged in order ([`super::online_softmax`]), so prefill and decode do the same
-//! additions in the same order, whichever thread does which chunk (law 1). Inside a chunk the cache's blocks of 32
+//! additions in the same order, whichever thread does which chunk (law 1). Positions that an indexer did not choose have
+//! no weight, and tiles without a chosen position are left out. Inside a chunk the cache's blocks of 32
 //! positions are the tiles of two matrix products.
 //!
 //! A task is some rows of one run. With many rows it takes one key/value head, so that a tile is loaded once for many
 //! queries. With few rows it takes all heads, whose keys are next to each other in memory; and when there are fewer tasks
 //! than the threads need, each task takes one chunk only (split KV).
 
+use super::indexer::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
 use crate::config::Mask;
 use crate::forward::state::Pass;
@@ -47,6 +49,7 @@ pub(super) fn attend(
     layer: &AttentionLayer,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
+    choices: Option<&Choices>,
     partials: &mut Partials,
 ) {
     let widths = widths(layer);
@@ -69,8 +72,8 @@ pub(super) fn attend(
             }
         }
     }
-    let stride = layer.projection.stride(pass.config, layer.heads);
-    let attention = LayerAttention { pass, layer, widths, qkv, stride };
+    let stride = layer.projection.stride(pass.config, layer);
+    let attention = LayerAttention { pass, layer, widths, qkv, stride, choices };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
@@ -136,6 +139,7 @@ struct LayerAttention<'a> {
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,
+    choices: Option<&'a Choices>,
 }
 
 thread_local! {
@@ -186,6 +190,9 @@ impl LayerAttention<'_> {
         let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
+                if !task.rows.clone().any(|row| self.reads(row, head, tile)) {
+                    continue;
+                }
                 prefetch(match block_after(tile) {
                     Some(next) => next.keys(layer, head),
                     None => blocks[tiles.start].values(layer, head),
@@ -199,8 +206,12 @@ impl LayerAttention<'_> {
             let row = query / self.widths.group % task.rows.len();
             let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
             reset(part);
-            if !seen.is_empty() {
-                let softmax = self.softmax(scores, seen);
+            let head = task.heads.start + query / (self.widths.group * task.rows.len());
+            let words = self
+                .chosen(task.rows.start + row, head)
+                .map(|words| &words[chunk * CHUNK / BLOCK..tiles.end]);
+            if !seen.is_empty() && words.is_none_or(|words| words.iter().any(|&word| word != 0)) {
+                let softmax = self.softmax(scores, seen, words);
                 part[self.widths.padded..].copy_from_slice(&softmax);
             }
         }
@@ -230,8 +241,19 @@ impl LayerAttention<'_> {
         self.pass.kernels.matmul(keys, queries, scores, CHUNK);
     }
 
-    /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them; [max, sum].
-    fn softmax(&self, scores: &mut [f32], seen: Range<usize>) -> [f32; 2] {
+    /// What a row chose, a word per tile, where an indexer chooses.
+    fn chosen(&self, row: usize, head: usize) -> Option<&[u32]> {
+        self.choices.map(|choices| choices.of(row, head, self.widths.heads))
+    }
+
+    /// Whether a row reads a position of a tile, as far as an indexer decides.
+    fn reads(&self, row: usize, head: usize, tile: usize) -> bool {
+        self.chosen(row, head).is_none_or(|words| words[tile] != 0)
+    }
+
+    /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them and where they were not
+    /// `chosen`; [max, sum].
+    fn softmax(&self, scores: &mut [f32], seen: Range<usize>, chosen: Option<&[u32]>) -> [f32; 2] {
         let Pass { config, kernels, .. } = self.pass;
         let scale = config.attention_multiplier * self.layer.spec.attention_scale;
         let scale = match config.attn_logit_softcapping {
@@ -242,6 +264,9 @@ impl LayerAttention<'_> {
             }
         };
         scores[..seen.start].fill(f32::NEG_INFINITY);
+        if let Some(words) = chosen {
+            hide_unchosen(words, &mut scores[..seen.end]);
+        }
         let (max, sum) = kernels.softmax(scores, seen.end, scale);
         [max, sum]
     }
@@ -260,8 +285,10 @@ impl LayerAttention<'_> {
         let block = &task.cache.blocks()[tile];
         let (format, values) =
             block.value_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
-        let seen =
-            |row: usize| self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row);
+        let seen = |row: usize| match self.reads(task.rows.start + row, head, tile) {
+            true => self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row),
+            false => 0..0,
+        };
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.
         let mut row = 0;
         while row < rows {
@@ -282,6 +309,17 @@ impl LayerAttention<'_> {
                 self.pass.kernels.matmul_accumulate(values, weights, out, width);
             }
             row += together;
+        }
+    }
+}
+
+/// Sets the scores of positions without their bit to -inf.  // words: a bit per score
+pub(super) fn hide_unchosen(words: &[u32], scores: &mut [f32]) {
+    for (word, scores) in words.iter().zip(scores.chunks_mut(BLOCK)) {
+        for (at, score) in scores.iter_mut().enumerate() {
+            if word >> at & 1 == 0 {
+                *score = f32::NEG_INFINITY;
+            }
         }
     }
 }

@@ -1,0 +1,80 @@
+//! Attention that reads chosen positions only.
+
+use super::structure::Norm;
+
+/// An indexer: light heads score every earlier position, and a query reads those that score highest (DeepSeek Sparse
+/// Attention; DeepSeek-AI 2025, DeepSeek-V3.2).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct Indexer {
+    pub index_n_heads: usize,
+    pub index_head_dim: usize,
+    /// Norm of its key; also of its queries under [`IndexChoice::Blocks`].
+    pub norm: Norm,
+    /// The rope of its queries and keys: an index into `Config::ropes`.
+    pub rope: usize,
+    /// Which dimensions are rotated in the file; here it is the first ones.
+    pub rotated: RotatedPart,
+    pub choice: IndexChoice,
+}
+
+/// Which dimensions of an indexer's queries and keys are rotated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotatedPart {
+    /// The first ones.
+    First,
+    /// The last ones (hy_v4).
+    Last,
+}
+
+/// Which positions a query reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub enum IndexChoice {
+    /// The `index_topk` with the largest sum over the indexer's heads of weight * relu(q k), the same for all heads of
+    /// attention (deepseek_v32, glm_moe_dsa).
+    Positions { index_topk: usize },
+    /// The `index_topk_blocks` blocks with the largest q k among their positions, of which the `index_local_blocks` at the
+    /// query are always some; a choice for each of the indexer's heads, which is that of as many heads of attention
+    /// (minimax_m3_vl_text).
+    Blocks { index_block_size: usize, index_topk_blocks: usize, index_local_blocks: usize },
+}
+
+/// Whether a layer's attention reads chosen positions only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerIndexer {
+    /// It reads all that its mask allows.
+    None,
+    /// It has an indexer.
+    Full,
+    /// It reads what the last indexer before it chose (`indexer_types`; glm_moe_dsa).
+    Shared,
+}
+
+impl Indexer {
+    /// Values of a row of the indexer's queries.
+    pub fn q_width(&self) -> usize {
+        self.index_n_heads * self.index_head_dim
+    }
+
+    /// Weights of the heads in a row.
+    pub fn num_weights(&self) -> usize {
+        match self.choice {
+            IndexChoice::Positions { .. } => self.index_n_heads,
+            IndexChoice::Blocks { .. } => 0,
+        }
+    }
+
+    /// Values of a row of its queries, key and weights together.
+    pub fn width(&self) -> usize {
+        self.q_width() + self.index_head_dim + self.num_weights()
+    }
+
+    /// Choices of a row.
+    pub fn num_choices(&self) -> usize {
+        match self.choice {
+            IndexChoice::Positions { .. } => 1,
+            IndexChoice::Blocks { .. } => self.index_n_heads,
+        }
+    }
+}
