@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Chat
     from ropechat.trace import FinishReason
+    from ropechat.util.progress import Wait
 
 
 class Session:
@@ -49,7 +50,7 @@ class Session:
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
-        self.coming_since = clock()
+        self.wait: Wait | None = None  # how far the model is with loading or reading
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
@@ -240,13 +241,8 @@ class Session:
 
     def await_model(self, model: str) -> None:
         """Record that another model is being loaded."""
-        self.coming, self.coming_since = model, self._clock()
+        self.coming = model
         self.draft_tokens = None
-
-    @property
-    def loading_for(self) -> float:
-        """Seconds since loading began."""
-        return self._clock() - self.coming_since
 
     def stop(self) -> Turn | None:
         """Mark the running answer as stopping; None when none runs or it is stopping already."""

@@ -1,15 +1,17 @@
 """`ropechat bench`: how fast this machine is with a model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from ropechat.cli.common import StdoutWriter, model_or_builtin
 from ropechat.cli.settings import BY_NAME, DTYPES
-from ropechat.cli.status import StatusLine
+from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
+from ropechat.util.progress import Progress
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -24,15 +26,8 @@ def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return tuple(dict.fromkeys(map(int, numbers)))
 
 
-class BenchStatus(StatusLine):
-    """The status line of the benchmark."""
-
-    def __call__(self, text: str) -> None:
-        self.show(text)
-
-
-def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Path:
-    """The model to measure: a given one, or one of a shape."""
+def _model_of(model: str | None, shape: str | None, on_note: Callable[[str], None]) -> Path:
+    """The model to measure: a given one, or one of a shape. on_note: told that one is made."""
     if shape is None:
         chosen = model or BY_NAME["model"].of_environment()
         return resolve(model_or_builtin(None if chosen is None else str(chosen)))
@@ -41,7 +36,7 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
     from ropechat.engine.bench.shapes import make
     from ropechat.util.paths import cache_folder
 
-    return make(shape, cache_folder() / "bench", progress)
+    return make(shape, cache_folder() / "bench", on_note)
 
 
 @click.command()
@@ -63,6 +58,7 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
+@progress_option
 @click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
 def bench(
     model: str | None,
@@ -71,6 +67,7 @@ def bench(
     threads: tuple[int | None, ...],
     rounds: int,
     as_json: bool,
+    progress: str,
     quick: bool,
 ) -> None:
     """Measure a model on this machine: prefill, decode, batches, start, memory.
@@ -82,11 +79,15 @@ def bench(
 
     from ropechat.engine.bench.measure import QUICK, Workload, measure
 
-    progress = BenchStatus()
-    try:
-        folder = _model_of(model, shape, progress)
+    line = ProgressLine(progress)
+    now: Progress | None = None
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal now
+        now = progress
+
+    with line.watch(lambda: now):
+        folder = _model_of(model, shape, line.note)
         plan = QUICK if quick else replace(Workload(), rounds=rounds)
-        report = measure(folder, dtype, threads, plan, progress)
-    finally:
-        progress.clear()
+        report = measure(folder, dtype, threads, plan, on_progress, line.note)
     StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

@@ -21,6 +21,9 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.stages import check_trace_target, write_trace
+from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.util.progress import Progress
+from ropechat.util.text import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +79,7 @@ def statistics(timing: Timing) -> str:
         return "–" if value is None else f"{value:.1f} tok/s"
 
     ttft = seconds["ttft_s"]
-    first = "–" if ttft is None else f"{ttft * 1000:.0f} ms"
+    first = "–" if ttft is None else format_seconds(ttft)
     reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
     return (
         f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
@@ -137,6 +140,27 @@ def begin(
     return engine.reply(messages, sampling, top_k=candidates, on_prefill=on_prefill)
 
 
+def _watched(
+    line: ProgressLine,
+    engine: "Engine",
+    steps: "Iterator[Step]",
+    timing: Timing,
+    max_tokens: int,
+    *,
+    shown: bool,
+) -> "Iterator[Step]":
+    """The steps, and how far they are. shown: the text itself is on the terminal, from the first token on."""
+
+    def read() -> Progress | None:
+        return engine.progress.read() or Progress("writing", len(timing.steps), max_tokens)
+
+    if shown and line.mode == "line":
+        yield from line.until_first(engine.progress.read, steps)
+    else:
+        with line.watch(read):
+            yield from steps
+
+
 def _with_seed(sampling: "Sampling") -> "Sampling":
     """The settings with the seed that will be used, so that it can be recorded."""
     from ropechat.engine.validation import choose_seed
@@ -169,7 +193,8 @@ Examples:
 @click.option("--system", help="A system message before the prompt.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
-@click.option("--quiet", is_flag=True, help="No notes and statistics on stderr.")
+@progress_option
+@click.option("--quiet", is_flag=True, help="No notes, progress and statistics on stderr.")
 @click.option(
     "--trace",
     "trace_file",
@@ -188,6 +213,7 @@ def run(
     system: str | None,
     raw: bool,
     as_json: bool,
+    progress: str,
     quiet: bool,
     trace_file: "Path | str | None",
     candidates: int | None,
@@ -202,12 +228,16 @@ def run(
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar)
+    line = ProgressLine("none" if quiet else progress)
+    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar, line=line)
     timing, out, pieces = Timing(), StdoutWriter(), []
     streams = not as_json and trace_file != STREAM
     sampling = _with_seed(sampling) if candidates else sampling
     try:
-        for step in begin(engine, text, system, raw, sampling, timing, candidates):
+        steps = begin(engine, text, system, raw, sampling, timing, candidates)
+        for step in _watched(
+            line, engine, steps, timing, sampling.max_tokens, shown=streams and out.is_terminal
+        ):
             timing.take(step)
             pieces.append(step.text)
             if streams:

@@ -28,7 +28,14 @@ from ropechat.engine.loading import (
     load_chat_template,
     load_tokenizer,
 )
-from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
+from ropechat.engine.native import (
+    LoadOptions,
+    ModelLoad,
+    ProgressMeter,
+    attention_growth,
+    gguf_metadata,
+    load_core,
+)
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
@@ -73,7 +80,7 @@ class Engine:
     num_parameters, weight_bytes. context: maximum tokens of a sequence. name: the model's display name.
     revision: its commit, None outside the Hub's cache. stop_ids: ids that end a text. tokenizer: see
     `Tokenizer`; without tokenizer.json only ids work. chat: converts messages to prompts, see
-    `PromptBuilder`.
+    `PromptBuilder`. progress: how far a prompt is read, see `ProgressMeter`.
     """
 
     def __init__(
@@ -82,11 +89,14 @@ class Engine:
         folder: Path,
         tokenizer: Tokenizer,
         grammars: GrammarCompiler | None = None,
+        progress: ProgressMeter | None = None,
     ) -> None:
         """Use `Engine.load`."""
+        self.progress = progress or ProgressMeter()
         self._core: _core.Engine | None = core
         self._module = load_core()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
+        self.progress.growth = attention_growth(self.facts)
         self.context: int = self.facts["context"]
         self.name, self.revision = display_name(folder), find_revision(folder)
         self.tokenizer = tokenizer
@@ -108,7 +118,8 @@ class Engine:
         most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
         begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
         ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
+        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
+        while the model loads. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
@@ -129,10 +140,13 @@ class Engine:
         if grammar is not None:
             grammars = _grammars(loading.folder, loading.facts, tokenizer)
             grammars.compile(grammar)
-        return cls(loading.result(), loading.folder, tokenizer, grammars)
+        return cls(loading.result(), loading.folder, tokenizer, grammars, loading.progress)
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the pack cache to be written; return whether it is done."""
+        """Wait for the pack cache to be written if that takes at most `seconds`, else give it up.
+
+        Returns whether writing is over. A pack that was given up leaves no file and is written another time.
+        """
         return self._core is None or self._core.finish_pack(seconds)
 
     check = staticmethod(loading.check)

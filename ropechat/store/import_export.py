@@ -21,7 +21,7 @@ from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
 from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
-from ropechat.util.text import clean, escape_json
+from ropechat.util.text import clean, escape_json, format_bytes
 
 FORMAT = 1
 MAX_BYTES = 256 << 20
@@ -190,7 +190,7 @@ def read_json_stream(stream: IO[bytes], where: str) -> Chat:
     """`read_json` for an open file. where: its name, for messages. Raises HistoryError, OSError."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HistoryError(f"{where}: must be at most {MAX_BYTES} bytes")
+        raise HistoryError(f"{where}: must be at most {format_bytes(MAX_BYTES)}")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -108,7 +108,7 @@ pub fn observed_forward(
         streams.start(pass, &model.streams[0], x, branch);
     }
     for layer in &model.layers {
-        compute.cancel.check()?;
+        compute.enter_layer(layer.index, model.layers.len())?;
         mixers
             .attention
             .keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));

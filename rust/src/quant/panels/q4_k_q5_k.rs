@@ -40,9 +40,7 @@ fn put<const BITS: usize>(
     let at = scale_at(block, lane);
     put_f16(step, at, scale);
     put_f16(step, MINS + at, min);
-    for (i, q) in q.enumerate() {
-        bit_planes::put(BITS, &mut step[LINES..], block, i, lane, q);
-    }
+    bit_planes::put_block(BITS, &mut step[LINES..], block, lane, q);
 }
 
 pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
