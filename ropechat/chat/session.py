@@ -49,6 +49,8 @@ class Session:
         self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.draft_unread = 0  # tokens of that prompt that the model has not read yet
+        self.draft_seconds: float | None = None  # that reading them will take; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.wait: Wait | None = None  # how far the model is with loading or reading
         self._turned = False  # the next question begins a branch, with another system prompt
@@ -325,10 +327,11 @@ class Session:
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.PromptCounted(serial, tokens, alone):
+            case ev.PromptCounted(serial, tokens, alone, unread, seconds):
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens, self.draft_alone = tokens, alone
+                self.draft_unread, self.draft_seconds = unread, seconds
             case ev.Notice(text):
                 self.notes.append(text)
             case ev.PreviewReady() | ev.TextsEncoded():
@@ -361,6 +364,7 @@ class Session:
                 answer.kv_bytes = kv_bytes
                 self._end(answer, NodeState.STOPPED if reason == "cancelled" else NodeState.DONE, reason)
                 self.draft_tokens = node.prompt_tokens + len(node.steps) if node.in_context else None
+                self.draft_seconds = None
                 self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error

@@ -90,6 +90,8 @@ class Engine:
                 "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
                 "context": context or 64,
                 "context_is_stated": context is not None,
+                "packing_seconds": 0.0,
+                "weight_bytes": 1000,
             }
         )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import Node
     from ropechat.util.progress import Wait
 
+TOLD_FROM_S = 2.0  # a question that takes longer to read says so before it is sent
 SHOWN_AFTER_S = 0.5  # a shorter wait leaves the gauge as it is
 
 
@@ -134,6 +135,15 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     left.append((count, "$foreground"))
     if used is not None and width >= 70 and (share or full):
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
+    if (
+        (seconds := session.draft_seconds)
+        and seconds >= TOLD_FROM_S
+        and used is not None
+        and not session.generating
+    ):
+        price = f"about {format_duration(rounded(seconds))} to read"
+        count = f"{session.draft_unread:,} tokens, " if width >= 76 else ""
+        return [*left, (f"  {count}{price}", "$warning")]
     if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
     return left
@@ -150,6 +160,12 @@ def _wait_gauge(wait: Wait, width: int) -> list[Part]:
         (f" {words[0]}", "$foreground"),
         ("".join(JOIN + word for word in words[1:]), "$quiet"),
     ]
+
+
+def rounded(seconds: float) -> float:
+    """A time that is only expected: to whole seconds below 10, to 5 below a minute, then to minutes."""
+    step = 1 if seconds < 10 else 5 if seconds < 60 else 60
+    return max(step, round(seconds / step) * step)
 
 
 def _when_full(session: Session, width: int) -> Part:

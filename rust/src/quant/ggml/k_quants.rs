@@ -25,6 +25,7 @@ use half::f16;
 /// 4..8   | high 2 of min 4..8   | min 0..4   |
 /// 8..12  | low 4 of min 4..8 | low 4 of scale 4..8 |
 /// ```
+#[inline]
 fn scale_and_min(bytes: &[u8], part: usize) -> (f32, f32) {
     let (scale, min) = match part {
         0..4 => (bytes[part] & 0x3f, bytes[part + 4] & 0x3f),
@@ -106,12 +107,14 @@ pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl 
     bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_integers(block)))
 }
 
+#[inline]
 fn q4_k_integers(block: &[u8]) -> [u8; 256] {
     let mut all = [0; 256];
     nibbles::<32>(&block[16..], &mut all);
     all
 }
 
+#[inline]
 fn q5_k_integers(block: &[u8]) -> [u8; 256] {
     let mut all = [0; 256];
     nibbles::<32>(&block[48..], &mut all);
@@ -122,6 +125,7 @@ fn q5_k_integers(block: &[u8]) -> [u8; 256] {
 }
 
 /// 4 bits of each value, in `N` bytes per 2 N values: the low ones first.
+#[inline]
 fn nibbles<const N: usize>(bytes: &[u8], all: &mut [u8; 256]) {
     for (bytes, all) in bytes.as_chunks::<N>().0.iter().zip(all.chunks_exact_mut(2 * N)) {
         let (low, high) = all.split_at_mut(N);
@@ -131,6 +135,7 @@ fn nibbles<const N: usize>(bytes: &[u8], all: &mut [u8; 256]) {
 }
 
 /// Q4_K and Q5_K, which differ in the integers only: scale, min to be added and integers of each part.
+#[inline]
 fn parts(block: &[u8], q: [u8; 256]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
     let (d, dmin, scales) = (half(block), half(&block[2..]), &block[4..16]);
     (0..8).map(move |part| {
@@ -155,6 +160,7 @@ pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
+#[inline]
 fn q6_k_integers(block: &[u8]) -> [u8; 256] {
     let mut all = [0; 256];
     nibbles::<64>(&block[..128], &mut all);

@@ -15,6 +15,7 @@
 use super::step::{BLOCK, GROUP, LANES};
 
 /// Bytes of the integers of a step.
+#[inline]
 pub(crate) const fn bytes(bits: usize) -> usize {
     GROUP * LANES / 8 * bits
 }

@@ -16,6 +16,7 @@ use super::bit_planes;
 use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at, scale_of};
 use half::f16;
 
+#[inline]
 pub(crate) const fn step_bytes(bits: usize) -> usize {
     LINES + bit_planes::bytes(bits)
 }
@@ -29,6 +30,7 @@ const LINES: usize = 8 * LANES;
 type ScaleAndMin = (f16, f16);
 
 /// Writes block `index` of a row.
+#[inline]
 fn put<const BITS: usize>(
     panel: &mut [u8],
     index: usize,

@@ -29,6 +29,7 @@ const PARTS: usize = GROUP / PART;
 const OFFSET: f32 = 32.0;
 
 /// The numbers and integers of a step of one row, in its lane.
+#[inline]
 fn put(step: &mut [u8], lane: usize, d: f16, scales: [i8; PARTS], mut q: impl Iterator<Item = u8>) {
     put_f16(step, 2 * lane, d);
     for (part, scale) in scales.into_iter().enumerate() {
