@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
@@ -116,6 +116,13 @@ def format_duration(seconds: float) -> str:
 def format_seconds(value: float) -> str:
     """A measured duration with at most three digits: 42 ms, 3.14 s, 85 s."""
     return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
+
+
+def common_prefix(words: Sequence[str]) -> str:
+    """What all words begin with; "" without words."""
+    first, last = min(words, default=""), max(words, default="")
+    same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    return first[:same]
 
 
 def closest_name(word: str, names: Iterable[str]) -> str:
