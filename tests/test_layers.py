@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ropechat"
 LIBRARIES = {
     "textual": {"tui"},
-    "rich": {"tui"},
+    "rich": {"tui", "cli"},
     "markdown_it": {"tui"},
     "pygments": {"tui"},
     "tokenizers": {"tokenizer", "builtin"},

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from ropechat.batch.line import LineError, parse_line, parse_value
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.util.text import format_bytes
 
 MAX_LINE_BYTES = 16 << 20
 MAX_ARRAY_BYTES = 256 << 20
@@ -175,7 +176,7 @@ class Source:
                 self._check_first(line.data[:_SHOWN_BYTES].strip())
                 first = False
             if not line.whole:
-                yield RawRow(line.number, {}, f"line: must be at most {MAX_LINE_BYTES} bytes")
+                yield RawRow(line.number, {}, f"line: must be at most {format_bytes(MAX_LINE_BYTES)}")
                 continue
             try:
                 yield RawRow(line.number, parse_line(line.data))
@@ -202,8 +203,8 @@ class Source:
         self._check_text(data)
         if len(data) > MAX_ARRAY_BYTES:
             raise BatchInputError(
-                f"{self.where}: a JSON array must be at most {MAX_ARRAY_BYTES} bytes; write one object per "
-                "line (jsonl)"
+                f"{self.where}: a JSON array must be at most {format_bytes(MAX_ARRAY_BYTES)}; write one "
+                "object per line (jsonl)"
             )
         if not data.strip():
             return
@@ -229,7 +230,7 @@ class Source:
                 self._check_text(line.data)
                 first = False
             try:
-                fault = None if line.whole else f"line: must be at most {MAX_LINE_BYTES} bytes"
+                fault = None if line.whole else f"line: must be at most {format_bytes(MAX_LINE_BYTES)}"
                 yield RawRow(line.number, {"text": line.data.decode()}, fault)
             except UnicodeDecodeError as error:
                 yield RawRow(line.number, {}, f"line: must be UTF-8 (byte {error.start} is not)")

@@ -101,7 +101,7 @@ class Download:
         self.stage = Stage.CANCELLED if self._drop else Stage.PAUSED
 
     def _fetch(self) -> None:
-        from ropechat.models.hub.progress import RateMeter, describe_progress
+        from ropechat.models.hub.progress import RateMeter, to_wait
         from ropechat.models.hub.transfer import fetch
 
         assert self.plan is not None
@@ -112,7 +112,7 @@ class Download:
             if self._halt.is_set():
                 raise _HaltedError
             if (now := time.monotonic()) - seen > 0.2 or progress.done == progress.total:
-                seen, self.words = now, describe_progress(progress, speed.update(progress.received))
+                seen, self.words = now, to_wait(progress, speed.update(progress.received)).words()
                 self.share = progress.done / progress.total if progress.total else 1.0
 
         self.path = fetch(self.plan, look)

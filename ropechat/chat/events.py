@@ -135,11 +135,16 @@ class Notice:
 
 @dataclass(frozen=True)
 class PromptCounted:
-    """The size of a prompt. alone: its last message alone is too long, and `tokens` counts only that."""
+    """The size of a prompt. alone: its last message alone is too long, and `tokens` counts only that.
+
+    unread: tokens of it that are not in the KV cache. seconds: that reading them will take; None: not known.
+    """
 
     serial: int
     tokens: int
     alone: bool = False
+    unread: int = 0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -266,12 +266,13 @@ def _result_of(request: ev.Call, engine: ChatEngine | None) -> object:
 
 def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
-    tokens = len(engine.prompt_ids(messages))
+    ids = engine.prompt_ids(messages)
+    tokens = len(ids)
     if tokens >= engine.context and messages[-1].role is Role.USER:
         least = len(engine.prompt_ids(keep_last(messages)))
         if least >= engine.context:
             return ev.PromptCounted(request.serial, least, alone=True)
-    return ev.PromptCounted(request.serial, tokens)
+    return ev.PromptCounted(request.serial, tokens, False, *engine.reading(ids))
 
 
 def describe(engine: ChatEngine) -> ev.ModelInfo:

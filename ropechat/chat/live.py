@@ -9,6 +9,7 @@ from ropechat.chat.downloads import Downloads
 from ropechat.chat.inference import Inference
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
+from ropechat.util.progress import Watch
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
     from ropechat.chat.protocols import ChatEngine, ModelLoader
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
+    from ropechat.util.progress import Progress
 
 
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
-    system: the system text. store: saves the chat, if given. models: loads other models later. wake: see
-    `Inference`. submitted, stopped: called after each request, and after an answer was told to stop.
+    system: the system text. store: saves the chat, if given. models: loads other models later. progress: how
+    far loading or reading is; asked from the UI's thread. wake: see `Inference`. submitted, stopped: called
+    after each request, and after an answer was told to stop.
     """
 
     def __init__(
@@ -34,11 +37,13 @@ class LiveChat:
         system: str | None = None,
         store: Store | None = None,
         models: ModelLoader | None = None,
+        progress: Callable[[], Progress | None] = lambda: None,
     ) -> None:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
         self.inference = Inference(wake=lambda: self.wake())
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
+        self.watch = Watch(progress)
         self.downloads = Downloads()
         self.models = models
         self.wake: Callable[[], None] = lambda: None

@@ -69,6 +69,9 @@ class ChatEngine(Protocol):
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids of the prompt that `reply` would use."""
 
+    def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
+        """How many tokens of a prompt would be read, and the expected seconds, see `Engine.reading`."""
+
     def reply(
         self,
         messages: Sequence[Message],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Chat
     from ropechat.trace import FinishReason
+    from ropechat.util.progress import Wait
 
 
 class Session:
@@ -48,8 +49,10 @@ class Session:
         self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
+        self.draft_unread = 0  # tokens of that prompt that the model has not read yet
+        self.draft_seconds: float | None = None  # that reading them will take; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
-        self.coming_since = clock()
+        self.wait: Wait | None = None  # how far the model is with loading or reading
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
@@ -243,13 +246,8 @@ class Session:
 
     def await_model(self, model: str) -> None:
         """Record that another model is being loaded."""
-        self.coming, self.coming_since = model, self._clock()
+        self.coming = model
         self.draft_tokens = None
-
-    @property
-    def loading_for(self) -> float:
-        """Seconds since loading began."""
-        return self._clock() - self.coming_since
 
     def stop(self) -> Turn | None:
         """Mark the running answer as stopping; None when none runs or it is stopping already."""
@@ -332,10 +330,11 @@ class Session:
                 self.coming = ""
                 if not kept:
                     self.info, self.load_error = None, error
-            case ev.PromptCounted(serial, tokens, alone):
+            case ev.PromptCounted(serial, tokens, alone, unread, seconds):
                 if serial != self._serial or tokens < 0:
                     return False
                 self.draft_tokens, self.draft_alone = tokens, alone
+                self.draft_unread, self.draft_seconds = unread, seconds
             case ev.Notice(text):
                 self.notes.append(text)
             case ev.PreviewReady() | ev.TextsEncoded():
@@ -368,6 +367,7 @@ class Session:
                 answer.kv_bytes = kv_bytes
                 self._end(answer, NodeState.STOPPED if reason == "cancelled" else NodeState.DONE, reason)
                 self.draft_tokens = node.prompt_tokens + len(node.steps) if node.in_context else None
+                self.draft_seconds = None
                 self.draft_alone = False
             case ev.Failed(_, error):
                 answer.error = error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.batch_progress import MODES, BatchStatus
+from ropechat.cli.batch_progress import BatchStatus
 from ropechat.cli.common import (
     STREAM,
     Count,
@@ -19,6 +19,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.option_groups import GroupedCommand
+from ropechat.cli.status import progress_option
 
 if TYPE_CHECKING:
     from ropechat.batch.shard import Shard
@@ -184,13 +185,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     help="Compute on all nodes of a Ray cluster: host:port, or by default that of this machine.",
 )
 @click.option("--any-isa", is_flag=True, help="With --ray: nodes may use different instruction sets.")
-@click.option(
-    "--progress",
-    type=click.Choice(MODES),
-    default="line",
-    show_default=True,
-    help="On stderr: a status line, an object per second, or nothing.",
-)
+@progress_option
 @click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr.")
 @click.option("--system", metavar="TEXT", help="A system message for rows without one.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")

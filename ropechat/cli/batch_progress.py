@@ -1,12 +1,13 @@
-"""The progress of a batch run on stderr: a status line, lines of JSON, or nothing."""
+"""The progress of a batch run on stderr: a line, lines of JSON, or nothing."""
 
+import contextlib
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 from ropechat.cli.common import STREAM
 from ropechat.cli.exit_codes import say
-from ropechat.cli.status import StatusLine, progress_text
+from ropechat.cli.status import ProgressLine
+from ropechat.util.progress import Progress, Wait, format_amount, format_rate
 from ropechat.util.text import format_duration
 
 if TYPE_CHECKING:
@@ -14,25 +15,28 @@ if TYPE_CHECKING:
 
     from ropechat.batch.output import Totals
     from ropechat.batch.report import BatchReport
+    from ropechat.engine.engine import Engine
 
-MODES = ("line", "json", "none")
 _FAILURES_SHOWN = 5
-_JSON_SECONDS = 1.0
 
 
-def progress_line(report: "BatchReport") -> str:
-    """The progress of a run; without bar and time for a pipe, whose number of rows is unknown."""
-    total = report.total
-    done = f"{report.done} rows" if total is None else f"{report.done}/{total}"
-    share = None if total is None else report.done / total if total else 1.0
-    left = report.seconds_left if total is not None and report.done < total else None
-    return progress_text(done, share, rate=report.tokens_per_second, left=left, failed=report.failed)
+def batch_wait(report: "BatchReport", reading: Progress | None = None) -> Wait:
+    """How far a run is. reading: the prompts that are read at present."""
+    notes = [f"{report.failed} failed"] if report.failed else []
+    if report.made_tokens:
+        notes.append(format_rate(report.tokens_per_second))
+    if reading is not None:
+        notes.append(f"{reading.stage} {format_amount(reading)}")
+    left = report.seconds_left if report.total is not None and report.done < report.total else None
+    progress = Progress("batch", report.done, report.total, "rows")
+    return Wait(progress, left=left, elapsed=report.elapsed, notes=tuple(notes))
 
 
 def progress_record(report: "BatchReport") -> dict[str, Any]:
     """The object of --progress json."""
     left = report.seconds_left
     return {
+        "stage": "batch",
         "done": report.done,
         "total": report.total,
         "ok": report.ok,
@@ -48,31 +52,39 @@ def progress_record(report: "BatchReport") -> dict[str, Any]:
     }
 
 
-class BatchStatus(StatusLine):
+class BatchStatus(ProgressLine):
     """The progress of a batch run, and the first failures. quiet: no notes and failures."""
 
     def __init__(self, mode: str = "line", *, quiet: bool = False) -> None:
-        super().__init__()
-        self._mode = "none" if quiet else mode
+        super().__init__("none" if quiet else mode)
         self._quiet = quiet
         self._failures = 0
-        self._told = time.monotonic()
+        self._report: BatchReport | None = None
 
     def __call__(self, report: "BatchReport") -> None:
-        if self._mode == "line" and self.is_due:
-            self.show(progress_line(report))
-        elif self._mode == "json" and time.monotonic() - self._told >= _JSON_SECONDS:
-            self._tell(report)
+        """Take in how far the run is."""
+        self._report = report
 
-    def _tell(self, report: "BatchReport") -> None:
-        self._told = time.monotonic()
-        say(json.dumps(progress_record(report)))
+    def during(self, engine: "Engine | None" = None) -> contextlib.AbstractContextManager[None]:
+        """Show how far the run is while the body runs. engine: reads the prompts; None: other machines do."""
+
+        def look() -> Wait | None:
+            reading = None if engine is None else engine.progress.read()
+            return None if self._report is None else batch_wait(self._report, reading)
+
+        return self.follow(look)
+
+    def _record(self, wait: Wait) -> dict[str, Any]:
+        if self._report is None or wait.progress.stage != "batch":
+            return super()._record(wait)
+        return progress_record(self._report)
 
     def finish(self, report: "BatchReport") -> None:
         """Show the end of a run."""
+        self._report = report
         self.clear()
-        if self._mode == "json":
-            self._tell(report)
+        if self.mode == "json":
+            say(json.dumps(progress_record(report)))
 
     def tell(self, text: str) -> None:
         """Write a note, unless quiet."""

@@ -130,7 +130,7 @@ class BatchRun:
 
     def _load(self, given: dict[str, Any]) -> "Engine":
         engine = load_chat_engine(
-            given, raw=self.settings.raw, quiet=self.quiet, grammar=self.sampling.grammar
+            given, raw=self.settings.raw, quiet=self.quiet, grammar=self.sampling.grammar, line=self.status
         )
         if not self.quiet:
             for note in engine.facts["notes"]:
@@ -141,7 +141,7 @@ class BatchRun:
     def _run(
         self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
     ) -> BatchReport:
-        with cancel_on_signal(engine):
+        with cancel_on_signal(engine), self.status.during(engine):
             return self._compute(engine, reader, sink, total, run_seed)
 
     def _compute(
@@ -190,8 +190,8 @@ class BatchRun:
         out = StdoutWriter()
 
         def put(text: str) -> None:
-            self.status.clear()
-            out.write(text)
+            with self.status.aside():
+                out.write(text)
 
         printed = Printed(put, self._form(form, columns, "" if engine is None else engine.name))
         report, accuracy = BatchReport(0), Accuracy()
@@ -309,15 +309,20 @@ class BatchRun:
         self.status.tell(f"note: {cluster.describe()}")
         header |= cluster.header
         work = Work(self.sampling, self.settings, run_seed, self.window, self.rows.score, self.timeout)
-        return lambda reader, sink, total: cluster.run(
-            iter(reader),
-            sink,
-            work,
-            total=self._records_of(total),
-            max_errors=self.max_errors,
-            on_progress=self.status,
-            on_failure=self.status.failure,
-        )
+
+        def run(reader: BatchReader, sink: Sink, total: int | None) -> BatchReport:
+            with self.status.during():
+                return cluster.run(
+                    iter(reader),
+                    sink,
+                    work,
+                    total=self._records_of(total),
+                    max_errors=self.max_errors,
+                    on_progress=self.status,
+                    on_failure=self.status.failure,
+                )
+
+        return run
 
     def _records_of(self, total: int | None) -> int | None:
         return None if total is None or self.rows.score else total * self.settings.samples

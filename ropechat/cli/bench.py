@@ -1,15 +1,17 @@
 """`ropechat bench`: how fast this machine is with a model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from ropechat.cli.common import StdoutWriter, model_or_builtin
 from ropechat.cli.settings import BY_NAME, DTYPES
-from ropechat.cli.status import StatusLine
+from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
+from ropechat.util.progress import Progress
 
 Q4_K_M = "q4_k_m"
 
@@ -26,15 +28,8 @@ def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return tuple(dict.fromkeys(map(int, numbers)))
 
 
-class BenchStatus(StatusLine):
-    """The status line of the benchmark."""
-
-    def __call__(self, text: str) -> None:
-        self.show(text)
-
-
-def _model_of(model: str | None, shape: str | None, dtype: str, progress: BenchStatus) -> Path:
-    """The model to measure: a given one, or one of a shape."""
+def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callable[[str], None]) -> Path:
+    """The model to measure: a given one, or one of a shape. on_note: told that one is made."""
     if shape is None:
         if dtype == Q4_K_M:
             raise click.UsageError(f"--dtype {Q4_K_M} needs --shape; a file's own types are --dtype auto")
@@ -48,12 +43,12 @@ def _model_of(model: str | None, shape: str | None, dtype: str, progress: BenchS
 
     folder = cache_folder() / "bench"
     if dtype != Q4_K_M:
-        return make(shape, folder, progress)
+        return make(shape, folder, on_note)
     if not has_whole_blocks(config_of(shape)):
         raise click.UsageError(
             f"--dtype {Q4_K_M}: rows of {shape} are not multiples of 256; take a larger shape"
         )
-    return make_gguf(shape, folder, progress)
+    return make_gguf(shape, folder, on_note)
 
 
 @click.command()
@@ -76,6 +71,7 @@ def _model_of(model: str | None, shape: str | None, dtype: str, progress: BenchS
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
+@progress_option
 @click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
 def bench(
     model: str | None,
@@ -84,6 +80,7 @@ def bench(
     threads: tuple[int | None, ...],
     rounds: int,
     as_json: bool,
+    progress: str,
     quick: bool,
 ) -> None:
     """Measure a model on this machine: prefill, decode, batches, start, memory.
@@ -95,11 +92,16 @@ def bench(
 
     from ropechat.engine.bench.measure import QUICK, Workload, measure
 
-    progress = BenchStatus()
-    try:
-        folder = _model_of(model, shape, dtype, progress)
+    line = ProgressLine(progress)
+    now: Progress | None = None
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal now
+        now = progress
+
+    with line.watch(lambda: now):
+        folder = _model_of(model, shape, dtype, line.note)
         plan = QUICK if quick else replace(Workload(), rounds=rounds)
-        report = measure(folder, "auto" if dtype == Q4_K_M else dtype, threads, plan, progress)
-    finally:
-        progress.clear()
+        own = "auto" if dtype == Q4_K_M else dtype
+        report = measure(folder, own, threads, plan, on_progress, line.note)
     StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

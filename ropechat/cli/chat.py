@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ropechat.engine.engine import Engine
+    from ropechat.engine.native import ProgressMeter
     from ropechat.sampling import Sampling
 
 
@@ -92,10 +93,12 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 class _Models:
     """Loads models chosen in the chat, with the command's options except those for the template."""
 
-    def __init__(self, given: dict[str, Any], folders: "Sequence[Path]", *, raw: bool) -> None:
+    def __init__(
+        self, given: dict[str, Any], folders: "Sequence[Path]", progress: "ProgressMeter", *, raw: bool
+    ) -> None:
         self._folders = folders
         self._given = given | {"template": None, "template_vars": {}, "download": False}
-        self._raw = raw
+        self._progress, self._raw = progress, raw
 
     def check(self, model: str) -> object:
         """Validate a model by its headers. Raises as `Engine.load`."""
@@ -105,7 +108,8 @@ class _Models:
 
     def load(self, model: str) -> "Engine":
         """Load a model."""
-        return load_chat_engine(self._given | {"model": str(self._path(model))}, raw=self._raw, screen=True)
+        given = self._given | {"model": str(self._path(model))}
+        return load_chat_engine(given, raw=self._raw, screen=True, progress=self._progress)
 
     def _path(self, model: str) -> Path:
         """Find it here: loading by name could write to the terminal."""
@@ -175,6 +179,7 @@ def chat(
     from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
     from ropechat.cli.settings_file import SettingsFile
+    from ropechat.engine.native import ProgressMeter
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
     from ropechat.tui.options import ChatOptions
@@ -182,11 +187,12 @@ def chat(
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
-    folders = model_folders()
+    progress, folders = ProgressMeter(), model_folders()
     chat = LiveChat(
-        lambda: load_chat_engine(dict(given), raw=raw, screen=True),
+        lambda: load_chat_engine(dict(given), raw=raw, screen=True, progress=progress),
         *(model, sampling, system, Store(conversations_folder()) if store else None),
-        models=_Models(given, folders, raw=raw),
+        models=_Models(given, folders, progress, raw=raw),
+        progress=progress.read,
     )
     fixed = frozenset(name for name in flags if hasattr(sampling, name))
     options = ChatOptions(**look, keys=keys, model_folders=folders, settings=SettingsFile(flags), fixed=fixed)

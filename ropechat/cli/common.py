@@ -13,18 +13,21 @@ from ropechat import builtin
 from ropechat.cli import settings
 from ropechat.cli.exit_codes import say
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
+from ropechat.cli.status import ProgressLine
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
+    from ropechat.engine.native import ProgressMeter
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.grammar import Grammar
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
+_PACK_S = 1.0  # how long the end of a command may wait for packed weights
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
@@ -191,18 +194,22 @@ def load_engine(
     screen: bool = False,
     first_prompt: str = "",
     grammar: "Grammar | None" = None,
+    line: ProgressLine | None = None,
+    progress: "ProgressMeter | None" = None,
 ) -> "Engine":
     """Remove the model options from `given` and load the model.
 
     Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
-    remaining packed weights are written. first_prompt, grammar: as for `Engine.from_load`.
+    packed weights are written if that takes a moment only. first_prompt, grammar: as for `Engine.from_load`.
+    line: shows how far the load is. progress: as for `Engine.load`.
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
     from ropechat.engine.native import ModelLoad, exit_when_cut
 
     exit_when_cut(screen=screen)
-    with ModelLoad(model, **options) as loading:
+    line = line or ProgressLine("none" if screen else "line")
+    with ModelLoad(model, **options, progress=progress) as loading, line.watch(loading.progress.read):
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 
         engine = Engine.from_load(loading, first_prompt, grammar)
@@ -214,15 +221,9 @@ def load_engine(
 
 
 def _keep_pack(engine: "Engine") -> None:
-    """Wait until packed weights are on disk, so that the next start is fast; Ctrl-C skips it."""
-    if sys.exc_info()[0] is not None:
-        return
+    """Let packed weights be written for the next start, if that takes no more than `_PACK_S`."""
     with contextlib.suppress(KeyboardInterrupt):
-        if engine.finish_pack(1.0):
-            return
-        say("note: writing packed weights for the next start; Ctrl-C skips this")
-        while not engine.finish_pack(0.05):
-            pass
+        engine.finish_pack(_PACK_S if sys.exc_info()[0] is None else 0.0)
 
 
 def load_chat_engine(
@@ -233,22 +234,30 @@ def load_chat_engine(
     screen: bool = False,
     first_prompt: str = "",
     grammar: "Grammar | None" = None,
+    line: ProgressLine | None = None,
+    progress: "ProgressMeter | None" = None,
 ) -> "Engine":
     """`load_engine` for a command with template_options; notes about the prompt go to stderr.
 
     raw: use no chat template, as if the model had none. quiet, screen: no notes.
     """
+
+    def load() -> "Engine":
+        return load_engine(
+            given, screen=screen, first_prompt=first_prompt, grammar=grammar, line=line, progress=progress
+        )
+
     name, variables = given.pop("template"), given.pop("template_vars")
     if raw:
         if name is not None or variables:
             raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
-        engine = load_engine(given, screen=screen, first_prompt=first_prompt, grammar=grammar)
+        engine = load()
         engine.chat.template = None
         return engine
     from ropechat.engine.templates.template import warm
 
     warm(model_or_builtin(given["model"]))
-    engine = load_engine(given, screen=screen, first_prompt=first_prompt, grammar=grammar)
+    engine = load()
     engine.chat.use(name, variables)
     if not quiet and not screen:
         if not engine.has_chat_template:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -24,9 +23,9 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.settings import DTYPES, KV_DTYPES
-from ropechat.cli.status import StatusLine
+from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import FileAccessError, RequestError
-from ropechat.util.text import format_duration
+from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
     from ropechat.conversation import Message
@@ -83,7 +82,11 @@ def _file_text(file: Path | str) -> str:
 
 
 def _sides(
-    text: str, given: dict[str, Any], other: dict[str, Any], prompts: tuple[Prompt, Prompt]
+    text: str,
+    given: dict[str, Any],
+    other: dict[str, Any],
+    prompts: tuple[Prompt, Prompt],
+    line: ProgressLine,
 ) -> "Pairing":
     """Load both models, or one for both sides, and encode the text for each."""
     from ropechat.inspector.compare_text import join_sides, read_text
@@ -96,7 +99,7 @@ def _sides(
     for options, prompt in zip((given, other), prompts, strict=True):
         if engine is None or not same:
             asked = {**options, "template": prompt.template, "template_vars": variables}
-            engine = load_chat_engine(asked, raw=not prompt.chat)
+            engine = load_chat_engine(asked, raw=not prompt.chat, line=line)
         elif prompt.chat and prompt.template != prompts[0].template:
             _use_template(engine, model, prompt.template, variables)
         side, read = read_text(engine, text, prompt.content())
@@ -111,20 +114,6 @@ def _use_template(engine: "Engine", model: str, name: str | None, variables: dic
 
     engine.chat.template = load_template(model)
     engine.chat.use(name, variables)
-
-
-class _Progress(StatusLine):
-    """Tokens, tokens per second and time left."""
-
-    def __init__(self, total: int) -> None:
-        super().__init__()
-        self._total, self._begun = total, time.monotonic()
-
-    def __call__(self, done: int) -> None:
-        if self.is_due:
-            rate = done / max(1e-9, time.monotonic() - self._begun)
-            left = format_duration((self._total - done) / rate)
-            self.show(f"{done:,}/{self._total:,} tokens · {rate:.0f} tok/s · ETA {left}")
 
 
 class _OutputFile:
@@ -179,14 +168,25 @@ def _refuse(out: Path | str | None, *, overwrite: bool) -> None:
 
 
 def _run(
-    pairing: "Pairing", form: str, sink: "_OutputFile | _Stdout", top: int, top_k: int, window: int | None
+    pairing: "Pairing",
+    form: str,
+    sink: "_OutputFile | _Stdout",
+    top: int,
+    top_k: int,
+    window: int | None,
+    line: ProgressLine,
 ) -> "Result":
     """Compute, and write in the format. Rows are written while the next ones are computed."""
     from ropechat.inspector import compare_records as records
     from ropechat.inspector.compare import compare_tokens
     from ropechat.inspector.compare_spans import compare_pairing
 
-    progress = _Progress(pairing.shared)
+    done = 0
+
+    def count(tokens: int) -> None:
+        nonlocal done
+        done = tokens
+
     kept: list[TokenPair] = []
     takes: dict[str, Callable[[TokenPair], Any]] = {
         "jsonl": lambda pair: sink.write(records.json_line(records.token_record(pairing, pair))),
@@ -199,7 +199,7 @@ def _run(
     if form == "csv":
         sink.write(records.csv_line(records.TOKEN_COLUMNS if pairing.shared else records.SPAN_COLUMNS))
     result: Result
-    try:
+    with line.watch(lambda: Progress("comparing", done, pairing.shared or None)):
         if pairing.shared:
             result = compare_tokens(
                 pairing,
@@ -207,12 +207,10 @@ def _run(
                 worst=top,
                 window=window,
                 on_token=takes.get(form),
-                on_progress=progress,
+                on_progress=count,
             )
         else:
             result = compare_pairing(pairing, worst=top, window=window)
-    finally:
-        progress.clear()
     for piece in _rest(result, form, kept, top_k, to_file=isinstance(sink, _OutputFile)):
         (sink.line if form == "table" else sink.write)(piece)
     return result
@@ -337,6 +335,7 @@ def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict
 )
 @click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@progress_option
 def compare(
     text: str | None,
     file: Path | str | None,
@@ -357,6 +356,7 @@ def compare(
     form: str | None,
     out: Path | str | None,
     overwrite: bool,
+    progress: str,
     **given: Any,
 ) -> int:
     """Compare two models on TEXT (- or none: from stdin): A as -m, --dtype ... say, B as --against... say.
@@ -393,7 +393,8 @@ def compare(
         ),
     )
     wanted = window or given["context"]
-    pairing = _sides(value, given, other, prompts)
+    line = ProgressLine(progress)
+    pairing = _sides(value, given, other, prompts, line)
     if max_kl is not None and not pairing.shared:
         raise RequestError("--max-kl: the tokenizers must be the same; use --max-ppl")
     from ropechat.inspector.compare_text import window_size
@@ -403,9 +404,8 @@ def compare(
     sink = _OutputFile(out) if isinstance(out, Path) else _Stdout()
     complete = False
     try:
-        result = _run(
-            pairing, kind, sink, top, top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K), size
-        )
+        top_k = top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K)
+        result = _run(pairing, kind, sink, top, top_k, size, line)
         complete = True
     finally:
         sink.close(complete=complete)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.cli.exit_codes import Terminated, say
-from ropechat.cli.status import StatusLine, bar, terminal_width
+from ropechat.cli.status import ProgressLine
 from ropechat.errors import NotDownloadedError
 from ropechat.models.catalog import is_short
 from ropechat.models.resolve import BUILTIN, hub_name, resolve
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from ropechat.models.hub.transfer import DownloadProgress
 
 _LARGE = 1 << 20  # files of at least this size get a line when complete
-_WIDE = 100  # terminal width from which a bar is shown
 
 
-class DownloadLine(StatusLine):
-    """The status line of a download: bytes, rate, time left, and the largest file in progress."""
+class DownloadLine(ProgressLine):
+    """The progress of a download: bytes, rate, time left, and the largest file in progress."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,21 +33,13 @@ class DownloadLine(StatusLine):
         self._told: set[str] = set()
 
     def __call__(self, progress: "DownloadProgress") -> None:
+        from ropechat.models.hub.progress import to_wait
+
         for one in progress.files:
             if one.state == "done" and one.file.size >= _LARGE and one.file.name not in self._told:
                 self._told.add(one.file.name)
                 self.note(f"{one.file.name}: {format_bytes(one.file.size)}")
-        if self.is_due:
-            self.show(progress_line(progress, self._speed.update(progress.received)))
-
-
-def progress_line(progress: "DownloadProgress", rate: float) -> str:
-    """The text of the status line; rate in bytes per second."""
-    from ropechat.models.hub.progress import describe_progress
-
-    share = progress.done / progress.total if progress.total else 1.0
-    begin = f"{bar(share)} " if terminal_width() >= _WIDE else ""
-    return begin + " · ".join(describe_progress(progress, rate))
+        self.show(to_wait(progress, self._speed.update(progress.received)))
 
 
 def download(name: "HubName", plan: "DownloadPlan | None" = None) -> Path:

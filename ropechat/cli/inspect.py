@@ -30,6 +30,7 @@ from ropechat.cli.inspect_score import (
     take_score_options,
 )
 from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
+from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ Examples:
 @stage_options
 @inside_options
 @reader_option
+@progress_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
@@ -112,6 +114,7 @@ def inspect(
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
     """
+    line = ProgressLine(given.pop("progress"))
     settings, opened, replay = take_stage_options(given)
     asked, against = take_score_options(given), given.pop("against_dtype")
     if against is not None and given["interactive"] is None:
@@ -140,7 +143,7 @@ def inspect(
         name, read = sources[0]
         item = read()  # before the model is loaded
         sources = [(name, lambda: item)]
-    engine = load_chat_engine(given, raw=not is_chat)
+    engine = load_chat_engine(given, raw=not is_chat, line=line)
     if view is not None:
         show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
@@ -162,7 +165,7 @@ def inspect(
                     look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                yield Reading(WatchedScores(stream), name, strings, stream.before)
+                yield Reading(WatchedScores(stream, line), name, strings, stream.before)
 
     write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code

@@ -10,6 +10,7 @@ import click
 from ropechat.cli.common import FileName, load_chat_engine, model_path
 from ropechat.cli.inspect_output import read_file
 from ropechat.cli.settings import DTYPES
+from ropechat.cli.status import ProgressLine
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -53,7 +54,7 @@ def read_interactively(
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
     load = None if against is None else _second_model(given, against)
-    engine = load_chat_engine(given, raw=True, screen=True)
+    engine = load_chat_engine(given, raw=True, screen=True, line=ProgressLine())  # the app starts after it
     look = ChatOptions(keys=keys)
     return run_reader(engine, file.name, content, window, look, load, against or "")
 

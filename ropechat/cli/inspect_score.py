@@ -1,7 +1,6 @@
 """What `ropechat inspect` scores: long texts in windows, conversations, answers; and its progress."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,10 @@ import click
 from ropechat.cli.common import STREAM, FileName, text_argument
 from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import read_file
-from ropechat.cli.status import StatusLine, progress_text
+from ropechat.cli.status import ProgressLine
 from ropechat.conversation import Message, Role
 from ropechat.trace import Pair, TokenDistribution, TokenScore
+from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
-_QUIET_SECONDS = 0.5
-"""How long scoring may take before its progress is shown."""
 
 
 @dataclass(frozen=True)
@@ -194,13 +192,14 @@ def notes(meta: dict[str, Any]) -> Iterator[str]:
 
 
 class WatchedScores:
-    """A stream whose progress is shown on stderr, if that is a terminal and stdout is not."""
+    """A stream whose progress is shown, unless the scores themselves appear on the terminal."""
 
-    def __init__(self, stream: "ScoreStream") -> None:
-        self._stream = stream
+    def __init__(self, stream: "ScoreStream", line: ProgressLine) -> None:
+        self._stream, self._line = stream, line
         self.meta = stream.meta
-        self._status = StatusLine()
-        self._shows = self._status.is_terminal and not (sys.stdout is not None and sys.stdout.isatty())
+        self._last: TokenScore | None = None
+        self._count = 0
+        self._bytes = len((stream.text or "").encode("utf-8", "replace"))
 
     @property
     def next(self) -> TokenDistribution | None:
@@ -208,21 +207,18 @@ class WatchedScores:
         return self._stream.next
 
     def __iter__(self) -> Iterator[TokenScore]:
-        if not self._shows:
-            yield from self._stream
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        if on_terminal and self._line.mode == "line":
+            yield from self._line.until_first(self._read, self._stream)
             return
-        begun, size = time.monotonic(), len((self._stream.text or "").encode("utf-8", "replace"))
-        try:
-            for count, token in enumerate(self._stream, 1):
-                elapsed = time.monotonic() - begun
-                if self._status.is_due and elapsed > _QUIET_SECONDS:
-                    self._status.show(_progress(count, token.span[1] / size if size else 0.0, elapsed))
+        with self._line.watch(self._read):
+            for token in self._stream:
+                self._count, self._last = self._count + 1, token
                 yield token
-        finally:
-            self._status.clear()
 
-
-def _progress(count: int, share: float, elapsed: float) -> str:
-    """The progress after so many tokens and such a share of the text's bytes, in so many seconds."""
-    left = elapsed / share * (1 - share) if share > 0 else None
-    return progress_text(f"{count} tokens", share if share > 0 else None, rate=count / elapsed, left=left)
+    def _read(self) -> Progress:
+        """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet."""
+        tokens = self.meta["tokens"]
+        if tokens is None and self._bytes and self._last is not None:
+            return Progress("scoring", self._last.span[1], self._bytes, "bytes")
+        return Progress("scoring", self._count, tokens)

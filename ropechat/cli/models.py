@@ -9,6 +9,7 @@ import click
 from ropechat.cli.common import StdoutWriter, model_folders, say_warnings
 from ropechat.cli.exit_codes import say
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
+from ropechat.util.progress import Progress
 from ropechat.util.text import format_bytes, one_line
 
 
@@ -112,18 +113,16 @@ def list_models(as_json: bool) -> None:
     model_folders.
     """
     from ropechat.cli.models_table import table
-    from ropechat.cli.status import StatusLine
+    from ropechat.cli.status import ProgressLine
     from ropechat.engine.loading import read_header
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.installed import ModelSummary, list_installed
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
-    line, found, out = StatusLine(), list[ModelSummary](), StdoutWriter()
-    for row in list_installed(read_header, model_folders(), lambda note: line.note(f"note: {note}")):
-        found.append(row)
-        if line.is_terminal and line.is_due:
-            line.show(f"{len(found)} models read")
-    line.clear()
+    line, found, out = ProgressLine(), list[ModelSummary](), StdoutWriter()
+    with line.watch(lambda: Progress("reading", len(found), None, "models")):
+        for row in list_installed(read_header, model_folders(), lambda note: line.note(f"note: {note}")):
+            found.append(row)
     if as_json:
         out.write(json.dumps([row.record() for row in found], indent=1) + "\n")
         return
@@ -230,7 +229,7 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
         say("nothing removed")
         return
     Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
-    say(f"{what}: removed, {format_bytes(size)} ({size} bytes) freed")
+    say(f"{what}: removed, {format_bytes(size)} freed")
 
 
 def _confirmed(what: str, size: int) -> bool:

@@ -26,6 +26,9 @@ from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
+from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.util.progress import Progress
+from ropechat.util.text import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +89,7 @@ def statistics(timing: Timing) -> str:
         return "–" if value is None else f"{value:.1f} tok/s"
 
     ttft = seconds["ttft_s"]
-    first = "–" if ttft is None else f"{ttft * 1000:.0f} ms"
+    first = "–" if ttft is None else format_seconds(ttft)
     reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
     return (
         f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
@@ -155,6 +158,27 @@ def prompt_of(words: "Sequence[str]") -> str:
     return "\n\n".join(part for part in [*parts, " ".join(words[at + 1 :])] if part)
 
 
+def _watched(
+    line: ProgressLine,
+    engine: "Engine",
+    steps: "Iterator[Step]",
+    timing: Timing,
+    max_tokens: int,
+    *,
+    shown: bool,
+) -> "Iterator[Step]":
+    """The steps, and how far they are. shown: the text itself is on the terminal, from the first token on."""
+
+    def read() -> Progress | None:
+        return engine.progress.read() or Progress("writing", len(timing.steps), max_tokens)
+
+    if shown and line.mode == "line":
+        yield from line.until_first(engine.progress.read, steps)
+    else:
+        with line.watch(read):
+            yield from steps
+
+
 def _with_seed(sampling: "Sampling") -> "Sampling":
     """The settings with the seed that will be used, so that it can be recorded."""
     from ropechat.engine.validation import choose_seed
@@ -190,7 +214,8 @@ Examples:
 @click.option("--system", help="A system message before the prompt.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
-@click.option("--quiet", is_flag=True, help="No notes and statistics on stderr.")
+@progress_option
+@click.option("--quiet", is_flag=True, help="No notes, progress and statistics on stderr.")
 @click.option(
     "--trace",
     "trace_file",
@@ -229,6 +254,7 @@ def run(
     system: str | None,
     raw: bool,
     as_json: bool,
+    progress: str,
     quiet: bool,
     trace_file: "Path | str | None",
     candidates: int | None,
@@ -252,11 +278,12 @@ def run(
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
+    line = ProgressLine("none" if quiet else progress)
     with ExitStack() as closing:
         chat = closing.enter_context(stored.opened()) if stored is not None else None
         if chat is not None:
             chat.choose_model(given, quiet=quiet)
-        engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar)
+        engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar, line=line)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
         if chat is not None:
@@ -266,8 +293,9 @@ def run(
         else:
             sampling = _with_seed(sampling) if candidates else sampling
             steps = begin(engine, text, system, raw, sampling, timing, candidates)
+        shown = streams and out.is_terminal
         try:
-            for step in steps:
+            for step in _watched(line, engine, steps, timing, sampling.max_tokens, shown=shown):
                 timing.take(step)
                 pieces.append(step.text)
                 if streams:

@@ -1,21 +1,42 @@
-"""A status line on stderr."""
+"""The progress of whatever a command waits for, on stderr."""
 
 import contextlib
+import json
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from ropechat.cli.exit_codes import say
-from ropechat.util.text import fit, format_duration
+from ropechat.util.progress import Progress, Wait, Watch
+from ropechat.util.text import one_line
 
-_BAR = 24
-_TERMINAL_SECONDS = 0.1
-_PLAIN_SECONDS = 5.0
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+MODES = ("line", "json", "none")
+_POLL_S = 0.1
+_QUIET_S = 0.5  # shorter waits are not shown
+_JSON_S = 0.5
+_BAR_CELLS = 20
+_NARROW = 60  # columns below which the line has no bar
 
 
-def bar(share: float) -> str:
-    """A progress bar for a share from 0 to 1."""
-    full = int(share * _BAR)
-    return f"[{'█' * full}{'░' * (_BAR - full)}]"
+def progress_option(function: F) -> F:
+    """The option --progress."""
+    option = click.option(
+        "--progress",
+        type=click.Choice(MODES),
+        default="line",
+        help="How far it is, on stderr: a line (on a terminal only), JSON lines, or none.",
+    )
+    return option(function)
 
 
 def terminal_width() -> int:
@@ -25,60 +46,128 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def progress_text(
-    done: str, share: float | None, *, rate: float, left: float | None = None, failed: int = 0
-) -> str:
-    """Progress bar, what is done, failures, tokens per second, time left.
+class ProgressLine:
+    """One line for all waits of a command: drawn on a terminal, as JSON lines, or not at all.
 
-    share: from 0 to 1; None if the total is unknown, which leaves out the bar. rate: tokens per second; 0 if
-    unknown. left: seconds; None if unknown.
+    mode: one of MODES; `line` writes nothing where stderr is no terminal.
     """
-    parts = [done if share is None else f"{bar(share)} {done}"]
-    if failed:
-        parts.append(f"{failed} failed")
-    if rate > 0:
-        parts.append(f"{rate:.0f} tok/s")
-    if left is not None:
-        parts.append(f"ETA {format_duration(left)}")
-    return " · ".join(parts)
 
+    def __init__(self, mode: str = "line") -> None:
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self.mode = "none" if mode == "line" and not is_terminal else mode
+        self._begun = self._shown = time.monotonic()
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+        self._lock = threading.RLock()
 
-class StatusLine:
-    """Redraws one line on a terminal; elsewhere writes a new line every few seconds."""
-
-    def __init__(self) -> None:
-        self.is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._pause = _TERMINAL_SECONDS if self.is_terminal else _PLAIN_SECONDS
-        self._shown = time.monotonic() - (self._pause if self.is_terminal else 0)
-        self._drawn = False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to redraw the line."""
-        return time.monotonic() - self._shown >= self._pause
-
-    def show(self, text: str) -> None:
-        """Redraw the line; `text` is cut to the terminal's width."""
-        self._shown = time.monotonic()
-        if not self.is_terminal:
-            say(text)
+    def show(self, wait: Wait) -> None:
+        """Show how far a wait is, if it is time to."""
+        now = time.monotonic()
+        pause = _JSON_S if self.mode == "json" else _POLL_S
+        if self.mode == "none" or now - self._begun < _QUIET_S or now - self._shown < pause:
             return
-        self._draw("\r" + fit(text, terminal_width() - 1))
-        self._drawn = True
+        self._shown = now
+        if self.mode == "json":
+            say(json.dumps(self._record(wait)))
+        else:
+            with self._lock, contextlib.suppress(OSError, ValueError):  # a closed terminal
+                self._draw(wait)
+
+    def _record(self, wait: Wait) -> dict[str, Any]:
+        """The object of a JSON line."""
+        return wait.record()
 
     def note(self, text: str) -> None:
-        """Clear the line and write a message."""
-        self.clear()
-        say(text)
+        """Write a message above the line."""
+        with self.aside():
+            say(text)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Remove the line while the body writes to the terminal."""
+        with self._lock:
+            self.clear()
+            yield
 
     def clear(self) -> None:
-        """Clear the line."""
-        if self._drawn:
-            self._draw("\r" + " " * (terminal_width() - 1) + "\r")
-            self._drawn = False
+        """Remove the line; the next wait is a new one."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._begun = time.monotonic()
+            bars, self._bars = self._bars, None
+            if bars is not None:
+                bars.stop()
 
-    def _draw(self, text: str) -> None:
-        """Write to the terminal, ignoring errors of a closed one."""
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+    def watch(self, read: Callable[[], Progress | None]) -> contextlib.AbstractContextManager[None]:
+        """Show a wait while the body runs. read: how far it is; called from another thread."""
+        return self.follow(Watch(read).look)
+
+    @contextlib.contextmanager
+    def follow(self, look: Callable[[], Wait | None]) -> Iterator[None]:
+        """Show what `look` returns while the body runs; it is called from another thread."""
+        if self.mode == "none":
+            yield
+            return
+        over = threading.Event()
+
+        def repeat() -> None:
+            while not over.wait(_POLL_S):
+                wait = look()
+                if wait is not None:
+                    self.show(wait)
+                elif self._bars is not None:
+                    self.clear()
+
+        thread = threading.Thread(target=repeat, name="ropechat-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.clear()
+
+    def until_first(self, read: Callable[[], Progress | None], items: Iterable[T]) -> Iterator[T]:
+        """Yield the items, and show the wait for the first one."""
+        found = iter(items)
+        with self.watch(read):
+            first = list(_take_one(found))
+        yield from first
+        yield from found
+
+    def _draw(self, wait: Wait) -> None:
+        stage, done, total, *_ = wait.progress
+        text = one_line(" · ".join(wait.words()))
+        if self._bars is None:
+            self._bars = _make_bars()
+            self._task = self._bars.add_task(stage, total=total, completed=int(done), words=text)
+            self._bars.start()
+        assert self._task is not None
+        self._bars.update(self._task, description=stage, completed=done, total=total, words=text)
+        self._bars.refresh()
+
+
+def _take_one(items: Iterator[T]) -> Iterator[T]:
+    for item in items:
+        yield item
+        return
+
+
+def _make_bars() -> "Bars":
+    # Imported here: most waits are too short to be shown.
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    def text(field: str) -> TextColumn:
+        return TextColumn(f"{{task.{field}}}", markup=False, table_column=Column(no_wrap=True))
+
+    bar = [BarColumn(_BAR_CELLS)] if terminal_width() >= _NARROW else []
+    return Bars(
+        *(text("description"), *bar, text("fields[words]")),
+        console=Console(file=sys.stderr, highlight=False),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

@@ -18,6 +18,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import say
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
+from ropechat.util.text import format_bytes
 
 _MAX_FILE_BYTES = 64 << 20
 _GREETING = "Hello!"
@@ -27,7 +28,7 @@ def _content(file: str) -> bytes:
     def read(stream: IO[bytes]) -> bytes:
         data = stream.read(_MAX_FILE_BYTES + 1)
         if len(data) > _MAX_FILE_BYTES:
-            raise RequestError(f"{file}: must be at most {_MAX_FILE_BYTES} bytes")
+            raise RequestError(f"{file}: must be at most {format_bytes(_MAX_FILE_BYTES)}")
         return data
 
     if file == STREAM:

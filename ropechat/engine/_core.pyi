@@ -18,6 +18,7 @@ __all__ = [
     "Event",
     "Grammar",
     "LensRow",
+    "Progress",
     "Reading",
     "Row",
     "RowPair",
@@ -121,6 +122,18 @@ class CancelToken:
     def cancel(self) -> None: ...
     @property
     def cancelled(self) -> bool: ...
+
+@final
+class Progress:
+    """How far the work of an engine is. Any thread may read it, also while a step runs."""
+
+    def __new__(cls) -> Progress: ...
+    def read(self) -> tuple[Literal["loading", "packing", "reading"], int, int] | None:
+        """(stage, done, total); None while nothing is waited for.
+
+        loading: bytes of a pack that are read and checked. packing: bytes of weights that are packed.
+        reading: tokens of the prompts of a step, counted layer by layer.
+        """
 
 @final
 class Row:
@@ -271,6 +284,7 @@ class Engine:
         pack_cache: str | PathLike[str] | None = None,
         pack_smallest: int | None = None,
         before_packing: Callable[[], object] | None = None,
+        progress: Progress | None = None,
     ) -> Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
@@ -282,6 +296,7 @@ class Engine:
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
         before_packing: called once, and waited for, before weights of that size are packed that no pack has.
+        progress: told how far the load is, and later how far the prompts of a step are read.
         Raises MemoryLimitError before a weight is packed when weights, KV cache and scratch do not fit.
         """
     @property
@@ -295,7 +310,11 @@ class Engine:
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """As the function of this name, of the loaded model."""
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack to be written, at most so long, beginning it if need be; whether it is over."""
+        """Wait for the pack to be written, beginning it if need be, if that takes at most so long.
+
+        Else it is given up, and what is written of it is removed, within a second. Returns whether writing is
+        over.
+        """
     @property
     def kv_bytes(self) -> int:
         """Bytes of KV cache allocated now."""

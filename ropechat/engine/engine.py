@@ -6,8 +6,10 @@ chat template, stop strings, cancellation and the inspector's records.
 
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -28,7 +30,14 @@ from ropechat.engine.loading import (
     load_chat_template,
     load_tokenizer,
 )
-from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
+from ropechat.engine.native import (
+    LoadOptions,
+    ModelLoad,
+    ProgressMeter,
+    attention_growth,
+    gguf_metadata,
+    load_core,
+)
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
@@ -43,6 +52,7 @@ from ropechat.engine.validation import (
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.grammar import Grammar
 from ropechat.models.resolve import resolve
+from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
 from ropechat.sampling import Sampling
 from ropechat.tokenizer import Tokenizer
 from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
@@ -73,7 +83,7 @@ class Engine:
     num_parameters, weight_bytes. context: maximum tokens of a sequence. name: the model's display name.
     revision: its commit, None outside the Hub's cache. stop_ids: ids that end a text. tokenizer: see
     `Tokenizer`; without tokenizer.json only ids work. chat: converts messages to prompts, see
-    `PromptBuilder`.
+    `PromptBuilder`. progress: how far a prompt is read, see `ProgressMeter`.
     """
 
     def __init__(
@@ -82,11 +92,18 @@ class Engine:
         folder: Path,
         tokenizer: Tokenizer,
         grammars: GrammarCompiler | None = None,
+        progress: ProgressMeter | None = None,
+        *,
+        use_cache: bool = False,
     ) -> None:
         """Use `Engine.load`."""
+        self._folder, self._use_cache = folder, use_cache
+        self._speed: Speed | None = None
+        self.progress = progress or ProgressMeter()
         self._core: _core.Engine | None = core
         self._module = load_core()
         self.facts: Mapping[str, Any] = MappingProxyType(dict(core.facts))
+        self.progress.growth = attention_growth(self.facts)
         self.context: int = self.facts["context"]
         self.name, self.revision = display_name(folder), find_revision(folder)
         self.tokenizer = tokenizer
@@ -108,7 +125,8 @@ class Engine:
         most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
         begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
         ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
+        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
+        while the model loads. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
@@ -129,13 +147,60 @@ class Engine:
         if grammar is not None:
             grammars = _grammars(loading.folder, loading.facts, tokenizer)
             grammars.compile(grammar)
-        return cls(loading.result(), loading.folder, tokenizer, grammars)
+        return cls(
+            loading.result(),
+            loading.folder,
+            tokenizer,
+            grammars,
+            loading.progress,
+            use_cache=loading.use_cache,
+        )
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the pack cache to be written; return whether it is done."""
+        """Wait for the pack cache to be written if that takes at most `seconds`, else give it up.
+
+        Returns whether writing is over. A pack that was given up leaves no file and is written another time.
+        """
         return self._core is None or self._core.finish_pack(seconds)
 
     check = staticmethod(loading.check)
+
+    @property
+    def speed(self) -> Speed:
+        """How fast this model reads and writes here, as far as this engine or an earlier one measured it."""
+        if self._speed is None:
+            known = load_speed(self._folder) if self._use_cache else None
+            facts, packing = self.facts, self.facts["packing_seconds"]
+            same = known if known is not None and known.dtype == facts["dtype"] else Speed()
+            self._speed = replace(
+                same,
+                packing=packing or same.packing,
+                weights=facts["weight_bytes"],
+                products=count_products(facts),
+                growth=self.progress.growth,
+                dtype=facts["dtype"],
+            )
+        return self._speed
+
+    def _measured(self, speed: Speed) -> None:
+        """Keep what was measured."""
+        if speed != self._speed:
+            self._speed = speed
+            if self._use_cache:
+                keep_speed(self._folder, speed)
+
+    def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
+        """How many tokens of a prompt would be read, and in how many seconds (None: not measured yet).
+
+        The others are in the KV cache. Nothing is computed.
+        """
+        ids, request = self._ids(ids), self._request()
+        if len(ids) > self.context or len(ids) < 2:
+            return len(ids), None
+        sequence = request.core.score(ids, readout_top_k=0, start=len(ids) - 1)
+        cached = request.core.reused(sequence)
+        request.core.free(sequence)
+        return len(ids) - cached, self.speed.seconds_to_read(cached, len(ids))
 
     @property
     def kv_bytes(self) -> int:
@@ -418,20 +483,24 @@ class Engine:
     ) -> Generator[Step, None, None]:
         core, given = request.core, [*ids, *prefix]
         sequence = self._add(core, given, len(ids), sampling, choose_seed(sampling), 0, top_k)
+        reused, drawn, spent = core.reused(sequence), 0, [0.0, 0.0]  # seconds of reading, of writing
         try:
             if on_prefill is not None:
-                on_prefill(core.reused(sequence), len(given))
+                on_prefill(reused, len(given))
             while True:
+                begun = time.perf_counter()
                 try:
                     events = core.step([sequence], request.token)
                 except CancelledError:
                     return
+                spent[drawn > 0] += time.perf_counter() - begun
                 if not events:
                     return
                 for event in events:
                     if event.kind == "prefill" and on_prefill is not None:
                         on_prefill(event.done, event.total)
                     if event.kind == "token":
+                        drawn += 1
                         step = to_step(event, text_filter, self.tokenizer)
                         if step.finish_reason is None and request.token.cancelled:
                             step = step._replace(finish_reason="cancelled")
@@ -440,6 +509,9 @@ class Engine:
                             return
         finally:
             core.free(sequence)
+            if drawn:
+                read = self.speed.with_read(reused, len(given), spent[0])
+                self._measured(read.with_written(drawn - 1, spent[1]))
 
     def _add(
         self,

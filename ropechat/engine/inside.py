@@ -9,6 +9,7 @@ from ropechat.engine.convert import to_distribution
 from ropechat.engine.validation import MAX_ARRAY_BYTES
 from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.trace import LensRow
+from ropechat.util.text import limit_words
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -147,6 +148,4 @@ def attention_by_distance(
 def _validate_bytes(needed: int, remedy: str) -> None:
     """Validate the size of a result. Raises MemoryLimitError."""
     if needed > MAX_ARRAY_BYTES:
-        raise MemoryLimitError(
-            f"arrays: must be at most {MAX_ARRAY_BYTES} bytes (got {needed}); use {remedy}"
-        )
+        raise MemoryLimitError(f"arrays: {limit_words(MAX_ARRAY_BYTES, needed)}; use {remedy}")

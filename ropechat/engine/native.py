@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
 from ropechat.util.background import BackgroundCall
+from ropechat.util.progress import Progress
+from ropechat.util.text import format_bytes
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
 
 T = TypeVar("T")
+_ATTENTION_COST = (
+    2.5  # seconds per multiplication in attention, over those in a product with weights; measured
+)
 
 
 def load_core() -> ModuleType:
@@ -56,6 +61,44 @@ def rope_spec(path: str, length: int = 0) -> Mapping[str, Any]:
     return dict(load_core().rope_spec(path, length=length))
 
 
+class ProgressMeter:
+    """How far the work of an engine is: loading, packing or reading. Any thread may read it.
+
+    growth: of the cost of reading, as in `Progress`.
+    """
+
+    def __init__(self) -> None:
+        self.growth = 0.0
+        self._core: _core.Progress | None = None
+
+    @property
+    def core(self) -> "_core.Progress":
+        """What the compiled engine writes to."""
+        if self._core is None:  # not before a load: importing the compiled engine takes time
+            self._core = load_core().Progress()
+        return self._core
+
+    def read(self) -> Progress | None:
+        """The present stage, in bytes (loading, packing) or tokens (reading); None while nothing waits."""
+        found = None if self._core is None else self._core.read()
+        if found is None:
+            return None
+        stage, done, total = found
+        if stage == "reading":
+            return Progress(stage, done, total, "tokens", self.growth)
+        return Progress(stage, done, total, "bytes")
+
+
+def attention_growth(facts: Mapping[str, Any]) -> float:
+    """How much each token before a token adds to its cost, where the first one costs 1: `Progress.growth`.
+
+    Multiplications of attention with one key and one value, over those with the layers' weights.
+    """
+    heads = facts["num_hidden_layers"] * facts["num_attention_heads"] * facts["head_dim"]
+    weights = facts["num_parameters"] - facts["vocab_size"] * facts["hidden_size"]
+    return float(_ATTENTION_COST * 2 * heads / weights) if weights > 0 else 0.0
+
+
 class LoadOptions(TypedDict, total=False):
     """The options of `Engine.load`."""
 
@@ -65,6 +108,7 @@ class LoadOptions(TypedDict, total=False):
     context: int | None
     prefix_bytes: int | None
     cache: str | None
+    progress: ProgressMeter | None
 
 
 class ModelLoad:
@@ -73,6 +117,7 @@ class ModelLoad:
     Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
     that is free again before packing needs it. After this is left as a context manager, it does not wait.
     use_cache: whether prepared data is cached on disk for the next start. facts: those of the config.
+    progress: how far it is.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
@@ -83,13 +128,15 @@ class ModelLoad:
         self._may_pack = threading.Event()
         mode = cache_mode(options.pop("cache", None))
         self.use_cache = mode != "off"
+        self.progress = options.pop("progress", None) or ProgressMeter()
         given = {**options, **load_options(mode), "before_packing": self._may_pack.wait}
+        given["progress"] = self.progress.core
         try:
             self._core: BackgroundCall[_core.Engine] = BackgroundCall(
                 lambda: module.Engine.load(str(folder), **given)
             )
         except RuntimeError:
-            left = f"{module.free_memory()} bytes free"
+            left = f"{format_bytes(module.free_memory() or 0)} free"
             what = "raise `ulimit -v` or close programs"
             raise MemoryLimitError(f"{folder}: memory: cannot start a thread ({left}); {what}") from None
 

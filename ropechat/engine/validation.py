@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.sampling import SEED_BITS, Sampling
+from ropechat.util.text import limit_words
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
@@ -68,8 +69,8 @@ def validate_array_size(positions: int, vocab_size: int) -> None:
     needed = positions * vocab_size * 4
     if needed > MAX_ARRAY_BYTES:
         raise MemoryLimitError(
-            f"logits: must be at most {MAX_ARRAY_BYTES} bytes (got {needed}: {positions} positions x "
-            f"{vocab_size} ids x 4 bytes); use score() or fewer ids"
+            f"logits: {limit_words(MAX_ARRAY_BYTES, needed)}, for {positions} positions x {vocab_size} ids x "
+            "4 bytes; use score() or fewer ids"
         )
 
 

@@ -13,6 +13,7 @@ from ropechat.errors import RequestError
 from ropechat.inspector.draws import Recorded
 from ropechat.sampling import Sampling
 from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore
+from ropechat.util.text import limit_words
 
 SCHEMA = "ropechat.trace/1"
 MAX_LINE_BYTES = 64 << 20
@@ -50,7 +51,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _parse(line: bytes, where: str) -> Any:
     if len(line) > MAX_LINE_BYTES:
-        raise RequestError(f"{where}: must be at most {MAX_LINE_BYTES} bytes (got {len(line)})")
+        raise RequestError(f"{where}: {limit_words(MAX_LINE_BYTES, len(line))}")
     try:
         return json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -21,6 +21,7 @@ from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, Win
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import read_json
 from ropechat.util.system import trim_heap
+from ropechat.util.text import limit_words
 
 if TYPE_CHECKING:
     import tokenizers
@@ -184,7 +185,7 @@ class Tokenizer:
                 f"text: must be valid Unicode (got a lone surrogate at character {error.start})"
             ) from None
         if size > MAX_TEXT_BYTES:
-            raise RequestError(f"text: must be at most {MAX_TEXT_BYTES} bytes (got {size}); split it")
+            raise RequestError(f"text: {limit_words(MAX_TEXT_BYTES, size)}; split it")
         if size > self._max_bytes:
             limit = f"text must be at most {self._max_bytes} bytes (got {size}) because of a slow regex"
             raise TokenizerError(f"{self._where}: pre_tokenizer: {limit}; split the text")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.errors import ConfigError, FileAccessError, ModelFileError, UnsafePathError
+from ropechat.util.text import limit_words
 
 MAX_JSON_BYTES = 256 << 20
 _HUB_BLOBS = "blobs"
@@ -58,7 +59,7 @@ def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes
         if not inside:
             raise UnsafePathError(f"{path}: leads out of the model's folder; copy the file into the folder")
         if status.st_size > limit:
-            raise ModelFileError(f"{path}: must be at most {limit} bytes (got {status.st_size})")
+            raise ModelFileError(f"{path}: {limit_words(limit, status.st_size)}")
         try:
             return file.read(limit + 1)
         except OSError as error:

@@ -97,12 +97,25 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def limit_words(limit: int, size: int) -> str:
+    """What is wrong with a size of so many bytes: must be at most 16.8 MB (got 20 MB)."""
+    return f"must be at most {format_bytes(limit)} (got {format_bytes(size)})"
+
+
 def format_duration(seconds: float) -> str:
-    """A duration as h:mm:ss, or m:ss below an hour."""
-    whole = int(seconds + 0.5)
-    minutes, second = divmod(whole, 60)
+    """A duration in its two largest units: 9 s, 1 min 35 s, 2 h 5 min."""
+    minutes, second = divmod(int(seconds + 0.5), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+    if hours:
+        return f"{hours:,} h {minutes} min" if minutes else f"{hours:,} h"
+    if minutes:
+        return f"{minutes} min {second} s" if second else f"{minutes} min"
+    return f"{second} s"
+
+
+def format_seconds(value: float) -> str:
+    """A measured duration with at most three digits: 42 ms, 3.14 s, 85 s."""
+    return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
 def common_prefix(words: Sequence[str]) -> str:

@@ -107,3 +107,41 @@ pub enum Error {
     #[error("internal error: {0}; this is a bug in ropechat")]
     Internal(String),
 }
+
+/// Bytes with a unit and three digits, for messages.
+pub(crate) fn size(bytes: u64) -> String {
+    let (mut value, mut units) = (bytes as f64, ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"].iter());
+    let mut unit = units.next().unwrap_or(&"");
+    for next in units {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    let digits = match value {
+        _ if *unit == "bytes" || value >= 99.95 => 0,
+        _ if value >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_for_people() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (1000, "1.00 kB"),
+            (142_953_984, "143 MB"),
+            (9_996_000, "10.0 MB"),
+            (1_313_000_000, "1.31 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Folder, Noise, SHAPES, write_model};
 use ropechat_core::checkpoint::Checkpoint;
-use ropechat_core::compute::{cancel::CancelToken, pool::Pool};
+use ropechat_core::compute::{cancel::CancelToken, pool::Pool, progress::Progress};
 use ropechat_core::engine::{Context, Engine};
 use ropechat_core::family;
 use ropechat_core::kernel::{Isa, Kernels};
@@ -35,7 +35,7 @@ fn load(model: &Folder, cache: &PackCache, dtype: Option<PackedType>, isa: Isa) 
     let pool = Pool::new(2);
     let checkpoint = Checkpoint::open(model.path()).unwrap();
     let config = family::config(&checkpoint).unwrap();
-    let packs = PanelSource::open(cache, &checkpoint, dtype, &pool);
+    let packs = PanelSource::open(cache, &checkpoint, dtype, &pool, &Progress::default());
     let loaded = Arc::new(Model::load_with(&packs, &checkpoint, config, dtype, &pool).unwrap());
     let (is_warm, note) = (packs.is_warm(), packs.note().map(str::to_owned));
     let engine = Engine::new(loaded, kernels, pool, Context::Stated(400));
@@ -199,9 +199,30 @@ fn what_dead_writers_left_is_removed_and_a_dropped_writer_writes_nothing() {
     fs::write(&part, "half").unwrap();
     fs::remove_file(&name).unwrap();
     drop(load_q8(&model, &cache));
-    assert!(!name.exists() && part.exists());
+    assert!(!name.exists() && !part.exists(), "a load removes what a killed writer left");
     keep(&model, &cache);
     assert_eq!(files(&cache), [name]);
+}
+
+#[test]
+fn a_pack_that_takes_too_long_is_given_up_and_made_another_time() {
+    let model = write_model(SHAPES[2]);
+    let cache = cache(&model, "packs");
+    for is_begun in [false, true] {
+        let loaded = load_q8(&model, &cache);
+        let writer = loaded.writer.unwrap();
+        if is_begun {
+            writer.start();
+        }
+        let is_written = writer.finish(Duration::ZERO);
+        // A thread that was faster than the call leaves a whole pack.
+        let found = files(&cache);
+        assert!(found.len() <= usize::from(is_begun && is_written), "{found:?}");
+        assert!(found.iter().all(|path| path.extension().is_some_and(|end| end == "pack")));
+        found.iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
+    assert!(load_q8(&model, &cache).writer.unwrap().finish(LONG));
+    assert!(load_q8(&model, &cache).is_warm);
 }
 
 #[cfg(unix)]

@@ -577,10 +577,10 @@ def test_the_input_is_not_overwritten_through_stdin(tmp_path: Path, model: Path)
 
 def test_clock() -> None:
     assert [format_duration(t) for t in (0, 59.6, 61, 3599, 3600, 90061)] == [
-        "0:00",
-        "1:00",
-        "1:01",
-        "59:59",
-        "1:00:00",
-        "25:01:01",
+        "0 s",
+        "1 min",
+        "1 min 1 s",
+        "59 min 59 s",
+        "1 h",
+        "25 h 1 min",
     ]

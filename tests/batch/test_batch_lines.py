@@ -135,7 +135,7 @@ def test_a_line_above_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     rows = rows_of(tmp_path, b'{"prompt":"a"}\n' + b'{"prompt":"' + b"x" * 300 + b'"}\n{"prompt":"b"}\n')
     assert [row.error is None for row in rows] == [True, False, True]
     assert [row.line for row in rows] == [1, 2, 3]
-    assert "at most 40 bytes" in str(rows[1].error)
+    assert "at most 40 B" in str(rows[1].error)
 
 
 def test_another_field_may_hold_the_prompt(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_line_beyond_the_limit_is_never_in_memory(tmp_path: Path, monkeypatch:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (count, content_of(good)) == (2, "a")
-    assert str(bad.error) == "in.jsonl: line 1: line: must be at most 16777216 bytes"
+    assert str(bad.error) == "in.jsonl: line 1: line: must be at most 16.8 MB"
     assert most < 2.5 * (16 << 20)
 
 

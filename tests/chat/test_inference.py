@@ -147,7 +147,8 @@ def test_only_the_newest_count_is_made(thread: Inference) -> None:
     for serial in (8, 9, 10):
         thread.submit(ev.Count(ASKED, serial))
     counts = [event for event in settle(thread) if isinstance(event, ev.PromptCounted)]
-    assert counts == [ev.PromptCounted(10, len(engine.prompt_ids(ASKED)))]
+    tokens = len(engine.prompt_ids(ASKED))
+    assert counts == [ev.PromptCounted(10, tokens, unread=tokens)]
 
 
 def test_shutdown_is_quick_even_when_the_engine_is_stuck() -> None:

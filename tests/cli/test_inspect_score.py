@@ -1,12 +1,17 @@
 """`ropechat inspect` on long texts, conversations and answers."""
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_door import Door
 from model_folders import CHATML, byte_folder
+
+from ropechat.cli.status import ProgressLine
+from ropechat.util.progress import Progress
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 
@@ -95,26 +100,21 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
 def test_progress_is_shown_on_a_terminal_beside_a_file(
     door: Door, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ropechat.cli import inspect_score
+    waits: list[Progress | None] = []
 
-    shown: list[str] = []
+    class Line(ProgressLine):
+        @contextlib.contextmanager
+        def watch(self, read: Callable[[], Progress | None]) -> Iterator[None]:
+            waits.append(read())
+            yield
+            waits.append(read())
 
-    class Status:
-        is_terminal = is_due = True
-
-        def show(self, text: str) -> None:
-            shown.append(text)
-
-        def clear(self) -> None:
-            shown.append("")
-
-    monkeypatch.setattr(inspect_score, "StatusLine", Status)
-    monkeypatch.setattr(inspect_score, "_QUIET_SECONDS", -1)
+    monkeypatch.setattr("ropechat.cli.inspect.ProgressLine", Line)
     assert door("inspect", "-m", short, "--format", "jsonl", "abcdefghijklmnopqrst")[0] == 0
-    assert shown[-1] == ""
-    assert "10 tokens · " in shown[9]
-    assert "[████████████░" in shown[9]
-    assert " tok/s · ETA 0:00" in shown[9]
+    loading, _, begun, ended = waits
+    assert loading is None
+    assert begun == Progress("scoring", 0, 20)
+    assert ended == Progress("scoring", 20, 20)
 
 
 @pytest.mark.parametrize(

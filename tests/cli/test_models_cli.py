@@ -19,6 +19,7 @@ from model_folders import byte_tokenizer
 from ropechat import builtin
 from ropechat.models import catalog
 from ropechat.models.catalog import CatalogModel
+from ropechat.util.text import format_bytes
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
 TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
@@ -384,7 +385,7 @@ def test_list_show_check_rm(
     assert (code, err.count("\n")) == (2, 1)
     assert "add --yes" in err
     code, out, err = door("models", "rm", "org/name:Q8_0", "--yes")
-    assert (code, err) == (0, "org/name:Q8_0: removed, 60 kB (60004 bytes) freed\n")
+    assert (code, err) == (0, "org/name:Q8_0: removed, 60 kB freed\n")
     before = sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_file())
     before -= sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_symlink())
     before += pack(folder / "snapshots" / COMMIT / "model.safetensors")
@@ -392,9 +393,9 @@ def test_list_show_check_rm(
     assert json.loads(door("models", "list", "--json")[1])[0]["packed"] > 0
     assert "packed weights: " in door("models", "show", "org/name")[1]
     code, out, err = door("models", "rm", "org/name", "--yes")
-    assert f"({before} bytes) freed" in err
+    assert f"removed, {format_bytes(before)} freed" in err
     assert f"packed weights: {kept} B" in door("models", "list")[2]
-    assert f"({kept} bytes) freed" in door("models", "rm", "--packed", "--yes")[2]
+    assert f"removed, {format_bytes(kept)} freed" in door("models", "rm", "--packed", "--yes")[2]
     assert "packed weights" not in door("models", "list")[2]
     assert not folder.exists()
 

@@ -115,7 +115,7 @@ def test_arrays_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("ropechat.engine.validation.MAX_ARRAY_BYTES", 3 * 260 * 4)
     engine.logits([1, 2, 3])
     for call in (engine.logits, engine.probabilities):
-        with pytest.raises(MemoryLimitError, match=r"got 4160: 4 positions x 260 ids x 4 bytes"):
+        with pytest.raises(MemoryLimitError, match=r"got 4\.16 kB\), for 4 positions x 260 ids x 4 bytes"):
             call([1, 2, 3, 4])
 
 

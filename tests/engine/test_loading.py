@@ -53,7 +53,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("packed")
         return "engine"
 
-    fake = SimpleNamespace(Engine=SimpleNamespace(load=load), read_config=lambda folder: {"vocab_size": 5})
+    fake = SimpleNamespace(
+        Engine=SimpleNamespace(load=load), Progress=object, read_config=lambda folder: {"vocab_size": 5}
+    )
     monkeypatch.setattr("ropechat.engine.native.load_core", lambda: fake)
     return seen
 

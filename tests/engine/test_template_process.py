@@ -16,6 +16,7 @@ import pytest
 from ropechat.engine.templates.limits import CPU_SECONDS, MAX_MEMORY_BYTES, MAX_OUTPUT_BYTES
 from ropechat.engine.templates.process import TemplateFailureError, TemplateProcess
 from ropechat.errors import FileAccessError
+from ropechat.util.text import format_bytes
 
 NOW = datetime(2025, 1, 15, 12, 34, 56)
 ENDLESS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}"
@@ -66,8 +67,8 @@ def test_it_is_started_once_and_when_needed(process: TemplateProcess) -> None:
         ("{{ 9 ** (9 ** 9) }}", "2 s of CPU time"),
         ("{{ ('x' * 3000000000)|length }}", "256 MB of memory"),
         ("{% set n=namespace(s='x') %}{% for i in range(40) %}{% set n.s=n.s~n.s %}{% endfor %}", "256 MB"),
-        ("{{ 'é' * 2100000 }}", f"{MAX_OUTPUT_BYTES} bytes"),
-        ("{% for i in range(50) %}{{ 'y' * 100000 }}{% endfor %}", f"{MAX_OUTPUT_BYTES} bytes"),
+        ("{{ 'é' * 2100000 }}", format_bytes(MAX_OUTPUT_BYTES)),
+        ("{% for i in range(50) %}{{ 'y' * 100000 }}{% endfor %}", format_bytes(MAX_OUTPUT_BYTES)),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too deep"),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "too deep"),
     ],
@@ -214,7 +215,7 @@ def test_a_large_conversation_passes_through(process: TemplateProcess) -> None:
 
 
 def test_a_conversation_beyond_all_limits_is_not_sent(process: TemplateProcess) -> None:
-    with pytest.raises(TemplateFailureError, match="messages must be at most 16777216 bytes"):
+    with pytest.raises(TemplateFailureError, match=r"messages must be at most 16\.8 MB"):
         text(process, "{{ t|length }}", t="x" * (16 << 20))
     assert process.pid is None
     assert text(process, "{{ t|length }}", t="😀" * 4_000_000) == "4000000"

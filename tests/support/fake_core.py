@@ -38,6 +38,13 @@ class CancelToken:
         return self._event.is_set()
 
 
+class Progress:
+    """Nothing is ever waited for."""
+
+    def read(self) -> None:
+        return None
+
+
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
     empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
     empty |= {"candidates": [], "interval": None, "looked_up": []}
@@ -74,6 +81,7 @@ class Engine:
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
         before_packing: Any = None,
+        progress: Any = None,
     ) -> "Engine":
         return Engine(
             check(directory)
@@ -82,6 +90,8 @@ class Engine:
                 "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
                 "context": context or 64,
                 "context_is_stated": context is not None,
+                "packing_seconds": 0.0,
+                "weight_bytes": 1000,
             }
         )
 

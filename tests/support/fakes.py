@@ -77,6 +77,7 @@ class FakeEngine:
         self.settings: list[Sampling] = []
         self.rate = rate  # tokens per second; 0: as fast as it goes
         self.prefill = prefill  # seconds
+        self.prefill_rate = 0.0  # tokens per second that `reading` expects; 0: not known
         self.fail_after = fail_after
         self.error = error or RuntimeError("broken on purpose")
         self.gate = threading.Event()  # closed: the answer waits before each token
@@ -198,6 +199,10 @@ class FakeEngine:
             yield fake_step(index, token, text, reason, used + index, top_k)
             if reason is not None:
                 return
+
+    def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
+        """All of a prompt is read, at the rate of `prefill_rate`."""
+        return len(ids), len(ids) / self.prefill_rate if self.prefill_rate else None
 
     def cancel(self) -> None:
         """Stop what runs."""

@@ -12,11 +12,13 @@ from ropechat.engine.bench.memory import Memory
 from ropechat.engine.bench.result import Report, Rounds
 from ropechat.engine.bench.start import Start, run_command, start_process
 from ropechat.sampling import Sampling
+from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
-OnProgress = Callable[[str], None]
+OnProgress = Callable[[Progress], None]
+OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -124,24 +126,29 @@ class Subject:
         time_request(self.engine, prompts.draw(self.plan.prefill), self.plan.decode_prompt)
 
 
-def measure_starts(options: Sequence[str], rounds: int, progress: OnProgress) -> Iterator[Start]:
+def measure_starts(
+    options: Sequence[str], rounds: int, on_progress: OnProgress, on_note: OnNote
+) -> Iterator[Start]:
     """Time new processes in sequence; the first one loads the page cache and does not count."""
     for index in range(rounds + 1):
-        progress(f"start to first token: {index}/{rounds}")
+        on_progress(Progress("starting", index, rounds + 1, "starts"))
         start = start_process(run_command(options))
         if isinstance(start, str):
-            progress(f"start to first token: not measured ({start})")
+            on_note(f"start to first token: not measured ({start})")
             return
         if index:
             yield start
 
 
-def measure_loads(model: Path, dtype: str, threads: int | None, rounds: int) -> tuple["Engine", list[float]]:
+def measure_loads(
+    model: Path, dtype: str, threads: int | None, rounds: int, on_progress: OnProgress
+) -> tuple["Engine", list[float]]:
     """Load the model several times; return it and the seconds of each load."""
     from ropechat.engine.engine import Engine
 
     seconds = []
     for index in range(rounds):
+        on_progress(Progress("loading", index, rounds, "rounds"))
         begin = time.perf_counter()
         engine = Engine.load(model, dtype=dtype, threads=threads)
         seconds.append(time.perf_counter() - begin)
@@ -151,18 +158,25 @@ def measure_loads(model: Path, dtype: str, threads: int | None, rounds: int) -> 
 
 
 def measure(
-    model: Path, dtype: str, threads: Sequence[int | None], plan: Workload, progress: OnProgress
+    model: Path,
+    dtype: str,
+    threads: Sequence[int | None],
+    plan: Workload,
+    on_progress: OnProgress,
+    on_note: OnNote,
 ) -> Report:
-    """Measure everything for each number of threads (None: the default)."""
+    """Measure everything for each number of threads (None: the default).
+
+    on_progress: told how far it is. on_note: told what cannot be measured.
+    """
     options = ["-m", str(model), "--dtype", dtype]
     begun = [
-        list(measure_starts(options + (["--threads", str(n)] if n else []), plan.rounds, progress))
-        for n in threads
+        list(measure_starts([*options, *given], plan.rounds, on_progress, on_note))
+        for given in ([] if n is None else ["--threads", str(n)] for n in threads)
     ]
     memory, subjects = Memory(plan.probe_megabytes), []
     for n, start in zip(threads, begun, strict=True):
-        progress("loading")
-        engine, seconds = measure_loads(model, dtype, n, plan.rounds)
+        engine, seconds = measure_loads(model, dtype, n, plan.rounds, on_progress)
         subject = Subject(engine, plan.fitted(engine.context))
         subject.rounds.load = seconds
         subject.rounds.start = [one.seconds for one in start]
@@ -172,8 +186,9 @@ def measure(
     for subject in subjects:
         subject.warm_up(prompts)
     for index in range(plan.rounds):
-        for subject in subjects:
-            progress(f"round {index + 1}/{plan.rounds}, {subject.threads} threads, load {load_average()}")
+        for number, subject in enumerate(subjects):
+            done = index * len(subjects) + number
+            on_progress(Progress("measuring", done, plan.rounds * len(subjects), "rounds"))
             subject.rounds.add(subject.round(prompts, memory), load_average())
     return make_report(subjects)
 

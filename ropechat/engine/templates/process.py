@@ -25,6 +25,7 @@ from ropechat.engine.templates.limits import (
     WALL_SECONDS,
 )
 from ropechat.errors import FileAccessError, InternalError
+from ropechat.util.text import limit_words
 
 if TYPE_CHECKING:
     import subprocess
@@ -101,7 +102,7 @@ class TemplateProcess:
         }
         data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(data) > MAX_REQUEST_BYTES:
-            limit = f"messages must be at most {MAX_REQUEST_BYTES} bytes (got {len(data)})"
+            limit = f"messages {limit_words(MAX_REQUEST_BYTES, len(data))}"
             raise TemplateFailureError("limit", limit)
         with self._lock:
             self._ensure()

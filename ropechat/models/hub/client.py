@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.errors import DownloadError, RopechatError
 from ropechat.models.hub.names import MAIN, HubName
 from ropechat.util.files import parse_json
+from ropechat.util.text import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,9 @@ def read_json(name: HubName, commit: str, file: str, limit: int, where: "Path") 
         for piece in response.iter_raw():
             data += piece
             if len(data) > limit:
-                raise DownloadError(f"{name}: {file}: must be at most {limit} bytes; check HF_ENDPOINT")
+                raise DownloadError(
+                    f"{name}: {file}: must be at most {format_bytes(limit)}; check HF_ENDPOINT"
+                )
     return parse_json(bytes(data), where)
 
 

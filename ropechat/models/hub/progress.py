@@ -1,11 +1,11 @@
-"""The rate of a download, and a description of its progress."""
+"""The rate of a download, and how far it is."""
 
 import time
 from collections import deque
 from collections.abc import Callable
 
 from ropechat.models.hub.transfer import DownloadProgress
-from ropechat.util.text import format_bytes, format_duration
+from ropechat.util.progress import Progress, Wait
 
 _RATE_WINDOW_S = 10.0  # the rate is the mean over this time
 
@@ -27,14 +27,13 @@ class RateMeter:
         return (received - before) / (now - begun) if now > begun else 0.0
 
 
-def describe_progress(progress: DownloadProgress, rate: float) -> list[str]:
-    """Describe progress: bytes done and total, rate in bytes/s, time left, largest file in progress."""
+def to_wait(progress: DownloadProgress, rate: float) -> Wait:
+    """How far a download is: at this rate (bytes per second), with the largest file in progress."""
     done, total = progress.done, progress.total
-    parts = [f"{format_bytes(done)} of {format_bytes(total)}", f"{format_bytes(int(rate))}/s"]
-    if rate > 0 and done < total:
-        parts.append(f"ETA {format_duration((total - done) / rate)}")
     running = [one for one in progress.files if one.state == "running" and one.file.size]
+    notes: tuple[str, ...] = ()
     if running:
         one = max(running, key=lambda one: one.file.size)
-        parts.append(f"{one.file.name} {100 * one.done // one.file.size} %")
-    return parts
+        notes = (f"{one.file.name} {100 * one.done // one.file.size} %",)
+    left = (total - done) / rate if rate > 0 and done < total else None
+    return Wait(Progress("downloading", done, total, "bytes"), rate, left, notes=notes)

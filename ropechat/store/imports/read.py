@@ -16,6 +16,7 @@ from ropechat.store import import_export
 from ropechat.store.fields import Field
 from ropechat.store.imports import chatgpt, llm_logs, open_webui
 from ropechat.store.queries import Chat
+from ropechat.util.text import format_bytes
 
 MAX_BYTES = 256 << 20
 ALLOWED = "a JSON export of ropechat, an export of ChatGPT or Open WebUI, or logs of llm"
@@ -69,7 +70,7 @@ def _read(stream: IO[bytes], where: str, path: Path | None) -> Imported:
 def _bounded(stream: IO[bytes]) -> bytes:
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise HistoryError(f"must be at most {MAX_BYTES} bytes")
+        raise HistoryError(f"must be at most {format_bytes(MAX_BYTES)}")
     return data
 
 
@@ -117,7 +118,8 @@ def _of_zip(stream: IO[bytes]) -> Iterator[Read]:
                     data = file.read(left + 1)
                 left -= len(data)
                 if left < 0:
-                    raise HistoryError(f"{MAX_BYTES} bytes of conversations at most; import them one by one")
+                    limit = format_bytes(MAX_BYTES)
+                    raise HistoryError(f"{limit} of conversations at most; import them one by one")
                 yield from _foreign(_parse(data), member.filename.rpartition("/")[2])[1]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise HistoryError(f"not a ZIP file that can be read ({error})") from None

@@ -107,6 +107,7 @@ class FramesController:
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
         self._watch()
+        self.session.wait = self.chat.watch.look()
         if not self.session.generating or time.monotonic() - self._drawn > STATUS_INTERVAL_S:
             self._drawn = time.monotonic()
             self._refresh()

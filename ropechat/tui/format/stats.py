@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ropechat.engine.native import free_memory
 from ropechat.models.installed import format_count
-from ropechat.tui.format.status import format_rate, format_seconds
-from ropechat.util.text import format_bytes, one_line
+from ropechat.util.progress import format_rate
+from ropechat.util.text import format_bytes, format_seconds, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer

@@ -10,12 +10,17 @@ from ropechat.conversation import NodeState
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, meter
-from ropechat.util.text import one_line
+from ropechat.util.progress import format_rate
+from ropechat.util.text import format_duration, format_seconds, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
     from ropechat.chat.session import Session
     from ropechat.conversation import Node
+    from ropechat.util.progress import Wait
+
+TOLD_FROM_S = 2.0  # a question that takes longer to read says so before it is sent
+SHOWN_AFTER_S = 0.5  # a shorter wait leaves the gauge as it is
 
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
@@ -76,8 +81,7 @@ def activity(session: Session) -> tuple[str, str, str]:
     if session.load_error is not None:
         return "✗", "$error", "not loaded"
     if session.info is None or session.coming:
-        waited = session.loading_for
-        return "○", "$quiet", f"loading {waited:.0f} s" if waited >= 1 else "loading"
+        return "○", "$quiet", _waiting(session.wait) or "loading"
     if session.last is None:
         return "●", "$success", "ready"
     answer = session.last.answer
@@ -89,9 +93,16 @@ def activity(session: Session) -> tuple[str, str, str]:
     if answer.first_at is not None:
         return "●", "$primary", format_rate(answer.rate) or "writing"
     if answer.started:
-        part = f" {answer.prefilled:,}/{answer.node.prompt_tokens:,}" if answer.prefilled else ""
-        return "●", "$primary", "reading" + part
+        return "●", "$primary", _waiting(session.wait) or "reading"
     return "●", "$primary", "waiting"
+
+
+def _waiting(wait: Wait | None) -> str:
+    """A wait in few words: reading 16%, 1 min 35 s left; "" for none."""
+    if wait is None or (share := wait.progress.share) is None:
+        return ""
+    left = "" if wait.left is None else f", {format_duration(wait.left)} left"
+    return f"{wait.progress.stage} {share:.0%}{left}"
 
 
 def _by_this_model(session: Session) -> bool:
@@ -102,19 +113,14 @@ def _by_this_model(session: Session) -> bool:
     return asked and node is not None and session.info is not None and node.model == session.info.name
 
 
-def format_rate(value: float | None) -> str:
-    """Tokens per second as text; "" if unknown."""
-    if value is None:
-        return ""
-    return f"{value:,.0f} tok/s" if value >= 100 else f"{value:.1f} tok/s"
-
-
 def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     """The parts of the context gauge: used and total tokens, and the policy for a question that does not fit.
 
     share: also show percent.
     """
     context, used = session.context, session.used
+    if session.wait is not None and session.wait.elapsed >= SHOWN_AFTER_S:
+        return _wait_gauge(session.wait, width)
     if context is None:
         return [("  context", "$quiet")]
     known = used if used is not None else 0
@@ -129,9 +135,37 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     left.append((count, "$foreground"))
     if used is not None and width >= 70 and (share or full):
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
+    if (
+        (seconds := session.draft_seconds)
+        and seconds >= TOLD_FROM_S
+        and used is not None
+        and not session.generating
+    ):
+        price = f"about {format_duration(rounded(seconds))} to read"
+        count = f"{session.draft_unread:,} tokens, " if width >= 76 else ""
+        return [*left, (f"  {count}{price}", "$warning")]
     if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
     return left
+
+
+def _wait_gauge(wait: Wait, width: int) -> list[Part]:
+    """The gauge while the model is loaded or reads: a bar, what is done, the rate and the time left."""
+    filled, rest = meter(wait.progress.share or 0.0, 10 if width < 70 else 16 if width < 120 else 32)
+    words = wait.words()
+    return [
+        (f"  {wait.progress.stage} ", "$quiet"),
+        (filled, "$primary"),
+        (rest, "$rule"),
+        (f" {words[0]}", "$foreground"),
+        ("".join(JOIN + word for word in words[1:]), "$quiet"),
+    ]
+
+
+def rounded(seconds: float) -> float:
+    """A time that is only expected: to whole seconds below 10, to 5 below a minute, then to minutes."""
+    step = 1 if seconds < 10 else 5 if seconds < 60 else 60
+    return max(step, round(seconds / step) * step)
 
 
 def _when_full(session: Session, width: int) -> Part:
@@ -152,11 +186,6 @@ def legend(tint: str, colours: tuple[str, ...]) -> list[Part]:
     shown = BY_NAME[tint]
     samples = [(f" {limit:g} ", colour) for limit, colour in zip(shown.limits, colours[1:], strict=True)]
     return [(f"{shown.name} ", "$quiet"), *samples, (f" {shown.unit}   ", "$quiet")]
-
-
-def format_seconds(value: float) -> str:
-    """A duration with at most three digits."""
-    return f"{value * 1000:.0f} ms" if value < 0.1 else f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
 def summarize(answer: Answer) -> str:

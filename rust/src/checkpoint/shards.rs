@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::escape::escape_for_terminal;
 use super::folder::{Folder, OpenFile, io_error};
 use super::tensor::Entry;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 use crate::platform::mapped::MappedFile;
 
 /// One mapped file.
@@ -21,16 +21,17 @@ impl Shard {
     pub fn map(opened: OpenFile) -> Result<Shard> {
         let len = usize::try_from(opened.len).map_err(|_| Error::Memory {
             what: format!(
-                "{}: {} bytes do not fit this machine's addresses",
+                "{}: {} do not fit this machine's addresses",
                 opened.path.display(),
-                opened.len
+                size(opened.len)
             ),
         })?;
         let map = MappedFile::open(&opened.file, len, &opened.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::OutOfMemory => Error::Memory {
                 what: format!(
-                    "{}: the system has no address space for {len} bytes; raise the limit (ulimit -v)",
-                    opened.path.display()
+                    "{}: the system has no address space for {}; raise the limit (ulimit -v)",
+                    opened.path.display(),
+                    size(opened.len)
                 ),
             },
             _ => io_error(&opened.path, &error),

@@ -5,5 +5,6 @@ pub mod cancel;
 pub(crate) mod panels;
 #[allow(unsafe_code)] // lends borrowed work to threads
 pub mod pool;
+pub mod progress;
 #[allow(unsafe_code)] // threads write interleaved columns of one output
 pub(crate) mod weight;

@@ -3,12 +3,13 @@
 //! The need is measured by the code that loads, without packing (`PanelSource::measuring`), so that no second list of
 //! weights exists that could disagree with the first.
 
-use super::schedule::{READOUT_ROWS, rows_per_step};
+use super::pace::most_rows;
+use super::schedule::READOUT_ROWS;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::Scheme;
 use crate::compute::pool::Pool;
 use crate::config::{Config, Heads};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 use crate::kv_cache::BLOCK;
 use crate::model::Model;
 use crate::model::pack::PanelSource;
@@ -96,7 +97,7 @@ impl Need {
 /// An estimate of the buffers of a forward pass and of its logits.
 fn scratch(model: &Model) -> u64 {
     let config = &model.config;
-    let rows = rows_per_step(model.weight_bytes());
+    let rows = most_rows(model.weight_bytes());
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
     let qkv_width = config.all_heads().map(Heads::qkv_width).max().unwrap_or_default();
     let per_row = 4 * config.hidden_size + 2 * qkv_width + 2 * config.intermediate_size;
@@ -198,54 +199,16 @@ fn refusal(
     };
     Error::Memory {
         what: format!(
-            "{}: memory: {} bytes are needed ({} of weights in {}, {} of KV cache for {context} tokens, {} of scratch); \
+            "{}: memory: {} are needed ({} of weights in {}, {} of KV cache for {context} tokens, {} of scratch); \
              {} are {}; {help}",
             checkpoint.path().display(),
-            need.total(),
+            size(need.total()),
             size(need.weights),
             need.dtype.name(),
             size(need.kv),
             size(need.scratch),
-            available.bytes,
+            size(available.bytes),
             available.limit
         ),
-    }
-}
-
-/// Bytes with a unit, in three digits.
-fn size(bytes: u64) -> String {
-    let (mut value, mut units) = (bytes as f64, ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"].iter());
-    let mut unit = units.next().unwrap_or(&"");
-    for next in units {
-        if value < 999.5 {
-            break;
-        }
-        (value, unit) = (value / 1000.0, next);
-    }
-    let digits = match value {
-        _ if *unit == "bytes" || value >= 99.95 => 0,
-        _ if value >= 9.995 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$} {unit}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes_for_people() {
-        for (bytes, text) in [
-            (0, "0 bytes"),
-            (999, "999 bytes"),
-            (1000, "1.00 kB"),
-            (142_953_984, "143 MB"),
-            (9_996_000, "10.0 MB"),
-            (1_313_000_000, "1.31 GB"),
-            (u64::MAX, "18.4 EB"),
-        ] {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

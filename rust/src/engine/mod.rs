@@ -8,13 +8,16 @@ mod event;
 pub mod fit;
 pub mod inside;
 mod outcome;
+mod pace;
 mod reuse;
 mod row_reader;
 mod rows;
 mod schedule;
 mod sequence;
 
-use crate::compute::{cancel::CancelToken, pool::Pool};
+use crate::compute::cancel::CancelToken;
+use crate::compute::pool::Pool;
+use crate::compute::progress::{PassProgress, Progress, Snapshot};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
 use crate::forward::{Compute, Run, Workspace, forward, lm_head};
@@ -24,12 +27,14 @@ use crate::model::Model;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
+use pace::Pace;
 use reuse::ReusableCache;
 use row_reader::RowReader;
-use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
+use schedule::{READOUT_ROWS, prompt_rows, prompts_read, readout_rows, schedule};
 use sequence::{Sequence, unknown};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
 
@@ -70,13 +75,14 @@ pub struct Engine {
     work: Workspace,
     logits: Vec<f32>,
     samplers: Vec<Sampler>,
-    rows_per_step: usize,
+    pace: Pace,
+    progress: Arc<Progress>,
 }
 
 impl Engine {
     /// An engine whose sequences are `context` long at most.
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
-        let rows_per_step = rows_per_step(model.weight_bytes());
+        let pace = Pace::new(model.weight_bytes());
         Self {
             cache: ReusableCache::new(KvCache::new(model.kv_layout.clone()), context.tokens()),
             model,
@@ -90,13 +96,19 @@ impl Engine {
             work: Workspace::default(),
             logits: Vec::new(),
             samplers: Vec::new(),
-            rows_per_step,
+            pace,
+            progress: Arc::default(),
         }
     }
 
     /// Sets the rows of one forward pass at most (the results do not depend on it).
     pub fn set_rows_per_step(&mut self, rows: usize) {
-        self.rows_per_step = rows.max(1);
+        self.pace = Pace::fixed(rows.max(1));
+    }
+
+    /// Reports there how far prompts are read.
+    pub fn set_progress(&mut self, progress: Arc<Progress>) {
+        self.progress = progress;
     }
 
     /// Keeps at most so many bytes of KV cache for prompts that begin as an ended sequence did (default: what the context
@@ -248,7 +260,13 @@ impl Engine {
         self.revive_pool();
         let mut taken = Taken::new(self, numbers);
         let Taken { engine, sequences } = &mut taken;
-        engine.advance(sequences, cancel)
+        let progress = Arc::clone(&engine.progress);
+        let result = engine.advance(sequences, &progress, cancel);
+        match prompts_read(sequences) {
+            Snapshot { stage, done, total } if result.is_ok() && done < total => progress.begin(stage, done, total),
+            _ => progress.end(),
+        }
+        result
     }
 
     /// Threads do not survive a fork of the process; the weights do.
@@ -258,11 +276,20 @@ impl Engine {
         }
     }
 
-    fn advance(&mut self, taken: &mut [(u64, Sequence)], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
-        let due = schedule(taken, &self.model.config, &mut self.cache, self.rows_per_step)?;
+    fn advance(
+        &mut self,
+        taken: &mut [(u64, Sequence)],
+        progress: &Progress,
+        cancel: &CancelToken,
+    ) -> Result<Vec<(u64, Event)>> {
+        let begun = Instant::now();
+        let single = taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
+        let due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
+        let (rows, of_prompts) = (due.iter().map(|&(_, rows)| rows).sum::<usize>(), prompt_rows(&due));
         let frequencies: Vec<_> =
             due.iter().map(|&(i, _)| self.frequencies(taken[i].1.rope_variant)).collect();
-        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
+        let pass = (of_prompts > 0).then(|| PassProgress::new(progress, prompts_read(taken), of_prompts));
+        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: pass };
         {
             let mut sequences: Vec<Option<&mut Sequence>> = taken.iter_mut().map(|(_, s)| Some(s)).collect();
             let mut runs: Vec<Run<'_>> = Vec::with_capacity(due.len());
@@ -277,6 +304,9 @@ impl Engine {
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
+        if 2 * of_prompts >= rows {
+            self.pace.measure(rows, begun.elapsed());
+        }
         let events = commit(taken, &due, outcomes, self.longest_generated());
         for &(i, _) in &due {
             let sequence = &mut taken[i].1;
@@ -304,7 +334,7 @@ impl Engine {
         due: &[(usize, usize)],
         cancel: &CancelToken,
     ) -> Result<Vec<Outcome>> {
-        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
+        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
         let wanted = readout_rows(taken, due);
         let mut outcomes = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {

@@ -44,12 +44,12 @@ impl Engine {
         let rope_variant = self.readers.get(&number).ok_or_else(|| unknown(number))?.rope_variant;
         self.revive_pool();
         let frequencies = self.frequencies(rope_variant);
-        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
+        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
         let Some(reader) = self.readers.get_mut(&number) else { return Err(unknown(number)) };
         self.cache.kv.rollback(&mut reader.cache); // what a call that failed had reserved
         let RowReader { ids, cache, next, residual, .. } = reader;
         while *next < ids.len() && *next >= cache.len() {
-            let wanted = rows_at_once(self.rows_per_step, *next - cache.len());
+            let wanted = rows_at_once(self.pace.rows(), *next - cache.len());
             let chunk = &ids[cache.len()..(cache.len() + wanted).min(ids.len())];
             self.cache.reserve(cache, chunk.len())?;
             let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies, start_position: 0 }];

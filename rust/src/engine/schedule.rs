@@ -2,23 +2,13 @@
 
 use super::reuse::ReusableCache;
 use super::sequence::Sequence;
+use crate::compute::progress::{Snapshot, Stage};
 use crate::config::Config;
 use crate::error::Result;
 use crate::kv_cache::BLOCK;
 
-/// Rows of one forward pass at most: more rows share one pass over the weights, fewer report progress sooner and let a
-/// waiting sequence go on. Small models take many, large ones few, so that a step lasts about a tenth of a second.
-const ROWS_PER_STEP: std::ops::RangeInclusive<usize> = 128..=512;
-/// Bytes of weights times rows of one forward pass.
-const BYTES_TIMES_ROWS: usize = 96 << 30;
 /// Logit rows that exist at a time (law 2).
 pub(super) const READOUT_ROWS: usize = 32;
-
-/// Rows of one forward pass at most, for a model of so many bytes.
-pub(super) fn rows_per_step(weight_bytes: usize) -> usize {
-    let rows = BYTES_TIMES_ROWS / weight_bytes.max(1);
-    rows.clamp(*ROWS_PER_STEP.start(), *ROWS_PER_STEP.end())
-}
 
 /// Chooses at most `room` rows and reserves their positions: (index of the sequence, rows).
 ///
@@ -81,6 +71,22 @@ fn waits(sequence: &Sequence, sequences: &[(u64, Sequence)], due: &[(usize, usiz
             && leader.cache.len() + rows >= start + BLOCK
             && leader.ids[start..start + BLOCK] == *tokens
     })
+}
+
+/// How much of the prompts is read, in tokens.
+pub(super) fn prompts_read(sequences: &[(u64, Sequence)]) -> Snapshot {
+    let (mut done, mut total) = (0, 0);
+    for (_, sequence) in sequences {
+        let rows = sequence.goal.rows(sequence.prompt_len);
+        done += sequence.cache.len().min(rows) as u64;
+        total += rows as u64;
+    }
+    Snapshot { stage: Stage::Reading, done, total }
+}
+
+/// Rows of a step that are read, not drawn: those of sequences with more than one.
+pub(super) fn prompt_rows(due: &[(usize, usize)]) -> usize {
+    due.iter().map(|&(_, rows)| rows).filter(|&rows| rows > 1).sum()
 }
 
 /// The rows of a step whose logits are read out: (row, index of its sequence, position).

@@ -115,7 +115,7 @@ pub fn observed_forward(
     }
     hyper.start(pass, x);
     for layer in &model.layers {
-        compute.cancel.check()?;
+        compute.enter_layer(layer.index, model.layers.len())?;
         mixers
             .attention
             .keep_unrotated(observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index)));

@@ -1,7 +1,8 @@
 //! What goes into a forward pass: runs of tokens, and what every step computes with.
 
-use crate::compute::{cancel::CancelToken, pool::Pool};
+use crate::compute::{cancel::CancelToken, pool::Pool, progress::PassProgress};
 use crate::config::{Config, RopeFrequencies};
+use crate::error::Result;
 use crate::kernel::Kernels;
 use crate::kv_cache::KvSequence;
 use crate::model::Model;
@@ -34,6 +35,19 @@ pub struct Compute<'a> {
     pub pool: &'a Pool,
     /// Checked before every layer.
     pub cancel: &'a CancelToken,
+    /// Told before every layer.
+    pub progress: Option<PassProgress<'a>>,
+}
+
+impl Compute<'_> {
+    /// Called where a pass can end: before layer `index` of `layers`.
+    ///
+    /// # Errors
+    /// Cancelled.
+    pub fn enter_layer(&self, index: usize, layers: usize) -> Result<()> {
+        self.progress.iter().for_each(|progress| progress.report(index, layers));
+        self.cancel.check()
+    }
 }
 
 /// What every step of a pass reads and none writes.

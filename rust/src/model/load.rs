@@ -21,6 +21,7 @@ use crate::family::{
     self, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
     QkvTensors, RecurrentTensors, Rows, TensorRows,
 };
+use crate::kernel::LANES;
 use crate::quant::{PackedType, StorageType};
 
 /// Everything that loading a tensor needs.
@@ -367,7 +368,9 @@ impl<'a> Loader<'a> {
             let sources: Vec<Source<'_>> =
                 parts.iter().zip(&rows).map(|(part, &out_features)| part.source(out_features)).collect();
             // Mapped pages are released as soon as they are packed: loading takes little more memory than the result.
+            let row_bytes = shape.panel_bytes() / LANES;
             let done = |source: usize, rows: Range<usize>| {
+                self.panels.count(rows.len() * row_bytes);
                 if let Some((name, piece)) = parts[source].piece(rows, spec.in_features) {
                     self.checkpoint.release_pages(name, piece);
                 }

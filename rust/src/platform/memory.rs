@@ -1,6 +1,6 @@
 //! Zeroed memory that starts at a cache line; large blocks may use huge pages.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
@@ -28,7 +28,8 @@ impl Buffer {
     pub fn zeroed(bytes: usize, what: &str) -> Result<Self> {
         let refused = || Error::Memory {
             what: format!(
-                "{what} needs {bytes} bytes, more than the system gives; choose a smaller model, --dtype or --context"
+                "{what} needs {}, more than the system gives; choose a smaller model, --dtype or --context",
+                size(bytes as u64)
             ),
         };
         let lines = bytes.div_ceil(64);

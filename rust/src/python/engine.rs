@@ -8,6 +8,7 @@ use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
+use crate::compute::progress::{Progress, Stage};
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
@@ -48,6 +49,29 @@ impl PyCancelToken {
     }
 }
 
+/// How far the work of an engine is, read from any thread while it runs.
+#[pyclass(frozen, name = "Progress", module = "ropechat.engine._core")]
+pub(super) struct PyProgress(Arc<Progress>);
+
+#[pymethods]
+impl PyProgress {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    fn read(&self) -> Option<(&'static str, u64, u64)> {
+        let now = self.0.read();
+        let stage = match now.stage {
+            Stage::Idle => return None,
+            Stage::Loading => "loading",
+            Stage::Packing => "packing",
+            Stage::Reading => "reading",
+        };
+        Some((stage, now.done, now.total))
+    }
+}
+
 /// A loaded model with its thread pool and KV cache.
 #[pyclass(frozen, name = "Engine", module = "ropechat.engine._core")]
 pub(super) struct PyEngine {
@@ -61,8 +85,19 @@ pub(super) struct PyEngine {
     warnings: Vec<String>,
     notes: Vec<String>,
     from_pack: bool,
+    /// Seconds that packing took.
+    packing_seconds: f64,
     /// Writes what was packed to the cache.
     pack_writer: Option<PackWriter>,
+}
+
+/// Ends the progress of a load when it returns, fails or panics.
+struct EndOfLoad<'a>(&'a Progress);
+
+impl Drop for EndOfLoad<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// A number for each type: of values in a file, or of bytes in memory.
@@ -82,7 +117,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None))]
+        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None, progress = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -95,8 +130,11 @@ impl PyEngine {
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
+        progress: Option<&PyProgress>,
     ) -> PyResult<Self> {
+        let progress = progress.map_or_else(Arc::default, |progress| Arc::clone(&progress.0));
         call_engine(py, || {
+            let _ends = EndOfLoad(&progress);
             let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
@@ -113,20 +151,22 @@ impl PyEngine {
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool)
+                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool, &progress)
                 }
                 None => PanelSource::none(),
             };
             if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
                 before_packing.map_or(Ok(()), call).map_err(Failure::Callback)?;
             }
+            let packs = packs.reporting(&progress, choice.weights);
             let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
             let model = Arc::new(model.with_kv(kv_dtype));
             warnings.extend(packs.note().map(str::to_owned));
             let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
-            let (threads, from_pack) = (pool.threads(), packs.is_warm());
+            let (threads, from_pack, packing_seconds) = (pool.threads(), packs.is_warm(), packs.seconds());
             let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
+            engine.set_progress(Arc::clone(&progress));
             prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
             Ok(Self {
                 engine: Mutex::new(engine),
@@ -139,6 +179,7 @@ impl PyEngine {
                 warnings,
                 notes,
                 from_pack,
+                packing_seconds,
                 pack_writer: packs.writer(),
             })
         })
@@ -159,6 +200,7 @@ impl PyEngine {
         facts.set_item("warnings", &self.warnings)?;
         facts.set_item("notes", &self.notes)?;
         facts.set_item("from_pack", self.from_pack)?;
+        facts.set_item("packing_seconds", self.packing_seconds)?;
         Ok(facts)
     }
 
@@ -169,7 +211,7 @@ impl PyEngine {
 
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        call_engine(py, || Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.wait(at_most))))
+        call_engine(py, || Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most))))
     }
 
     #[getter]

@@ -23,7 +23,7 @@ use super::faults::{PICKLE, no_weights};
 use super::folder::Folder;
 use super::shards::{Shard, Shards};
 pub use super::tensor::Entry;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 
 /// The format's own limit on the header.
 const MAX_HEADER: u64 = 100_000_000;
@@ -229,12 +229,14 @@ fn check_layout(
     let what = match covered.cmp(&data) {
         Ordering::Equal => return Ok(()),
         Ordering::Greater => format!(
-            "the file is {} bytes short: its tensors take {covered} bytes, and {data} are there; download it again",
-            covered - data
+            "the file is {} short: its tensors take {}, and {} are there; download it again",
+            size(covered - data),
+            size(covered),
+            size(data)
         ),
         Ordering::Less => format!(
-            "the file has {} bytes after its last tensor; it must end there; download it again",
-            data - covered
+            "the file has {} after its last tensor; it must end there; download it again",
+            size(data - covered)
         ),
     };
     Err(Malformed::at("data", what))

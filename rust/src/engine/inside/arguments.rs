@@ -1,6 +1,6 @@
 //! Checks of what is asked for.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 
 /// Numbers below `count`, each once and in order.
 pub(super) fn known(given: &[usize], count: usize, name: &str) -> Result<Vec<usize>> {
@@ -23,9 +23,9 @@ pub(super) fn room<T>(values: usize, what: impl FnOnce() -> String) -> Result<Ve
     let reserved = all.try_reserve_exact(values);
     reserved.map(|()| all).map_err(|_| Error::Memory {
         what: format!(
-            "{} need {} bytes, more than the system gives; shorten the text",
+            "{} need {}, more than the system gives; shorten the text",
             what(),
-            values.saturating_mul(size_of::<T>())
+            size(values.saturating_mul(size_of::<T>()) as u64)
         ),
     })
 }

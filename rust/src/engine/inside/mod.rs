@@ -93,7 +93,7 @@ impl Engine {
         let mut reading = self.read(ids, start_position)?;
         let mut all = room(ids.len() * vocab_size, || format!("{} rows of logits", ids.len()))?;
         self.read_all(&mut reading, None, cancel, |engine, rows| {
-            let compute = Compute { kernels: engine.kernels, pool: &engine.pool, cancel };
+            let compute = Compute { kernels: engine.kernels, pool: &engine.pool, cancel, progress: None };
             let rows: Vec<usize> = (0..rows).collect();
             for rows in rows.chunks(READOUT_ROWS) {
                 lm_head(&engine.model, rows, &mut engine.work, &mut engine.logits, compute);
@@ -139,7 +139,7 @@ impl Engine {
         top_k: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<LensRow>> {
-        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
+        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
         let (vocab_size, padded) = (self.model.config.vocab_size, self.model.padded_vocab());
         let mut all = Vec::new();
         for (layer, x) in &residuals.found {
@@ -191,7 +191,7 @@ impl Engine {
     ) -> Result<()> {
         let mut result = Ok(());
         while result.is_ok() && reading.left() > 0 {
-            let rows = reading.left().min(self.rows_per_step);
+            let rows = reading.left().min(self.pace.rows());
             let observer = observer.as_mut().map(|observer| &mut **observer as &mut dyn Observer);
             result = self.read_chunk(reading, rows, observer, cancel);
             if result.is_ok() {
@@ -219,7 +219,7 @@ impl Engine {
         self.cache.reserve(cache, rows)?;
         let ids = &ids[cache.len()..cache.len() + rows];
         let mut runs = [Run { ids, cache, frequencies: &frequencies, start_position: *start_position }];
-        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
+        let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
         let result = observed_forward(&self.model, &mut runs, &mut self.work, compute, observer);
         if result.is_err() {
             self.cache.kv.rollback(&mut reading.cache);

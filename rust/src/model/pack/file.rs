@@ -13,6 +13,7 @@
 use super::key::{Key, PackedTensor};
 use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
+use crate::compute::progress::{Progress, Stage};
 use crate::platform::limits;
 use crate::platform::mapped::{FilePart, MappedFile};
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ struct Piece {
 
 impl PackFile {
     /// Opens the pack of `key`, checks it as a whole and marks it as used.
-    pub fn open(folder: &Path, key: &Key, pool: &Pool) -> Result<Self, Unusable> {
+    pub fn open(folder: &Path, key: &Key, pool: &Pool, progress: &Progress) -> Result<Self, Unusable> {
         let path = folder.join(&key.file_name);
         let missing = |_| Unusable::Missing;
         let damaged = |what: &str| Unusable::Damaged(what.to_owned());
@@ -82,10 +83,12 @@ impl PackFile {
         let map = Arc::new(MappedFile::open(&file, len, &path).map_err(missing)?);
         let (tensors, mut pieces) =
             read_tensors(&header, len).ok_or_else(|| damaged("the header is damaged"))?;
+        progress.begin(Stage::Loading, 0, len as u64);
         pool.for_each(&mut pieces, |piece| {
             // A piece that cannot be read (the file was cut meanwhile) must not be touched.
             let is_there = map.populate(piece.range.clone()).is_ok();
             piece.is_whole = is_there && piece.sum == Some(xxh3_64(&map[piece.range.clone()]));
+            progress.add(piece.range.len() as u64);
         });
         if let Some(piece) = pieces.iter().find(|piece| !piece.is_whole) {
             return Err(Unusable::Damaged(format!("damaged at byte {} or behind it", piece.range.start)));
@@ -153,34 +156,47 @@ fn read_tensors(header: &Value, len: usize) -> Option<(PackedTensors, Vec<Piece>
     Some((tensors, pieces))
 }
 
-/// Everything of a pack's file before its first panel. Returns None as soon as `goes_on` returns false.
-pub(super) fn head_of_file(
-    key: &Key,
-    tensors: &[PackedTensor],
-    goes_on: &dyn Fn() -> bool,
-) -> Option<Vec<u8>> {
-    let mut sums = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        let mut of_tensor = Vec::new();
-        for piece in tensor.data.bytes().chunks(PIECE) {
-            of_tensor.push(xxh3_64(piece));
-            goes_on().then_some(())?;
+/// Everything of a pack's file before its first panel. Its length is known before the checksums are, so that the panels
+/// can be written first and are read only once.
+pub(super) struct Head<'a> {
+    key: &'a Key,
+    tensors: &'a [PackedTensor],
+    len: usize,
+}
+
+impl<'a> Head<'a> {
+    pub fn new(key: &'a Key, tensors: &'a [PackedTensor]) -> Self {
+        let longest = |tensor: &PackedTensor| vec![u64::MAX; tensor.shape.bytes().div_ceil(PIECE)];
+        let sums: Vec<_> = tensors.iter().map(longest).collect();
+        // The panels begin after the header, whose length depends on the digits of that offset.
+        let mut len = PAGE;
+        loop {
+            let needed = (PREFIX + header_text(key, tensors, &sums, len).len()).next_multiple_of(PAGE);
+            if needed <= len {
+                return Self { key, tensors, len };
+            }
+            len = needed;
         }
-        sums.push(of_tensor);
     }
-    // The panels begin after the header, whose length depends on the digits of that offset.
-    let mut data_begin = PAGE;
-    loop {
-        let text = header_text(key, tensors, &sums, data_begin);
-        let needed = (PREFIX + text.len()).next_multiple_of(PAGE);
-        if needed <= data_begin {
-            let mut head =
-                [&MAGIC[..], &(text.len() as u64).to_le_bytes(), &xxh3_64(&text).to_le_bytes()].concat();
-            head.extend(text);
-            head.resize(data_begin, 0);
-            return Some(head);
-        }
-        data_begin = needed;
+
+    /// Bytes before the first panel.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the whole file.
+    pub fn file_bytes(&self) -> u64 {
+        self.len as u64 + self.tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum::<u64>()
+    }
+
+    /// sums: of each tensor, one per [`PIECE`].
+    pub fn bytes(&self, sums: &[Vec<u64>]) -> Vec<u8> {
+        let text = header_text(self.key, self.tensors, sums, self.len);
+        let mut head =
+            [&MAGIC[..], &(text.len() as u64).to_le_bytes(), &xxh3_64(&text).to_le_bytes()].concat();
+        head.extend(text);
+        head.resize(self.len, 0);
+        head
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A pack is one file per model and `--dtype` (`file.rs` draws it). It is found by its [`Key`], which names everything
 //! that its bytes depend on. It is checked as a whole before a weight of it is used, which takes about as long as one
-//! token. It is written by a thread of low priority when a caller asks for it (`writer.rs`). Whatever goes wrong with a
-//! pack, the weights are packed as if there was none.
+//! token. It is written by a thread of low priority when a caller asks for it, and given up when the caller ends first
+//! (`writer.rs`). Whatever goes wrong with a pack, the weights are packed as if there was none.
 
 mod file;
 mod key;
@@ -15,6 +15,7 @@ pub use writer::{PackCache, PackWriter, WORTH_A_PACK};
 use crate::checkpoint::Checkpoint;
 use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
+use crate::compute::progress::{Progress, Stage};
 use crate::compute::weight::Storage;
 use crate::error::Result;
 use crate::platform::memory::Buffer;
@@ -23,6 +24,8 @@ use file::{PackFile, Unusable};
 use key::PackedTensor;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
+use writer::clear_parts;
 
 /// Where a load takes the panels of its weights from: a pack, or the checkpoint's tensors, which it packs.
 pub struct PanelSource {
@@ -35,6 +38,10 @@ pub struct PanelSource {
     /// Where the pack of this load may be written.
     target: Option<(PackCache, Key)>,
     note: Option<String>,
+    /// Where the bytes that are loaded and packed are counted.
+    progress: Arc<Progress>,
+    /// Seconds that packing took.
+    seconds: Cell<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,6 +60,8 @@ impl PanelSource {
             packed: Cell::new(0),
             target: None,
             note: None,
+            progress: Arc::default(),
+            seconds: Cell::new(0.0),
         }
     }
 
@@ -62,10 +71,19 @@ impl PanelSource {
     }
 
     /// The pack of a model, checked. Without one, the weights are packed and remembered for [`PanelSource::writer`].
-    pub fn open(cache: &PackCache, checkpoint: &Checkpoint, dtype: Option<PackedType>, pool: &Pool) -> Self {
+    ///
+    /// progress: told the bytes of the pack as they are checked.
+    pub fn open(
+        cache: &PackCache,
+        checkpoint: &Checkpoint,
+        dtype: Option<PackedType>,
+        pool: &Pool,
+        progress: &Progress,
+    ) -> Self {
         // A model whose files cannot be identified has no pack.
         let Ok(key) = Key::new(checkpoint, dtype) else { return Self::none() };
-        let (file, note) = match PackFile::open(&cache.folder, &key, pool) {
+        let _ = clear_parts(&cache.folder, &key); // of writers that were killed
+        let (file, note) = match PackFile::open(&cache.folder, &key, pool, progress) {
             Ok(file) => (Some(file), None),
             Err(Unusable::Missing) => (None, None),
             Err(Unusable::Damaged(what)) => {
@@ -74,6 +92,20 @@ impl PanelSource {
             }
         };
         Self { file, note, target: Some((cache.clone(), key)), ..Self::none() }
+    }
+
+    /// Reports there how many of the `total` bytes of weights are packed, from now on.
+    #[must_use]
+    pub fn reporting(self, progress: &Arc<Progress>, total: u64) -> Self {
+        if !self.is_found() {
+            progress.begin(Stage::Packing, 0, total);
+        }
+        Self { progress: Arc::clone(progress), ..self }
+    }
+
+    /// Bytes of a weight are packed.
+    pub fn count(&self, bytes: usize) {
+        self.progress.add(bytes as u64);
     }
 
     /// The panels of the weight called `name`: those of the pack, or what `pack` makes.
@@ -90,10 +122,16 @@ impl PanelSource {
             return Ok(Storage::Memory(Arc::new(Buffer::zeroed(0, name)?)));
         }
         let data = match self.file.as_ref().and_then(|file| file.panels(name, shape)) {
-            Some(part) => Storage::File(part),
+            Some(part) => {
+                self.count(shape.bytes());
+                Storage::File(part)
+            }
             None => {
                 self.packed.set(self.packed.get() + shape.bytes());
-                Storage::Memory(Arc::new(pack()?))
+                let begun = Instant::now();
+                let packed = pack()?;
+                self.seconds.set(self.seconds.get() + begun.elapsed().as_secs_f64());
+                Storage::Memory(Arc::new(packed))
             }
         };
         if self.target.is_some() {
@@ -110,6 +148,11 @@ impl PanelSource {
     /// Whether the weights come from a pack, all of them.
     pub fn is_warm(&self) -> bool {
         self.file.is_some() && self.packed.get() == 0
+    }
+
+    /// Seconds that packing took: what the next start saves when it finds a pack.
+    pub fn seconds(&self) -> f64 {
+        self.seconds.get()
     }
 
     /// What is wrong with the pack, for the user.

@@ -1,18 +1,26 @@
 //! Writes packs, and keeps their folder within its limits.
 
-use super::file::{PIECE, head_of_file, read_header};
+use super::file::{Head, PIECE, read_header};
 use super::key::{Key, PACK, PackedTensor};
 use crate::platform::limits;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Ending of the name of a pack that is being written: `<pack>.<process>-<number>.part`, locked by its writer.
 const PART: &str = ".part";
+
+/// Bytes that are written between two syncs: a process that ends waits for a sync that runs, so each must be short.
+const SYNCED_AT_A_TIME: usize = 32 << 20;
+/// How long a caller waits, in all, for a pack that is given up.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes that are written in a second, as long as it is not known better.
+const USUAL_RATE: f64 = 4e8;
 
 /// Bytes of weights from which a pack is worth its place: fewer are packed in a tenth of a second.
 pub const WORTH_A_PACK: usize = 32 << 20;
@@ -41,6 +49,8 @@ impl PackCache {
 pub struct PackWriter {
     job: Mutex<Option<Job>>,
     shared: Arc<Shared>,
+    /// Of the weights.
+    bytes: u64,
     /// Threads do not survive fork(2).
     process: u32,
 }
@@ -48,14 +58,18 @@ pub struct PackWriter {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
+    /// Bytes that are written, and since when.
+    written: AtomicU64,
+    begun: OnceLock<Instant>,
     is_over: Mutex<bool>,
     changed: Condvar,
 }
 
 impl PackWriter {
     pub(super) fn new(cache: PackCache, key: Key, tensors: Vec<PackedTensor>) -> Self {
+        let bytes = tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum();
         let job = Mutex::new(Some(Job { cache, key, tensors }));
-        Self { job, shared: Arc::default(), process: std::process::id() }
+        Self { job, shared: Arc::default(), bytes, process: std::process::id() }
     }
 
     /// Starts to write, in a thread of low priority; only the first call does anything.
@@ -64,8 +78,12 @@ impl PackWriter {
         let shared = Arc::clone(&self.shared);
         let work = move || {
             limits::lower_priority();
+            let _ = shared.begun.set(Instant::now());
             // When a pack cannot be written (no room, no permission), the next start packs again.
-            let _ = job.write(&|| !shared.stop.load(Ordering::Relaxed));
+            let _ = job.write(&|bytes| {
+                shared.written.fetch_add(bytes as u64, Ordering::Relaxed);
+                !shared.stop.load(Ordering::Relaxed)
+            });
             drop(job); // releases its share of the weights before waiting threads go on
             shared.end();
         };
@@ -80,6 +98,33 @@ impl PackWriter {
             return true;
         }
         self.start();
+        self.wait_for_end(at_most)
+    }
+
+    /// As [`PackWriter::wait`] where `at_most` will do, as far as is known; else gives the pack up, and waits until what is
+    /// written of it is removed.
+    pub fn finish(&self, at_most: Duration) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
+        let begun = Instant::now();
+        if self.rest() <= at_most && self.wait(at_most) {
+            return true;
+        }
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let is_idle = self.job.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
+        is_idle || self.wait_for_end(GIVEN_UP_WITHIN.saturating_sub(begun.elapsed()))
+    }
+
+    /// How long writing the rest takes, at the rate so far.
+    fn rest(&self) -> Duration {
+        let written = self.shared.written.load(Ordering::Relaxed);
+        let since = self.shared.begun.get().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        let rate = if written > 0 { written as f64 / since.max(1e-3) } else { USUAL_RATE };
+        Duration::try_from_secs_f64(self.bytes.saturating_sub(written) as f64 / rate).unwrap_or(Duration::MAX)
+    }
+
+    fn wait_for_end(&self, at_most: Duration) -> bool {
         let is_over = self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.shared.changed.wait_timeout_while(is_over, at_most, |is_over| !*is_over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
@@ -107,16 +152,16 @@ struct Job {
 
 impl Job {
     /// Writes the pack under a temporary name, syncs it to the disk, and renames it.
-    fn write(&self, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
+    ///
+    /// goes_on: told the bytes of each piece that is written; returns false to stop.
+    fn write(&self, goes_on: &dyn Fn(usize) -> bool) -> io::Result<()> {
         let folder = &self.cache.folder;
         make_private(folder)?;
-        if !self.clear_parts()? {
+        if !clear_parts(folder, &self.key)? {
             return Ok(()); // another process is writing it
         }
-        let Some(head) = head_of_file(&self.key, &self.tensors, goes_on) else { return Ok(()) };
-        let bytes =
-            head.len() as u64 + self.tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum::<u64>();
-        if !self.make_room(bytes)? {
+        let head = Head::new(&self.key, &self.tensors);
+        if !self.make_room(head.file_bytes())? {
             return Ok(());
         }
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -139,32 +184,28 @@ impl Job {
     }
 
     /// Returns false when it was stopped.
-    fn write_to(&self, file: &mut File, head: &[u8], goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
-        file.write_all(head)?;
-        for piece in self.tensors.iter().flat_map(|tensor| tensor.data.bytes().chunks(PIECE)) {
-            if !goes_on() {
-                return Ok(false);
-            }
-            file.write_all(piece)?;
-        }
-        Ok(true)
-    }
-
-    /// Removes the files of writers that died; returns false when another process is writing this pack.
-    fn clear_parts(&self) -> io::Result<bool> {
-        let mut is_free = true;
-        for path in entries(&self.cache.folder, PART)? {
-            // A part without a lock has lost its writer.
-            match File::open(&path).map(|file| file.try_lock()) {
-                Ok(Ok(())) => fs::remove_file(&path)?,
-                Ok(Err(TryLockError::WouldBlock)) => {
-                    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-                    is_free &= !name.starts_with(self.key.file_name.as_bytes());
+    fn write_to(&self, file: &mut File, head: &Head<'_>, goes_on: &dyn Fn(usize) -> bool) -> io::Result<bool> {
+        file.seek(SeekFrom::Start(head.len() as u64))?;
+        let (mut sums, mut unsynced) = (Vec::with_capacity(self.tensors.len()), 0);
+        for tensor in &self.tensors {
+            let mut of_tensor = Vec::new();
+            for piece in tensor.data.bytes().chunks(PIECE) {
+                if !goes_on(piece.len()) {
+                    return Ok(false);
                 }
-                _ => {}
+                of_tensor.push(xxh3_64(piece));
+                file.write_all(piece)?;
+                unsynced += piece.len();
+                if unsynced >= SYNCED_AT_A_TIME {
+                    file.sync_data()?;
+                    unsynced = 0;
+                }
             }
+            sums.push(of_tensor);
         }
-        Ok(is_free)
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&head.bytes(&sums))?;
+        Ok(true)
     }
 
     /// Removes packs that this one replaces, then the least recently used until `bytes` more fit. Returns false when they
@@ -205,6 +246,23 @@ impl Job {
         read_header(&file)
             .is_none_or(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
     }
+}
+
+/// Removes the files of writers that died; returns false when another process is writing the pack of `key`.
+pub(super) fn clear_parts(folder: &Path, key: &Key) -> io::Result<bool> {
+    let mut is_free = true;
+    for path in entries(folder, PART)? {
+        // A part without a lock has lost its writer.
+        match File::open(&path).map(|file| file.try_lock()) {
+            Ok(Ok(())) => fs::remove_file(&path)?,
+            Ok(Err(TryLockError::WouldBlock)) => {
+                let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+                is_free &= !name.starts_with(key.file_name.as_bytes());
+            }
+            _ => {}
+        }
+    }
+    Ok(is_free)
 }
 
 /// The files of a folder whose names have this ending.

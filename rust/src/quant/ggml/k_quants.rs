@@ -25,6 +25,7 @@ use half::f16;
 /// 4..8   | high 2 of min 4..8   | min 0..4   |
 /// 8..12  | low 4 of min 4..8 | low 4 of scale 4..8 |
 /// ```
+#[inline]
 fn scale_and_min(bytes: &[u8], part: usize) -> (f32, f32) {
     let (scale, min) = match part {
         0..4 => (bytes[part] & 0x3f, bytes[part + 4] & 0x3f),
@@ -89,76 +90,95 @@ pub(super) fn q3_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], im
 }
 
 pub(super) fn q4_k(block: &[u8], out: &mut [f32]) {
-    values(block, out, q4_k_value);
+    values(block, out, q4_k_integers(block));
 }
 
 pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
-    values(block, out, q5_k_value);
+    values(block, out, q5_k_integers(block));
 }
 
 /// Scale, min and integers of each part of 32.
 pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(144).flat_map(|block| parts(block, q4_k_value))
+    bytes.chunks_exact(144).flat_map(|block| parts(block, q4_k_integers(block)))
 }
 
 /// The same of Q5_K.
 pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_value))
+    bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_integers(block)))
 }
 
-fn q4_k_value(block: &[u8], i: usize) -> u8 {
-    four_bits(&block[16..], i)
+#[inline]
+fn q4_k_integers(block: &[u8]) -> [u8; 256] {
+    let mut all = [0; 256];
+    nibbles::<32>(&block[16..], &mut all);
+    all
 }
 
-fn q5_k_value(block: &[u8], i: usize) -> u8 {
-    four_bits(&block[48..], i) | (block[16 + i % 32] >> (i / 32) & 1) << 4
+#[inline]
+fn q5_k_integers(block: &[u8]) -> [u8; 256] {
+    let mut all = [0; 256];
+    nibbles::<32>(&block[48..], &mut all);
+    for (part, all) in all.chunks_exact_mut(32).enumerate() {
+        all.iter_mut().zip(&block[16..48]).for_each(|(q, fifth)| *q |= (fifth >> part & 1) << 4);
+    }
+    all
+}
+
+/// 4 bits of each value, in `N` bytes per 2 N values: the low ones first.
+#[inline]
+fn nibbles<const N: usize>(bytes: &[u8], all: &mut [u8; 256]) {
+    for (bytes, all) in bytes.as_chunks::<N>().0.iter().zip(all.chunks_exact_mut(2 * N)) {
+        let (low, high) = all.split_at_mut(N);
+        low.iter_mut().zip(bytes).for_each(|(q, byte)| *q = byte & 0x0f);
+        high.iter_mut().zip(bytes).for_each(|(q, byte)| *q = byte >> 4);
+    }
 }
 
 /// Q4_K and Q5_K, which differ in the integers only: scale, min to be added and integers of each part.
-fn parts(
-    block: &[u8],
-    q: impl Fn(&[u8], usize) -> u8 + Copy,
-) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
+#[inline]
+fn parts(block: &[u8], q: [u8; 256]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
     let (d, dmin, scales) = (half(block), half(&block[2..]), &block[4..16]);
     (0..8).map(move |part| {
         let (scale, min) = scale_and_min(scales, part);
-        (d * scale, -(dmin * min), (part * 32..(part + 1) * 32).map(move |i| q(block, i)))
+        (d * scale, -(dmin * min), q.as_chunks::<32>().0[part].into_iter())
     })
 }
 
-fn values(block: &[u8], out: &mut [f32], q: impl Fn(&[u8], usize) -> u8 + Copy) {
+fn values(block: &[u8], out: &mut [f32], q: [u8; 256]) {
     for (out, (scale, min, q)) in out.chunks_exact_mut(32).zip(parts(block, q)) {
         out.iter_mut().zip(q).for_each(|(out, q)| *out = scale * f32::from(q) + min);
     }
 }
 
-/// 4 bits of value i, in 32 bytes per 64 values.
-fn four_bits(bytes: &[u8], i: usize) -> u8 {
-    bytes[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 0x0f
-}
-
 pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
-    let d = half(&block[208..]);
+    let (d, q) = (half(&block[208..]), q6_k_integers(block));
     for (part, out) in out.chunks_exact_mut(16).enumerate() {
         let scale = d * f32::from(block[192 + part] as i8);
         for (i, out) in out.iter_mut().enumerate() {
-            *out = scale * f32::from(q6_k_value(block, part * 16 + i) as i8 - 32);
+            *out = scale * f32::from(q[part * 16 + i] as i8 - 32);
         }
     }
 }
 
-fn q6_k_value(block: &[u8], i: usize) -> u8 {
-    let nibble = block[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 0x0f;
-    nibble | two_bits(&block[128..192], i) << 4
+#[inline]
+fn q6_k_integers(block: &[u8]) -> [u8; 256] {
+    let mut all = [0; 256];
+    nibbles::<64>(&block[..128], &mut all);
+    for (bytes, all) in block[128..192].chunks_exact(32).zip(all.chunks_exact_mut(128)) {
+        for (part, all) in all.chunks_exact_mut(32).enumerate() {
+            all.iter_mut().zip(bytes).for_each(|(q, high)| *q |= (high >> (2 * part) & 3) << 4);
+        }
+    }
+    all
 }
 
 /// For 64 values each: d, the scales of 16 values, the integers.
 pub(super) fn q6_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
     bytes.chunks_exact(210).flat_map(|block| {
-        let d = f16::from_le_bytes(first(&block[208..]));
+        let (d, q) = (f16::from_le_bytes(first(&block[208..])), q6_k_integers(block));
         (0..4).map(move |step| {
             let scales = std::array::from_fn(|part| block[192 + 4 * step + part] as i8);
-            (d, scales, (step * 64..(step + 1) * 64).map(move |i| q6_k_value(block, i)))
+            (d, scales, q.as_chunks::<64>().0[step].into_iter())
         })
     })
 }

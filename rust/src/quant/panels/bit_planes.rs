@@ -12,9 +12,10 @@
 //! 1 bit,  line l:   | 4l+3 .. 4l  | 4l+3 .. 4l  |          2 lines
 //! ```
 
-use super::step::{GROUP, LANES};
+use super::step::{BLOCK, GROUP, LANES};
 
 /// Bytes of the integers of a step.
+#[inline]
 pub(crate) const fn bytes(bits: usize) -> usize {
     GROUP * LANES / 8 * bits
 }
@@ -40,6 +41,35 @@ pub(crate) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: u
     }
 }
 
+/// Writes all values of a block, integers of `bits` (4, 5 or 6) bits: as [`put`] for each, a quad at a time.
+#[inline]
+pub(crate) fn put_block(bits: usize, lines: &mut [u8], block: usize, lane: usize, q: impl Iterator<Item = u8>) {
+    let mut all = [0; BLOCK];
+    all.iter_mut().zip(q).for_each(|(to, q)| *to = q);
+    let (low, high) = lines.split_at_mut(bytes(4));
+    put_quads::<4>(low, block, lane, &all, 0);
+    match bits {
+        5 => put_quads::<1>(high, block, lane, &all, 4),
+        6 => put_quads::<2>(high, block, lane, &all, 4),
+        _ => {}
+    }
+}
+
+/// Writes `WIDTH` bits of each value, those from bit `from` on.
+#[inline]
+fn put_quads<const WIDTH: usize>(lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK], from: usize) {
+    let mask = u32::from_le_bytes([(1 << WIDTH) - 1; 4]);
+    for (line, quads) in q.chunks_exact(16 / WIDTH).enumerate() {
+        let mut written = 0;
+        for (index, quad) in quads.as_chunks::<4>().0.iter().enumerate() {
+            written |= (u32::from_le_bytes(*quad) >> from & mask) << (4 * block + WIDTH * index);
+        }
+        let quad = &mut lines[(line * LANES + lane) * 4..][..4];
+        let other = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]) & !(0x0f0f_0f0f << (4 * block));
+        quad.copy_from_slice(&(other | written).to_le_bytes());
+    }
+}
+
 /// Reads value i of a block.
 #[inline]
 pub(crate) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize) -> u8 {
@@ -48,4 +78,24 @@ pub(crate) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize
         lines[byte] >> shift & ((1 << width) - 1)
     };
     get(lines, 4) | if bits > 4 { get(&lines[bytes(4)..], bits - 4) << 4 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_written_as_its_values_one_by_one() {
+        for bits in [4, 5, 6] {
+            let (mut one_by_one, mut at_once) = (vec![0xa5; bytes(bits)], vec![0xa5; bytes(bits)]);
+            for (block, lane) in (0..2).flat_map(|block| (0..LANES).map(move |lane| (block, lane))) {
+                let q: Vec<u8> = (0..BLOCK).map(|i| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8).collect();
+                for (i, &q) in q.iter().enumerate() {
+                    put(bits, &mut one_by_one, block, i, lane, q);
+                }
+                put_block(bits, &mut at_once, block, lane, q.iter().copied());
+                assert_eq!(one_by_one, at_once, "{bits} bits, block {block}, lane {lane}");
+            }
+        }
+    }
 }

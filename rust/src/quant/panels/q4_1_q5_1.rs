@@ -16,6 +16,7 @@ use super::bit_planes;
 use super::step::{BLOCK, GROUP, LANES, blocks, f16_at, put_f16, scale_at, scale_of};
 use half::f16;
 
+#[inline]
 pub(crate) const fn step_bytes(bits: usize) -> usize {
     LINES + bit_planes::bytes(bits)
 }
@@ -29,6 +30,7 @@ const LINES: usize = 8 * LANES;
 type ScaleAndMin = (f16, f16);
 
 /// Writes block `index` of a row.
+#[inline]
 fn put<const BITS: usize>(
     panel: &mut [u8],
     index: usize,
@@ -40,9 +42,7 @@ fn put<const BITS: usize>(
     let at = scale_at(block, lane);
     put_f16(step, at, scale);
     put_f16(step, MINS + at, min);
-    for (i, q) in q.enumerate() {
-        bit_planes::put(BITS, &mut step[LINES..], block, i, lane, q);
-    }
+    bit_planes::put_block(BITS, &mut step[LINES..], block, lane, q);
 }
 
 pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {

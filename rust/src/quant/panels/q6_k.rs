@@ -29,13 +29,14 @@ const PARTS: usize = GROUP / PART;
 const OFFSET: f32 = 32.0;
 
 /// The numbers and integers of a step of one row, in its lane.
-fn put(step: &mut [u8], lane: usize, d: f16, scales: [i8; PARTS], q: impl Iterator<Item = u8>) {
+#[inline]
+fn put(step: &mut [u8], lane: usize, d: f16, scales: [i8; PARTS], mut q: impl Iterator<Item = u8>) {
     put_f16(step, 2 * lane, d);
     for (part, scale) in scales.into_iter().enumerate() {
         step[SCALES + part * LANES + lane] = scale as u8;
     }
-    for (i, q) in q.enumerate() {
-        bit_planes::put(BITS, &mut step[LINES..], i / BLOCK, i % BLOCK, lane, q);
+    for block in 0..GROUP / BLOCK {
+        bit_planes::put_block(BITS, &mut step[LINES..], block, lane, q.by_ref().take(BLOCK));
     }
 }
 

@@ -14,11 +14,13 @@ pub(super) fn scale_of(values: &[f32], scale: f32) -> f32 {
 }
 
 /// The byte of an f16 scale in a step of 32-blocks: the scales of block 0 for all lanes, then those of block 1.
+#[inline]
 pub(super) fn scale_at(block: usize, lane: usize) -> usize {
     (block * LANES + lane) * 2
 }
 
 /// Writes a block's scale.
+#[inline]
 pub(super) fn put_scale(step: &mut [u8], block: usize, lane: usize, scale: half::f16) {
     put_f16(step, scale_at(block, lane), scale);
 }
@@ -29,6 +31,7 @@ pub(super) fn scale(step: &[u8], block: usize, lane: usize) -> f32 {
 }
 
 /// Writes an f16 at a byte.
+#[inline]
 pub(super) fn put_f16(step: &mut [u8], at: usize, value: half::f16) {
     step[at..][..2].copy_from_slice(&value.to_le_bytes());
 }
