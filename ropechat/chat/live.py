@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from ropechat.store.store import Store
 
 
+LONG_DRAFT = 1000  # characters from which a draft is read before it is sent
+
+
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
     system: the system text. store: saves the chat, if given. models: loads other models later. wake: see
-    `Inference`. submitted, stopped: called after each request, and after an answer was told to stop.
+    `Inference`. reads_ahead: whether what will be sent is read before it is sent. kv_bytes: what the keys and
+    values of stored chats may take on disk; 0: none are kept. submitted, stopped: called after each request, and after an answer was told to stop.
     """
 
     def __init__(
@@ -34,6 +38,9 @@ class LiveChat:
         system: str | None = None,
         store: Store | None = None,
         models: ModelLoader | None = None,
+        *,
+        reads_ahead: bool = True,
+        kv_bytes: int = 0,
     ) -> None:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
@@ -41,6 +48,8 @@ class LiveChat:
         self.inference.submit(ev.Load(load))  # before any question, however early that is typed
         self.downloads = Downloads()
         self.models = models
+        self.reads_ahead = reads_ahead
+        self.session.recorder.kv_bytes = kv_bytes
         self.wake: Callable[[], None] = lambda: None
         self.submitted: Callable[[ev.Request], None] = lambda request: None
         self.stopped: Callable[[], None] = lambda: None
@@ -61,6 +70,20 @@ class LiveChat:
         """Queue a request of the session; returns at once."""
         self.inference.submit(request)
         self.submitted(request)
+
+    def read_ahead(self, draft: str = "") -> None:
+        """Read what comes before the next question; with a long draft, that question as it stands."""
+        whole = len(draft) >= LONG_DRAFT
+        messages = self.session.messages(draft if whole else "")
+        kept = self.session.recorder.kept
+        if self.session.info is not None and (self.reads_ahead or kept is not None):
+            self.inference.submit(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
+
+    def keep(self) -> None:
+        """Keep what was read of this chat, before another one is shown or the program ends."""
+        kept = self.session.recorder.kept
+        if self.session.info is not None and kept is not None:
+            self.inference.submit(ev.Keep(self.session.messages(), kept))
 
     def stop(self) -> bool:
         """Stop the answer that is being written; False if none is, or it stops already."""
@@ -89,5 +112,6 @@ class LiveChat:
     def leave(self) -> None:
         """Cancel everything, before the chat is closed."""
         self.downloads.pause()
+        self.keep()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

@@ -49,6 +49,7 @@ class Session:
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
+        self.read_ahead: tuple[int, int] | None = None  # tokens that are read, and of how many; None: all
         self.coming_since = clock()
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
@@ -195,6 +196,7 @@ class Session:
             saved=self.recorder.saved,
             recorder=self.recorder.record(node),
             asked=asked,
+            kept=self.recorder.kept,
             cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
@@ -335,6 +337,8 @@ class Session:
                 self.draft_tokens, self.draft_alone = tokens, alone
             case ev.Notice(text):
                 self.notes.append(text)
+            case ev.ReadSoFar(done, total):
+                self.read_ahead = (done, total) if done < total else None
             case ev.PreviewReady() | ev.TextsEncoded():
                 return True
             case _:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ropechat.conversation import Message
+from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
 from ropechat.engine.convert import (
     EventLike,
@@ -29,6 +29,7 @@ from ropechat.engine.loading import (
     load_tokenizer,
 )
 from ropechat.engine.native import LoadOptions, ModelLoad, gguf_metadata, load_core
+from ropechat.engine.prefill import Prefill, common_prefix
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
@@ -183,6 +184,23 @@ class Engine:
         Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
         return self.chat.ids(messages, template_vars)
+
+    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids with which every prompt begins that has one more question behind these messages.
+
+        Raises as `prompt_ids`.
+        """
+        first, second = (self.prompt_ids([*messages, Message(Role.USER, text)]) for text in ("a", "1"))
+        return common_prefix(first, second)
+
+    @property
+    def cache_key(self) -> str | None:
+        """What keys and values on disk depend on beside the tokens; None if none may be written."""
+        return None if self._core is None else self._core.cache_key()
+
+    def prefill(self, ids: Sequence[int]) -> Prefill:
+        """Read ids into the KV cache, pass by pass, for a later request that begins with them."""
+        return Prefill(self._request(), validate_ids(ids))
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token; b"" for an id without text."""

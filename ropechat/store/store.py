@@ -18,6 +18,7 @@ from ropechat.store.queries import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database, transaction
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
+from ropechat.util import kv_files
 from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
@@ -203,7 +204,10 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def delete(self, conversation: str) -> "Future[bool]":
-        """Delete a conversation and purge; False: traces remain until no other program reads the file."""
+        """Delete a conversation and purge; False: traces remain until no other program reads the file.
+
+        Its keys and values on disk go, too.
+        """
 
         def work(connection: sqlite3.Connection) -> None:
             self._unindex(connection, "conversation = ?", conversation)
@@ -212,6 +216,7 @@ class Store:
             connection.execute("DELETE FROM draft WHERE place = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
+        kv_files.delete_chat(conversation)
         return self.purge()
 
     def purge(self) -> "Future[bool]":

@@ -131,6 +131,9 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
         left.append(("  full", colour) if full else (f"  {known / context:.0%}", "$quiet"))
     if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
+    if session.read_ahead is not None and not session.generating:
+        done, total = session.read_ahead
+        left.append((f"  {done:,} of {total:,} read", "$quiet"))
     return left
 
 

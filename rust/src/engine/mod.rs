@@ -7,6 +7,7 @@
 mod event;
 pub mod fit;
 pub mod inside;
+pub mod on_disk;
 mod outcome;
 mod reuse;
 mod row_reader;
@@ -21,6 +22,7 @@ use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
+use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
@@ -71,6 +73,8 @@ pub struct Engine {
     logits: Vec<f32>,
     samplers: Vec<Sampler>,
     rows_per_step: usize,
+    /// What identifies the weights; None: keys and values stay in memory.
+    identity: Option<Identity>,
 }
 
 impl Engine {
@@ -91,6 +95,7 @@ impl Engine {
             logits: Vec::new(),
             samplers: Vec::new(),
             rows_per_step,
+            identity: None,
         }
     }
 
