@@ -42,8 +42,9 @@ class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
     prefix: what the answer begins with. saved: done when the question is on disk. recorder: writes the
-    answer down. asked: when (seconds, monotonic). kept: where keys and values of the chat are on disk. cuts: where a prompt that does not fit may be cut: the
-    messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
+    answer down. asked: when (seconds, monotonic). kept: where keys and values of the chat are on disk. cuts:
+    where a prompt that does not fit may be cut: the messages from `cuts[0]` to one of the others are then
+    left out, as few as leave room for an answer.
     """
 
     messages: tuple[Message, ...]

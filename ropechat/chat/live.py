@@ -25,9 +25,10 @@ LONG_DRAFT = 1000  # characters from which a draft is read before it is sent
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
-    system: the system text. store: saves the chat, if given. models: loads other models later. wake: see
-    `Inference`. reads_ahead: whether what will be sent is read before it is sent. kv_bytes: what the keys and
-    values of stored chats may take on disk; 0: none are kept. submitted, stopped: called after each request, and after an answer was told to stop.
+    system: the system text. store: saves the chat, if given. models: loads other models later. reads_ahead:
+    whether what will be sent is read before it is sent. kv_bytes: what the keys and values of stored chats
+    may take on disk; 0: none are kept. wake: see `Inference`. submitted, stopped: called after each request,
+    and after an answer was told to stop.
     """
 
     def __init__(

@@ -372,9 +372,7 @@ class Engine:
 
         Of a model with recurrent layers: up to the last whole block of 32 tokens whose state is known.
         """
-    def take_prefix(
-        self, ids: Sequence[int], path: str | PathLike[str], cancel: CancelToken
-    ) -> str | None:
+    def take_prefix(self, ids: Sequence[int], path: str | PathLike[str], cancel: CancelToken) -> str | None:
         """Cache what a file of `KeptPrefix.write` has of the beginning of a text, as far as it is not cached.
 
         A file that is missing, damaged or of another model is not used. Returns why, except for a missing

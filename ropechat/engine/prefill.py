@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Prefill:
-    """A text that is read a forward pass at a time; a later request that begins with it takes it from the cache.
+    """A text that is read a forward pass at a time, for a later request that begins with it.
 
-    done, total: tokens that are cached, and those of the text but its last one, which the request computes.
+    done, total: tokens that are cached, and all of the text but the last one, which the request computes.
     `cancel` may be called from any thread.
     """
 
