@@ -103,7 +103,7 @@ class ChatEngine(Protocol):
     def certain_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids with which every prompt begins that has one more question behind these messages."""
 
-    def prefill(self, ids: Sequence[int]) -> Prefill:
+    def begin_prefill(self, ids: Sequence[int]) -> Prefill:
         """Read ids into the KV cache, pass by pass."""
 
     def reply(

@@ -93,7 +93,7 @@ class ReadingAhead:
                 self._remember(engine, request.kept, self._ids)
         if self._prefill is None:
             self._interrupted = False
-            self._prefill = engine.prefill(self._ids)
+            self._prefill = engine.begin_prefill(self._ids)
             self._take(engine, self._prefill, request.kept)
             return request.reads
         goes_on = self._prefill.step()
@@ -114,7 +114,7 @@ class ReadingAhead:
     def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
         """Take what is on disk of a prompt that is to be answered now."""
         if kept is not None and engine.cache_key is not None:
-            prefill = engine.prefill(ids)
+            prefill = engine.begin_prefill(ids)
             self._take(engine, prefill, kept)
             prefill.close()
 
@@ -131,13 +131,14 @@ class ReadingAhead:
 
     def keep(self, engine: ChatEngine) -> None:
         """Hand what was read of a chat to the writer, without waiting."""
-        unkept, self._unkept = self._unkept, None
-        key = engine.cache_key
-        if unkept is None or key is None:
+        if self._unkept is None:
             return
-        kept, ids = unkept
-        with suppress(RopechatError):
-            prefill = engine.prefill(ids)
+        (kept, ids), self._unkept = self._unkept, None
+        key = engine.cache_key
+        if key is None:
+            return
+        with suppress(RopechatError):  # the text is then read again
+            prefill = engine.begin_prefill(ids)
             prefix = prefill.keep()
             if prefix is not None and prefix.tokens >= LEAST_KEPT and kept.file.is_current:
                 self.writer.put(kept.file, kept.file.path(key), prefix, kept.total)

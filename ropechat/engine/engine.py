@@ -198,7 +198,7 @@ class Engine:
         """What keys and values on disk depend on beside the tokens; None if none may be written."""
         return None if self._core is None else self._core.cache_key()
 
-    def prefill(self, ids: Sequence[int]) -> Prefill:
+    def begin_prefill(self, ids: Sequence[int]) -> Prefill:
         """Read ids into the KV cache, pass by pass, for a later request that begins with them."""
         return Prefill(self._request(), validate_ids(ids))
 

@@ -119,8 +119,8 @@ class FakeEngine:
         self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})
         self.prefixes: list[list[int]] = []
-        self.read_step = 0  # tokens of a step of `prefill`; 0: everything is cached
-        self.read_gate = threading.Event()  # closed: a step of `prefill` waits, until it is cancelled
+        self.read_step = 0  # tokens of a step of `begin_prefill`; 0: everything is cached
+        self.read_gate = threading.Event()  # closed: a step waits, until it is cancelled
         self.read_gate.set()
         self.read: list[FakePrefill] = []
         self.cancels = 0
@@ -140,7 +140,7 @@ class FakeEngine:
         """Those of the messages."""
         return self.prompt_ids(messages)
 
-    def prefill(self, ids: Sequence[int]) -> FakePrefill:
+    def begin_prefill(self, ids: Sequence[int]) -> FakePrefill:
         """Read by `read_step` tokens at a time; without a step, everything is cached."""
         made = FakePrefill(len(ids), self.read_step, self.read_gate)
         self.read.append(made)

@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 
 
 class Program:
-    """One start of the program. seen: all events; cached: tokens that the newest prompt found in the cache."""
+    """One start of the program. seen: all events; cached: tokens of the newest prompt that were cached."""
 
     def __init__(
         self,
