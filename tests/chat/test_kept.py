@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -274,3 +275,36 @@ def test_the_same_bytes_whatever_happens(
     seed = secrets.randbits(32)
     print("seed", seed)
     steps_of(program, random.Random(seed), 150, temperature)
+
+
+def test_kill_9_while_it_is_written() -> None:
+    from kv_crashes import FAULTS, kills
+
+    seed = secrets.randbits(32)
+    print("seed", seed)
+    found = kills(3, random.Random(seed))
+    assert {name: found[name] for name in FAULTS} == dict.fromkeys(FAULTS, 0)
+    assert found["answers"] > 0
+
+
+def test_a_full_disk_leaves_no_file(program: Callable[..., Program], cache: Path) -> None:
+    """A limit on the size of files refuses a write in the middle, as a full disk does."""
+    resource = pytest.importorskip("resource")
+    one = program()
+    one.answer(one.session.ask(text(random.Random(9), 300)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+        one.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert cache.is_dir()
+    assert files(cache) == []
+    again = program()
+    again.open(one.session.recorder.id)
+    again.answer(again.session.ask("And then?"))
+    assert again.cached == 0
+    again.close()
+    assert [path.suffix for path in files(cache)] == [".kv"]

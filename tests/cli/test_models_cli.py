@@ -17,6 +17,7 @@ from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
 from ropechat import builtin
+from ropechat.util.kv_files import kv_folder
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
 TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
@@ -64,6 +65,15 @@ def pack(weights: Path) -> int:
     path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"RCPACK\0\2" + len(header).to_bytes(8, "little") + bytes(8) + header)
+    return path.stat().st_size
+
+
+def read_by_chat(weights: Path) -> int:
+    """A file of what a chat has read, as the engine writes its beginning; returns its bytes."""
+    header = json.dumps({"model": str(weights.resolve())}).encode()
+    path = kv_folder() / f"0123456789abcdef-{weights.parents[2].name}.kv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"RCKEYS\0\1" + len(header).to_bytes(8, "little") + bytes(8) + header)
     return path.stat().st_size
 
 
@@ -268,7 +278,9 @@ def test_list_show_check_rm(
     before = sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_file())
     before -= sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_symlink())
     before += pack(folder / "snapshots" / COMMIT / "model.safetensors")
-    kept = pack(folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors")
+    before += read_by_chat(folder / "snapshots" / COMMIT / "model.safetensors")
+    half = folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors"
+    kept, read = pack(half), read_by_chat(half)
     assert json.loads(door("models", "list", "--json")[1])[0]["packed"] > 0
     assert "packed weights: " in door("models", "show", "org/name")[1]
     code, out, err = door("models", "rm", "org/name", "--yes")
@@ -276,6 +288,9 @@ def test_list_show_check_rm(
     assert f"packed weights: {kept} B" in door("models", "list")[2]
     assert f"({kept} bytes) freed" in door("models", "rm", "--packed", "--yes")[2]
     assert "packed weights" not in door("models", "list")[2]
+    assert f"read by chats: {read} B" in door("models", "list")[2]
+    assert f"({read} bytes) freed" in door("models", "rm", "--read", "--yes")[2]
+    assert "read by chats" not in door("models", "list")[2]
     assert not folder.exists()
 
 
