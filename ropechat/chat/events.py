@@ -128,7 +128,7 @@ class Keep:
     kept: Kept
 
 
-Request = Load | Count | Reply | Preview | Encode | Call | ReadAhead | Keep
+Request = Load | Count | Reply | Preview | Encode | Call
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Inference:
         self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
     ) -> None:
         """wake: called from the thread after a first token and after each request."""
-        self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[ev.Request | ev.ReadAhead | ev.Keep | None] = SimpleQueue()
         self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
         self._lock = Lock()
@@ -69,13 +69,6 @@ class Inference:
 
     def submit(self, request: ev.Request) -> None:
         """Queue a request; returns at once."""
-        if isinstance(request, ev.ReadAhead | ev.Keep):
-            if isinstance(request, ev.Keep):
-                self._left = request
-            else:
-                self._latest_ahead = request
-            self._requests.put(request)
-            return
         if isinstance(request, ev.Count):
             self._latest_count = request.serial
         with self._lock:
@@ -83,6 +76,16 @@ class Inference:
         self._requests.put(request)
         if not isinstance(request, ev.Count):  # counting takes no longer than ending does
             self._ahead.interrupt()
+
+    def read_ahead(self, request: ev.ReadAhead) -> None:
+        """Read this while no request waits; returns at once."""
+        self._latest_ahead = request
+        self._requests.put(request)
+
+    def keep(self, request: ev.Keep) -> None:
+        """Keep what was read of a chat that is left; returns at once."""
+        self._left = request
+        self._requests.put(request)
 
     def drain(self) -> list[ev.EngineEvent]:
         """All events since the last call, oldest first."""
@@ -144,7 +147,7 @@ class Inference:
         elif request is self._latest_ahead:
             self._ahead.begin(request)
 
-    def _next(self) -> ev.Request | None:
+    def _next(self) -> ev.Request | ev.ReadAhead | ev.Keep | None:
         """The next request; what is to be read ahead is read meanwhile."""
         while True:
             try:

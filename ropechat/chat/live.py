@@ -78,13 +78,13 @@ class LiveChat:
         messages = self.session.messages(draft if whole else "")
         kept = self.session.recorder.kept
         if self.session.info is not None and (self.reads_ahead or kept is not None):
-            self.inference.submit(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
+            self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
 
     def keep(self) -> None:
         """Keep what was read of this chat, before another one is shown or the program ends."""
         kept = self.session.recorder.kept
         if self.session.info is not None and kept is not None:
-            self.inference.submit(ev.Keep(self.session.messages(), kept))
+            self.inference.keep(ev.Keep(self.session.messages(), kept))
 
     def stop(self) -> bool:
         """Stop the answer that is being written; False if none is, or it stops already."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.draft import split_attachments
 from ropechat.store.queries import make_title
-from ropechat.util.kv_files import ChatFile, erase_part
+from ropechat.util.kv_files import ChatFile, forget_part
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -92,6 +92,6 @@ class ConversationRecorder:
     def erase(self, nodes: list[str]) -> None:
         """Delete nodes, and every trace of them."""
         if self.store is not None:
-            erase_part(self.id)
+            forget_part(self.id)
             self.store.remove(nodes)
-            self.store.purge()
+            self.store.purge(self.id)

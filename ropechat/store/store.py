@@ -204,10 +204,7 @@ class Store:
         return self._writer.submit(work, durable=True)
 
     def delete(self, conversation: str) -> "Future[bool]":
-        """Delete a conversation and purge; False: traces remain until no other program reads the file.
-
-        Its keys and values on disk go, too.
-        """
+        """Delete a conversation and purge; False: traces remain until no other program reads the file."""
 
         def work(connection: sqlite3.Connection) -> None:
             self._unindex(connection, "conversation = ?", conversation)
@@ -216,12 +213,20 @@ class Store:
             connection.execute("DELETE FROM draft WHERE place = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
-        kv_files.delete_chat(conversation)
-        return self.purge()
+        kv_files.forget_chat(conversation)
+        return self.purge(conversation)
 
-    def purge(self) -> "Future[bool]":
-        """Rewrite index, log and pages without deleted data; False while another program reads."""
-        return self._writer.submit(self._sweep, alone=True)
+    def purge(self, conversation: str) -> "Future[bool]":
+        """Rewrite index, log and pages without what was deleted of a conversation; False while others read.
+
+        Its keys and values on disk go, too.
+        """
+
+        def work(connection: sqlite3.Connection) -> bool:
+            kv_files.remove_files(conversation)
+            return self._sweep(connection)
+
+        return self._writer.submit(work, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
         if self._copying is not None:

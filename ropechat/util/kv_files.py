@@ -5,6 +5,7 @@ safe: the text is then read again.
 """
 
 import contextlib
+import os
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from ropechat.util.paths import cache_folder
 
 SUFFIX, PART = ".kv", ".part"
+_PIECE = 1 << 20  # bytes that are overwritten at a time
 _deleted: set[str] = set()  # chats that were deleted by this process
 _erased: dict[str, int] = {}  # how often a part of a chat was deleted
 
@@ -42,24 +44,36 @@ def kv_folder() -> Path:
     return cache_folder() / "kv"
 
 
-def delete_chat(chat: str) -> None:
-    """Delete the files of a chat, for all models; from now on this process writes none for it."""
+def forget_chat(chat: str) -> None:
+    """From now on this process writes no file for a chat, which is deleted."""
     _deleted.add(chat)
-    remove_files(chat)
 
 
-def erase_part(chat: str) -> None:
-    """Delete the files of a chat of which a part is deleted; what was read before is not written."""
+def forget_part(chat: str) -> None:
+    """From now on nothing is written that was read before a part of a chat was deleted."""
     _erased[chat] = _erased.get(chat, 0) + 1
-    remove_files(chat)
 
 
 def remove_files(chat: str) -> None:
-    """Remove the files of a chat: first those that are being written, so that none takes its final name."""
+    """Overwrite and remove the files of a chat, for all models.
+
+    Those that are being written go first, so that none takes its final name.
+    """
     for suffix in (PART, SUFFIX):
         with contextlib.suppress(OSError):
             for path in kv_folder().glob(f"{_digest(chat)}-*{suffix}"):
+                with contextlib.suppress(OSError):
+                    _overwrite(path)
                 path.unlink(missing_ok=True)
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        left = os.fstat(file.fileno()).st_size
+        while left > 0:
+            left -= file.write(bytes(min(left, _PIECE)))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _digest(text: str) -> str:

@@ -53,7 +53,7 @@ def until(condition: Callable[[], bool], limit: float = 10.0) -> None:
 
 
 def test_it_reads_to_the_end_and_then_rests(thread: Inference, engine: FakeEngine) -> None:
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: thread._ahead.wait is None and bool(engine.read))
     (text,) = engine.read
     assert (text.done, text.total, text.closed) == (text.total, len(engine.prompt_ids(ASKED)), True)
@@ -65,7 +65,7 @@ def test_it_reads_to_the_end_and_then_rests(thread: Inference, engine: FakeEngin
 
 def test_a_question_interrupts_it_and_it_does_not_go_on(thread: Inference, engine: FakeEngine) -> None:
     engine.read_gate.clear()
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: bool(engine.read))
     asked = time.monotonic()
     thread.submit(ev.Reply(ASKED, Sampling(), serial=1))
@@ -80,7 +80,7 @@ def test_a_question_interrupts_it_and_it_does_not_go_on(thread: Inference, engin
 
 def test_other_work_goes_first_and_then_it_goes_on(thread: Inference, engine: FakeEngine) -> None:
     engine.read_gate.clear()
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: bool(engine.read))
     done = threading.Event()
     thread.submit(ev.Call(lambda engine: 5, lambda result: done.set()))
@@ -93,7 +93,7 @@ def test_other_work_goes_first_and_then_it_goes_on(thread: Inference, engine: Fa
 
 
 def test_counting_a_draft_does_not_interrupt_it(thread: Inference, engine: FakeEngine) -> None:
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     for serial in range(20):
         thread.submit(ev.Count(ASKED, serial))
     until(lambda: thread._ahead.wait is None and not thread._pending)
@@ -103,10 +103,10 @@ def test_counting_a_draft_does_not_interrupt_it(thread: Inference, engine: FakeE
 
 def test_only_the_newest_text_is_read(thread: Inference, engine: FakeEngine) -> None:
     engine.read_gate.clear()
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: bool(engine.read))
     for count in range(2, 6):
-        thread.submit(ev.ReadAhead(ASKED * count))
+        thread.read_ahead(ev.ReadAhead(ASKED * count))
     engine.read_gate.set()
     until(lambda: thread._ahead.wait is None and thread._requests.empty())
     assert [text.total for text in engine.read] == [len(engine.prompt_ids(ASKED)) * n for n in (1, 5)]
@@ -120,7 +120,7 @@ def test_a_fault_ends_it_quietly(thread: Inference, engine: FakeEngine) -> None:
         raise Panic
 
     engine.begin_prefill = fail  # type: ignore[method-assign]
-    thread.submit(ev.ReadAhead(ASKED))
+    thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: thread._requests.empty() and thread._ahead.wait is None)
     thread.submit(ev.Reply(ASKED, Sampling(), serial=1))
     until(lambda: thread._pending == 0)
