@@ -109,7 +109,7 @@ class ReadingAhead:
         if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
             self.keep(engine)
         if kept is not None and len(ids) >= LEAST_KEPT:
-            self._unkept, self._keep_at = (kept, ids), float("inf")
+            self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
 
     def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
         """Take what is on disk of a prompt that is to be answered now."""

@@ -87,6 +87,24 @@ def test_a_question_at_once_takes_the_file_too(program: Callable[..., Program]) 
     assert again.cached > 300
 
 
+def test_questions_in_the_middle_of_reading(
+    program: Callable[..., Program], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropechat.chat.reading_ahead.KEEP_DELAY_S", 0.0)
+    plain, one = Engine.load("builtin", context=2048, cache="off"), program()
+    one.answer(one.session.ask(text(random.Random(11), 400)))
+    for count in range(4):
+        one.session.rewrite(one.session.turns[0].asked, text(random.Random(12 + count), 400))
+        one.session.withdraw()
+        one.chat.read_ahead()
+        one.until(lambda: one.inference._ahead._prefill is not None or one.inference._ahead.wait is None)
+        request, steps = one.answer(one.session.ask("And then?"))
+        assert steps == expected(plain, request)
+    one.until(lambda: one.inference._ahead.wait is None and not one.inference._ahead.writer._waiting)
+    one.close()
+    assert [path.suffix for path in files(cache)] == [".kv"]
+
+
 def test_an_idle_chat_is_written(
     program: Callable[..., Program], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
