@@ -108,8 +108,8 @@ class Engine:
         else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
         most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
         begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
-        ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
+        ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats have read are cached on
+        disk for the next start, see `ropechat.models.pack_cache`. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))

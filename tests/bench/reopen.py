@@ -64,7 +64,7 @@ def measure(model: str, tokens: int, load: dict[str, object]) -> dict[str, float
         one = Program(model, store, SAMPLING, load=load, kv_bytes=TOTAL)
         text = ""
         while len(ids := one.engines[0].prompt_ids(one.session.messages(text or "a"))) < tokens:
-            text += " and the cat saw a big red dog" * max(1, (tokens - len(ids)) // 20)
+            text += " and the cat saw a big red dog" * max(1, (tokens - len(ids)) // 60)
         begun = time.perf_counter()
         one.answer(one.session.ask(text))
         read = time.perf_counter() - begun
@@ -111,7 +111,7 @@ def main() -> None:
     if given.shape is not None:
         given.folder.mkdir(parents=True, exist_ok=True)
         model = str(make(given.shape, given.folder, lambda *words: None))
-    load = {"dtype": given.dtype, "threads": given.threads, "context": given.tokens + 200}
+    load = {"dtype": given.dtype, "threads": given.threads, "context": 2 * given.tokens}
     print(json.dumps(measure(model, given.tokens, load)))
 
 
