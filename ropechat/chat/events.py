@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.store.store import AnswerWriter
     from ropechat.trace import FinishReason, Step
+    from ropechat.util.kv_files import ChatFile
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
     prefix: what the answer begins with. saved: done when the question is on disk. recorder: writes the
-    answer down. asked: when (seconds, monotonic). cuts: where a prompt that does not fit may be cut: the
-    messages from `cuts[0]` to one of the others are then left out, as few as leave room for an answer.
+    answer down. asked: when (seconds, monotonic). kept: where keys and values of the chat are on disk. cuts:
+    where a prompt that does not fit may be cut: the messages from `cuts[0]` to one of the others are then
+    left out, as few as leave room for an answer.
     """
 
     messages: tuple[Message, ...]
@@ -53,6 +55,7 @@ class Reply:
     saved: Future[None] | None = None
     recorder: AnswerWriter | None = None
     asked: float = 0.0
+    kept: Kept | None = None
     cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)
 
@@ -93,6 +96,36 @@ class Call:
 
     job: Callable[[Any], Any]
     done: Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the keys and values of a chat are kept on disk. total: bytes of all such files at most."""
+
+    file: ChatFile
+    total: int
+
+
+@dataclass(frozen=True)
+class ReadAhead:
+    """Read what will be sent while nothing else is wanted; only the newest request is served.
+
+    messages: what comes before the next question; whole: with that question, as it stands. reads: False to
+    take only what is on disk. kept: where it is taken from, and kept; None: nowhere.
+    """
+
+    messages: tuple[Message, ...]
+    whole: bool = False
+    reads: bool = True
+    kept: Kept | None = None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep what was read of a chat that is left. messages: of its current branch."""
+
+    messages: tuple[Message, ...]
+    kept: Kept
 
 
 Request = Load | Count | Reply | Preview | Encode | Call
@@ -197,6 +230,14 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
+class ReadSoFar:
+    """`done` of `total` tokens are read ahead; both are equal once nothing is read any more."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class PrefixAccepted:
     """The tokens that the answer begins with; they were not drawn."""
 
@@ -240,4 +281,4 @@ class PreviewReady:
 
 EngineEvent = (
     ModelLoaded | LoadFailed | Notice | PromptCounted | ContextTruncated | Started | TooLong | Prefilled
-) | (PrefixAccepted | TokenGenerated | Finished | Failed | PreviewReady | TextsEncoded)
+) | (PrefixAccepted | TokenGenerated | Finished | Failed | PreviewReady | TextsEncoded | ReadSoFar)

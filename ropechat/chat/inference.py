@@ -12,13 +12,14 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.context import choose_cut, drop_messages, keep_last
 from ropechat.chat.prefill import AnswerWriter, is_complete, prefix_steps
+from ropechat.chat.reading_ahead import ReadingAhead
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 UNUSED = "this model's chat template does not use this variable; it changes nothing"
 PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # the question before a text whose tokens the UI asks for
 NICE_INCREMENT = 5  # than the thread that draws
+WRITE_LIMIT_S = 1.0  # seconds at the end for what is kept on disk
 
 
 class Inference:
@@ -41,16 +43,19 @@ class Inference:
         self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
     ) -> None:
         """wake: called from the thread after a first token and after each request."""
-        self._requests: SimpleQueue[ev.Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[ev.Request | ev.ReadAhead | ev.Keep | None] = SimpleQueue()
         self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
         self._lock = Lock()
         self._engine: ChatEngine | None = None
         self._running: ev.Reply | None = None
         self._latest_count = -1
+        self._latest_ahead: ev.ReadAhead | None = None
+        self._left: ev.Keep | None = None  # the chat that was left last, unless it is kept
         self._closing = Event()
         self._clock = clock
         self._wake = wake
+        self._ahead = ReadingAhead(self._events.append, wake, clock)
         self._thread = Thread(target=self._run, name="ropechat-inference", daemon=True)
 
     @property
@@ -69,6 +74,18 @@ class Inference:
         with self._lock:
             self._pending += 1
         self._requests.put(request)
+        if not isinstance(request, ev.Count):  # counting takes no longer than ending does
+            self._ahead.interrupt()
+
+    def read_ahead(self, request: ev.ReadAhead) -> None:
+        """Read this while no request waits; returns at once."""
+        self._latest_ahead = request
+        self._requests.put(request)
+
+    def keep(self, request: ev.Keep) -> None:
+        """Keep what was read of a chat that is left; returns at once."""
+        self._left = request
+        self._requests.put(request)
 
     def drain(self) -> list[ev.EngineEvent]:
         """All events since the last call, oldest first."""
@@ -84,20 +101,27 @@ class Inference:
             engine.cancel()
 
     def shutdown(self, limit: float = 0.5) -> bool:
-        """Cancel everything and wait at most `limit` seconds; False if the thread is still computing."""
+        """Cancel everything and wait at most `limit` seconds; False if a thread is still at work.
+
+        What was read of the chat is written to disk, for at most `WRITE_LIMIT_S`.
+        """
         self._closing.set()
         with self._lock:
             running = self._running
         if running is not None:
             self.cancel(running)
         self._requests.put(None)
+        self._ahead.interrupt()
         if self._thread.is_alive():
             self._thread.join(limit)
-        return not self._thread.is_alive()
+        return not self._thread.is_alive() and self._ahead.writer.close(WRITE_LIMIT_S)
 
     def _run(self) -> None:
         _give_way()
-        while (request := self._requests.get()) is not None and not self._closing.is_set():
+        while (request := self._next()) is not None and not self._closing.is_set():
+            if isinstance(request, ev.ReadAhead | ev.Keep):
+                self._look_ahead(request)
+                continue
             try:
                 self._serve(request)
             except (
@@ -111,7 +135,25 @@ class Inference:
                 self._wake()
         engine, self._engine = self._engine, None
         if engine is not None:
+            self._ahead.leave(engine, self._left)
             engine.close()
+
+    def _look_ahead(self, request: ev.ReadAhead | ev.Keep) -> None:
+        if isinstance(request, ev.Keep):
+            if self._engine is not None:
+                self._ahead.leave(self._engine, request)
+            if request is self._left:
+                self._left = None
+        elif request is self._latest_ahead:
+            self._ahead.begin(request)
+
+    def _next(self) -> ev.Request | ev.ReadAhead | ev.Keep | None:
+        """The next request; what is to be read ahead is read meanwhile."""
+        while True:
+            try:
+                return self._requests.get(timeout=self._ahead.wait)
+            except Empty:
+                self._ahead.advance(self._engine)
 
     def _serve(self, request: ev.Request) -> None:
         if isinstance(request, ev.Load):
@@ -126,6 +168,7 @@ class Inference:
                 AnswerWriter(request).end(None, error)
             raise error
         if isinstance(request, ev.Reply):
+            self._ahead.stop()
             self._reply(self._engine, request)
         elif isinstance(request, ev.Preview):
             self._preview(self._engine, request)
@@ -144,7 +187,9 @@ class Inference:
             return
         with self._lock:
             old, self._engine = self._engine, None
+        self._ahead.stop()
         if old is not None:
+            self._ahead.keep(old)
             old.close()
             del old
         engine = request.load()
@@ -198,6 +243,7 @@ class Inference:
             emit(ev.PrefixAccepted(serial, tuple(given)))
         if is_complete(engine, request, given):
             return "stop"
+        self._ahead.take(engine, ids, request.kept)
 
         def on_prefill(done: int, total: int) -> None:
             emit(ev.Prefilled(serial, done, total, self._clock()))

@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from ropechat.util.progress import Progress
 
 
+LONG_DRAFT = 1000  # characters from which a draft is read before it is sent
+
+
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
     system: the system text. store: saves the chat, if given. models: loads other models later. progress: how
-    far loading or reading is; asked from the UI's thread. wake: see `Inference`. submitted, stopped: called
-    after each request, and after an answer was told to stop.
+    far loading or reading is; asked from the UI's thread. reads_ahead: whether what will be sent is read
+    before it is sent. kv_bytes: what the keys and values of stored chats may take on disk; 0: none are kept.
+    wake: see `Inference`. submitted, stopped: called after each request, and after an answer was told to
+    stop.
     """
 
     def __init__(
@@ -38,6 +43,9 @@ class LiveChat:
         store: Store | None = None,
         models: ModelLoader | None = None,
         progress: Callable[[], Progress | None] = lambda: None,
+        *,
+        reads_ahead: bool = True,
+        kv_bytes: int = 0,
     ) -> None:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
@@ -46,6 +54,8 @@ class LiveChat:
         self.watch = Watch(progress)
         self.downloads = Downloads()
         self.models = models
+        self.reads_ahead = reads_ahead
+        self.session.recorder.kv_bytes = kv_bytes
         self.wake: Callable[[], None] = lambda: None
         self.submitted: Callable[[ev.Request], None] = lambda request: None
         self.stopped: Callable[[], None] = lambda: None
@@ -66,6 +76,20 @@ class LiveChat:
         """Queue a request of the session; returns at once."""
         self.inference.submit(request)
         self.submitted(request)
+
+    def read_ahead(self, draft: str = "") -> None:
+        """Read what comes before the next question; with a long draft, that question as it stands."""
+        whole = len(draft) >= LONG_DRAFT
+        messages = self.session.messages(draft if whole else "")
+        kept = self.session.recorder.kept
+        if self.session.info is not None and (self.reads_ahead or kept is not None):
+            self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
+
+    def keep(self) -> None:
+        """Keep what was read of this chat, before another one is shown or the program ends."""
+        kept = self.session.recorder.kept
+        if self.session.info is not None and kept is not None:
+            self.inference.keep(ev.Keep(self.session.messages(), kept))
 
     def stop(self) -> bool:
         """Stop the answer that is being written; False if none is, or it stops already."""
@@ -94,5 +118,6 @@ class LiveChat:
     def leave(self) -> None:
         """Cancel everything, before the chat is closed."""
         self.downloads.pause()
+        self.keep()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

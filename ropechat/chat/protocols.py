@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from pathlib import Path
 
+    from ropechat.chat.kv_writer import KeptPrefix
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
@@ -30,6 +32,31 @@ class Prompts(Protocol):
 
     def unused(self) -> list[str]:
         """The given template variables that the chat template never uses."""
+
+
+class Prefill(Protocol):
+    """A text that is read into the KV cache; only `cancel` is called from another thread.
+
+    done, total: tokens that are read, and that are to be read.
+    """
+
+    done: int
+    total: int
+
+    def take(self, path: Path) -> str | None:
+        """Take what a file has of the text. Returns why not all of the file could be used."""
+
+    def step(self) -> bool:
+        """Run one forward pass. Returns False when all is read, or after `cancel`."""
+
+    def keep(self) -> KeptPrefix | None:
+        """What is read of the text, to be written to a file."""
+
+    def cancel(self) -> None:
+        """End a forward pass soon."""
+
+    def close(self) -> None:
+        """Give what was read to later requests."""
 
 
 class ChatEngine(Protocol):
@@ -71,6 +98,16 @@ class ChatEngine(Protocol):
 
     def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
         """How many tokens of a prompt would be read, and the expected seconds, see `Engine.reading`."""
+
+    @property
+    def cache_key(self) -> str | None:
+        """What keys and values on disk depend on beside the tokens; None if none may be written."""
+
+    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids with which every prompt begins that has one more question behind these messages."""
+
+    def begin_prefill(self, ids: Sequence[int]) -> Prefill:
+        """Read ids into the KV cache, pass by pass."""
 
     def reply(
         self,

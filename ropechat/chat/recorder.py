@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from ropechat.chat import events as ev
 from ropechat.chat.draft import split_attachments
 from ropechat.store.queries import make_title
+from ropechat.util.kv_files import ChatFile, forget_part
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -25,12 +27,21 @@ class ConversationRecorder:
         self.title = ""
         self.saved: Future[None] | None = None  # of the newest question
         self.stored = False  # whether the store has this conversation
+        self.kv_bytes = 0  # of all keys and values that are kept on disk; 0: none are
         self.begin()
 
     def begin(self, id: str = "", title: str = "") -> None:
         """Switch to another conversation: a stored one, or without an id a new one."""
         self.id, self.title, self.saved = id or secrets.token_hex(4), title, None
         self.stored = bool(id)
+
+    @property
+    def kept(self) -> ev.Kept | None:
+        """Where keys and values of this conversation are kept; None if they are not."""
+        if self.store is None or not self.stored or not self.kv_bytes:
+            return None
+        file = ChatFile.of(self.id)
+        return None if file is None else ev.Kept(file, self.kv_bytes)
 
     def keep(self, node: Node, question: str, sampling: Sampling) -> None:
         """Store a question, or the system prompt before it; with the first one the chat's settings."""
@@ -81,5 +92,6 @@ class ConversationRecorder:
     def erase(self, nodes: list[str]) -> None:
         """Delete nodes, and every trace of them."""
         if self.store is not None:
+            forget_part(self.id)
             self.store.remove(nodes)
-            self.store.purge()
+            self.store.purge(self.id)

@@ -53,6 +53,8 @@ class Session:
         self.draft_seconds: float | None = None  # that reading them will take; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.wait: Wait | None = None  # how far the model is with loading or reading
+        self.read_ahead: tuple[int, int] | None = None  # tokens that are read, and of how many; None: all
+        self.coming_since = clock()
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
@@ -201,6 +203,7 @@ class Session:
             saved=self.recorder.saved,
             recorder=self.recorder.record(node),
             asked=asked,
+            kept=self.recorder.kept,
             cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
@@ -337,6 +340,8 @@ class Session:
                 self.draft_unread, self.draft_seconds = unread, seconds
             case ev.Notice(text):
                 self.notes.append(text)
+            case ev.ReadSoFar(done, total):
+                self.read_ahead = (done, total) if done < total else None
             case ev.PreviewReady() | ev.TextsEncoded():
                 return True
             case _:

@@ -20,7 +20,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import THEMES, TINTS, VIEWS, WHEN_FULL
+from ropechat.cli.settings import MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
 
 
+GIGABYTE = 1_000_000_000
 LOOK = ("theme", "tint", "view", "overview", "inspector", "tips", "follow", "mouse", "when_full")
 
 
@@ -134,6 +135,19 @@ class _Models:
     help="What to do with a question that exceeds the context.",
 )
 @setting_option(
+    "read_ahead",
+    "--read-ahead/--no-read-ahead",
+    default=True,
+    help="Read chats, files and long pastes before they are sent.",
+)
+@setting_option(
+    "kv_disk_gb",
+    type=click.IntRange(0, MAX_GIGABYTES),
+    metavar="N",
+    default=4,
+    help="GB on disk for what stored chats have read, so that it is not read again; 0: none.",
+)
+@setting_option(
     "theme", type=click.Choice(THEMES), metavar="NAME", default="auto", help="Colours of the chat."
 )
 @setting_option("view", type=click.Choice(VIEWS), default="tokens", help="How answers are shown at first.")
@@ -167,6 +181,7 @@ def chat(
         )
     flags = _flags()
     look = {name: given.pop(name) for name in LOOK}
+    reads_ahead, kv_bytes = given.pop("read_ahead"), given.pop("kv_disk_gb") * GIGABYTE
     sampling = sampling_of(given)
     model = model_or_builtin(given["model"])
     if not _has_terminal():
@@ -193,6 +208,8 @@ def chat(
         *(model, sampling, system, Store(conversations_folder()) if store else None),
         models=_Models(given, folders, progress, raw=raw),
         progress=progress.read,
+        reads_ahead=reads_ahead,
+        kv_bytes=kv_bytes,
     )
     fixed = frozenset(name for name in flags if hasattr(sampling, name))
     options = ChatOptions(**look, keys=keys, model_folders=folders, settings=SettingsFile(flags), fixed=fixed)

@@ -81,7 +81,7 @@ def model_options(function: F) -> F:
             "cache",
             flag_value="off",
             default=None,
-            help="Do not use the disk cache of packed weights [env: ROPECHAT_CACHE=off].",
+            help="No cache on disk of packed weights and of what chats have read [env: ROPECHAT_CACHE=off].",
         ),
         setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
         setting_option("threads", type=Count(), help="Number of threads; default: all cores."),

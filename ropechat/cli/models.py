@@ -117,7 +117,8 @@ def list_models(as_json: bool) -> None:
     from ropechat.engine.loading import read_header
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.installed import ModelSummary, list_installed
-    from ropechat.models.pack_cache import packed_entries, packed_folder
+    from ropechat.models.pack_cache import kv_entries, packed_entries, packed_folder
+    from ropechat.util.kv_files import kv_folder
 
     line, found, out = ProgressLine(), list[ModelSummary](), StdoutWriter()
     with line.watch(lambda: Progress("reading", len(found), None, "models")):
@@ -131,6 +132,8 @@ def list_models(as_json: bool) -> None:
     say(f"models: {len(found)}, {format_bytes(sum(row.size for row in found))}; Hub cache: {cache_folder()}")
     if packed := sum(entry.size for entry in packed_entries()):
         say(f"packed weights: {format_bytes(packed)} in {packed_folder()}; `models rm --packed` removes them")
+    if read := sum(entry.size for entry in kv_entries()):
+        say(f"read by chats: {format_bytes(read)} in {kv_folder()}; `models rm --read` removes it")
 
 
 @models.command("catalog")
@@ -202,19 +205,23 @@ def _files(path: Path) -> list[tuple[str, int]]:
 @models.command()
 @click.argument("model", required=False)
 @click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
+@click.option(
+    "--read", is_flag=True, help="Remove only what chats have read: with MODEL, or with all models."
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm(model: str | None, packed: bool, yes: bool) -> None:
+def rm(model: str | None, packed: bool, read: bool, yes: bool) -> None:
     """Remove a Hub MODEL from the cache: org/name entirely, org/name:QUANT and org/name@revision only that.
 
     The cache is shared with other programs that use huggingface_hub; they download the model again when they
-    need it. Its packed weights are removed too.
+    need it. Its packed weights, and the keys and values of what chats have read with it, are removed too.
     """
     from ropechat.models.hub.cached_models import Removal, plan_removal
-    from ropechat.models.installed import find_packs
+    from ropechat.models.installed import find_kv, find_packs
     from ropechat.models.resolve import hub_name, resolve
 
-    if packed:
-        what = f"packed weights of {model or 'all models'}"
+    if packed or read:
+        kinds = ["packed weights"] * packed + ["what chats have read"] * read
+        what = f"{' and '.join(kinds)} of {model or 'all models'}"
         roots = [resolve(model)] if model else [Path("/")]
         gone = Removal((), 0)
     else:
@@ -223,12 +230,14 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
             raise ModelPathError(f"model: must be a model in the Hub cache (got {model or 'none'})")
         what, gone = str(name), plan_removal(name)
         roots = list(gone.paths)
-    packs = find_packs(roots)
-    size = gone.size + sum(entry.size for entry in packs)
+    cached = (find_packs(roots) if packed or not read else []) + (
+        find_kv(roots) if read or not packed else []
+    )
+    size = gone.size + sum(entry.size for entry in cached)
     if not yes and not _confirmed(what, size):
         say("nothing removed")
         return
-    Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    Removal((*gone.paths, *(entry.path for entry in cached)), size).execute()
     say(f"{what}: removed, {format_bytes(size)} freed")
 
 

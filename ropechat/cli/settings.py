@@ -26,6 +26,7 @@ VIEWS = ("tokens", "prose")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
 MAX_INTEGER = 2**62  # limit of the compiled engine
+MAX_GIGABYTES = 1_000_000
 _MAX_BYTES = 1 << 20
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
 _SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
@@ -59,6 +60,11 @@ def _count(value: object) -> None:
 def _texts(value: object) -> None:
     if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
         raise ValueError(f"must be a list of non-empty strings (got {value!r:.40})")
+
+
+def _gigabytes(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_GIGABYTES:
+        raise ValueError(f"must be an integer from 0 to {MAX_GIGABYTES:,} (got {value!r:.40})")
 
 
 def _sampling(name: str) -> Check:
@@ -142,6 +148,12 @@ SETTINGS = (
     Setting("context", None, _count, "maximum tokens of a conversation; unset: the model's", _to_number),
     Setting("when_full", "ask", _choice(*WHEN_FULL), "what to do with a question that exceeds the context"),
     Setting("store", True, _switch, "store chats; false is --incognito", _to_switch),
+    Setting("read_ahead", True, _switch, "read what will be sent before it is sent", _to_switch),
+    Setting(
+        *("kv_disk_gb", 4, _gigabytes),
+        "GB on disk for what chats have read, so that it is not read again; 0 keeps nothing",
+        _to_number,
+    ),
     Setting("theme", "auto", _choice(*THEMES), "colours of the chat"),
     Setting("tint", "surprisal", _choice(*TINTS), "which number tints tokens"),
     Setting("view", "tokens", _choice(*VIEWS), "tokens as they came, or Markdown as prose"),

@@ -17,6 +17,7 @@ __all__ = [
     "Engine",
     "Event",
     "Grammar",
+    "KeptPrefix",
     "LensRow",
     "Progress",
     "Reading",
@@ -269,6 +270,22 @@ class Reading:
     """A text that is read chunk by chunk, with its cache."""
 
 @final
+class KeptPrefix:
+    """Keys and values of the beginning of a text, shared with the cache until they are written."""
+
+    @property
+    def tokens(self) -> int: ...
+    def write(
+        self, path: str | PathLike[str], cancel: CancelToken, *, total: int, keep_free: int = 5_000_000_000
+    ) -> bool:
+        """Write a file whose name ends with .kv; whether it was written. The engine goes on meanwhile.
+
+        It appears whole and synced, or not at all. total: bytes of all such files in its folder at most; the
+        least recently used are removed first. keep_free: bytes that stay free on the disk. Raises
+        FileAccessError.
+        """
+
+@final
 class Engine:
     """A loaded model with its thread pool and KV cache. Thread-safe; computing releases the GIL."""
 
@@ -362,6 +379,24 @@ class Engine:
         """
     def reused(self, sequence: int) -> int:
         """How many tokens of the sequence's prompt came from another sequence's cache, so far."""
+    def cache_key(self) -> str | None:
+        """Everything that keys and values depend on beside the tokens: model, types, instruction set.
+
+        None for an engine that was loaded without a cache on disk.
+        """
+    def cached(self, ids: Sequence[int]) -> int:
+        """How many ids of the beginning of a text are cached and free to be taken."""
+    def kept_prefix(self, ids: Sequence[int]) -> KeptPrefix | None:
+        """The cached keys and values of the beginning of a text; None for none, or without `cache_key`.
+
+        Of a model with recurrent layers: up to the last whole block of 32 tokens whose state is known.
+        """
+    def take_prefix(self, ids: Sequence[int], path: str | PathLike[str], cancel: CancelToken) -> str | None:
+        """Cache what a file of `KeptPrefix.write` has of the beginning of a text, as far as it is not cached.
+
+        A file that is missing, damaged or of another model is not used. Returns why, except for a missing
+        one. Raises CancelledError, MemoryLimitError.
+        """
     def free(self, sequence: int) -> None:
         """Forget a sequence. Its cache is kept for later ones with the same prefix: see `prefix_bytes`."""
     def logits(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ropechat.conversation import Message
+from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
 from ropechat.engine.convert import (
     EventLike,
@@ -38,6 +38,7 @@ from ropechat.engine.native import (
     gguf_metadata,
     load_core,
 )
+from ropechat.engine.prefill import Prefill, common_prefix
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
@@ -124,9 +125,9 @@ class Engine:
         else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
         most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
         begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
-        ROPECHAT_CACHE: whether packed weights and a validated vocabulary are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
-        while the model loads. Raises ModelNotFoundError, ModelFileError,
+        ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats have read are cached on
+        disk for the next start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read
+        from another thread while the model loads. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
@@ -248,6 +249,23 @@ class Engine:
         Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
         return self.chat.ids(messages, template_vars)
+
+    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The ids with which every prompt begins that has one more question behind these messages.
+
+        Raises as `prompt_ids`.
+        """
+        first, second = (self.prompt_ids([*messages, Message(Role.USER, text)]) for text in ("a", "1"))
+        return common_prefix(first, second)
+
+    @property
+    def cache_key(self) -> str | None:
+        """What keys and values on disk depend on beside the tokens; None if none may be written."""
+        return None if self._core is None else self._core.cache_key()
+
+    def begin_prefill(self, ids: Sequence[int]) -> Prefill:
+        """Read ids into the KV cache, pass by pass, for a later request that begins with them."""
+        return Prefill(self._request(), validate_ids(ids))
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token; b"" for an id without text."""

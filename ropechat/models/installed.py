@@ -12,7 +12,7 @@ from ropechat.models.folders import FoundModel, OnNote, models_below, models_of_
 from ropechat.models.hub import cached_models as shelf
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
-from ropechat.models.pack_cache import PackedEntry, packed_entries
+from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
 from ropechat.models.resolve import BUILTIN, builtin_folder, resolve
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
@@ -124,11 +124,20 @@ def packed_size(path: Path) -> int:
 
 def find_packs(roots: Sequence[Path]) -> list[PackedEntry]:
     """Packed weights of the models below these paths, following links of the Hub cache."""
+    return _of_models(packed_entries(), roots)
+
+
+def find_kv(roots: Sequence[Path]) -> list[PackedEntry]:
+    """What chats have read with the models below these paths, as `find_packs`."""
+    return _of_models(kv_entries(), roots)
+
+
+def _of_models(entries: Sequence[PackedEntry], roots: Sequence[Path]) -> list[PackedEntry]:
     real = {file.resolve() for root in roots for file in ([root] if root.is_file() else root.glob("model.*"))}
     tops = [root.resolve() for root in roots]
     return [
         entry
-        for entry in packed_entries()
+        for entry in entries
         if Path(entry.model) in real or any(Path(entry.model).is_relative_to(top) for top in tops)
     ]
 
@@ -139,9 +148,9 @@ def remove(name: HubName) -> int:
     Raises ModelNotFoundError, OSError.
     """
     gone = shelf.plan_removal(name)
-    packs = find_packs(gone.paths)
-    size = gone.size + sum(entry.size for entry in packs)
-    shelf.Removal((*gone.paths, *(entry.path for entry in packs)), size).execute()
+    cached = [*find_packs(gone.paths), *find_kv(gone.paths)]
+    size = gone.size + sum(entry.size for entry in cached)
+    shelf.Removal((*gone.paths, *(entry.path for entry in cached)), size).execute()
     return size
 
 

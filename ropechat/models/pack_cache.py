@@ -1,7 +1,7 @@
-"""The cache of packed weights on disk: listing its files and choosing its mode.
+"""The caches on disk, of packed weights and of keys and values: listing their files, choosing their mode.
 
-The compiled engine writes and reads the files (their layout is in rust/src/model/pack/). Deleting them is
-safe.
+The compiled engine writes and reads the files (their layouts are in rust/src/model/pack/ and
+rust/src/kv_cache/file.rs). Deleting them is safe.
 """
 
 import os
@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ropechat.errors import FileAccessError, RequestError
+from ropechat.util import kv_files
 from ropechat.util.paths import cache_folder
 
 ENV = "ROPECHAT_CACHE"
-_MAGIC = b"RCPACK\0\x02"
+_MAGIC, _KV_MAGIC = b"RCPACK\0\x02", b"RCKEYS\0\x01"
 _PREFIX = 24  # magic, the header's length, its checksum
 _MAX_HEADER = 256 << 20
-_SUFFIXES = (".pack", ".part")
+_PACK, _PART = ".pack", ".part"
 
 
 class PackedEntry(NamedTuple):
-    """One file of packed weights.
+    """One file of packed weights, or of keys and values.
 
-    model: the file that lists the model's tensors, "" if unreadable. dtype: the requested one, or auto (as
-    stored). size: bytes on disk. used: time of last use, in seconds since the epoch.
+    model: the file that lists the model's tensors, "" if unreadable. dtype: of weights the requested one, or
+    auto (as stored). size: bytes on disk. used: time of last use, in seconds since the epoch.
     """
 
     path: Path
@@ -58,33 +59,42 @@ def load_options(mode: str) -> dict[str, Any]:
 
 def packed_entries() -> list[PackedEntry]:
     """All files in the folder, most recently used first. Raises FileAccessError."""
-    return sorted(_entries(), key=lambda entry: (-entry.used, entry.path.name))
+    return _by_use(_entries(packed_folder(), _PACK, _MAGIC))
 
 
-def _entries() -> Iterator[PackedEntry]:
+def kv_entries() -> list[PackedEntry]:
+    """The files of what chats have read, most recently used first. Raises FileAccessError."""
+    return _by_use(_entries(kv_files.kv_folder(), kv_files.SUFFIX, _KV_MAGIC))
+
+
+def _by_use(entries: Iterator[PackedEntry]) -> list[PackedEntry]:
+    return sorted(entries, key=lambda entry: (-entry.used, entry.path.name))
+
+
+def _entries(folder: Path, suffix: str, magic: bytes) -> Iterator[PackedEntry]:
     try:
-        found = [path for path in packed_folder().iterdir() if path.name.endswith(_SUFFIXES)]
+        found = [path for path in folder.iterdir() if path.name.endswith((suffix, _PART))]
     except FileNotFoundError:
         return
     except OSError as error:
-        raise FileAccessError(f"{packed_folder()}: {error.strerror}") from None
+        raise FileAccessError(f"{folder}: {error.strerror}") from None
     for path in found:
         try:
-            status, header = path.lstat(), _header(path)
+            status, header = path.lstat(), _header(path, magic)
         except OSError:
             continue  # deleted meanwhile, or inaccessible
         model, dtype = str(header.get("model", "")), str(header.get("dtype", ""))
         yield PackedEntry(path, model, dtype, status.st_size, status.st_mtime)
 
 
-def _header(path: Path) -> dict[str, Any]:
+def _header(path: Path, magic: bytes) -> dict[str, Any]:
     """The header of a file; {} if unreadable."""
     import json  # imported here: only listings read headers
 
     with path.open("rb") as file:
         prefix = file.read(_PREFIX)
         length = int.from_bytes(prefix[8:16], "little")
-        if len(prefix) < _PREFIX or not prefix.startswith(_MAGIC) or length > _MAX_HEADER:
+        if len(prefix) < _PREFIX or not prefix.startswith(magic) or length > _MAX_HEADER:
             return {}
         try:
             header = json.loads(file.read(length))

@@ -18,6 +18,7 @@ from ropechat.store.queries import Chat, Summary
 from ropechat.store.schema import ensure_search, open_database, transaction
 from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
+from ropechat.util import kv_files
 from ropechat.util.background import BackgroundCall
 
 if TYPE_CHECKING:
@@ -212,11 +213,20 @@ class Store:
             connection.execute("DELETE FROM draft WHERE place = ?", (conversation,))
 
         self._writer.submit(work, durable=True)
-        return self.purge()
+        kv_files.forget_chat(conversation)
+        return self.purge(conversation)
 
-    def purge(self) -> "Future[bool]":
-        """Rewrite index, log and pages without deleted data; False while another program reads."""
-        return self._writer.submit(self._sweep, alone=True)
+    def purge(self, conversation: str) -> "Future[bool]":
+        """Rewrite index, log and pages without what was deleted of a conversation; False while others read.
+
+        Its keys and values on disk go, too.
+        """
+
+        def work(connection: sqlite3.Connection) -> bool:
+            kv_files.remove_files(conversation)
+            return self._sweep(connection)
+
+        return self._writer.submit(work, alone=True)
 
     def _sweep(self, connection: sqlite3.Connection) -> bool:
         if self._copying is not None:

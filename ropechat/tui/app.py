@@ -181,6 +181,8 @@ class ChatApp(MessageRoutes):
             "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),
             "follow": lambda follows: setattr(path, "follows", bool(follows)),
             "when_full": lambda name: setattr(self.session, "when_full", OverflowPolicy(str(name))),
+            "read_ahead": lambda reads: setattr(self.chat, "reads_ahead", bool(reads)),
+            "kv_disk_gb": lambda size: setattr(self.session.recorder, "kv_bytes", int(str(size)) * 10**9),
         }
 
     def compose(self) -> ComposeResult:

@@ -14,6 +14,8 @@ use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::{Engine, Event, Goal};
 use ropechat_core::family;
 use ropechat_core::kernel::Isa;
+use ropechat_core::model::pack::Key;
+use ropechat_core::platform::files::DiskLimits;
 use ropechat_core::quant::PackedType;
 
 const VOCAB: usize = 103;
@@ -416,6 +418,36 @@ fn a_recurrent_sequence_goes_on_from_the_last_state_that_is_known() {
         assert!(engine.step(&[number], &cancelled).is_err());
         let rest = run(&mut engine, &[number]).remove(0);
         assert!(rest[..] == expected[expected.len() - rest.len()..], "{name}: after a cancel");
+    });
+}
+
+#[test]
+fn what_comes_from_a_file_has_the_same_bits() {
+    for_all(|make, ids, name| {
+        let mut first = make(2);
+        let prompt = first.add(ids, greedy(4)).unwrap();
+        let expected = run(&mut first, &[prompt]).remove(0);
+        first.free(prompt);
+        let folder = write_model_of(&all_configs()[0].1);
+        let key = Key::new(&Checkpoint::open(folder.path()).unwrap(), None).unwrap();
+        let path = folder.path().join("text.kv");
+        first.set_identity(key.clone());
+        let Some(kept) = first.kept_prefix(ids) else {
+            // A dynamic rope rotates all keys again when the text grows.
+            let again = first.add(ids, greedy(4)).unwrap();
+            assert_eq!(first.reused(again).unwrap(), 0, "{name}");
+            return;
+        };
+        let tokens = if is_hybrid(name) { 64 } else { 75 };
+        assert_eq!(kept.tokens(), tokens, "{name}");
+        let limits = DiskLimits { total: u64::MAX, keep_free: 0 };
+        assert!(kept.write(&path, limits, &CancelToken::default()).unwrap(), "{name}");
+        let mut second = make(1);
+        second.set_identity(key);
+        assert_eq!(second.take_prefix(ids, &path, &CancelToken::default()).unwrap(), None, "{name}");
+        let prompt = second.add(ids, greedy(4)).unwrap();
+        assert_eq!(second.reused(prompt).unwrap(), tokens.min(ids.len() - 1), "{name}");
+        assert!(run(&mut second, &[prompt])[0] == expected, "{name}: from a file");
     });
 }
 

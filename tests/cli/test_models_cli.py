@@ -19,6 +19,7 @@ from model_folders import byte_tokenizer
 from ropechat import builtin
 from ropechat.models import catalog
 from ropechat.models.catalog import CatalogModel
+from ropechat.util.kv_files import kv_folder
 from ropechat.util.text import format_bytes
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
@@ -67,6 +68,15 @@ def pack(weights: Path) -> int:
     path = packed_folder() / f"auto-{weights.parents[2].name}.pack"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"RCPACK\0\2" + len(header).to_bytes(8, "little") + bytes(8) + header)
+    return path.stat().st_size
+
+
+def read_by_chat(weights: Path) -> int:
+    """A file of what a chat has read, as the engine writes its beginning; returns its bytes."""
+    header = json.dumps({"model": str(weights.resolve())}).encode()
+    path = kv_folder() / f"0123456789abcdef-{weights.parents[2].name}.kv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"RCKEYS\0\1" + len(header).to_bytes(8, "little") + bytes(8) + header)
     return path.stat().st_size
 
 
@@ -389,7 +399,9 @@ def test_list_show_check_rm(
     before = sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_file())
     before -= sum(os.lstat(path).st_size for path in folder.rglob("*") if path.is_symlink())
     before += pack(folder / "snapshots" / COMMIT / "model.safetensors")
-    kept = pack(folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors")
+    before += read_by_chat(folder / "snapshots" / COMMIT / "model.safetensors")
+    half = folder.parent / "models--org--half" / "snapshots" / COMMIT / "model.safetensors"
+    kept, read = pack(half), read_by_chat(half)
     assert json.loads(door("models", "list", "--json")[1])[0]["packed"] > 0
     assert "packed weights: " in door("models", "show", "org/name")[1]
     code, out, err = door("models", "rm", "org/name", "--yes")
@@ -397,6 +409,9 @@ def test_list_show_check_rm(
     assert f"packed weights: {kept} B" in door("models", "list")[2]
     assert f"removed, {format_bytes(kept)} freed" in door("models", "rm", "--packed", "--yes")[2]
     assert "packed weights" not in door("models", "list")[2]
+    assert f"read by chats: {read} B" in door("models", "list")[2]
+    assert f"removed, {format_bytes(read)} freed" in door("models", "rm", "--read", "--yes")[2]
+    assert "read by chats" not in door("models", "list")[2]
     assert not folder.exists()
 
 

@@ -244,7 +244,7 @@ def test_a_branch_is_deleted_alone(opened: Callable[[], Store]) -> None:
     put(store, tree)
     gone = tree.remove(tree.path()[2].id)
     done(store.remove(gone))
-    assert done(store.purge()) is True
+    assert done(store.purge("chat-1")) is True
     done(store.set_current("chat-1", tree.current))
     same(tree, done(store.load("chat-1")).tree)
 

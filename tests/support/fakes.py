@@ -11,6 +11,7 @@ from ropechat.trace import Step, TokenDistribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling
@@ -52,6 +53,37 @@ class FakePrompts:
         return self.told_in_vain
 
 
+class FakePrefill:
+    """A text that is read ahead."""
+
+    def __init__(self, total: int, step: int, gate: threading.Event) -> None:
+        self.done, self.total = 0 if step else total, total
+        self.steps, self.closed, self.cancelled = 0, False, threading.Event()
+        self._step, self._gate = step, gate
+
+    def take(self, path: Path) -> str | None:
+        return None
+
+    def step(self) -> bool:
+        """One step, unless everything is read; a closed gate holds it."""
+        while not self._gate.is_set() and not self.cancelled.wait(0.001):
+            pass
+        if self.done >= self.total or self.cancelled.is_set():
+            return False
+        self.steps += 1
+        self.done = min(self.total, self.done + self._step)
+        return self.done < self.total
+
+    def keep(self) -> None:
+        """Nothing."""
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class FakeEngine:
     """Answers with a script, one toy token at a time."""
 
@@ -88,6 +120,10 @@ class FakeEngine:
         self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})
         self.prefixes: list[list[int]] = []
+        self.read_step = 0  # tokens of a step of `begin_prefill`; 0: everything is cached
+        self.read_gate = threading.Event()  # closed: a step waits, until it is cancelled
+        self.read_gate.set()
+        self.read: list[FakePrefill] = []
         self.cancels = 0
         self._cancelled = threading.Event()
 
@@ -95,6 +131,21 @@ class FakeEngine:
         """One id for each toy token."""
         overhead = 4 if self.has_chat_template else 0
         return [7] * sum(len(pieces(message.content)) + overhead for message in messages)
+
+    @property
+    def cache_key(self) -> str | None:
+        """Nothing goes to disk."""
+        return None
+
+    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+        """Those of the messages."""
+        return self.prompt_ids(messages)
+
+    def begin_prefill(self, ids: Sequence[int]) -> FakePrefill:
+        """Read by `read_step` tokens at a time; without a step, everything is cached."""
+        made = FakePrefill(len(ids), self.read_step, self.read_gate)
+        self.read.append(made)
+        return made
 
     def reply(
         self,

@@ -138,6 +138,7 @@ class ComposerController:
         draft = self.expand(self.composer.text, quiet=True) or self.composer.text
         if session.info is None or session.generating:
             return
+        self.chat.read_ahead(draft)
         if not session.turns and not draft.strip():
             session.draft_tokens = None
             self.view.refresh_status()

@@ -89,6 +89,7 @@ class HistoryController:
         """Show a new chat; the draft goes along."""
         self.composer.stop_editing()
         self._drafts.carry()
+        self.chat.keep()
         self.session.clear()
         self.path.show()
         self.view.app.run_worker(self._drafts.bring(), exclusive=True)
@@ -155,6 +156,7 @@ class HistoryController:
     async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
         self.composer.stop_editing()
         self._drafts.leave()
+        self.chat.keep()
         self.session.open(chat, given)
         self._lift_foreign_biases()
         self.path.show()

@@ -146,6 +146,9 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
         return [*left, (f"  {count}{price}", "$warning")]
     if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
+    if session.read_ahead is not None and not session.generating:
+        done, total = session.read_ahead
+        left.append((f"  {done:,} of {total:,} read", "$quiet"))
     return left
 
 

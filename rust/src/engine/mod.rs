@@ -7,6 +7,7 @@
 mod event;
 pub mod fit;
 pub mod inside;
+pub mod on_disk;
 mod outcome;
 mod pace;
 mod reuse;
@@ -24,6 +25,7 @@ use crate::forward::{Compute, Run, Workspace, forward, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
+use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
@@ -77,6 +79,8 @@ pub struct Engine {
     samplers: Vec<Sampler>,
     pace: Pace,
     progress: Arc<Progress>,
+    /// What identifies the weights; None: keys and values stay in memory.
+    identity: Option<Identity>,
 }
 
 impl Engine {
@@ -98,6 +102,7 @@ impl Engine {
             samplers: Vec::new(),
             pace,
             progress: Arc::default(),
+            identity: None,
         }
     }
 
@@ -263,7 +268,9 @@ impl Engine {
         let progress = Arc::clone(&engine.progress);
         let result = engine.advance(sequences, &progress, cancel);
         match prompts_read(sequences) {
-            Snapshot { stage, done, total } if result.is_ok() && done < total => progress.begin(stage, done, total),
+            Snapshot { stage, done, total } if result.is_ok() && done < total => {
+                progress.begin(stage, done, total)
+            }
             _ => progress.end(),
         }
         result
@@ -283,7 +290,8 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<(u64, Event)>> {
         let begun = Instant::now();
-        let single = taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
+        let single =
+            taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
         let due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
         let (rows, of_prompts) = (due.iter().map(|&(_, rows)| rows).sum::<usize>(), prompt_rows(&due));
         let frequencies: Vec<_> =

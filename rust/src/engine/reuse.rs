@@ -1,9 +1,11 @@
 //! The KV cache and what is kept in it: a sequence goes on from the longest prefix that another one has computed.
 
 use super::sequence::Sequence;
+use crate::compute::cancel::CancelToken;
 use crate::config::RopeVariant;
 use crate::error::{Error, Result};
-use crate::kv_cache::{BLOCK, Block, KvCache, KvSequence, Place, PrefixTree};
+use crate::kernel::Kernels;
+use crate::kv_cache::{BLOCK, Block, CachedFile, CachedPrefix, KvCache, KvSequence, Place, PrefixTree};
 
 /// Bytes that are kept of ended sequences at least, however short the context.
 const LEAST_KEPT: usize = 64 << 20;
@@ -99,6 +101,93 @@ impl ReusableCache {
         (sequence.rope_variant, sequence.reused) = (rope_variant, 0);
     }
 
+    /// What is cached of the beginning of a text that no sequence reads now.
+    pub fn find(&mut self, ids: &[u32], rope_variant: RopeVariant, kernels: Kernels) -> CachedPrefix {
+        let mut place = self.tree.enter(rope_variant);
+        let (mut blocks, mut tokens) = (Vec::new(), 0);
+        for part in ids.chunks(BLOCK) {
+            if let Some(block) = self.tree.follow(&mut place, part) {
+                blocks.push(block);
+                tokens += BLOCK;
+            } else {
+                if let Some((block, count)) = self.tree.best_part(&place, part) {
+                    blocks.push(block);
+                    tokens += count;
+                }
+                break;
+            }
+        }
+        self.leave(place);
+        CachedPrefix::new(ids[..tokens].to_vec(), blocks, kernels)
+    }
+
+    /// Takes blocks of the beginning of a text out of a file, as far as they are not cached. Returns false where the file
+    /// is damaged; what comes before is taken.
+    ///
+    /// # Errors
+    /// Cancelled, Memory; what came before is taken.
+    pub fn take_in(
+        &mut self,
+        ids: &[u32],
+        rope_variant: RopeVariant,
+        file: &CachedFile,
+        cancel: &CancelToken,
+    ) -> Result<bool> {
+        let common = ids.iter().zip(&file.tokens).take_while(|(a, b)| a == b).count();
+        if file.has_state() && common < file.tokens.len() {
+            return Ok(true); // its only recurrent state is that of another text
+        }
+        let mut place = self.tree.enter(rope_variant);
+        let result = self.follow_file(&mut place, file, common, cancel);
+        self.leave(place);
+        result
+    }
+
+    fn follow_file(
+        &mut self,
+        place: &mut Place,
+        file: &CachedFile,
+        common: usize,
+        cancel: &CancelToken,
+    ) -> Result<bool> {
+        let mut last = None;
+        for (index, part) in file.tokens[..common].chunks(BLOCK).enumerate() {
+            last = self.tree.follow(place, part);
+            if last.is_some() {
+                continue;
+            }
+            let is_known = |(_, count): (_, usize)| count == part.len();
+            if part.len() < BLOCK && self.tree.best_part(place, part).is_some_and(is_known) {
+                break;
+            }
+            cancel.check()?;
+            let Some(block) = self.with_room(|kv| kv.read_block(file, index))? else { return Ok(false) };
+            let rest = &file.tokens[index * BLOCK..];
+            match rest.first_chunk::<BLOCK>() {
+                Some(whole) => drop(self.tree.insert(place, whole, &block)),
+                None => self.tree.insert_tail(place, rest, &block),
+            }
+            last = Some(block);
+        }
+        match last.filter(|block| file.has_state() && !block.has_snapshot()) {
+            Some(block) => self.with_room(|kv| kv.read_state(file, &block)),
+            None => Ok(true),
+        }
+    }
+
+    /// Does what needs memory; when that is short, what is kept of ended sequences is released first.
+    fn with_room<T>(&mut self, mut work: impl FnMut(&mut KvCache) -> Result<T>) -> Result<T> {
+        loop {
+            match work(&mut self.kv) {
+                Err(Error::Memory { what }) => match self.tree.evict() {
+                    Some(block) => self.kv.release_block(block),
+                    None => return Err(Error::Memory { what }),
+                },
+                result => return result,
+            }
+        }
+    }
+
     /// Keeps the blocks of a sequence that ended.
     pub fn retain(&mut self, sequence: Sequence) {
         let Sequence { ids, cache, place, .. } = sequence;
@@ -126,16 +215,8 @@ impl ReusableCache {
         }
     }
 
-    /// Reserves `rows` positions; when memory is short, what is kept of ended sequences is released first.
+    /// Reserves `rows` positions.
     pub fn reserve(&mut self, cache: &mut KvSequence, rows: usize) -> Result<()> {
-        loop {
-            match self.kv.reserve(cache, rows) {
-                Err(Error::Memory { what }) => match self.tree.evict() {
-                    Some(block) => self.kv.release_block(block),
-                    None => return Err(Error::Memory { what }),
-                },
-                result => return result,
-            }
-        }
+        self.with_room(|kv| kv.reserve(cache, rows))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::recurrent::{RecurrentLayout, Slot, State};
 use crate::config::Config;
+use crate::error::Result;
 use crate::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use crate::platform::memory::Buffer;
 use crate::quant::{self, PackedType};
@@ -141,6 +142,36 @@ impl Block {
         if let Some(slot) = &self.snapshot {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
+    }
+
+    /// Everything that is stored.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.data.bytes()[..self.layout.block_bytes()]
+    }
+
+    /// Everything that is stored, to write.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.data.bytes_mut()[..self.layout.block_bytes()]
+    }
+
+    /// A copy of the first `positions`; the others are zero.
+    ///
+    /// # Errors
+    /// Memory.
+    pub(super) fn first(&self, positions: usize, kernels: Kernels) -> Result<Self> {
+        let (layout, _allocated) = (self.layout.clone(), Arc::clone(&self._allocated));
+        let data = Buffer::zeroed(layout.block_bytes(), "a block of the KV cache")?;
+        let mut copy = Self { layout, data, snapshot: None, _allocated };
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        for (index, layer) in self.layout.layers.iter().enumerate() {
+            let (key, value) = (vec![0.0; layer.head_dim], vec![0.0; layer.value_dim]);
+            for (head, position) in
+                (0..layer.heads).flat_map(|head| (positions..BLOCK).map(move |p| (head, p)))
+            {
+                copy.write(index, head, position, &key, &value, kernels);
+            }
+        }
+        Ok(copy)
     }
 
     /// A head's keys as they are stored: panels, and scales behind them in q8_0.

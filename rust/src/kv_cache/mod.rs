@@ -14,10 +14,12 @@
 //! or on from another one's blocks, to the longest length whose state is known; what is missing is computed again.
 
 mod block;
+mod file;
 mod prefix_tree;
 mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
+pub use file::{CachedFile, CachedPrefix};
 pub use prefix_tree::{Place, PrefixTree, Snapshot};
 pub use recurrent::RecurrentLayout;
 
@@ -207,6 +209,29 @@ impl KvCache {
             states.keep(slot, &state);
         }
         self.release_block(own);
+    }
+
+    /// Block number `index` of a file; None where that is damaged.
+    ///
+    /// # Errors
+    /// Memory.
+    pub fn read_block(&mut self, file: &CachedFile, index: usize) -> Result<Option<Arc<Block>>> {
+        let mut block = self.block()?;
+        // What is damaged may hold anything: the block is dropped, not used again.
+        Ok(file.read(index, block.bytes_mut()).then(|| Arc::new(block)))
+    }
+
+    /// Reads the recurrent state of a file, that at the end of its last block. Returns false where it is damaged.
+    ///
+    /// # Errors
+    /// Memory.
+    pub fn read_state(&mut self, file: &CachedFile, last: &Block) -> Result<bool> {
+        let (Some(states), Some(slot)) = (&self.states, &last.snapshot) else { return Ok(true) };
+        let state = states.read(|bytes| file.read(file.tokens.len() / BLOCK, bytes))?;
+        if let Some(state) = &state {
+            states.keep(slot, state);
+        }
+        Ok(state.is_some())
     }
 
     /// Releases a sequence's blocks.

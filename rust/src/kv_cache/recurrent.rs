@@ -63,8 +63,16 @@ impl RecurrentLayout {
 /// One state of all layers.
 pub struct State {
     data: Buffer,
+    bytes: usize,
     /// One reference of the store's count of states.
     _allocated: Arc<()>,
+}
+
+impl State {
+    /// The values of all layers.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.data.bytes()[..self.bytes]
+    }
 }
 
 /// A state that may be dropped.
@@ -97,7 +105,14 @@ impl StateStore {
     /// A state whose values are not set.
     fn state(&self) -> Result<State> {
         let data = Buffer::zeroed(self.layout.bytes(), "the recurrent state")?;
-        Ok(State { data, _allocated: Arc::clone(&self.allocated) })
+        Ok(State { data, bytes: self.layout.bytes(), _allocated: Arc::clone(&self.allocated) })
+    }
+
+    /// A state that `fill` writes; None where that returns false.
+    pub fn read(&self, fill: impl FnOnce(&mut [u8]) -> bool) -> Result<Option<Arc<State>>> {
+        let mut state = self.state()?;
+        let is_filled = fill(&mut state.data.bytes_mut()[..self.layout.bytes()]);
+        Ok(is_filled.then(|| Arc::new(state)))
     }
 
     /// Puts a snapshot into its slot; the oldest ones of all sequences make room for it.

@@ -1,4 +1,4 @@
-//! `Engine`, `CancelToken`, and the facts of a model.
+//! `Engine`, `CancelToken`, `KeptPrefix`, and the facts of a model.
 
 use super::call::{Failure, call_engine};
 use super::events::{PyEvent, PyRowPair};
@@ -12,12 +12,14 @@ use crate::compute::progress::{Progress, Stage};
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
+use crate::engine::on_disk::KeptPrefix;
 use crate::engine::{Context, Engine, Event, Generation, Goal};
 use crate::error::Error;
 use crate::family;
 use crate::kernel::Kernels;
 use crate::model::Model;
-use crate::model::pack::{PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::model::pack::{Key, PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::platform::files::DiskLimits;
 use crate::platform::limits::available_memory;
 use crate::sampling::Sampling;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
@@ -69,6 +71,32 @@ impl PyProgress {
             Stage::Reading => "reading",
         };
         Some((stage, now.done, now.total))
+    }
+}
+
+/// The keys and values of the beginning of a text.
+#[pyclass(frozen, name = "KeptPrefix", module = "ropechat.engine._core")]
+pub(super) struct PyKeptPrefix(KeptPrefix);
+
+#[pymethods]
+impl PyKeptPrefix {
+    #[getter]
+    fn tokens(&self) -> usize {
+        self.0.tokens()
+    }
+
+    #[pyo3(signature = (path, cancel, *, total, keep_free = 5_000_000_000))]
+    #[allow(clippy::needless_pass_by_value)] // what PyO3 extracts is owned
+    fn write(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        cancel: &PyCancelToken,
+        total: u64,
+        keep_free: u64,
+    ) -> PyResult<bool> {
+        let cancel = Arc::clone(&cancel.0);
+        call_engine(py, || Ok(self.0.write(&path, DiskLimits { total, keep_free }, &cancel)?))
     }
 }
 
@@ -148,10 +176,18 @@ impl PyEngine {
             let tokens = context.tokens();
             let kv = KvRoom { tokens, dtype: kv_dtype };
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
+            // Where nothing may be written, keys and values have no name either.
+            let identity = pack_cache.as_ref().and_then(|_| Key::new(&checkpoint, choice.dtype).ok());
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool, &progress)
+                    PanelSource::open(
+                        &PackCache { smallest, ..cache },
+                        &checkpoint,
+                        choice.dtype,
+                        &pool,
+                        &progress,
+                    )
                 }
                 None => PanelSource::none(),
             };
@@ -168,6 +204,7 @@ impl PyEngine {
             let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
             engine.set_progress(Arc::clone(&progress));
             prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
+            identity.into_iter().for_each(|identity| engine.set_identity(identity));
             Ok(Self {
                 engine: Mutex::new(engine),
                 model,
@@ -211,7 +248,9 @@ impl PyEngine {
 
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        call_engine(py, || Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most))))
+        call_engine(py, || {
+            Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most)))
+        })
     }
 
     #[getter]
@@ -286,6 +325,30 @@ impl PyEngine {
 
     fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {
         self.with(py, |engine| engine.reused(sequence))
+    }
+
+    fn cache_key(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |engine| Ok(engine.cache_key()))
+    }
+
+    fn cached(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<usize> {
+        self.with(py, |engine| Ok(engine.cached(&ids)))
+    }
+
+    fn kept_prefix(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<Option<PyKeptPrefix>> {
+        self.with(py, |engine| Ok(engine.kept_prefix(&ids).map(PyKeptPrefix)))
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // what PyO3 extracts is owned
+    fn take_prefix(
+        &self,
+        py: Python<'_>,
+        ids: Vec<u32>,
+        path: PathBuf,
+        cancel: &PyCancelToken,
+    ) -> PyResult<Option<String>> {
+        let cancel = Arc::clone(&cancel.0);
+        self.with(py, |engine| engine.take_prefix(&ids, &path, &cancel))
     }
 
     fn free(&self, py: Python<'_>, sequence: u64) -> PyResult<()> {

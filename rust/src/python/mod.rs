@@ -14,7 +14,7 @@ mod rope;
 use crate::platform::limits::available_memory;
 use crate::platform::sigbus;
 use crate::sampling::philox;
-use engine::{PyCancelToken, PyEngine, PyProgress, check, packed_types, read_config};
+use engine::{PyCancelToken, PyEngine, PyKeptPrefix, PyProgress, check, packed_types, read_config};
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use grammar::{PyGrammar, PyVocabulary, check_grammar};
 use inside::{PyLensRow, PyReading};
@@ -52,9 +52,9 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyLensRow, PyProgress, PyReading, PyRow, PyRowPair, PyStage,
-        PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types, packed_types,
-        read_config, rope_spec, uniform,
+        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyProgress, PyReading, PyRow,
+        PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types,
+        packed_types, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 

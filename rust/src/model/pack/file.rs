@@ -14,12 +14,11 @@ use super::key::{Key, PackedTensor};
 use crate::compute::panels::PanelShape;
 use crate::compute::pool::Pool;
 use crate::compute::progress::{Progress, Stage};
-use crate::platform::limits;
+use crate::platform::files;
 use crate::platform::mapped::{FilePart, MappedFile};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +26,6 @@ use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"RCPACK\0\x02";
-/// Magic, length and checksum of the header.
-const PREFIX: usize = 24;
 const PAGE: usize = 4096;
 /// Bytes under one checksum, and written at a time.
 pub(super) const PIECE: usize = 4 << 20;
@@ -61,13 +58,7 @@ impl PackFile {
         let path = folder.join(&key.file_name);
         let missing = |_| Unusable::Missing;
         let damaged = |what: &str| Unusable::Damaged(what.to_owned());
-        let owned_and_private =
-            |path: &Path| path.symlink_metadata().map(|data| limits::owned_and_private(&data));
-        let link = path.symlink_metadata().map_err(missing)?;
-        if !link.is_file()
-            || !limits::owned_and_private(&link)
-            || !owned_and_private(folder).map_err(missing)?
-        {
+        if !files::is_own_file(&path).map_err(missing)? {
             return Err(damaged("not a file that only its owner can write"));
         }
         let file = File::open(&path).map_err(missing)?;
@@ -118,18 +109,8 @@ fn shape_fields(shape: PanelShape) -> [(&'static str, Value); 4] {
 }
 
 /// The header of a pack whose own checksum is right.
-pub(super) fn read_header(mut file: &File) -> Option<Value> {
-    let mut prefix = [0; PREFIX];
-    file.read_exact(&mut prefix).ok()?;
-    let number =
-        |at: usize| -> Option<u64> { Some(u64::from_le_bytes(prefix.get(at..at + 8)?.try_into().ok()?)) };
-    let (len, sum) = (number(8)?, number(16)?);
-    if !prefix.starts_with(MAGIC) || len > LONGEST_HEADER {
-        return None;
-    }
-    let mut text = Vec::new();
-    file.take(len).read_to_end(&mut text).ok()?;
-    (text.len() as u64 == len && xxh3_64(&text) == sum).then(|| serde_json::from_slice(&text).ok())?
+pub(super) fn read_header(file: &File) -> Option<Value> {
+    files::read_header(file, MAGIC, LONGEST_HEADER)
 }
 
 type PackedTensors = HashMap<String, (Value, Range<usize>)>;
@@ -171,7 +152,7 @@ impl<'a> Head<'a> {
         // The panels begin after the header, whose length depends on the digits of that offset.
         let mut len = PAGE;
         loop {
-            let needed = (PREFIX + header_text(key, tensors, &sums, len).len()).next_multiple_of(PAGE);
+            let needed = (files::PREFIX + header_text(key, tensors, &sums, len).len()).next_multiple_of(PAGE);
             if needed <= len {
                 return Self { key, tensors, len };
             }
@@ -191,10 +172,7 @@ impl<'a> Head<'a> {
 
     /// sums: of each tensor, one per [`PIECE`].
     pub fn bytes(&self, sums: &[Vec<u64>]) -> Vec<u8> {
-        let text = header_text(self.key, self.tensors, sums, self.len);
-        let mut head =
-            [&MAGIC[..], &(text.len() as u64).to_le_bytes(), &xxh3_64(&text).to_le_bytes()].concat();
-        head.extend(text);
+        let mut head = files::header_bytes(MAGIC, &header_text(self.key, self.tensors, sums, self.len));
         head.resize(self.len, 0);
         head
     }

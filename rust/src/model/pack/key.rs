@@ -10,20 +10,24 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Ending of a pack's file name.
 pub(super) const PACK: &str = ".pack";
 
-/// Everything that the bytes of a pack depend on.
+/// Everything that the bytes of a pack depend on, and what is computed from its weights.
 #[derive(Debug, Clone)]
 pub struct Key {
     /// One line each: version, layout, type, files.
-    pub(super) text: String,
+    pub text: String,
     /// The file that lists the model's tensors; packs of one model replace each other.
-    pub(super) model: String,
+    pub model: String,
     /// The type asked for, or `auto`: each weight as it is stored.
     pub(super) dtype: &'static str,
     pub(super) file_name: String,
 }
 
 impl Key {
-    pub(super) fn new(checkpoint: &Checkpoint, dtype: Option<PackedType>) -> Result<Self> {
+    /// The key of a model's weights in a type; None: each as it is stored.
+    ///
+    /// # Errors
+    /// Io: the files cannot be identified.
+    pub fn new(checkpoint: &Checkpoint, dtype: Option<PackedType>) -> Result<Self> {
         let dtype = dtype.map_or("auto", PackedType::name);
         let files = checkpoint.identity()?.join("\n");
         let text =

@@ -18,6 +18,7 @@ use crate::compute::pool::Pool;
 use crate::compute::progress::{Progress, Stage};
 use crate::compute::weight::Storage;
 use crate::error::Result;
+use crate::platform::files;
 use crate::platform::memory::Buffer;
 use crate::quant::PackedType;
 use file::{PackFile, Unusable};
@@ -25,7 +26,6 @@ use key::PackedTensor;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
-use writer::clear_parts;
 
 /// Where a load takes the panels of its weights from: a pack, or the checkpoint's tensors, which it packs.
 pub struct PanelSource {
@@ -82,7 +82,7 @@ impl PanelSource {
     ) -> Self {
         // A model whose files cannot be identified has no pack.
         let Ok(key) = Key::new(checkpoint, dtype) else { return Self::none() };
-        let _ = clear_parts(&cache.folder, &key); // of writers that were killed
+        let _ = files::clear_parts(&cache.folder.join(&key.file_name)); // of writers that were killed
         let (file, note) = match PackFile::open(&cache.folder, &key, pool, progress) {
             Ok(file) => (Some(file), None),
             Err(Unusable::Missing) => (None, None),

@@ -2,18 +2,16 @@
 
 use super::file::{Head, PIECE, read_header};
 use super::key::{Key, PACK, PackedTensor};
+use crate::platform::files::{self, DiskLimits};
 use crate::platform::limits;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
-
-/// Ending of the name of a pack that is being written: `<pack>.<process>-<number>.part`, locked by its writer.
-const PART: &str = ".part";
 
 /// Bytes that are written between two syncs: a process that ends waits for a sync that runs, so each must be short.
 const SYNCED_AT_A_TIME: usize = 32 << 20;
@@ -155,36 +153,25 @@ impl Job {
     ///
     /// goes_on: told the bytes of each piece that is written; returns false to stop.
     fn write(&self, goes_on: &dyn Fn(usize) -> bool) -> io::Result<()> {
-        let folder = &self.cache.folder;
-        make_private(folder)?;
-        if !clear_parts(folder, &self.key)? {
+        let path = self.cache.folder.join(&self.key.file_name);
+        files::make_private(&self.cache.folder)?;
+        if !files::clear_parts(&path)? {
             return Ok(()); // another process is writing it
         }
         let head = Head::new(&self.key, &self.tensors);
         if !self.make_room(head.file_bytes())? {
             return Ok(());
         }
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(&self.key.file_name);
-        let part = folder.join(format!("{}.{}-{number}{PART}", self.key.file_name, std::process::id()));
-        let mut file = new_private(&part)?;
-        let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
-            if !self.write_to(&mut file, &head, goes_on)? {
-                return Ok(false);
-            }
-            file.sync_all()?;
-            fs::rename(&part, &path).map(|()| true)
-        });
-        if !matches!(written, Ok(true)) {
-            let _ = fs::remove_file(&part);
-            return written.map(|_| ());
-        }
-        File::open(folder).and_then(|folder| folder.sync_all())
+        files::write_whole(&path, |file| self.write_to(file, &head, goes_on)).map(|_| ())
     }
 
     /// Returns false when it was stopped.
-    fn write_to(&self, file: &mut File, head: &Head<'_>, goes_on: &dyn Fn(usize) -> bool) -> io::Result<bool> {
+    fn write_to(
+        &self,
+        file: &mut File,
+        head: &Head<'_>,
+        goes_on: &dyn Fn(usize) -> bool,
+    ) -> io::Result<bool> {
         file.seek(SeekFrom::Start(head.len() as u64))?;
         let (mut sums, mut unsynced) = (Vec::with_capacity(self.tensors.len()), 0);
         for tensor in &self.tensors {
@@ -211,29 +198,16 @@ impl Job {
     /// Removes packs that this one replaces, then the least recently used until `bytes` more fit. Returns false when they
     /// do not fit, or when too little of the disk would stay free.
     fn make_room(&self, bytes: u64) -> io::Result<bool> {
-        let mut others: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
-        for path in entries(&self.cache.folder, PACK)? {
-            let Ok(metadata) = path.symlink_metadata() else { continue };
+        let mut others = Vec::new();
+        for path in files::entries(&self.cache.folder, PACK)? {
             if self.replaces(&path) {
-                fs::remove_file(&path)?;
+                std::fs::remove_file(&path)?;
             } else {
-                others.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+                others.push(path);
             }
         }
-        if bytes > self.cache.total {
-            return Ok(false);
-        }
-        others.sort();
-        let mut used: u64 = others.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, size, path) in &others {
-            if used + bytes <= self.cache.total {
-                break;
-            }
-            fs::remove_file(path)?;
-            used -= size;
-        }
-        let free = limits::free_disk(&self.cache.folder);
-        Ok(free.is_none_or(|free| free >= bytes.saturating_add(self.cache.keep_free)))
+        let PackCache { total, keep_free, .. } = self.cache;
+        DiskLimits { total, keep_free }.make_room(&self.cache.folder, others, bytes)
     }
 
     /// Whether a pack is useless beside this one: of the same model and type (from older files or another version), or
@@ -246,45 +220,4 @@ impl Job {
         read_header(&file)
             .is_none_or(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
     }
-}
-
-/// Removes the files of writers that died; returns false when another process is writing the pack of `key`.
-pub(super) fn clear_parts(folder: &Path, key: &Key) -> io::Result<bool> {
-    let mut is_free = true;
-    for path in entries(folder, PART)? {
-        // A part without a lock has lost its writer.
-        match File::open(&path).map(|file| file.try_lock()) {
-            Ok(Ok(())) => fs::remove_file(&path)?,
-            Ok(Err(TryLockError::WouldBlock)) => {
-                let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-                is_free &= !name.starts_with(key.file_name.as_bytes());
-            }
-            _ => {}
-        }
-    }
-    Ok(is_free)
-}
-
-/// The files of a folder whose names have this ending.
-fn entries(folder: &Path, end: &str) -> io::Result<Vec<PathBuf>> {
-    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
-    Ok(paths
-        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(end.as_bytes())))
-        .collect())
-}
-
-/// Makes a folder that only its owner can enter.
-fn make_private(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder)
-}
-
-/// Makes a file that only its owner can read.
-fn new_private(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.write(true).create_new(true).open(path)
 }

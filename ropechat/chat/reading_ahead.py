@@ -1,0 +1,162 @@
+"""Reads what will be sent, while nothing else is wanted, and keeps it on disk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ropechat.chat import events as ev
+from ropechat.chat.kv_writer import KvWriter
+from ropechat.errors import RopechatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ropechat.chat.protocols import ChatEngine, Prefill
+
+KEEP_DELAY_S = 5.0  # seconds without a request before what was read is written
+REPORT_INTERVAL_S = 0.25  # seconds between two reports of progress
+LEAST_KEPT = 32  # tokens of a text that is worth a file
+
+
+class ReadingAhead:
+    """The work of the inference thread between requests; only `interrupt` is called from another thread.
+
+    emit: takes events; wake: called after an event.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[ev.EngineEvent], object],
+        wake: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._emit, self._wake, self._clock = emit, wake, clock
+        self.writer = KvWriter()
+        self._request: ev.ReadAhead | None = None  # what is to be read
+        self._ids: Sequence[int] | None = None
+        self._prefill: Prefill | None = None
+        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what is to be written
+        self._keep_at = self._reported = 0.0
+        self._interrupted = self._shown = False
+        self._noted: set[str] = set()
+
+    def begin(self, request: ev.ReadAhead) -> None:
+        """Read this from now on, instead of what was wanted before."""
+        self.stop()
+        self._request = request
+
+    def interrupt(self) -> None:
+        """Let a request go first; reading goes on after it."""
+        prefill = self._prefill
+        if prefill is not None:
+            self._interrupted = True
+            prefill.cancel()
+
+    def stop(self) -> None:
+        """Read no more; what was read stays."""
+        self._pause()
+        self._request = self._ids = None
+        if self._shown:
+            self._report(0, 0)
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until there is something to do; None if there is nothing."""
+        if self._request is not None:
+            return 0.0
+        return max(0.0, self._keep_at - self._clock()) if self._unkept is not None else None
+
+    def advance(self, engine: ChatEngine | None) -> None:
+        """Do the next piece of work: one forward pass at most."""
+        if engine is None:
+            self.stop()
+        elif self._request is None:
+            self.keep(engine)
+        else:
+            try:
+                ended = not self._read(engine, self._request)
+            except BaseException:  # the question will say what is wrong; a Rust panic is not an Exception
+                ended = True
+            if ended:
+                self._keep_at = self._clock() + KEEP_DELAY_S
+                self.stop()
+
+    def _read(self, engine: ChatEngine, request: ev.ReadAhead) -> bool:
+        """Returns False when all is read."""
+        if self._ids is None:
+            ids = engine.prompt_ids if request.whole else engine.certain_ids
+            self._ids = ids(request.messages)
+            if len(self._ids) >= engine.context:
+                return False
+            if not request.whole:
+                self._remember(engine, request.kept, self._ids)
+        if self._prefill is None:
+            self._interrupted = False
+            self._prefill = engine.begin_prefill(self._ids)
+            self._take(engine, self._prefill, request.kept)
+            return request.reads
+        goes_on = self._prefill.step()
+        if goes_on and self._clock() - self._reported >= REPORT_INTERVAL_S:
+            self._report(self._prefill.done, self._prefill.total)
+        if not goes_on and self._interrupted:
+            self._pause()
+            return True
+        return goes_on
+
+    def _remember(self, engine: ChatEngine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
+        """What is read now is to be written; before that, what was read of another chat."""
+        if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
+            self.keep(engine)
+        if kept is not None and len(ids) >= LEAST_KEPT:
+            self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
+
+    def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
+        """Take what is on disk of a prompt that is to be answered now."""
+        if kept is not None and engine.cache_key is not None:
+            prefill = engine.begin_prefill(ids)
+            self._take(engine, prefill, kept)
+            prefill.close()
+
+    def _take(self, engine: ChatEngine, prefill: Prefill, kept: ev.Kept | None) -> None:
+        key = engine.cache_key
+        if kept is None or key is None:
+            return
+        with suppress(RopechatError):  # without memory for it, the text is read again
+            note = prefill.take(kept.file.path(key))
+            if note is not None and note not in self._noted:
+                self._noted.add(note)
+                self._emit(ev.Notice(note))
+                self._wake()
+
+    def keep(self, engine: ChatEngine) -> None:
+        """Hand what was read of a chat to the writer, without waiting."""
+        if self._unkept is None:
+            return
+        (kept, ids), self._unkept = self._unkept, None
+        key = engine.cache_key
+        if key is None:
+            return
+        with suppress(RopechatError):  # the text is then read again
+            prefill = engine.begin_prefill(ids)
+            prefix = prefill.keep()
+            if prefix is not None and prefix.tokens >= LEAST_KEPT and kept.file.is_current:
+                self.writer.put(kept.file, kept.file.path(key), prefix, kept.total)
+
+    def leave(self, engine: ChatEngine, left: ev.Keep | None) -> None:
+        """Keep what was read so far; left: a chat of which all that is cached is kept."""
+        self.stop()
+        with suppress(BaseException):  # nothing depends on it; a Rust panic is not an Exception
+            if left is not None:
+                self._remember(engine, left.kept, engine.certain_ids(left.messages))
+            self.keep(engine)
+
+    def _report(self, done: int, total: int) -> None:
+        self._shown, self._reported = done < total, self._clock()
+        self._emit(ev.ReadSoFar(done, total))
+        self._wake()
+
+    def _pause(self) -> None:
+        if self._prefill is not None:
+            self._prefill.close()
+            self._prefill = None

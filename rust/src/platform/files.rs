@@ -1,0 +1,141 @@
+//! Files of caches: only their owner can read them, they begin with a checked header, and they appear whole or not at all.
+
+use super::limits;
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ending of the name of a file that is being written: `<file>.<process>-<number>.part`, locked by its writer.
+const PART: &str = ".part";
+/// Bytes before a header's JSON: 8 that name the format, its length, its checksum.
+pub(crate) const PREFIX: usize = 24;
+
+/// The files of a folder whose names have this ending.
+pub(crate) fn entries(folder: &Path, end: &str) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    Ok(paths
+        .filter(|path| path.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(end.as_bytes())))
+        .collect())
+}
+
+/// Makes a folder that only its owner can enter.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Whether a path is a file, not a link, that only this user can write, in a folder of the same kind.
+pub(crate) fn is_own_file(path: &Path) -> io::Result<bool> {
+    let link = path.symlink_metadata()?;
+    let folder = path.parent().unwrap_or(path).symlink_metadata()?;
+    Ok(link.is_file() && limits::owned_and_private(&link) && limits::owned_and_private(&folder))
+}
+
+/// Writes a file under a temporary name, syncs it to the disk, and renames it. `write` returns false when it was stopped;
+/// then, and after an error, nothing is left.
+pub(crate) fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<bool>,
+) -> io::Result<bool> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let part = folder.join(format!("{}.{}-{number}{PART}", Path::new(name).display(), std::process::id()));
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.write(true).create_new(true).open(&part)?;
+    let written = file.try_lock().map_err(io::Error::from).and_then(|()| {
+        if !write(&mut file)? {
+            return Ok(false);
+        }
+        file.sync_all()?;
+        fs::rename(&part, path).map(|()| true)
+    });
+    if !matches!(written, Ok(true)) {
+        let _ = fs::remove_file(&part);
+        return written;
+    }
+    // The file is whole; a system that cannot sync a folder may only forget it.
+    File::open(folder).and_then(|folder| folder.sync_all())?;
+    Ok(true)
+}
+
+/// Removes what writers that died have left; returns false when another writer is at work on `path`.
+pub(crate) fn clear_parts(path: &Path) -> io::Result<bool> {
+    let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    let mut is_free = true;
+    for part in entries(folder, PART)? {
+        // A part without a lock has lost its writer.
+        match File::open(&part).map(|file| file.try_lock()) {
+            Ok(Ok(())) => fs::remove_file(&part)?,
+            Ok(Err(TryLockError::WouldBlock)) => {
+                let part = part.file_name().unwrap_or_default().as_encoded_bytes();
+                is_free &= !part.starts_with(name.as_encoded_bytes());
+            }
+            _ => {}
+        }
+    }
+    Ok(is_free)
+}
+
+/// How much space the files of a folder may take.
+#[derive(Debug, Clone, Copy)]
+pub struct DiskLimits {
+    /// Bytes of all files; the least recently used are removed first.
+    pub total: u64,
+    /// Bytes that must stay free on the disk.
+    pub keep_free: u64,
+}
+
+impl DiskLimits {
+    /// Removes the least recently used of `others` until `bytes` more fit. Returns false when they do not fit, or when too
+    /// little of the disk would stay free.
+    pub(crate) fn make_room(&self, folder: &Path, others: Vec<PathBuf>, bytes: u64) -> io::Result<bool> {
+        if bytes > self.total {
+            return Ok(false);
+        }
+        let mut by_use: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+        for path in others {
+            let Ok(metadata) = path.symlink_metadata() else { continue };
+            by_use.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+        }
+        by_use.sort();
+        let mut used: u64 = by_use.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, size, path) in &by_use {
+            if used + bytes <= self.total {
+                break;
+            }
+            fs::remove_file(path)?;
+            used -= size;
+        }
+        let free = limits::free_disk(folder);
+        Ok(free.is_none_or(|free| free >= bytes.saturating_add(self.keep_free)))
+    }
+}
+
+/// A header: the format's name, length and checksum of the JSON, the JSON.
+pub(crate) fn header_bytes(magic: &[u8; 8], text: &[u8]) -> Vec<u8> {
+    [magic, &(text.len() as u64).to_le_bytes()[..], &xxh3_64(text).to_le_bytes(), text].concat()
+}
+
+/// The JSON of a file's header, if it is at most `longest` bytes and its checksum is right.
+pub(crate) fn read_header(mut file: &File, magic: &[u8; 8], longest: u64) -> Option<Value> {
+    let mut prefix = [0; PREFIX];
+    file.read_exact(&mut prefix).ok()?;
+    let number =
+        |at: usize| -> Option<u64> { Some(u64::from_le_bytes(prefix.get(at..at + 8)?.try_into().ok()?)) };
+    let (len, sum) = (number(8)?, number(16)?);
+    if !prefix.starts_with(magic) || len > longest {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(len).read_to_end(&mut text).ok()?;
+    (text.len() as u64 == len && xxh3_64(&text) == sum).then(|| serde_json::from_slice(&text).ok())?
+}
