@@ -15,6 +15,7 @@ from ropechat.cli.common import (
     model_options,
     sampling_of,
     sampling_options,
+    speculative_option,
     template_options,
     text_argument,
 )
@@ -52,6 +53,11 @@ class Timing:
             self.first = self.last
         self.steps.append(step)
 
+    @property
+    def drafted(self) -> int:
+        """Tokens that were accepted drafts of speculative decoding."""
+        return sum(step.drafted for step in self.steps)
+
     def seconds(self) -> dict[str, float | None]:
         """Time to first token, total time, and tokens per second of prefill and decode."""
         if self.first is None or self.last is None:
@@ -77,7 +83,8 @@ def statistics(timing: Timing) -> str:
 
     ttft = seconds["ttft_s"]
     first = "–" if ttft is None else f"{ttft * 1000:.0f} ms"
-    reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
+    drafted = f" ({timing.drafted} drafted)" if timing.drafted else ""
+    reply = f"reply {len(timing.steps)} tokens{drafted}, {rate('decode_tok_s')}"
     return (
         f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
         f"{reply} · first token {first} · {reason or 'cut'}"
@@ -99,7 +106,7 @@ def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = No
             "cached_tokens": timing.cached_tokens or 0,
             "completion_tokens": len(steps),
         },
-        "timings": timing.seconds(),
+        "timings": {**timing.seconds(), "drafted_tokens": timing.drafted},
     }
 
 
@@ -163,6 +170,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("prompt", required=False)
 @model_options
+@speculative_option
 @grammar_options
 @sampling_options
 @template_options

@@ -8,11 +8,14 @@ mod event;
 pub mod fit;
 pub mod inside;
 mod outcome;
+mod prompt_lookup;
 mod reuse;
 mod row_reader;
 mod rows;
 mod schedule;
 mod sequence;
+mod speculation;
+mod step_times;
 
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{RopeFrequencies, RopeVariant};
@@ -22,16 +25,20 @@ use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::sampling::grammar::Grammar;
-use crate::sampling::{Sampler, Sampling};
+use crate::sampling::{Mask, Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
+use prompt_lookup::PromptLookup;
 use reuse::ReusableCache;
 use row_reader::RowReader;
 use schedule::{READOUT_ROWS, readout_rows, rows_per_step, schedule};
 use sequence::{Sequence, unknown};
+use speculation::Speculation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
+pub use speculation::Speculative;
 
 /// The sequences of a step. They go back to the engine when it ends, also by a panic, without what was not committed
 /// (law 3).
@@ -50,6 +57,7 @@ impl<'a> Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for (number, mut sequence) in self.sequences.drain(..) {
+            sequence.drop_draft();
             self.engine.cache.kv.rollback(&mut sequence.cache);
             self.engine.sequences.insert(number, sequence);
         }
@@ -71,6 +79,7 @@ pub struct Engine {
     logits: Vec<f32>,
     samplers: Vec<Sampler>,
     rows_per_step: usize,
+    speculation: Speculation,
 }
 
 impl Engine {
@@ -91,7 +100,15 @@ impl Engine {
             logits: Vec::new(),
             samplers: Vec::new(),
             rows_per_step,
+            speculation: Speculation::new(),
         }
+    }
+
+    /// Sets whether tokens are drafted; the default is off, and so are models with a recurrent state (the results do not
+    /// depend on it).
+    pub fn set_speculative(&mut self, mode: Speculative) {
+        let can_go_back = self.model.kv_layout.recurrent.layers == 0;
+        self.speculation.mode = if can_go_back { mode } else { Speculative::Off };
     }
 
     /// Sets the rows of one forward pass at most (the results do not depend on it).
@@ -130,6 +147,8 @@ impl Engine {
             explained: None,
             matcher: None,
             looked_up: Vec::new(),
+            drafted: 0,
+            lookup: PromptLookup::default(),
             finished: false,
         };
         self.cache.adopt(&mut sequence, self.sequences.values());
@@ -259,7 +278,13 @@ impl Engine {
     }
 
     fn advance(&mut self, taken: &mut [(u64, Sequence)], cancel: &CancelToken) -> Result<Vec<(u64, Event)>> {
-        let due = schedule(taken, &self.model.config, &mut self.cache, self.rows_per_step)?;
+        let begun = Instant::now();
+        let mut due = schedule(taken, &self.model.config, &mut self.cache, self.rows_per_step)?;
+        let reads_no_prompt = due.iter().all(|&(_, rows)| rows == 1);
+        if reads_no_prompt && self.speculation.mode != Speculative::Off {
+            let limits = (self.longest_generated(), self.rows_per_step);
+            self.speculation.draft(taken, &mut due, &mut self.cache, &self.model.config, limits);
+        }
         let frequencies: Vec<_> =
             due.iter().map(|&(i, _)| self.frequencies(taken[i].1.rope_variant)).collect();
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
@@ -283,6 +308,13 @@ impl Engine {
             if self.model.config.rope_variant(sequence.ids.len()) == sequence.rope_variant {
                 self.cache.index(sequence);
             }
+            if self.speculation.mode != Speculative::Off && sequence.ids.len() > sequence.prompt_len {
+                sequence.lookup.observe(&sequence.ids);
+            }
+        }
+        if reads_no_prompt {
+            let rows = due.iter().map(|&(_, rows)| rows).sum();
+            self.speculation.add_time(rows, begun.elapsed());
         }
         Ok(events)
     }
@@ -305,8 +337,14 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<Outcome>> {
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel };
-        let wanted = readout_rows(taken, due);
-        let mut outcomes = Vec::with_capacity(wanted.len());
+        let mut wanted = readout_rows(taken, due);
+        let masks = self.masks(taken, &wanted)?;
+        let allowed = |index: usize, position: usize| {
+            let masks = masks.get(&index)?;
+            Some(masks.get(position - taken[index].1.last()))
+        };
+        wanted.retain(|&(_, index, position)| allowed(index, position) != Some(None));
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {
             cancel.check()?;
             let rows: Vec<usize> = block.iter().map(|&(row, ..)| row).collect();
@@ -323,16 +361,33 @@ impl Engine {
                     index,
                     position,
                     logits: &logits[..vocab_size],
+                    allowed: allowed(index, position).flatten(),
                     sampler,
                     outcome: None,
                 })
                 .collect();
             self.pool.for_each(&mut jobs, |job| job.outcome = Some(job.read()));
             for job in jobs {
-                outcomes.extend(job.outcome.transpose()?);
+                if outcomes.last().is_none_or(|before| before.is_followed_by(job.index, job.position)) {
+                    outcomes.extend(job.outcome.transpose()?);
+                }
             }
         }
         Ok(outcomes)
+    }
+
+    /// The masks of the rows to read, by the index of their sequence; of sequences with a grammar.
+    fn masks(
+        &self,
+        taken: &[(u64, Sequence)],
+        wanted: &[(usize, usize, usize)],
+    ) -> Result<BTreeMap<usize, Vec<Mask>>> {
+        let mut indices: Vec<usize> = wanted.iter().map(|&(_, index, _)| index).collect();
+        indices.dedup();
+        indices.retain(|&index| taken[index].1.matcher.is_some());
+        let mut jobs: Vec<_> = indices.into_iter().map(|index| (index, Ok(Vec::new()))).collect();
+        self.pool.for_each(&mut jobs, |(index, masks)| *masks = taken[*index].1.masks());
+        jobs.into_iter().map(|(index, masks)| Ok((index, masks?))).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use super::events::{PyEvent, PyRowPair};
 use super::facts::config_facts;
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
-use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
+use super::options::{context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
 use crate::compute::{cancel::CancelToken, pool::Pool};
@@ -82,7 +82,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None))]
+        prefix_bytes = None, speculative = "auto", pack_cache = None, pack_smallest = None, before_packing = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -92,12 +92,14 @@ impl PyEngine {
         threads: Option<usize>,
         context: Option<usize>,
         prefix_bytes: Option<usize>,
+        speculative: &str,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         call_engine(py, || {
             let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
+            let speculative = parse_speculative(speculative)?;
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
@@ -127,6 +129,7 @@ impl PyEngine {
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
             let (threads, from_pack) = (pool.threads(), packs.is_warm());
             let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
+            engine.set_speculative(speculative);
             prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
             Ok(Self {
                 engine: Mutex::new(engine),
