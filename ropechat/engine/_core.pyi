@@ -347,6 +347,10 @@ class Engine:
         are skipped; an empty list means all are. Raises CancelledError, every
         sequence then being as it was before the call.
         """
+    def time_phases(self, wanted: bool) -> None:
+        """Time the phases of steps from now on, or no longer."""
+    def phase_times(self) -> list[tuple[str, float]]:
+        """(phase, seconds) of all steps since `time_phases`, in the order of a step."""
     def reused(self, sequence: int) -> int:
         """How many tokens of the sequence's prompt came from another sequence's cache, so far."""
     def free(self, sequence: int) -> None:

@@ -7,8 +7,9 @@ are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in
 for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos; in a
 conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
 number of tokens that a token was scored under; `drafted` marks the accepted drafts of speculative decoding,
-which depend on measured times; a long text is scored in windows of `window` tokens, each `stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
-the tokens at positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
+which depend on measured times; a long text is scored in windows of `window` tokens, each `stride` further.
+`tokens` is null for a long text that is still being read. `beyond_trained_length` counts the tokens at
+positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
 line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the string in this place; rank
 and first_logprob are of its first token, logprob of all of them (null: of several, and not asked for).
 With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has `producible`, see

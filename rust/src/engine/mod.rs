@@ -17,6 +17,7 @@ mod sequence;
 mod speculation;
 mod step_times;
 
+use crate::compute::phases::{self, Phase, PhaseTimes, lap};
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
@@ -80,6 +81,8 @@ pub struct Engine {
     samplers: Vec<Sampler>,
     rows_per_step: usize,
     speculation: Speculation,
+    /// Where the time of steps went, if somebody wants it.
+    phase_times: Option<PhaseTimes>,
 }
 
 impl Engine {
@@ -101,7 +104,18 @@ impl Engine {
             samplers: Vec::new(),
             rows_per_step,
             speculation: Speculation::new(),
+            phase_times: None,
         }
+    }
+
+    /// From now on the phases of steps are timed, or not any more.
+    pub fn time_phases(&mut self, wanted: bool) {
+        self.phase_times = wanted.then(PhaseTimes::default);
+    }
+
+    /// The times of all steps since [`Engine::time_phases`]; zeros without it.
+    pub fn phase_times(&self) -> PhaseTimes {
+        self.phase_times.unwrap_or_default()
     }
 
     /// Sets whether tokens are drafted; the default is off, and so are models with a recurrent state (the results do not
@@ -267,7 +281,14 @@ impl Engine {
         self.revive_pool();
         let mut taken = Taken::new(self, numbers);
         let Taken { engine, sequences } = &mut taken;
-        engine.advance(sequences, cancel)
+        if engine.phase_times.is_some() {
+            phases::start();
+        }
+        let result = engine.advance(sequences, cancel);
+        if let (Some(sum), Some(times)) = (&mut engine.phase_times, phases::stop(Phase::Schedule)) {
+            sum.add(&times);
+        }
+        result
     }
 
     /// Threads do not survive a fork of the process; the weights do.
@@ -299,6 +320,7 @@ impl Engine {
             if runs.is_empty() {
                 return Ok(Vec::new());
             }
+            lap(Phase::Schedule);
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
@@ -344,6 +366,7 @@ impl Engine {
             Some(masks.get(position - taken[index].1.last()))
         };
         wanted.retain(|&(_, index, position)| allowed(index, position) != Some(None));
+        lap(Phase::Grammar);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {
             cancel.check()?;
@@ -367,6 +390,7 @@ impl Engine {
                 })
                 .collect();
             self.pool.for_each(&mut jobs, |job| job.outcome = Some(job.read()));
+            lap(Phase::ReadOut);
             for job in jobs {
                 if outcomes.last().is_none_or(|before| before.is_followed_by(job.index, job.position)) {
                     outcomes.extend(job.outcome.transpose()?);

@@ -1,7 +1,8 @@
 //! One logit row: reads it out, samples from it, and appends the result to its sequence.
 
-use super::event::{Event, FinishReason, Goal, Scored};
+use super::event::{Event, FinishReason, Generation, Goal, Scored};
 use super::sequence::Sequence;
+use crate::compute::phases::{Phase, within};
 use crate::error::Result;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
 use crate::sampling::{Draw, Mask, Sampler};
@@ -41,20 +42,17 @@ impl RowJob<'_> {
             Goal::Score { readout_top_k, .. } => (*readout_top_k, None),
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
-        let readout = read_logprobs(logits, top_k, position)?;
+        let readout = within(Phase::ReadOut, || read_logprobs(logits, top_k, position))?;
         let history = &sequence.ids[..=position];
-        let draw = generation
-            .map(|g| {
-                self.sampler.sample_within(
-                    allowed,
-                    logits,
-                    history,
-                    position as u64 + 1,
-                    &g.sampling,
-                    (top_k > 0).then_some(&readout),
-                )
-            })
-            .transpose()?;
+        let trace = (top_k > 0).then_some(&readout);
+        let next_position = position as u64 + 1;
+        let sampler = &mut *self.sampler;
+        let draw = within(Phase::Sample, || {
+            let sample = |g: &Generation| {
+                sampler.sample_within(allowed, logits, history, next_position, &g.sampling, trace)
+            };
+            generation.map(sample).transpose()
+        })?;
         let given = sequence.ids.get(position + 1).copied(); // or drafted
         let id = draw.as_ref().map(|draw| draw.id).or(given);
         let next = id.map(|id| {
@@ -63,7 +61,7 @@ impl RowJob<'_> {
         });
         let explained = match (&sequence.explained, next, &draw) {
             (Some(sampling), Some((id, ..)), None) => {
-                Some(self.sampler.explain(logits, history, position as u64 + 1, sampling, &readout, id)?)
+                Some(self.sampler.explain(logits, history, next_position, sampling, &readout, id)?)
             }
             _ => None,
         };

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Drafted tokens of a sequence in a step at most.
 const MOST_DRAFTED: usize = 15;
+/// Less probable tokens are not drafted: times vary by more than they promise.
+const LEAST_CHANCE: f64 = 0.15;
 /// A draft must promise so many times the tokens per second.
 const LEAST_GAIN: f64 = 1.03;
 
@@ -92,6 +94,7 @@ impl Speculation {
         drafts.sort_by(|a, b| b.0.total_cmp(&a.0));
         drafts.truncate(room.min(MOST_ROWS).saturating_sub(due.len()));
         if self.mode == Speculative::Auto {
+            drafts.retain(|&(chance, _)| chance >= LEAST_CHANCE);
             drafts.truncate(self.worthwhile(due.len(), &drafts));
         }
         let mut counts = vec![0; due.len()];

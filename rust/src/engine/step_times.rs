@@ -2,9 +2,10 @@
 
 /// Rows of a step up to which times are kept.
 pub(super) const MOST_ROWS: usize = 64;
-/// How much of a new time is taken.
-const WEIGHT: f64 = 0.25;
-/// A time counts twice the known one at most: a pause of the machine is not the cost of a row.
+/// How much of a new time is taken: more of a shorter one, because a pause of the machine is not the cost of a row.
+const WEIGHT_OF_SHORTER: f64 = 0.5;
+const WEIGHT_OF_LONGER: f64 = 0.1;
+/// A time counts twice the known one at most.
 const OUTLIER: f64 = 2.0;
 /// What a row is assumed to cost where nothing was measured, as a share of the known rows' mean.
 const UNKNOWN_ROW: f64 = 0.25;
@@ -27,7 +28,8 @@ impl StepTimes {
         let Some((time, more)) = self.0.get_mut(rows..).and_then(<[f64]>::split_first_mut) else { return };
         *time = match *time {
             0.0 => seconds,
-            known => known + WEIGHT * (seconds.min(OUTLIER * known) - known),
+            known if seconds < known => known + WEIGHT_OF_SHORTER * (seconds - known),
+            known => known + WEIGHT_OF_LONGER * (seconds.min(OUTLIER * known) - known),
         };
         more.iter_mut().for_each(|other| *other -= *other * FORGETTING);
     }
@@ -69,7 +71,7 @@ mod tests {
         let mut times = StepTimes::default();
         times.add(1, 1.0);
         times.add(1, 1000.0);
-        assert!(times.of(1).unwrap() <= 1.25);
+        assert!(times.of(1).unwrap() <= 1.11);
         times.add(8, 50.0);
         for _ in 0..1000 {
             times.add(1, 1.0);

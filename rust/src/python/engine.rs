@@ -8,6 +8,7 @@ use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
+use crate::compute::phases::Phase;
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
@@ -243,6 +244,18 @@ impl PyEngine {
             self.pack_writer.iter().for_each(PackWriter::start);
         }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
+    }
+
+    fn time_phases(&self, py: Python<'_>, wanted: bool) -> PyResult<()> {
+        self.with(py, |engine| {
+            engine.time_phases(wanted);
+            Ok(())
+        })
+    }
+
+    fn phase_times(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, f64)>> {
+        let times = self.with(py, |engine| Ok(engine.phase_times()))?;
+        Ok(Phase::ALL.into_iter().map(|phase| (phase.name(), times.of(phase).as_secs_f64())).collect())
     }
 
     fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {

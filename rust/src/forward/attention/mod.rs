@@ -10,6 +10,7 @@ use super::residual::{BranchBuffers, add_residual, norm, norm_or_copy, normed_in
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
+use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::{AttentionGate, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
@@ -67,14 +68,17 @@ pub(super) fn attention(
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
     }
+    lap(Phase::QkvProj);
     let angles = match layer.spec.rope {
         LayerRope::None => None,
         LayerRope::Rotary(rope) => Some(&angles[rope]),
     };
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
     tiles::attend(pass, layer, &caches, qkv, partials);
+    lap(Phase::Attention);
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
@@ -104,8 +108,10 @@ pub(super) fn attention(
             }
         }),
     );
+    lap(Phase::Norm);
     let factors = layer.spec.residual_factors[0];
     add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+    lap(Phase::OProj);
 }
 
 /// out = (1 - initial) norm(first half of the heads - lambda * second half).  // heads [2n * width], out [n * width]
