@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from ropechat.cli.settings import BY_NAME, DTYPES
 from ropechat.cli.status import StatusLine
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
+
+if TYPE_CHECKING:
+    from ropechat.engine.bench.phases import PhaseTable
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -44,6 +48,21 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
     return make(shape, cache_folder() / "bench", progress)
 
 
+def _phases(
+    folder: Path, dtype: str, threads: int | None, rounds: int, progress: BenchStatus
+) -> "list[PhaseTable]":
+    """The tables of --phases."""
+    from ropechat.engine.bench.phases import engine_phases, start_phases
+    from ropechat.engine.engine import Engine
+
+    progress("start")
+    options = {"dtype": dtype, "threads": threads}
+    start = start_phases(str(folder), options)
+    progress("steps")
+    engine = Engine.load(folder, dtype=dtype, threads=threads, speculative="off")
+    return [*engine_phases(engine, rounds), start]
+
+
 @click.command()
 @click.option(
     "-m", "--model", help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin]."
@@ -62,6 +81,11 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
     help="One or more numbers of threads; default: all cores.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--phases",
+    is_flag=True,
+    help="Show instead where the time goes: of a prefill, a decode step, a step of 32 sequences, a start.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
 @click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
 def bench(
@@ -70,6 +94,7 @@ def bench(
     dtype: str,
     threads: tuple[int | None, ...],
     rounds: int,
+    phases: bool,
     as_json: bool,
     quick: bool,
 ) -> None:
@@ -85,6 +110,13 @@ def bench(
     progress = BenchStatus()
     try:
         folder = _model_of(model, shape, progress)
+        if phases:
+            tables = _phases(folder, dtype, threads[0], 1 if quick else rounds, progress)
+            records = json.dumps([table.record() for table in tables], allow_nan=False)
+            text = records if as_json else "\n\n".join(table.text() for table in tables)
+            progress.clear()
+            StdoutWriter().write(text + "\n")
+            return
         plan = QUICK if quick else replace(Workload(), rounds=rounds)
         report = measure(folder, dtype, threads, plan, progress)
     finally:
