@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ropechat.engine.bench.measure import Prompts, Workload, time_batch, time_request
@@ -41,8 +42,8 @@ print(json.dumps(marks))
 class PhaseTable:
     """seconds: by phase, of all `steps` together; they add up to `whole`.
 
-    Of the engine the phases of `_core.Engine.phase_times`; "events" is the rest of its steps: Python's lock and
-    objects. "python" is what was computed between the steps.
+    Of the engine the phases of `_core.Engine.phase_times`; "events" is the rest of its steps: Python's lock
+    and objects. "python" is what was computed between the steps.
     """
 
     name: str
@@ -153,5 +154,5 @@ def start_phases(model: str, options: dict[str, Any]) -> PhaseTable:
         raise InternalError(f"start: {done.stderr.strip().rpartition(chr(10))[2] or done.returncode}")
     marks: list[tuple[str, float]] = json.loads(done.stdout)
     named = [("interpreter", begin), *((name, at) for name, at in marks)]
-    seconds = {name: after - at for (name, at), (_, after) in zip(named, named[1:], strict=False)}
+    seconds = {name: after - at for (name, at), (_, after) in pairwise(named)}
     return PhaseTable("start to first token", 1, named[-1][1] - begin, seconds)
