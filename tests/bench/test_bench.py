@@ -81,7 +81,7 @@ def test_phases(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = bench(capfd, "-m", model, "--quick", "--phases", "--threads", "1")
     assert code == 0, err
     titles = [line.split(":")[0] for line in out.splitlines() if line and not line.startswith(" ")]
-    assert titles == ["prefill of 255 tokens", "decode step", "step of 32 sequences", "start to first token"]
+    assert titles == ["prefill of 511 tokens", "decode step", "step of 32 sequences", "start to first token"]
     assert "  attention " in out
 
 
