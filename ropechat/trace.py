@@ -94,6 +94,8 @@ class TokenScore:
     interval: tuple[float, float] | None = None
     u: float | None = None
     """The random number that selected the token, if it was generated."""
+    drafted: bool = field(default=False, compare=False)
+    """Whether it is an accepted draft of speculative decoding; depends on measured times."""
     looked_up: tuple[tuple[float, int], ...] = ()
     """(logprob, rank) in this place of each id that `Engine.score` was told to look up."""
 
@@ -110,7 +112,8 @@ class Step(NamedTuple):
     incomplete, and the text of several tokens once it is complete.
     u: the random number in [0, 1) that selected the token; None for greedy sampling. interval: the token is
     drawn for start <= u < end. candidates: the ids of `top`, then the token itself if it is not in `top`.
-    stages, candidates, interval are empty or None unless candidates were recorded.
+    stages, candidates, interval are empty or None unless candidates were recorded. drafted: whether the token
+    was an accepted draft of speculative decoding; that depends on measured times, so it is not compared.
     """
 
     id: int
@@ -127,6 +130,16 @@ class Step(NamedTuple):
     u: float | None
     candidates: tuple[Candidate, ...] = ()
     interval: tuple[float, float] | None = None
+    drafted: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Step) and self[:-1] == other[:-1]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:-1])
 
 
 class Scores(Protocol):

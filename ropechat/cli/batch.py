@@ -15,6 +15,7 @@ from ropechat.cli.common import (
     model_options,
     sampling_of,
     sampling_options,
+    speculative_option,
     template_options,
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
@@ -58,7 +59,7 @@ _GROUPS = {
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
     "Structured output": (*OPTIONS, "json_flexible"),
-    "Model": ("model", "dtype", "kv_dtype", "context", "threads", "cache", "download"),
+    "Model": ("model", "dtype", "kv_dtype", "context", "threads", "speculative", "cache", "download"),
 }
 _EXAMPLES = (
     "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",
@@ -193,6 +194,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 @grammar_options
 @sampling_options
 @model_options
+@speculative_option
 def batch(
     source: Path | str,
     out: Path | str | None,

@@ -301,6 +301,7 @@ class BatchRun:
         if Path(name).expanduser().exists():
             name = str(Path(name).expanduser().absolute())
         options = {name: given[name] for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
+        options["speculative"] = "auto" if given["speculative"] else "off"
         model = Model(name, options, self.settings.raw, given["template"], given["template_vars"])
         cluster = Cluster(self.ray or None, model, any_isa=self.any_isa, on_note=self.status.tell)
         opened.callback(cluster.close)

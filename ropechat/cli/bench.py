@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from ropechat.models.resolve import resolve
 from ropechat.util.progress import Progress
 
 Q4_K_M = "q4_k_m"
+
+if TYPE_CHECKING:
+    from ropechat.engine.bench.phases import PhaseTable
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
@@ -51,6 +55,21 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
     return make_gguf(shape, folder, on_note)
 
 
+def _phases(
+    folder: Path, dtype: str, threads: int | None, rounds: int, on_progress: Callable[[Progress], None]
+) -> "list[PhaseTable]":
+    """The tables of --phases."""
+    from ropechat.engine.bench.phases import engine_phases, start_phases
+    from ropechat.engine.engine import Engine
+
+    on_progress(Progress("measuring", 0, 2, "phases"))
+    options = {"dtype": dtype, "threads": threads}
+    start = start_phases(str(folder), options)
+    on_progress(Progress("measuring", 1, 2, "phases"))
+    engine = Engine.load(folder, dtype=dtype, threads=threads, speculative="off")
+    return [*engine_phases(engine, rounds), start]
+
+
 @click.command()
 @click.option(
     "-m", "--model", help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin]."
@@ -70,6 +89,11 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
     help="One or more numbers of threads; default: all cores.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
+@click.option(
+    "--phases",
+    is_flag=True,
+    help="Show instead where the time goes: of a prefill, a decode step, a step of 32 sequences, a start.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
 @progress_option
 @click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
@@ -79,6 +103,7 @@ def bench(
     dtype: str,
     threads: tuple[int | None, ...],
     rounds: int,
+    phases: bool,
     as_json: bool,
     progress: str,
     quick: bool,
@@ -101,7 +126,13 @@ def bench(
 
     with line.watch(lambda: now):
         folder = _model_of(model, shape, dtype, line.note)
-        plan = QUICK if quick else replace(Workload(), rounds=rounds)
         own = "auto" if dtype == Q4_K_M else dtype
+        if phases:
+            tables = _phases(folder, own, threads[0], 1 if quick else rounds, on_progress)
+            records = json.dumps([table.record() for table in tables], allow_nan=False)
+            text = records if as_json else "\n\n".join(table.text() for table in tables)
+            StdoutWriter().write(text + "\n")
+            return
+        plan = QUICK if quick else replace(Workload(), rounds=rounds)
         report = measure(folder, own, threads, plan, on_progress, line.note)
     StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

@@ -17,6 +17,7 @@ from ropechat.cli.common import (
     sampling_of,
     sampling_options,
     setting_option,
+    speculative_option,
     template_options,
 )
 from ropechat.cli.exit_codes import say
@@ -121,6 +122,7 @@ class _Models:
 
 @click.command()
 @model_options
+@speculative_option
 @sampling_options
 @template_options
 @click.option("--system", help="A system message at the beginning.")

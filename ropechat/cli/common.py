@@ -105,6 +105,16 @@ def model_options(function: F) -> F:
     return function
 
 
+def speculative_option(function: F) -> F:
+    """--speculative/--no-speculative."""
+    return setting_option(
+        "speculative",
+        "--speculative/--no-speculative",
+        default=True,
+        help="Draft tokens by prompt look-up where it is faster; the output is the same.",
+    )(function)
+
+
 def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
     """Parse ["enable_thinking=false"] to {"enable_thinking": False}; a value that is not JSON is a string."""
     if not texts:
@@ -205,6 +215,7 @@ def load_engine(
     """
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
+    options["speculative"] = "auto" if given.pop("speculative", True) else "off"
     from ropechat.engine.native import ModelLoad, exit_when_cut
 
     exit_when_cut(screen=screen)

@@ -17,6 +17,7 @@ from ropechat.cli.common import (
     sampling_of,
     sampling_options,
     setting_option,
+    speculative_option,
     stdin_waits,
     template_options,
     text_argument,
@@ -65,6 +66,11 @@ class Timing:
             self.first = self.last
         self.steps.append(step)
 
+    @property
+    def drafted(self) -> int:
+        """Tokens that were accepted drafts of speculative decoding."""
+        return sum(step.drafted for step in self.steps)
+
     def seconds(self) -> dict[str, float | None]:
         """Time to first token, total time, and tokens per second of prefill and decode."""
         if self.first is None or self.last is None:
@@ -90,7 +96,8 @@ def statistics(timing: Timing) -> str:
 
     ttft = seconds["ttft_s"]
     first = "–" if ttft is None else format_seconds(ttft)
-    reply = f"reply {len(timing.steps)} tokens, {rate('decode_tok_s')}"
+    drafted = f" ({timing.drafted} drafted)" if timing.drafted else ""
+    reply = f"reply {len(timing.steps)} tokens{drafted}, {rate('decode_tok_s')}"
     return (
         f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
         f"{reply} · first token {first} · {reason or 'cut'}"
@@ -112,7 +119,7 @@ def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = No
             "cached_tokens": timing.cached_tokens or 0,
             "completion_tokens": len(steps),
         },
-        "timings": timing.seconds(),
+        "timings": {**timing.seconds(), "drafted_tokens": timing.drafted},
     }
 
 
@@ -208,6 +215,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("words", metavar="PROMPT...", nargs=-1)
 @model_options
+@speculative_option
 @grammar_options
 @sampling_options
 @template_options

@@ -144,6 +144,7 @@ SETTINGS = (
     Setting("model_folders", [], _texts, f"more folders with models ({os.pathsep} between two)", _to_texts),
     Setting("dtype", "auto", _choice(*DTYPES), "type of the weights"),
     Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type of the KV cache"),
+    Setting("speculative", True, _switch, "draft tokens by prompt look-up where it is faster", _to_switch),
     Setting("threads", None, _count, "number of threads; unset: all cores", _to_number),
     Setting("context", None, _count, "maximum tokens of a conversation; unset: the model's", _to_number),
     Setting("when_full", "ask", _choice(*WHEN_FULL), "what to do with a question that exceeds the context"),

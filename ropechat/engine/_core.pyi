@@ -238,6 +238,9 @@ class Event:
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
+    def drafted(self) -> bool:
+        """Kind "token": whether it was drafted; its row and the next one were computed in the same step."""
+    @property
     def looked_up(self) -> list[tuple[float, int]]:
         """Kind "score": logprob and rank in the place of `id` of each id of `look_up`; [] at position 0."""
     @property
@@ -298,6 +301,7 @@ class Engine:
         threads: int | None = None,
         context: int | None = None,
         prefix_bytes: int | None = None,
+        speculative: str = "auto",
         pack_cache: str | PathLike[str] | None = None,
         pack_smallest: int | None = None,
         before_packing: Callable[[], object] | None = None,
@@ -308,7 +312,8 @@ class Engine:
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
         f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32,
         f16, q8_0. context: most tokens (default: min(model, 8192)). prefix_bytes: KV cache that is kept of
-        ended sequences at most (default: what the context takes, at least 64 MB).
+        ended sequences at most (default: what the context takes, at least 64 MB). speculative: whether tokens
+        are drafted by prompt look-up: auto (where measured times say that it is faster), off, always.
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
@@ -374,9 +379,14 @@ class Engine:
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:
         """Advance these sequences by one forward pass (prefill chunks and single tokens together).
 
-        Sequences that are finished are skipped; an empty list means all are. Raises CancelledError, every
+        A sequence may have several "token" events, if tokens of it were drafted. Sequences that are finished
+        are skipped; an empty list means all are. Raises CancelledError, every
         sequence then being as it was before the call.
         """
+    def time_phases(self, wanted: bool) -> None:
+        """Time the phases of steps from now on, or no longer."""
+    def phase_times(self) -> list[tuple[str, float]]:
+        """(phase, seconds) of all steps since `time_phases`, in the order of a step."""
     def reused(self, sequence: int) -> int:
         """How many tokens of the sequence's prompt came from another sequence's cache, so far."""
     def cache_key(self) -> str | None:

@@ -70,6 +70,8 @@ class EventLike(Protocol):
     @property
     def u(self) -> float | None: ...
     @property
+    def drafted(self) -> bool: ...
+    @property
     def looked_up(self) -> Sequence[tuple[float, int]]: ...
     @property
     def finish_reason(self) -> Literal["stop", "length", "context", "grammar"] | None: ...
@@ -116,6 +118,7 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
         u=event.u,
         candidates=_candidates(event),
         interval=event.interval,
+        drafted=event.drafted,
     )
 
 

@@ -124,10 +124,12 @@ class Engine:
         kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
         else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
         most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
-        begin like them; default what the context takes, at least 64 MB. cache: auto, off or all; default
-        ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats have read are cached on
-        disk for the next start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read
-        from another thread while the model loads. Raises ModelNotFoundError, ModelFileError,
+        begin like them; default what the context takes, at least 64 MB. speculative: whether tokens are
+        drafted by prompt look-up and computed together: auto (where that is faster), off, always; results
+        are the same. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights, a validated
+        vocabulary, and what chats have read are cached on disk for the next start, see
+        `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread while the
+        model loads. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))

@@ -107,6 +107,7 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     context: int | None
     prefix_bytes: int | None
+    speculative: str
     cache: str | None
     progress: ProgressMeter | None
 

@@ -255,11 +255,14 @@ class Scheduler:
             events = self._advance_each()
         if not events and len(self._active) == before:
             raise InternalError("engine: a pass over unfinished sequences made no progress")
-        made = [event for event in events if event.kind == "token"]
-        for event in made:
-            self._take(event)
+        made = 0
+        for event in events:
+            # A sequence that ended with a stop string may have drafted tokens behind it.
+            if event.kind == "token" and event.sequence in self._active:
+                self._take(event)
+                made += 1
         if made and self._on_tokens is not None:
-            self._on_tokens(len(made))
+            self._on_tokens(made)
 
     def _end_late(self) -> None:
         """Fail the sequences that have taken too long."""

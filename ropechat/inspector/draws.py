@@ -93,4 +93,5 @@ def _drawn(steps: Sequence[Step], ends: Sequence[int]) -> Iterator[TokenScore]:
             candidates=step.candidates,
             interval=step.interval,
             u=step.u,
+            drafted=step.drafted,
         )

@@ -6,9 +6,10 @@ Line 1 describes the text; one line per token follows; then the distribution aft
 are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or,
 for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos; in a
 conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
-number of tokens that a token was scored under; a long text is scored in windows of `window` tokens, each
-`stride` further. `tokens` is null for a long text that is still being read. `beyond_trained_length` counts
-the tokens at positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
+number of tokens that a token was scored under; `drafted` marks the accepted drafts of speculative decoding,
+which depend on measured times; a long text is scored in windows of `window` tokens, each `stride` further.
+`tokens` is null for a long text that is still being read. `beyond_trained_length` counts the tokens at
+positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
 line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the string in this place; rank
 and first_logprob are of its first token, logprob of all of them (null: of several, and not asked for).
 With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has `producible`, see
@@ -107,6 +108,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = 
         "logprob": logprob,
         "rank": token.rank,
         "entropy": finite(token.entropy),
+        **({"drafted": True} if token.drafted else {}),
         "surprisal_bits": None if logprob is None else -logprob / math.log(2),
         **_top(token.row, bytes_of),
         **_looked_up(found),

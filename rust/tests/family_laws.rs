@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Folder, Noise, engine, engine_with_kv, greedy, write_model_of};
+use common::{Folder, Noise, engine, engine_with_kv, few_ids, greedy, write_model_of};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::compute::cancel::CancelToken;
 use ropechat_core::config::{
@@ -11,7 +11,7 @@ use ropechat_core::config::{
     RopeLayout, Sinks,
 };
 use ropechat_core::engine::inside::Capture;
-use ropechat_core::engine::{Engine, Event, Goal};
+use ropechat_core::engine::{Engine, Event, Goal, Speculative};
 use ropechat_core::family;
 use ropechat_core::kernel::Isa;
 use ropechat_core::model::pack::Key;
@@ -346,6 +346,22 @@ fn chunks_threads_and_company_do_not_change_a_bit() {
             .map(|prompt| engine.add(prompt, Goal::score(3)).unwrap())
             .collect();
         assert!(run(&mut engine, &numbers)[1] == expected, "{name}: in company");
+    });
+}
+
+#[test]
+fn drafted_tokens_do_not_change_a_bit() {
+    for_all(|make, ids, name| {
+        let repeated = ids[..7].repeat(6);
+        let [one_by_one, drafted] = [Speculative::Off, Speculative::Always].map(|mode| {
+            let mut engine = make(2);
+            engine.set_speculative(mode);
+            let numbers = [(&repeated[..], 0.0), (&ids[..30], 1.0)].map(|(prompt, temperature)| {
+                engine.add(prompt, few_ids(24, &ids[..3], temperature)).unwrap()
+            });
+            run(&mut engine, &numbers)
+        });
+        assert!(drafted == one_by_one, "{name}");
     });
 }
 

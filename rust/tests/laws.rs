@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Folder, Noise, SHAPES, engine, greedy, write_model};
+use common::{Folder, Noise, SHAPES, engine, few_ids, greedy, write_model};
 use ropechat_core::Error;
 use ropechat_core::compute::cancel::CancelToken;
-use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal};
+use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal, Speculative};
 use ropechat_core::kernel::Isa;
 use ropechat_core::quant::PackedType;
 use ropechat_core::sampling::Sampling;
@@ -51,17 +51,23 @@ fn bits(event: &Event) -> Option<Bits> {
 
 /// Runs sequences to their end; the token records of each.
 fn run(engine: &mut Engine, numbers: &[u64]) -> Vec<Vec<Bits>> {
+    run_counted(engine, numbers).0
+}
+
+/// As [`run`], and how many steps there were.
+fn run_counted(engine: &mut Engine, numbers: &[u64]) -> (Vec<Vec<Bits>>, usize) {
     let mut records = vec![Vec::new(); numbers.len()];
-    loop {
+    for steps in 0.. {
         let events = engine.step(numbers, &CancelToken::default()).unwrap();
         if events.is_empty() {
-            return records;
+            return (records, steps);
         }
         for (number, event) in &events {
             let index = numbers.iter().position(|n| n == number).unwrap();
             records[index].extend(bits(event));
         }
     }
+    unreachable!("sequences end")
 }
 
 #[test]
@@ -143,6 +149,33 @@ fn generated_tokens_score_the_same_and_a_cached_prefix_changes_nothing() {
         assert_eq!(engine.reused(ended).unwrap(), 32, "{name}: the cache of ended sequences serves too");
         assert!(run(&mut engine, &[ended])[0] == generated[13..18], "{name}: from an ended sequence");
     });
+}
+
+/// Drafts are verified by rows of the same pass: tokens, their numbers and how sequences end stay, with fewer steps.
+#[test]
+fn drafted_tokens_do_not_change_a_bit() {
+    let steps = std::cell::Cell::new([0, 0]);
+    for_all(|make, ids, name| {
+        let repeated = ids[..12].repeat(4);
+        let run_in = |mode: Speculative| {
+            let mut engine = make(2);
+            engine.set_speculative(mode);
+            let goals = [0.0, 0.4, 1.0].map(|temperature| few_ids(45, &ids[..3], temperature));
+            let mut numbers: Vec<u64> =
+                goals.into_iter().map(|goal| engine.add(&repeated, goal).unwrap()).collect();
+            let Goal::Generate(mut stopping) = few_ids(45, &ids[..4], 1.0) else { unreachable!() };
+            stopping.stop_ids = vec![ids[3]];
+            numbers.push(engine.add(&repeated[..20], Goal::Generate(stopping)).unwrap());
+            numbers.push(engine.add(&ids, Goal::score(3)).unwrap());
+            run_counted(&mut engine, &numbers)
+        };
+        let ((expected, before), (found, after)) = (run_in(Speculative::Off), run_in(Speculative::Always));
+        assert!(found == expected, "{name}");
+        let [all_before, all_after] = steps.get();
+        steps.set([all_before + before, all_after + after]);
+    });
+    let [before, after] = steps.get();
+    assert!(after * 5 < before * 4, "{after} steps with drafts, {before} without");
 }
 
 #[test]
@@ -296,6 +329,20 @@ fn a_masked_draw_is_the_same_in_company_and_from_a_given_beginning() {
             .collect();
         assert!(run(&mut engine, &numbers)[company / 2] == expected, "batch of {company}");
     }
+    // Drafts are masked as what is drawn one by one.
+    let said = [&prompt[..], &drawn, &prompt, &drawn[..2]].concat();
+    let [one_by_one, drafted] = [Speculative::Off, Speculative::Always].map(|mode| {
+        let mut engine = make(2);
+        engine.set_speculative(mode);
+        let numbers: Vec<u64> = [said.len() - 2, said.len()]
+            .into_iter()
+            .flat_map(|from| (0..9).map(move |stream| (from, stream)))
+            .map(|(from, stream)| add(&mut engine, &said, stream, 30, from))
+            .collect();
+        run_counted(&mut engine, &numbers)
+    });
+    assert!(drafted.0 == one_by_one.0);
+    assert!(drafted.1 <= one_by_one.1);
     // What a sequence begins with is matched first.
     let begun = [&prompt[..], &drawn[..5]].concat();
     let mut engine = make(2);

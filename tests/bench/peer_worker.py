@@ -37,7 +37,7 @@ class Ropechat:
     def __init__(self, model: str, threads: int, dtype: str) -> None:
         from ropechat import Engine
 
-        self.engine = Engine.load(model, threads=threads, dtype=dtype)
+        self.engine = Engine.load(model, threads=threads, dtype=dtype, speculative="off")
         self.engine.stop_ids = frozenset()
 
     def about(self) -> str:

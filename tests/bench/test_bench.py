@@ -14,12 +14,17 @@ import pytest
 from model_folders import byte_tokenizer
 from models import TINY, write_llama
 
-from ropechat import Engine
+from ropechat import Engine, Sampling
 from ropechat.cli import main
 from ropechat.engine.bench import gguf, shapes
 from ropechat.engine.bench.measure import Prompts, Workload, time_batch
+from ropechat.engine.bench.phases import engine_phases, start_phases
 from ropechat.engine.bench.result import Report, Rounds, Spread, find_quiet_rounds
 
+PHASES_OF_LLAMA = {
+    *("schedule", "embed", "norm", "qkv_proj", "rope_and_cache", "attention", "o_proj", "gate_up_proj"),
+    *("down_proj", "lm_head", "epilogue", "read_out", "sample", "events", "python"),
+}
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
 
 
@@ -73,6 +78,14 @@ def test_table(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert titles[:4] == ["prefill 32", "decode 8", "decode 4 at 64", "decode of 2 sequences"]
 
 
+def test_phases(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, err = bench(capfd, "-m", model, "--quick", "--phases", "--threads", "1")
+    assert code == 0, err
+    titles = [line.split(":")[0] for line in out.splitlines() if line and not line.startswith(" ")]
+    assert titles == ["prefill of 511 tokens", "decode step", "step of 32 sequences", "start to first token"]
+    assert "  attention " in out
+
+
 def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = bench(capfd, "-m", write_llama(tmp_path / "m"), "--quick", "--json", "--threads", "1")
     assert code == 0, err
@@ -123,11 +136,30 @@ def test_ctrl_c_leaves_cleanly(model: Path) -> None:
 
 
 def test_a_batch_counts_the_passes_of_all(model: Path) -> None:
-    engine = Engine.load(model, threads=1)
+    engine = Engine.load(model, threads=1, speculative="off")
     engine.stop_ids = frozenset()
     prompts, plan = Prompts(260), Workload(batch_decode=4)
     many = [prompts.draw(150) for _ in range(3)]  # more than a forward takes: they begin one after another
     assert time_batch(engine, many, plan.batch_tokens(3), plan.batch_decode) > 0
+
+
+def test_phases_add_up(model: Path) -> None:
+    engine = Engine.load(model, threads=2, speculative="off")
+    tables = [*engine_phases(engine), start_phases(str(model), {"threads": 1})]
+    assert len(tables) == 4
+    for table in tables:
+        assert sum(table.seconds.values()) == pytest.approx(table.whole, rel=1e-9)
+        assert all(seconds >= 0 for seconds in table.seconds.values()), table.seconds
+        assert table.steps > 0
+    for table in tables[:3]:
+        assert {name for name, seconds in table.seconds.items() if seconds} >= PHASES_OF_LLAMA
+    assert tables[0].seconds["attention"] > 0
+    assert list(tables[3].seconds) == ["interpreter", "imports", "load", "first token"]
+    record = json.loads(json.dumps(tables[1].record()))
+    assert sum(record["phases_s"].values()) == pytest.approx(record["step_s"])
+    # Off again: nothing is counted.
+    list(engine.generate([1, 2], Sampling(max_tokens=2)))
+    assert not any(seconds for _, seconds in engine._core.phase_times())
 
 
 def test_prompts_never_begin_alike() -> None:

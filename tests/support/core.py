@@ -28,6 +28,7 @@ def load(
     dtype: str = "f32",
     kv_dtype: str = "auto",
     prefix_bytes: int | None = None,
+    speculative: str = "auto",
 ) -> Core:
     return Core.load(
         str(directory),
@@ -36,6 +37,7 @@ def load(
         threads=threads,
         context=context,
         prefix_bytes=prefix_bytes,
+        speculative=speculative,
     )
 
 

@@ -47,7 +47,7 @@ class Progress:
 
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
     empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
-    empty |= {"candidates": [], "interval": None, "looked_up": []}
+    empty |= {"candidates": [], "interval": None, "looked_up": [], "drafted": False}
     return SimpleNamespace(
         kind=kind,
         sequence=sequence,
@@ -78,6 +78,7 @@ class Engine:
         threads: int | None = None,
         context: int | None = None,
         prefix_bytes: int | None = None,
+        speculative: str = "auto",
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
         before_packing: Any = None,

@@ -319,6 +319,8 @@ class Inspector(Widget):
         if step.interval is not None and step.u is not None:
             start, end = step.interval
             rows.append(f"u {step.u:.4f} in {start:.4f} to {end:.4f}")
+        if step.drafted:
+            rows.append("accepted draft")
         return rows
 
     def spelled(self, id: int, data: bytes | None = None) -> str:

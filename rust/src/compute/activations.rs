@@ -1,6 +1,7 @@
 //! The input of a matmul, in the type that the weight's kernel multiplies. It is converted once per input, not once per
 //! matmul.
 
+use crate::compute::phases::{Phase, within};
 use crate::compute::pool::Pool;
 use crate::kernel::{Kernels, x_row_bytes};
 use crate::platform::memory::CacheLine;
@@ -80,7 +81,9 @@ impl Activations {
                 let padded = PackedType::BF16.steps(width) * 2;
                 self.bf16.resize(rows * padded, 0);
                 by_rows(pool, &mut self.bf16[..rows * padded], padded, |row, out: &mut [u16]| {
-                    quantize(row, &mut |values| kernels.to_bf16(values, &mut out[..width]));
+                    quantize(row, &mut |values| {
+                        within(Phase::Round, || kernels.to_bf16(values, &mut out[..width]));
+                    });
                     out[width..].fill(0);
                 });
             }
@@ -89,7 +92,9 @@ impl Activations {
                 self.q8.resize(rows * lines, CacheLine::zeroed());
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [CacheLine]| {
                     let out = bytemuck::cast_slice_mut(out);
-                    quantize(row, &mut |values| kernels.quantize_q8(values, weights, out));
+                    quantize(row, &mut |values| {
+                        within(Phase::Round, || kernels.quantize_q8(values, weights, out));
+                    });
                 });
             }
         }

@@ -3,6 +3,7 @@
 pub(crate) mod activations;
 pub mod cancel;
 pub(crate) mod panels;
+pub mod phases;
 #[allow(unsafe_code)] // lends borrowed work to threads
 pub mod pool;
 pub mod progress;

@@ -9,6 +9,7 @@
 //! time takes parts (its own contiguous share first, then what others have not begun), and a late one finds the job
 //! closed. So other programs slow a forward pass down by the cores that they use, not by their time slices.
 
+use crate::compute::phases::{Phase, within};
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -132,10 +133,12 @@ impl Pool {
         let mine = catch_unwind(AssertUnwindSafe(|| self.shared.take_parts(0, threads, job)));
         IN_JOB.set(false);
         self.shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
-        let mut turns = 0;
-        while self.shared.gate.load(Ordering::Acquire) & INSIDE > 0 {
-            pause(&mut turns);
-        }
+        within(Phase::Wait, || {
+            let mut turns = 0;
+            while self.shared.gate.load(Ordering::Acquire) & INSIDE > 0 {
+                pause(&mut turns);
+            }
+        });
         *lock(&self.shared.job) = None;
         // Taken even if this thread panicked: a later job must not find it.
         let others = lock(&self.shared.panic).take();

@@ -5,6 +5,7 @@
 
 use crate::compute::activations::Activations;
 use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
+use crate::compute::phases::{Phase, within};
 use crate::compute::pool::Pool;
 use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
 use crate::platform::mapped::FilePart;
@@ -113,8 +114,10 @@ impl Weight {
                 let rows = first..(first + row_block).min(x.rows());
                 for pair in pairs.clone() {
                     let width = self.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
-                    // SAFETY: threads have disjoint pairs, so no two write the same columns.
-                    unsafe { writer.write(&tile, rows.clone(), 2 * pair, width, kernels) }
+                    within(Phase::Epilogue, || {
+                        // SAFETY: threads have disjoint pairs, so no two write the same columns.
+                        unsafe { writer.write(&tile, rows.clone(), 2 * pair, width, kernels) }
+                    });
                 }
             }
             TILE.set(tile);

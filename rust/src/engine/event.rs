@@ -113,6 +113,8 @@ pub enum Event {
         scored: Scored,
         /// How it was drawn.
         draw: Draw,
+        /// Whether it was drafted: then its row and the next one were computed in the same step.
+        drafted: bool,
         /// Set on the last one.
         finish_reason: Option<FinishReason>,
     },

@@ -10,13 +10,17 @@ pub mod inside;
 pub mod on_disk;
 mod outcome;
 mod pace;
+mod prompt_lookup;
 mod reuse;
 mod row_reader;
 mod rows;
 mod schedule;
 mod sequence;
+mod speculation;
+mod step_times;
 
 use crate::compute::cancel::CancelToken;
+use crate::compute::phases::{self, Phase, PhaseTimes, lap};
 use crate::compute::pool::Pool;
 use crate::compute::progress::{PassProgress, Progress, Snapshot};
 use crate::config::{RopeFrequencies, RopeVariant};
@@ -27,18 +31,21 @@ use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
-use crate::sampling::{Sampler, Sampling};
+use crate::sampling::{Mask, Sampler, Sampling};
 use outcome::{Outcome, RowJob, commit};
 use pace::Pace;
+use prompt_lookup::PromptLookup;
 use reuse::ReusableCache;
 use row_reader::RowReader;
 use schedule::{READOUT_ROWS, prompt_rows, prompts_read, readout_rows, schedule};
 use sequence::{Sequence, unknown};
+use speculation::Speculation;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};
+pub use speculation::Speculative;
 
 /// The sequences of a step. They go back to the engine when it ends, also by a panic, without what was not committed
 /// (law 3).
@@ -57,6 +64,7 @@ impl<'a> Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for (number, mut sequence) in self.sequences.drain(..) {
+            sequence.drop_draft();
             self.engine.cache.kv.rollback(&mut sequence.cache);
             self.engine.sequences.insert(number, sequence);
         }
@@ -81,6 +89,9 @@ pub struct Engine {
     progress: Arc<Progress>,
     /// What identifies the weights; None: keys and values stay in memory.
     identity: Option<Identity>,
+    speculation: Speculation,
+    /// Where the time of steps went, if somebody wants it.
+    phase_times: Option<PhaseTimes>,
 }
 
 impl Engine {
@@ -103,7 +114,26 @@ impl Engine {
             pace,
             progress: Arc::default(),
             identity: None,
+            speculation: Speculation::new(),
+            phase_times: None,
         }
+    }
+
+    /// From now on the phases of steps are timed, or not any more.
+    pub fn time_phases(&mut self, wanted: bool) {
+        self.phase_times = wanted.then(PhaseTimes::default);
+    }
+
+    /// The times of all steps since [`Engine::time_phases`]; zeros without it.
+    pub fn phase_times(&self) -> PhaseTimes {
+        self.phase_times.unwrap_or_default()
+    }
+
+    /// Sets whether tokens are drafted; the default is off, and so are models with a recurrent state (the results do not
+    /// depend on it).
+    pub fn set_speculative(&mut self, mode: Speculative) {
+        let can_go_back = self.model.kv_layout.recurrent.layers == 0;
+        self.speculation.mode = if can_go_back { mode } else { Speculative::Off };
     }
 
     /// Sets the rows of one forward pass at most (the results do not depend on it).
@@ -147,6 +177,8 @@ impl Engine {
             explained: None,
             matcher: None,
             looked_up: Vec::new(),
+            drafted: 0,
+            lookup: PromptLookup::default(),
             finished: false,
         };
         self.cache.adopt(&mut sequence, self.sequences.values());
@@ -265,6 +297,9 @@ impl Engine {
         self.revive_pool();
         let mut taken = Taken::new(self, numbers);
         let Taken { engine, sequences } = &mut taken;
+        if engine.phase_times.is_some() {
+            phases::start();
+        }
         let progress = Arc::clone(&engine.progress);
         let result = engine.advance(sequences, &progress, cancel);
         match prompts_read(sequences) {
@@ -272,6 +307,9 @@ impl Engine {
                 progress.begin(stage, done, total)
             }
             _ => progress.end(),
+        }
+        if let (Some(sum), Some(times)) = (&mut engine.phase_times, phases::stop(Phase::Schedule)) {
+            sum.add(&times);
         }
         result
     }
@@ -292,8 +330,13 @@ impl Engine {
         let begun = Instant::now();
         let single =
             taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
-        let due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
+        let mut due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
         let (rows, of_prompts) = (due.iter().map(|&(_, rows)| rows).sum::<usize>(), prompt_rows(&due));
+        let reads_no_prompt = of_prompts == 0;
+        if reads_no_prompt && self.speculation.mode != Speculative::Off {
+            let limits = (self.longest_generated(), self.pace.rows());
+            self.speculation.draft(taken, &mut due, &mut self.cache, &self.model.config, limits);
+        }
         let frequencies: Vec<_> =
             due.iter().map(|&(i, _)| self.frequencies(taken[i].1.rope_variant)).collect();
         let pass = (of_prompts > 0).then(|| PassProgress::new(progress, prompts_read(taken), of_prompts));
@@ -309,6 +352,7 @@ impl Engine {
             if runs.is_empty() {
                 return Ok(Vec::new());
             }
+            lap(Phase::Schedule);
             forward(&self.model, &mut runs, &mut self.work, compute)?;
         }
         let outcomes = self.read_rows(taken, &due, cancel)?;
@@ -321,6 +365,13 @@ impl Engine {
             if self.model.config.rope_variant(sequence.ids.len()) == sequence.rope_variant {
                 self.cache.index(sequence);
             }
+            if self.speculation.mode != Speculative::Off && sequence.ids.len() > sequence.prompt_len {
+                sequence.lookup.observe(&sequence.ids);
+            }
+        }
+        if reads_no_prompt {
+            let rows = due.iter().map(|&(_, rows)| rows).sum();
+            self.speculation.add_time(rows, begun.elapsed());
         }
         Ok(events)
     }
@@ -343,8 +394,15 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<Outcome>> {
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
-        let wanted = readout_rows(taken, due);
-        let mut outcomes = Vec::with_capacity(wanted.len());
+        let mut wanted = readout_rows(taken, due);
+        let masks = self.masks(taken, &wanted)?;
+        let allowed = |index: usize, position: usize| {
+            let masks = masks.get(&index)?;
+            Some(masks.get(position - taken[index].1.last()))
+        };
+        wanted.retain(|&(_, index, position)| allowed(index, position) != Some(None));
+        lap(Phase::Grammar);
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(wanted.len());
         for block in wanted.chunks(READOUT_ROWS) {
             cancel.check()?;
             let rows: Vec<usize> = block.iter().map(|&(row, ..)| row).collect();
@@ -361,16 +419,34 @@ impl Engine {
                     index,
                     position,
                     logits: &logits[..vocab_size],
+                    allowed: allowed(index, position).flatten(),
                     sampler,
                     outcome: None,
                 })
                 .collect();
             self.pool.for_each(&mut jobs, |job| job.outcome = Some(job.read()));
+            lap(Phase::ReadOut);
             for job in jobs {
-                outcomes.extend(job.outcome.transpose()?);
+                if outcomes.last().is_none_or(|before| before.is_followed_by(job.index, job.position)) {
+                    outcomes.extend(job.outcome.transpose()?);
+                }
             }
         }
         Ok(outcomes)
+    }
+
+    /// The masks of the rows to read, by the index of their sequence; of sequences with a grammar.
+    fn masks(
+        &self,
+        taken: &[(u64, Sequence)],
+        wanted: &[(usize, usize, usize)],
+    ) -> Result<BTreeMap<usize, Vec<Mask>>> {
+        let mut indices: Vec<usize> = wanted.iter().map(|&(_, index, _)| index).collect();
+        indices.dedup();
+        indices.retain(|&index| taken[index].1.matcher.is_some());
+        let mut jobs: Vec<_> = indices.into_iter().map(|index| (index, Ok(Vec::new()))).collect();
+        self.pool.for_each(&mut jobs, |(index, masks)| *masks = taken[*index].1.masks());
+        jobs.into_iter().map(|(index, masks)| Ok((index, masks?))).collect()
     }
 }
 

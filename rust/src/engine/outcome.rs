@@ -1,7 +1,8 @@
 //! One logit row: reads it out, samples from it, and appends the result to its sequence.
 
-use super::event::{Event, FinishReason, Goal, Scored};
+use super::event::{Event, FinishReason, Generation, Goal, Scored};
 use super::sequence::Sequence;
+use crate::compute::phases::{Phase, within};
 use crate::error::Result;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
 use crate::sampling::{Draw, Mask, Sampler};
@@ -13,6 +14,8 @@ pub(super) struct RowJob<'a> {
     pub index: usize,
     pub position: usize,
     pub logits: &'a [f32],
+    /// The ids that the sequence's grammar allows; None without a grammar.
+    pub allowed: Option<&'a Mask>,
     pub sampler: &'a mut Sampler,
     pub outcome: Option<Result<Outcome>>,
 }
@@ -24,6 +27,8 @@ pub(super) struct Outcome {
     readout: Logprobs,
     /// The token after the row (given or drawn) with its logprob and rank; None after the last given one.
     next: Option<(u32, f64, usize)>,
+    /// Whether `next` is the token that the sequence has there, given or drafted.
+    is_given: bool,
     draw: Option<Draw>,
     /// What the settings of `Engine::explain` do to a given `next`.
     explained: Option<Draw>,
@@ -32,49 +37,41 @@ pub(super) struct Outcome {
 
 impl RowJob<'_> {
     pub fn read(&mut self) -> Result<Outcome> {
-        let Self { sequence, index, position, logits, .. } = *self;
+        let Self { sequence, index, position, logits, allowed, .. } = *self;
         let (top_k, generation) = match &sequence.goal {
             Goal::Score { readout_top_k, .. } => (*readout_top_k, None),
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
-        let readout = read_logprobs(logits, top_k, position)?;
-        let allowed = self.allowed()?;
-        let draw = generation
-            .map(|g| {
-                self.sampler.sample_within(
-                    allowed.as_ref(),
-                    logits,
-                    &sequence.ids,
-                    position as u64 + 1,
-                    &g.sampling,
-                    (top_k > 0).then_some(&readout),
-                )
-            })
-            .transpose()?;
-        let id = draw.as_ref().map(|draw| draw.id).or_else(|| sequence.ids.get(position + 1).copied());
+        let readout = within(Phase::ReadOut, || read_logprobs(logits, top_k, position))?;
+        let history = &sequence.ids[..=position];
+        let trace = (top_k > 0).then_some(&readout);
+        let next_position = position as u64 + 1;
+        let sampler = &mut *self.sampler;
+        let draw = within(Phase::Sample, || {
+            let sample = |g: &Generation| {
+                sampler.sample_within(allowed, logits, history, next_position, &g.sampling, trace)
+            };
+            generation.map(sample).transpose()
+        })?;
+        let given = sequence.ids.get(position + 1).copied(); // or drafted
+        let id = draw.as_ref().map(|draw| draw.id).or(given);
         let next = id.map(|id| {
             let (logprob, rank) = logprob_and_rank(&readout, logits, id);
             (id, logprob, rank)
         });
         let explained = match (&sequence.explained, next, &draw) {
             (Some(sampling), Some((id, ..)), None) => {
-                let history = &sequence.ids[..=position];
-                Some(self.sampler.explain(logits, history, position as u64 + 1, sampling, &readout, id)?)
+                Some(self.sampler.explain(logits, history, next_position, sampling, &readout, id)?)
             }
             _ => None,
         };
         let looked_up = sequence.looked_up.iter().map(|&id| logprob_and_rank(&readout, logits, id)).collect();
-        Ok(Outcome { index, position, readout, next, draw, explained, looked_up })
-    }
-
-    /// The ids that the sequence's grammar allows; None without a grammar.
-    fn allowed(&self) -> Result<Option<Mask>> {
-        let matcher = self.sequence.matcher.as_ref();
-        matcher.map(|matcher| matcher.lock().unwrap_or_else(PoisonError::into_inner).mask()).transpose()
+        let is_given = id.is_some() && id == given;
+        Ok(Outcome { index, position, readout, next, is_given, draw, explained, looked_up })
     }
 }
 
-/// Appends the step's results to the sequences. This cannot fail.
+/// Appends the step's results to the sequences, without rows behind a drafted token that was not drawn. This cannot fail.
 pub(super) fn commit(
     sequences: &mut [(u64, Sequence)],
     due: &[(usize, usize)],
@@ -85,6 +82,11 @@ pub(super) fn commit(
     for &(index, rows) in due {
         let (number, sequence) = &mut sequences[index];
         let start = sequence.cache.len();
+        let rows = match sequence.drafted {
+            0 => rows,
+            _ => outcomes.iter().filter(|outcome| outcome.index == index).count(),
+        };
+        sequence.drop_draft();
         sequence.cache.commit(rows);
         if start < sequence.prompt_len {
             let done = sequence.cache.len().min(sequence.prompt_len);
@@ -112,6 +114,11 @@ pub(super) fn commit(
 }
 
 impl Outcome {
+    /// Whether a row is of another sequence, or comes next in this one: not behind a drafted token that was not drawn.
+    pub fn is_followed_by(&self, index: usize, position: usize) -> bool {
+        self.index != index || (self.is_given && self.position + 1 == position)
+    }
+
     fn into_event(self, sequence: &mut Sequence, context: usize) -> Event {
         let Some((id, logprob, rank)) = self.next else {
             return Event::Next { position: self.position + 1, row: self.readout };
@@ -142,6 +149,6 @@ impl Outcome {
             None
         };
         sequence.finished = finish_reason.is_some();
-        Event::Token { scored, draw, finish_reason }
+        Event::Token { scored, draw, drafted: self.is_given, finish_reason }
     }
 }

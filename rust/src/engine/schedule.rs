@@ -98,7 +98,7 @@ pub(super) fn readout_rows(
     for &(index, rows) in due {
         let sequence = &sequences[index].1;
         let start = sequence.cache.len();
-        let first = sequence.goal.first_row(sequence.ids.len()).clamp(start, start + rows);
+        let first = sequence.goal.first_row(sequence.last() + 1).clamp(start, start + rows);
         wanted.extend((first..start + rows).map(|position| (row + position - start, index, position)));
         row += rows;
     }

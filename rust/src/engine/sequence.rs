@@ -1,12 +1,13 @@
 //! A sequence and its cached positions.
 
 use super::event::Goal;
+use super::prompt_lookup::PromptLookup;
 use crate::config::RopeVariant;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::kv_cache::{BLOCK, KvSequence, Place};
-use crate::sampling::Sampling;
 use crate::sampling::grammar::Matcher;
-use std::sync::Mutex;
+use crate::sampling::{Mask, Sampling};
+use std::sync::{Mutex, PoisonError};
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
@@ -20,10 +21,14 @@ pub(super) struct Sequence {
     pub goal: Goal,
     /// Settings whose stages are told for each given token that is scored.
     pub explained: Option<Sampling>,
-    /// What the generated tokens must match; a step has one row of it.
+    /// What the generated tokens must match.
     pub matcher: Option<Mutex<Matcher>>,
     /// Ids whose log probability and rank are told for each row that is read out.
     pub looked_up: Vec<u32>,
+    /// Tokens at the end of `ids` that are drafted; 0 between steps.
+    pub drafted: usize,
+    /// What the drafts are taken from.
+    pub lookup: PromptLookup,
     pub finished: bool,
 }
 
@@ -36,6 +41,31 @@ impl Sequence {
     /// The tokens behind its place whose rows nobody reads, so that they may come from the cache.
     pub fn unread(&self) -> &[u32] {
         self.ids[..self.goal.first_row(self.ids.len())].get(self.place.blocks() * BLOCK..).unwrap_or_default()
+    }
+
+    /// Tokens that may be drafted: one more is drawn behind them, and none of them may be the last one.
+    pub fn most_drafted(&self, context: usize) -> usize {
+        let Goal::Generate(generation) = &self.goal else { return 0 };
+        let left = generation.max_tokens - (self.ids.len() - self.prompt_len);
+        left.min(context.saturating_sub(self.ids.len())).saturating_sub(1)
+    }
+
+    /// The position of the last token that is not drafted.
+    pub fn last(&self) -> usize {
+        self.ids.len() - self.drafted - 1
+    }
+
+    /// What the grammar allows behind the last token and behind the drafted ones, as far as those can be drawn; none
+    /// without a grammar.
+    pub fn masks(&self) -> Result<Vec<Mask>> {
+        let Some(matcher) = &self.matcher else { return Ok(Vec::new()) };
+        let draft = &self.ids[self.last() + 1..];
+        matcher.lock().unwrap_or_else(PoisonError::into_inner).masks(draft)
+    }
+
+    /// Removes the drafted tokens.
+    pub fn drop_draft(&mut self) {
+        self.ids.truncate(self.ids.len() - std::mem::take(&mut self.drafted));
     }
 }
 

@@ -122,18 +122,24 @@ fn a_step_that_fails_anywhere_leaves_every_sequence_as_it_was() {
     let folder = write_model(SHAPES[0]);
     let begin = |engine: &mut Engine| {
         let score = Goal::score(3);
-        [engine.add(&ids(1, LENGTH), greedy()).unwrap(), engine.add(&ids(2, 33), score).unwrap()]
+        let prompt = ids(1, LENGTH / 2).repeat(2); // for drafts
+        [engine.add(&prompt, greedy()).unwrap(), engine.add(&ids(2, 33), score).unwrap()]
     };
-    let expected = {
-        let mut engine = make(&folder, 1);
-        let numbers = begin(&mut engine);
-        run(&mut engine, &numbers)
-    };
-    for fault in [Fault::Position, Fault::Angles, Fault::KeyNorm, Fault::LastNorm, Fault::NaN] {
-        for threads in [1, 3] {
+    for (mode, threads) in [(Speculative::Off, 1), (Speculative::Off, 3), (Speculative::Always, 3)] {
+        let make = |threads| {
+            let mut engine = make(&folder, threads);
+            engine.set_speculative(mode);
+            engine
+        };
+        let expected = {
+            let mut engine = make(1);
+            let numbers = begin(&mut engine);
+            run(&mut engine, &numbers)
+        };
+        for fault in [Fault::Position, Fault::Angles, Fault::KeyNorm, Fault::LastNorm, Fault::NaN] {
             for steps_before in [0, 1, 2, 5] {
-                let name = format!("{fault:?}, {threads} threads, after {steps_before} steps");
-                let mut engine = make(&folder, threads);
+                let name = format!("{fault:?}, {mode:?}, {threads} threads, after {steps_before} steps");
+                let mut engine = make(threads);
                 let numbers = begin(&mut engine);
                 let mut events = Vec::new();
                 for _ in 0..steps_before {

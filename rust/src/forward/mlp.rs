@@ -3,6 +3,7 @@
 use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::{MlpShape, ResidualFactors};
 use crate::kernel::LANES;
@@ -20,6 +21,7 @@ pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, 
         MlpShape::Plain => Epilogue::Activate(activation, gated, width),
     };
     mlp.gate_up_proj.matmul(input, pass.kernels, pass.pool, epilogue);
+    lap(Phase::GateUpProj);
 }
 
 /// The same, with gates below mean + `cutoff` standard deviations of their row cut to zero: what is above counts.
@@ -46,6 +48,7 @@ fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f
         }
         pass.kernels.gate(mlp.activation, gates, &ups[..width], out);
     });
+    lap(Phase::GateUpProj);
 }
 
 /// x += down_proj(gated), behind its norm.  // gated [rows, intermediate_size], x [rows, hidden_size]
@@ -59,7 +62,9 @@ pub(super) fn down_proj(
     x: &mut [f32],
 ) {
     quantize_gated(pass, mlp, pass.rows(x), gated, &mut branch.input);
+    lap(Phase::Norm);
     add_residual(pass, &mlp.down_proj, out_norm, factors, branch, x);
+    lap(Phase::DownProj);
 }
 
 /// input = gated, in the type that down_proj is multiplied with.  // gated [rows, intermediate_size]

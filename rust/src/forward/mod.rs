@@ -26,6 +26,7 @@ pub use observer::Observer;
 pub use state::{Compute, Run};
 
 use crate::compute::activations::{RowSource, by_rows};
+use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::{EmbeddingPosition, HeadTransform, Residual, ResidualFactors};
 use crate::error::Result;
@@ -110,6 +111,7 @@ pub fn observed_forward(
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         per_layer.prepare(pass, second, &ids, x, &mut branch.input);
     }
+    lap(Phase::Embed);
     if model.config.alt_up.is_some() {
         streams.start(pass, &model.streams[0], x, branch);
     }
@@ -164,6 +166,9 @@ pub fn observed_forward(
             }
             (_, None) => mix_positions(pass, layer, runs, &angles, x, branch, mixers),
         }
+        if matches!(layer.mlp, Some(Mlp::Moe(_) | Mlp::DenseAndMoe(_) | Mlp::DenseAndMoeForNext(_))) {
+            lap(Phase::Experts);
+        }
         hyper.write(pass, written_by_mlp, x);
         if observer.is_some() || layer.index + 1 == model.layers.len() {
             hyper.read(pass, model.hyper_head.as_ref(), x);
@@ -207,12 +212,14 @@ fn mix_positions(
 ) {
     if let Some(weights) = &layer.recurrent {
         mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
+        lap(Phase::Recurrent);
     }
     if let Some(weights) = &layer.attention {
         attention(pass, weights, runs, angles, x, branch, &mut buffers.attention);
     }
     if let Some(weights) = &layer.recurrent {
         add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
+        lap(Phase::Recurrent);
     }
 }
 
@@ -259,9 +266,11 @@ pub fn lm_head(
             Some((_, norm)) => norm_or_copy(pass, &transformed[r * stride..][..hidden_size], Some(norm), out),
         }),
     );
+    lap(Phase::Norm);
     logits.resize(rows.len() * model.padded_vocab(), 0.0);
     weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(logits));
     scale_and_cap(pass, logits, model.padded_vocab());
+    lap(Phase::LmHead);
 }
 
 /// logits = cap * tanh(scale * logits / cap); a model may have both, either or none.  // logits [rows, stride]

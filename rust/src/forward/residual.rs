@@ -2,6 +2,7 @@
 
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
@@ -37,6 +38,7 @@ pub(super) fn normed_input(
             norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
         }),
     );
+    lap(Phase::Norm);
 }
 
 /// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]

@@ -5,9 +5,10 @@ use super::events::{PyEvent, PyRowPair};
 use super::facts::config_facts;
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
-use super::options::{context_size, parse_dtype, parse_kv_dtype, thread_count};
+use super::options::{context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
+use crate::compute::phases::Phase;
 use crate::compute::progress::{Progress, Stage};
 use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::engine::fit::{self, KvRoom};
@@ -145,7 +146,8 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        prefix_bytes = None, pack_cache = None, pack_smallest = None, before_packing = None, progress = None))]
+        prefix_bytes = None, speculative = "auto", pack_cache = None, pack_smallest = None, before_packing = None,
+        progress = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
         py: Python<'_>,
@@ -155,6 +157,7 @@ impl PyEngine {
         threads: Option<usize>,
         context: Option<usize>,
         prefix_bytes: Option<usize>,
+        speculative: &str,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
@@ -164,6 +167,7 @@ impl PyEngine {
         call_engine(py, || {
             let _ends = EndOfLoad(&progress);
             let (dtype, kv_dtype) = (parse_dtype(dtype)?, parse_kv_dtype(kv_dtype)?);
+            let speculative = parse_speculative(speculative)?;
             let kernels = Kernels::detect()?;
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
@@ -203,6 +207,7 @@ impl PyEngine {
             let (threads, from_pack, packing_seconds) = (pool.threads(), packs.is_warm(), packs.seconds());
             let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
             engine.set_progress(Arc::clone(&progress));
+            engine.set_speculative(speculative);
             prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
             identity.into_iter().for_each(|identity| engine.set_identity(identity));
             Ok(Self {
@@ -321,6 +326,18 @@ impl PyEngine {
             self.pack_writer.iter().for_each(PackWriter::start);
         }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
+    }
+
+    fn time_phases(&self, py: Python<'_>, wanted: bool) -> PyResult<()> {
+        self.with(py, |engine| {
+            engine.time_phases(wanted);
+            Ok(())
+        })
+    }
+
+    fn phase_times(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, f64)>> {
+        let times = self.with(py, |engine| Ok(engine.phase_times()))?;
+        Ok(Phase::ALL.into_iter().map(|phase| (phase.name(), times.of(phase).as_secs_f64())).collect())
     }
 
     fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {

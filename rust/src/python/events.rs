@@ -110,6 +110,7 @@ pub struct PyEvent {
     candidates: Vec<PyCandidate>,
     interval: Option<(f64, f64)>,
     u: Option<f64>,
+    drafted: bool,
     looked_up: Vec<(f64, usize)>,
     finish_reason: Option<&'static str>,
     done: usize,
@@ -134,20 +135,21 @@ impl PyEvent {
             candidates: Vec::new(),
             interval: None,
             u: None,
+            drafted: false,
             looked_up: Vec::new(),
             finish_reason: None,
             done: 0,
             total: 0,
         };
         let row = |readout: Option<Logprobs>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
-        let (kind, mut scored, finish_reason, drawn) = match event {
+        let (kind, mut scored, finish_reason, drawn, drafted) = match event {
             Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
             Event::Next { position, row: next } => {
                 return Ok(Self { kind: "next", position, row: row(Some(next))?, ..blank });
             }
-            Event::Score(scored) => ("score", scored, None, None),
-            Event::Token { scored, draw, finish_reason } => {
-                ("token", scored, finish_reason.map(finish_name), Some(draw))
+            Event::Score(scored) => ("score", scored, None, None, false),
+            Event::Token { scored, draw, drafted, finish_reason } => {
+                ("token", scored, finish_reason.map(finish_name), Some(draw), drafted)
             }
         };
         let rest = match drawn.or(scored.explained.take()) {
@@ -160,6 +162,7 @@ impl PyEvent {
         };
         Ok(Self {
             kind,
+            drafted,
             finish_reason,
             position: scored.position,
             id: Some(scored.id),

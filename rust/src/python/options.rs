@@ -1,7 +1,7 @@
 //! Options of `Engine.load`, checked.
 
 use crate::config::Config;
-use crate::engine::Context;
+use crate::engine::{Context, Speculative};
 use crate::error::Error;
 use crate::quant::PackedType;
 
@@ -25,6 +25,15 @@ pub(super) fn parse_kv_dtype(name: &str) -> Result<Option<PackedType>, Error> {
         "f16" => Ok(Some(PackedType::F16)),
         "q8_0" => Ok(Some(PackedType::Q8_0)),
         _ => Err(Error::Request(format!("kv_dtype: must be auto, f32, f16 or q8_0 (got {name:?})"))),
+    }
+}
+
+pub(super) fn parse_speculative(name: &str) -> Result<Speculative, Error> {
+    match name {
+        "auto" => Ok(Speculative::Auto),
+        "off" => Ok(Speculative::Off),
+        "always" => Ok(Speculative::Always),
+        _ => Err(Error::Request(format!("speculative: must be auto, off or always (got {name:?})"))),
     }
 }
 

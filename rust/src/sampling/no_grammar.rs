@@ -18,11 +18,11 @@ impl Grammar {
 pub enum Matcher {}
 
 impl Matcher {
-    /// The ids that are allowed next.
+    /// The ids that are allowed next, and behind each token of a draft.
     ///
     /// # Errors
     /// None: there is no matcher.
-    pub fn mask(&mut self) -> Result<Mask> {
+    pub fn masks(&mut self, _draft: &[u32]) -> Result<Vec<Mask>> {
         match *self {}
     }
 

@@ -166,6 +166,14 @@ pub fn engine_with_kv(
     Some(Engine::new(model, kernels, pool, Context::Stated(700)))
 }
 
+/// Generation of little else than these ids, so that repeats are frequent.
+pub fn few_ids(max_tokens: usize, ids: &[u32], temperature: f32) -> Goal {
+    let Goal::Generate(mut goal) = greedy(max_tokens) else { unreachable!() };
+    goal.sampling.logit_bias = ids.iter().map(|&id| (id, 20.0)).collect();
+    goal.sampling.temperature = temperature;
+    Goal::Generate(goal)
+}
+
 /// Greedy generation of `max_tokens`.
 pub fn greedy(max_tokens: usize) -> Goal {
     let sampling = Sampling {

@@ -11,6 +11,7 @@ use super::residual::{BranchBuffers, add_residual, norm, norm_or_copy, normed_in
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
+use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::{AttentionGate, Config, LayerIndexer, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
@@ -77,13 +78,16 @@ pub(super) fn attention(
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
     }
+    lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
     if let Some(indexer) = &layer.indexer {
         choices.choose(pass, layer, &indexer.spec, &caches, qkv);
     }
     tiles::attend(pass, layer, &caches, qkv, chosen(layer, choices), partials);
+    lap(Phase::Attention);
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
@@ -113,8 +117,10 @@ pub(super) fn attention(
             }
         }),
     );
+    lap(Phase::Norm);
     let factors = layer.spec.residual_factors[0];
     add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+    lap(Phase::OProj);
 }
 
 /// out = (1 - initial) norm(first half of the heads - lambda * second half).  // heads [2n * width], out [n * width]
