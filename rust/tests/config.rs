@@ -249,10 +249,8 @@ fn yarn_attention_factor() {
 fn known_models_that_are_not_computed_say_what_they_would_need() {
     for (model_type, needs) in [
         ("mamba", "selective scans"),
-        ("jamba", "Mamba"),
-        ("zamba2", "Mamba"),
-        ("kimi_linear", "Gated DeltaNet"),
-        ("minimax", "lightning"),
+        ("zamba", "Mamba"),
+        ("bailing_moe_linear", "lightning"),
         ("lfm2_vl", "convolution"),
         ("bert", "encoder"),
         ("t5", "cross-attention"),
@@ -292,6 +290,15 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("qwen3", "attn_logit_softcapping", json!(50)),
         ("exaone4", "attention_bias", json!(true)),
         ("mixtral", "shared_expert_intermediate_size", json!(8)),
+        ("jamba", "hidden_act", json!("gelu")),
+        ("jamba", "mamba_inner_layernorms", json!(false)),
+        ("minimax", "postnorm", json!(false)),
+        ("minimax", "shared_intermediate_size", json!(8)),
+        ("kimi_linear", "mla_use_nope", json!(false)),
+        ("kimi_linear", "moe_router_activation_func", json!("softmax")),
+        ("bailing_hybrid", "hidden_act", json!("gelu")),
+        ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
+        ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),
     ] {
         let mut config = json!({"model_type": model_type, key: value});

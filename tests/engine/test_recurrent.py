@@ -21,6 +21,10 @@ HYBRIDS = [
         "granitemoehybrid",
         "falcon_h1",
         "nemotron_h",
+        "jamba",
+        "kimi_linear",
+        "bailing_hybrid",
+        "recurrent_gemma",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

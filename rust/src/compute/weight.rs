@@ -42,7 +42,8 @@ impl Storage {
     }
 }
 
-/// A packed matrix.
+/// A packed matrix; a clone shares its panels.
+#[derive(Clone)]
 pub struct Weight {
     shape: PanelShape,
     data: Storage,

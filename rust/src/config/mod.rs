@@ -12,13 +12,15 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
-pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
+pub use recurrent::{
+    BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
+};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
     NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryScaling, Residual,
-    ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
+    ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
@@ -117,6 +119,8 @@ pub struct Config {
     pub recurrent: Option<Recurrent>,
     /// Factors of that mixer's input and output.
     pub recurrent_factors: BranchFactors,
+    /// The block that some layers share.
+    pub shared_block: Option<SharedBlock>,
     /// Factor of attention's normed input (falcon_h1).
     pub attention_input_factor: f32,
     /// Factor of the MLP's normed input (falcon_h1).

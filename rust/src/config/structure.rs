@@ -101,6 +101,14 @@ pub enum Mixer {
     Recurrent,
     /// Both read the normed row, and both are added (falcon_h1).
     Both,
+    /// A block of attention and an MLP that layers share, `Config::shared_block`, whose result is added to what the recurrent
+    /// mixer reads (zamba2).
+    AfterShared {
+        /// The layer whose tensors the block has.
+        first: usize,
+        /// Its place among the layers with a shared block.
+        index: usize,
+    },
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
 }
@@ -108,12 +116,12 @@ pub enum Mixer {
 impl Mixer {
     /// Whether the layer has attention, and so keys and values.
     pub fn has_attention(self) -> bool {
-        matches!(self, Mixer::Attention | Mixer::Both)
+        matches!(self, Mixer::Attention | Mixer::Both | Mixer::AfterShared { .. })
     }
 
     /// Whether the layer has a recurrent state.
     pub fn is_recurrent(self) -> bool {
-        matches!(self, Mixer::Recurrent | Mixer::Both)
+        matches!(self, Mixer::Recurrent | Mixer::Both | Mixer::AfterShared { .. })
     }
 }
 
@@ -126,6 +134,16 @@ pub enum Mask {
     Sliding(usize),
     /// `attention_chunk_size`: those of its chunk of this many positions (llama4).
     Chunked(usize),
+}
+
+/// Attention and an MLP that read the stream beside the embedding, with adapters of low rank for each layer that shares them
+/// (zamba2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBlock {
+    /// `adapter_rank`.
+    pub adapter_rank: usize,
+    /// `use_shared_attention_adapter`: whether queries, keys and values have adapters too, not only the MLP.
+    pub attention_adapter: bool,
 }
 
 /// How q and k are rotated by their position.
@@ -216,6 +234,8 @@ pub enum NormPlacement {
     BeforeAndAfterMoe,
     /// Before attention and MLP, but for the first layer's attention (modernbert-decoder).
     BeforeButFirst,
+    /// Before attention and MLP, in the stream itself: a branch is added to the normed row (minimax).
+    InStream,
 }
 
 /// How attention and MLP are added to the residual stream.

@@ -17,6 +17,7 @@ mod per_layer;
 mod recurrent;
 mod residual;
 mod rope;
+mod shared_block;
 mod state;
 
 pub use attention::ObservedHeads;
@@ -34,8 +35,9 @@ use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
-use residual::{BranchBuffers, norm, norm_or_copy, normed_input};
+use residual::{BranchBuffers, norm, norm_or_copy, norm_stream, normed_input};
 use rope::RopeAngles;
+use shared_block::{SharedBlockBuffers, shared_block};
 use state::Pass;
 
 /// Buffers of a forward pass, kept from step to step.
@@ -56,6 +58,7 @@ pub struct Workspace {
 struct MixerBuffers {
     attention: AttentionBuffers,
     recurrent: RecurrentBuffers,
+    shared_block: SharedBlockBuffers,
 }
 
 impl Workspace {
@@ -103,6 +106,9 @@ pub fn observed_forward(
     if let Some(second) = &model.per_layer {
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         per_layer.prepare(pass, second, &ids, x, &mut branch.input);
+    }
+    if model.config.shared_block.is_some() {
+        mixers.shared_block.embedded.clone_from(x);
     }
     if model.config.alt_up.is_some() {
         streams.start(pass, &model.streams[0], x, branch);
@@ -179,7 +185,8 @@ pub fn observed_forward(
     Ok(())
 }
 
-/// x += attention(norm(x)), or a recurrent mixer in its place or beside it.  // x [rows, hidden_size]
+/// x += attention(norm(x)), or a recurrent mixer in its place or beside it; with norms of the stream itself around, where the
+/// model has these.  // x [rows, hidden_size]
 fn mix_positions(
     pass: Pass<'_>,
     layer: &Layer,
@@ -189,6 +196,16 @@ fn mix_positions(
     branch: &mut BranchBuffers,
     buffers: &mut MixerBuffers,
 ) {
+    let [before, after] = &layer.stream_norms;
+    norm_stream(pass, before.as_ref(), x);
+    if let (Some(block), Some(attention), Some(weights)) =
+        (&layer.shared_block, &layer.attention, &layer.recurrent)
+    {
+        let MixerBuffers { attention: of_attention, recurrent, shared_block: of_block } = buffers;
+        shared_block(pass, (block, attention), runs, angles, x, branch, (of_block, of_attention));
+        mix(pass, weights, runs, &of_block.sum, branch, recurrent);
+        return add_mixed(pass, weights, runs, x, branch, recurrent);
+    }
     if let Some(weights) = &layer.recurrent {
         mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
     }
@@ -198,6 +215,7 @@ fn mix_positions(
     if let Some(weights) = &layer.recurrent {
         add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
     }
+    norm_stream(pass, after.as_ref(), x);
 }
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]

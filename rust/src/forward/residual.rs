@@ -39,6 +39,18 @@ pub(super) fn normed_input(
     );
 }
 
+/// x = norm(x), where the layer has a norm of the stream.  // x [rows, hidden_size]
+pub(super) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut [f32]) {
+    let Some(NormWeights { weight, bias }) = weights else { return };
+    by_rows(pass.pool, x, pass.config.hidden_size, |_, x| {
+        SCRATCH.with_borrow_mut(|row| {
+            row.clear();
+            row.extend_from_slice(x);
+            norm(pass.config.norm, row, weight, bias, x, pass.kernels);
+        });
+    });
+}
+
 /// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]
 pub(super) fn add_residual(
     pass: Pass<'_>,

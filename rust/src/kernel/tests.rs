@@ -206,6 +206,7 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
             0.5 * x * (1.0 + u.tanh()) * up
         }
         Activation::Relu2 => x.max(0.0).powi(2) * up,
+        Activation::Sigmoid => sigmoid(x) * up,
         Activation::Xielu { alpha_p, alpha_n } => {
             let (alpha_p, alpha_n) = (f64::from(alpha_p), f64::from(alpha_n));
             let curve = if x > 0.0 { alpha_p * x * x } else { alpha_n * (x.exp_m1() - x) };
@@ -223,7 +224,16 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
 fn activations_equal_their_definition() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
     let xielu = Activation::xielu(0.4, -0.7);
-    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, xielu, clamped];
+    let sigmoid = Activation::Sigmoid;
+    let all = [
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::Relu2,
+        sigmoid,
+        xielu,
+        clamped,
+    ];
     let mut noise = Noise(8);
     for kernels in kernels() {
         for (activation, n) in all.into_iter().flat_map(|a| [1, 16, 33, 576].map(|n| (a, n))) {
@@ -297,7 +307,8 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
 #[test]
 fn nan_survives_every_function() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
-    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, clamped];
+    let sigmoid = Activation::Sigmoid;
+    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, sigmoid, clamped];
     const N: usize = 35; // two vectors and a tail
     for (kernels, at) in kernels().flat_map(|kernels| [0, 17, 34].map(|at| (kernels, at))) {
         for nan in [f32::NAN, -f32::NAN] {

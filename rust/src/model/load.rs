@@ -1,12 +1,14 @@
 //! From a checkpoint's tensors to packed weights.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerInput, Projection, RecurrentWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
+    PerLayerInput, Projection, RecurrentWeights, SharedBlockWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -14,13 +16,15 @@ use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
 use crate::config::{
-    Activation, Attention, Config, LinearRule, NormWeight, Recurrent, ResidualFactors, Stored,
+    Activation, Attention, Config, LinearRule, Mixer, NormPlacement, NormWeight, Recurrent, ResidualFactors,
+    Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkvTensors,
-    RecurrentTensors, Rows, TensorRows,
+    self, AdapterTensors, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
+    QkvTensors, RecurrentTensors, Rows, SharedBlockTensors, TensorRows,
 };
+use crate::kernel::LANES;
 use crate::quant::{PackedType, StorageType};
 
 /// Everything that loading a tensor needs.
@@ -30,15 +34,33 @@ pub(super) struct Loader<'a> {
     pub dtype: Option<PackedType>,
     pub panels: &'a PanelSource,
     pub pool: &'a Pool,
+    /// Weights of blocks that layers share, by the names of their specs.
+    pub shared: &'a RefCell<BTreeMap<String, Weight>>,
 }
 
 impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
         let tensors = family::layer_tensors(self.config, index);
         let [norm, out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let some = |norm: Option<NormSpec>| norm.map(|norm| self.norm(&norm)).transpose();
+        let (stream_norms, norm, mlp_norm) = match self.config.norm_placement {
+            NormPlacement::InStream => ([some(norm)?, some(mlp_norm)?], None, None),
+            _ => ([None, None], norm, mlp_norm),
+        };
         let norms = [norm.as_ref(), out_norm.as_ref()];
+        // Attention of a shared block has that one's norm.
+        let of_attention = match &tensors.shared_block {
+            Some(block) => [Some(&block.norm), None],
+            None => norms,
+        };
         let attention =
-            tensors.attention.map(|attention| self.attention(index, attention, norms)).transpose()?;
+            tensors.attention.map(|attention| self.attention(index, attention, of_attention)).transpose()?;
+        let shared_block = match (&tensors.shared_block, &attention) {
+            (Some(block), Some(attention)) => {
+                Some(Box::new(self.shared_block(index, block, attention.projection.dtype())?))
+            }
+            _ => None,
+        };
         let recurrent =
             tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
@@ -93,8 +115,10 @@ impl<'a> Loader<'a> {
         Ok(Layer {
             index,
             spec,
+            stream_norms,
             attention,
             recurrent,
+            shared_block,
             mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
             mlp,
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
@@ -111,7 +135,7 @@ impl<'a> Loader<'a> {
         [norm, out_norm]: [Option<&NormSpec>; 2],
     ) -> Result<AttentionLayer> {
         let projection = match tensors.projection {
-            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
+            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
                 a_proj: self.matrix(&tensors.a_proj)?,
                 q_b: match &tensors.q_b {
@@ -147,7 +171,7 @@ impl<'a> Loader<'a> {
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
-            o_proj: self.matrix(&tensors.o_proj)?,
+            o_proj: self.matrix_of_layer(index, &tensors.o_proj)?,
             attention_out_norm: some(out_norm)?,
         })
     }
@@ -164,7 +188,8 @@ impl<'a> Loader<'a> {
         let (channels, positions) = recurrent.window(self.config.hidden_size);
         let positions = positions + 1;
         let by_channel = self.rows(&tensors.conv, positions)?;
-        let mut conv = vec![0.0; channels * positions];
+        // Without a convolution a channel is its own input.
+        let mut conv = vec![if by_channel.is_empty() { 1.0 } else { 0.0 }; channels * positions];
         for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
             let factor = input_factor(recurrent, channel);
             for (position, &weight) in weights.iter().enumerate() {
@@ -185,20 +210,125 @@ impl<'a> Loader<'a> {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
         }
         let before = self.config.layers[..index].iter();
+        let spec = self.config.layers[index];
+        // Beside attention the mixer has factors of its own.
+        let own = match spec.mixer {
+            Mixer::Recurrent => spec.residual_factors[0],
+            _ => ResidualFactors::ONE,
+        };
+        let factors = ResidualFactors { branch: own.branch * self.config.recurrent_factors.output, ..own };
         Ok(Box::new(RecurrentWeights {
             state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
             input_norm,
             in_proj: self.matrix(&tensors.in_proj)?,
             conv,
             conv_bias,
-            decay_rate: self.rows(&tensors.a_log, 1)?.into_iter().map(|a_log| -a_log.exp()).collect(),
+            decay_rate: self.decay_rates(recurrent, index, &tensors.a_log)?,
             dt_bias: self.rows(&tensors.dt_bias, 1)?,
             d: self.rows(&tensors.d, 1)?,
             norm: tensors.norm.as_ref().map(plain_norm).transpose()?,
+            inner_proj: tensors.inner_proj.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
+            inner_norms: tensors.inner_norms.iter().map(|norm| self.norm(norm)).collect::<Result<_>>()?,
             out_proj: self.matrix(&tensors.out_proj)?,
             out_norm: some(out_norm)?,
-            factors: ResidualFactors { branch: self.config.recurrent_factors.output, ..ResidualFactors::ONE },
+            factors,
         }))
+    }
+
+    /// The rates at which the states decay, in the order of [`RecurrentWeights::decay_rate`].
+    fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
+        let rate = |a_log: f32| -a_log.exp();
+        Ok(match recurrent {
+            Recurrent::Linear(linear) if linear.rule == LinearRule::Lightning => {
+                lightning_rates(linear.num_value_heads, layer, self.config.layers.len())
+            }
+            Recurrent::SelectiveScan(scan) => {
+                let by_channel = self.rows(a_log, scan.state_size)?;
+                let mut rates = vec![0.0; scan.width.next_multiple_of(LANES) * scan.state_size];
+                for (channel, values) in by_channel.chunks_exact(scan.state_size).enumerate() {
+                    let first = channel / LANES * LANES * scan.state_size + channel % LANES;
+                    for (key, &value) in values.iter().enumerate() {
+                        rates[first + key * LANES] = rate(value);
+                    }
+                }
+                rates
+            }
+            Recurrent::RgLru(_) => {
+                let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+                self.rows(a_log, 1)?.into_iter().map(|x| -RG_LRU_SHARPNESS * softplus(x)).collect()
+            }
+            _ => self.rows(a_log, 1)?.into_iter().map(rate).collect(),
+        })
+    }
+
+    /// A matrix of the layer, or of the block that it shares.
+    fn matrix_of_layer(&self, layer: usize, spec: &MatrixSpec) -> Result<Weight> {
+        match self.config.layers[layer].mixer {
+            Mixer::AfterShared { .. } => self.shared_matrix(spec),
+            _ => self.matrix(spec),
+        }
+    }
+
+    /// A matrix that several layers have.
+    fn shared_matrix(&self, spec: &MatrixSpec) -> Result<Weight> {
+        let name = spec.name();
+        if let Some(weight) = self.shared.borrow().get(&name) {
+            return Ok(weight.clone());
+        }
+        let weight = self.matrix(spec)?;
+        self.shared.borrow_mut().insert(name, weight.clone());
+        Ok(weight)
+    }
+
+    /// What the block has beside attention, whose projection is of type `dtype`.
+    fn shared_block(
+        &self,
+        layer: usize,
+        tensors: &SharedBlockTensors,
+        dtype: PackedType,
+    ) -> Result<SharedBlockWeights> {
+        let is_first =
+            matches!(self.config.layers[layer].mixer, Mixer::AfterShared { first, .. } if first == layer);
+        let mlp = &tensors.mlp;
+        let mlp = DenseMlp {
+            gate_up_proj: self.shared_matrix(&mlp.gate_up_proj)?,
+            down_proj: self.shared_matrix(&mlp.down_proj)?,
+            intermediate_size: mlp.down_proj.in_features,
+            shape: mlp.shape,
+            activation: self.config.activation,
+            gate_cutoff: None,
+            sub_norm: None,
+        };
+        Ok(SharedBlockWeights {
+            is_first,
+            norm: self.norm(&tensors.norm)?,
+            attention_adapter: match &tensors.attention_adapter {
+                Some(tensors) => Some(self.adapter(tensors, dtype)?),
+                None => None,
+            },
+            mlp_norm: self.norm(&tensors.mlp_norm)?,
+            mlp_adapter: self.adapter(&tensors.mlp_adapter, mlp.gate_up_proj.dtype())?,
+            mlp,
+            linear: self.matrix(&tensors.linear)?,
+        })
+    }
+
+    /// An adapter in the type of the matrix that it corrects: both read the same input.
+    fn adapter(&self, tensors: &AdapterTensors, dtype: PackedType) -> Result<Adapter> {
+        let like = Loader { dtype: Some(dtype), ..*self };
+        let columns = |spec: &MatrixSpec, weight: &Weight| match spec.join {
+            Join::Stacked => spec.weights.iter().map(|rows| rows.rows.count()).sum(),
+            Join::Interleaved => weight.padded_out(),
+        };
+        let up = |spec: &MatrixSpec| {
+            let weight = like.matrix(spec)?;
+            Ok((columns(spec, &weight), weight))
+        };
+        Ok(Adapter {
+            down: like.matrix(&tensors.down)?,
+            ups: tensors.ups.iter().map(up).collect::<Result<_>>()?,
+            rank: tensors.ups.first().map_or(0, |up| up.in_features),
+        })
     }
 
     /// The norm of the MLP's input, times the factor of that input.
@@ -413,6 +543,17 @@ fn packed_together(kinds: &[StorageType]) -> PackedType {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
     }
+}
+
+/// c in the decay of RG-LRU (De et al. 2024, section 2.4).
+const RG_LRU_SHARPNESS: f32 = 8.0;
+
+/// Minus the slopes of lightning attention: those of ALiBi, smaller from layer to layer (transformers,
+/// `MiniMaxLightningAttention.get_slope_rate`).
+fn lightning_rates(heads: usize, layer: usize, layers: usize) -> Vec<f32> {
+    let base = 2f64.powf(-8.0 / heads as f64);
+    let factor = 1.0 - layer as f64 / ((layers - 1) as f64 + 1e-5) + 1e-5;
+    (1..=heads).map(|head| -(base.powi(head as i32) * factor) as f32).collect()
 }
 
 /// Factor of what a channel of the convolution reads; the convolution is linear, so its weights carry it.

@@ -5,8 +5,8 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
+    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights, SharedBlockWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -20,6 +20,7 @@ use crate::kv_cache::KvLayout;
 use crate::model::pack::PanelSource;
 use crate::quant::PackedType;
 use load::Loader;
+use std::cell::RefCell;
 
 /// Everything that a forward reads.
 pub struct Model {
@@ -70,7 +71,8 @@ impl Model {
         dtype: Option<PackedType>,
         pool: &Pool,
     ) -> Result<Self> {
-        let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
+        let shared = RefCell::default();
+        let loader = Loader { checkpoint, config: &config, dtype, panels, pool, shared: &shared };
         let tensors = family::model_tensors(&config);
         let layers = (0..config.layers.len()).map(|index| loader.layer(index)).collect::<Result<Vec<_>>>()?;
         let mut embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;

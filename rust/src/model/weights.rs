@@ -19,10 +19,14 @@ pub struct Layer {
     pub index: usize,
     /// What differs from layer to layer.
     pub spec: LayerSpec,
+    /// Norms of the stream itself, before the mixer and before the MLP.
+    pub stream_norms: [Option<NormWeights>; 2],
     /// Attention, where the layer has it.
     pub attention: Option<AttentionLayer>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<Box<RecurrentWeights>>,
+    /// The rest of a shared block, where the layer's attention is in one.
+    pub shared_block: Option<Box<SharedBlockWeights>>,
     /// Norm of the MLP's input.
     pub mlp_norm: Option<NormWeights>,
     /// The MLP, where the layer has one.
@@ -79,20 +83,54 @@ pub struct RecurrentWeights {
     pub conv: Vec<f32>,
     /// Its bias; zeros without one.  // [channels]
     pub conv_bias: Vec<f32>,
-    /// -exp(A_log); empty when the mixer has none.  // [heads]
+    /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
+    ///
+    /// // [heads]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
     pub decay_rate: Vec<f32>,
-    /// Bias of the step; empty when the mixer has none.  // [heads]
+    /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
     pub dt_bias: Vec<f32>,
-    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads]
+    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads] or [channels]
     pub d: Vec<f32>,
     /// Norm of the output of linear attention.  // [heads * value_dim]
     pub norm: Option<NormWeights>,
+    /// Matrices between the two projections; of RG-LRU one per head.
+    pub inner_proj: Vec<Weight>,
+    /// Norms of what the first of them gives.
+    pub inner_norms: Vec<NormWeights>,
     /// The output's projection.
     pub out_proj: Weight,
     /// Norm of the mixer's output.
     pub out_norm: Option<NormWeights>,
     /// Factors with which the output is added.
     pub factors: ResidualFactors,
+}
+
+/// A correction of low rank to a matrix: product += up(down(x)), part by part.
+pub struct Adapter {
+    /// To the latents of all parts.
+    pub down: Weight,
+    /// Columns of the product that a part has, and what is added there from its latent.
+    pub ups: Vec<(usize, Weight)>,
+    /// Width of a latent.
+    pub rank: usize,
+}
+
+/// A block of attention and an MLP that layers share, beside its attention.
+pub struct SharedBlockWeights {
+    /// Whether no earlier layer has the same weights.
+    pub is_first: bool,
+    /// Norm of the stream beside the embedding.  // [2 * hidden_size]
+    pub norm: NormWeights,
+    /// Correction of the queries, keys and values.
+    pub attention_adapter: Option<Adapter>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: NormWeights,
+    /// The MLP.
+    pub mlp: DenseMlp,
+    /// Correction of its first projections.
+    pub mlp_adapter: Adapter,
+    /// From the block's output to what is added.
+    pub linear: Weight,
 }
 
 /// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
@@ -237,6 +275,12 @@ impl Projection {
     }
 }
 
+impl Adapter {
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        std::iter::once(&self.down).chain(self.ups.iter().map(|(_, up)| up))
+    }
+}
+
 impl DenseMlp {
     fn weights(&self) -> [&Weight; 2] {
         [&self.gate_up_proj, &self.down_proj]
@@ -272,8 +316,19 @@ impl AttentionLayer {
 impl Layer {
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
-        let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();
-        all.extend(self.recurrent.iter().flat_map(|recurrent| [&recurrent.in_proj, &recurrent.out_proj]));
+        let mut all = Vec::new();
+        if self.shared_block.as_ref().is_none_or(|block| block.is_first) {
+            all.extend(self.attention.iter().flat_map(AttentionLayer::weights));
+        }
+        if let Some(block) = &self.shared_block {
+            all.extend(block.is_first.then(|| block.mlp.weights()).into_iter().flatten());
+            let adapters = block.attention_adapter.iter().chain([&block.mlp_adapter]);
+            all.extend(adapters.flat_map(Adapter::weights).chain([&block.linear]));
+        }
+        if let Some(recurrent) = &self.recurrent {
+            all.extend([&recurrent.in_proj, &recurrent.out_proj]);
+            all.extend(&recurrent.inner_proj);
+        }
         match &self.mlp {
             None => {}
             Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),

@@ -34,11 +34,14 @@ mod granite_moe;
 mod granitemoehybrid;
 mod helium;
 mod hunyuan;
+mod jamba;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
 mod longcat_flash;
+mod minimax;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
@@ -57,12 +60,14 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod recurrent_gemma;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod youtu;
+mod zamba2;
 
 use super::keys::base::Family;
 
@@ -169,5 +174,11 @@ pub static FAMILIES: &[&Family] = &[
     &qwen3_5::QWEN3_5,
     &qwen3_5::QWEN3_5_MOE,
     &qwen3_5::QWEN3_5_COMPOSITE,
+    &jamba::JAMBA,
+    &minimax::MINIMAX,
+    &kimi_linear::KIMI_LINEAR,
+    &kimi_linear::BAILING_HYBRID,
+    &recurrent_gemma::RECURRENT_GEMMA,
+    &zamba2::ZAMBA2,
     &dtransformer::DTRANSFORMER_ROPE,
 ];

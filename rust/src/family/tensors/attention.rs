@@ -71,7 +71,7 @@ impl Prefix<'_> {
         let (config, heads) = (self.config, self.heads);
         let (groups, dim) = (heads.num_key_value_heads, heads.head_dim);
         let (queries, keys, values) = (heads.q_width(), groups * dim, groups * heads.v_head_dim);
-        let (hidden, bias) = (config.hidden_size, config.attention_bias);
+        let (hidden, bias) = (self.attention_input, config.attention_bias);
         let total = queries + keys + values;
         match config.names.qkv {
             Qkv::Separate([q, _, _]) if self.layer.shares_kv_of.is_some() => {

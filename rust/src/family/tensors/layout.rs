@@ -81,10 +81,21 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let number = layer / names.layers_per_number;
     let mut at = Prefix::new(config, format!("{}{}.{number}.", names.base, names.layers), spec);
     at.part = layer % names.layers_per_number;
-    let (hidden, heads) = (config.hidden_size, at.heads);
+    let hidden = config.hidden_size;
+    let (block, shared_block) = match (spec.mixer, &config.shared_block) {
+        (Mixer::AfterShared { first, index }, Some(shared)) => {
+            let linear = at.matrix(&[(tensor!("linear"), hidden)], hidden, Bias::None);
+            at.path.push_str("mamba_decoder.");
+            let path = format!("{}{}.{first}.shared_transformer.", names.base, names.layers);
+            let block = Prefix { attention_input: 2 * hidden, ..Prefix::new(config, path, spec) };
+            let rest = block.shared_block(shared, index, linear);
+            (Some(block), Some(Box::new(rest)))
+        }
+        _ => (None, None),
+    };
     // Before attention and after it, before the MLP and after it.
     let placed = match config.norm_placement {
-        NormPlacement::Before => [true, false, true, false],
+        NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
         NormPlacement::After => [false, true, false, true],
         NormPlacement::Around => [true; 4],
         NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
@@ -106,7 +117,10 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         sub_norm: inner_norm(names.mlp_sub_norm, width),
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
-    let attention = || AttentionTensors {
+    // Attention may be in a block that layers share.
+    let of_attention = block.as_ref().unwrap_or(&at);
+    let heads = of_attention.heads;
+    let attention = |at: &Prefix<'_>| AttentionTensors {
         projection: match config.attention {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             Attention::Mla { .. } => at.mla(config.attention),
@@ -142,11 +156,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             norms.next().flatten(),
             norms.next().flatten(),
         ],
-        attention: spec.mixer.has_attention().then(attention),
+        attention: spec.mixer.has_attention().then(|| attention(of_attention)),
         recurrent: match &config.recurrent {
             Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
             _ => None,
         },
+        shared_block,
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
             (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),

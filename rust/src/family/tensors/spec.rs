@@ -127,20 +127,50 @@ pub struct AttentionTensors {
 pub struct RecurrentTensors {
     /// What the normed row is projected to.
     pub in_proj: MatrixSpec,
-    /// The depthwise convolution, a row of positions per channel.
+    /// The depthwise convolution, a row of positions per channel; empty where there is none.
     pub conv: Vec<TensorRows>,
     /// Its bias; empty when the model has none.
     pub conv_bias: Vec<TensorRows>,
-    /// Logarithm of the decay rate per head; empty when the mixer has none.
+    /// What the decay rates are made of, per head or channel; empty when the mixer has none.
     pub a_log: Vec<TensorRows>,
-    /// Bias of the step per head; empty when the mixer has none.
+    /// Bias of the step, per head or channel; empty when the mixer has none.
     pub dt_bias: Vec<TensorRows>,
-    /// Factor of the value that is added to the output, per head; empty when the mixer has none.
+    /// Factor of the value that is added to the output, per head or channel; empty when the mixer has none.
     pub d: Vec<TensorRows>,
     /// Norm of the output, written out for all heads.
     pub norm: Option<NormSpec>,
+    /// Matrices between the two projections.
+    pub inner_proj: Vec<MatrixSpec>,
+    /// Norms of what the first of them gives.
+    pub inner_norms: Vec<NormSpec>,
     /// The output's projection.
     pub out_proj: MatrixSpec,
+}
+
+/// A correction of low rank to a matrix: down, then up to each of the matrix's parts.
+#[derive(Debug, Clone)]
+pub struct AdapterTensors {
+    /// To the latents of all parts.
+    pub down: MatrixSpec,
+    /// From the latent of each part.
+    pub ups: Vec<MatrixSpec>,
+}
+
+/// The tensors of a shared block beside its attention.
+#[derive(Debug, Clone)]
+pub struct SharedBlockTensors {
+    /// Norm of the stream beside the embedding.
+    pub norm: NormSpec,
+    /// Correction of the queries, keys and values of this layer.
+    pub attention_adapter: Option<AdapterTensors>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: NormSpec,
+    /// The MLP.
+    pub mlp: DenseTensors,
+    /// Correction of the MLP's first projections in this layer.
+    pub mlp_adapter: AdapterTensors,
+    /// From the block's output to what is added.
+    pub linear: MatrixSpec,
 }
 
 /// A layer's tensors.
@@ -152,6 +182,8 @@ pub struct LayerTensors {
     pub attention: Option<AttentionTensors>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<RecurrentTensors>,
+    /// The rest of a shared block, where the layer's attention is in one.
+    pub shared_block: Option<Box<SharedBlockTensors>>,
     /// The MLP, where the layer has one.
     pub mlp: Option<MlpTensors>,
     /// Its part of the second embedding: gate, projection, norm of what is added.
@@ -310,8 +342,24 @@ impl RecurrentTensors {
         for vectors in [&self.conv, &self.conv_bias, &self.a_log, &self.dt_bias, &self.d] {
             add(vectors);
         }
-        self.norm.iter().for_each(|norm| norm.each(add));
+        self.norm.iter().chain(&self.inner_norms).for_each(|norm| norm.each(add));
+        self.inner_proj.iter().for_each(|matrix| matrix.each(add));
         self.out_proj.each(add);
+    }
+}
+
+impl AdapterTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        std::iter::once(&self.down).chain(&self.ups).for_each(|matrix| matrix.each(add));
+    }
+}
+
+impl SharedBlockTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        [&self.norm, &self.mlp_norm].into_iter().for_each(|norm| norm.each(add));
+        self.attention_adapter.iter().chain([&self.mlp_adapter]).for_each(|adapter| adapter.each(add));
+        self.mlp.each(add);
+        self.linear.each(add);
     }
 }
 
@@ -320,6 +368,7 @@ impl LayerTensors {
         self.norms.iter().flatten().for_each(|norm| norm.each(add));
         self.attention.iter().for_each(|attention| attention.each(add));
         self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
+        self.shared_block.iter().for_each(|block| block.each(add));
         match &self.mlp {
             None => {}
             Some(MlpTensors::Dense(mlp)) => mlp.each(add),

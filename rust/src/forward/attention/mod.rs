@@ -8,12 +8,13 @@ mod tiles;
 
 use super::residual::{BranchBuffers, add_residual, norm, norm_or_copy, normed_input};
 use super::rope::{RopeAngles, apply_rope};
+use super::shared_block::adapt;
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::weight::Epilogue;
 use crate::config::{AttentionGate, LayerRope, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{AttentionLayer, NormWeights, Projection};
+use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
@@ -57,15 +58,33 @@ pub(super) fn attention(
     branch: &mut BranchBuffers,
     buffers: &mut AttentionBuffers,
 ) {
+    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
+    attend_input(pass, layer, None, runs, angles, x, branch, buffers);
+}
+
+/// x += o_proj(attention(branch.input)), whose queries, keys and values may have an adapter.  // x [rows, hidden_size]
+#[allow(clippy::too_many_arguments)] // what attention reads and writes
+pub(super) fn attend_input(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    adapter: Option<&Adapter>,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut AttentionBuffers,
+) {
     let Pass { config, kernels, pool, .. } = pass;
     let AttentionBuffers { qkv, mla, partials, unrotated } = buffers;
     let rows = pass.rows(x);
-    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
     let stride = layer.projection.stride(config, layer.heads);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
+    }
+    if let Some(adapter) = adapter {
+        adapt(pass, adapter, &mut branch.input, qkv, stride);
     }
     let angles = match layer.spec.rope {
         LayerRope::None => None,
