@@ -297,6 +297,7 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("kimi_linear", "mla_use_nope", json!(false)),
         ("kimi_linear", "moe_router_activation_func", json!("softmax")),
         ("bailing_hybrid", "hidden_act", json!("gelu")),
+        ("zamba2", "layers_block_type", json!(["hybrid", "conv"])),
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
         ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),

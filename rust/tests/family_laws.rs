@@ -247,6 +247,12 @@ const FAMILIES: &[(&str, &str)] = &[
         "linear_num_heads": 3, "kda_lower_bound": -4"#,
     ),
     (
+        "zamba2",
+        r#""num_hidden_layers": 4, "layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "num_mem_blocks": 2,
+        "num_key_value_heads": 6, "n_mamba_heads": 8, "mamba_ngroups": 2, "mamba_d_state": 5, "adapter_rank": 5,
+        "use_shared_attention_adapter": true, "use_mem_rope": true, "add_bias_linear": true"#,
+    ),
+    (
         "recurrent_gemma",
         r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "attention_window_size": 9,
         "block_types": ["recurrent", "attention"]"#,

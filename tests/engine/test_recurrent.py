@@ -24,7 +24,9 @@ HYBRIDS = [
         "jamba",
         "kimi_linear",
         "bailing_hybrid",
+        "minimax",
         "recurrent_gemma",
+        "zamba2",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

@@ -99,7 +99,11 @@ pub enum LinearRule {
     },
     /// Lightning attention (Qin et al. 2024): a fixed decay per head, which the layer's number slows down; update v
     /// (minimax).
-    Lightning,
+    Lightning {
+        /// Where the file stores the decays, which its type rounds: positions of a block that they are for. transformers
+        /// computes with them.
+        stored_block: Option<usize>,
+    },
     /// Mamba-2 (Dao and Gu 2024): dt = softplus(dt + dt_bias), decay exp(-exp(A_log) dt), update dt x; D x is added.
     Mamba2 {
         /// `time_step_limit`: dt is kept between these.
@@ -162,6 +166,14 @@ impl LinearAttention {
         2 * self.keys_width() + self.values_width()
     }
 
+    /// The block that stored decays of lightning attention are for.
+    pub fn stored_block(&self) -> Option<usize> {
+        match self.rule {
+            LinearRule::Lightning { stored_block } => stored_block,
+            _ => None,
+        }
+    }
+
     /// Columns of the input projection that z takes, or its latent.
     pub fn gate_width(&self) -> usize {
         self.gate_rank.unwrap_or(self.values_width())
@@ -174,7 +186,7 @@ impl LinearAttention {
             LinearRule::GatedDelta { .. } => 2 * heads,
             LinearRule::KimiDelta { .. } => heads + self.gate_rank.unwrap_or(self.keys_width()),
             LinearRule::Mamba2 { .. } => heads,
-            LinearRule::Lightning => 0,
+            LinearRule::Lightning { .. } => 0,
         }
     }
 
@@ -189,7 +201,10 @@ impl Recurrent {
     pub fn window(&self, hidden_size: usize) -> (usize, usize) {
         match self {
             Recurrent::ShortConv { kernel_size, .. } => (hidden_size, kernel_size - 1),
-            Recurrent::Linear(linear) => (linear.conv_width(), linear.conv_kernel_size - 1),
+            Recurrent::Linear(linear) => {
+                let positions = linear.stored_block().unwrap_or(linear.conv_kernel_size) - 1;
+                (linear.conv_width(), positions)
+            }
             Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
             Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
         }
@@ -199,7 +214,11 @@ impl Recurrent {
     pub fn matrices(&self) -> (usize, usize, usize) {
         match self {
             Recurrent::ShortConv { .. } => (0, 0, 0),
-            Recurrent::Linear(linear) => (linear.num_value_heads, linear.key_dim, linear.value_dim),
+            Recurrent::Linear(linear) => {
+                // What was learned before a block, and in it.
+                let matrices = if linear.stored_block().is_some() { 2 } else { 1 };
+                (linear.num_value_heads, matrices * linear.key_dim, linear.value_dim)
+            }
             Recurrent::SelectiveScan(scan) => (scan.width.div_ceil(LANES), scan.state_size, LANES),
             Recurrent::RgLru(unit) => (unit.width.div_ceil(LANES), 1, LANES),
         }

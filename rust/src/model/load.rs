@@ -186,9 +186,9 @@ impl<'a> Loader<'a> {
             return Err(Error::Internal("a recurrent layer without its sizes".to_owned()));
         };
         let (channels, positions) = recurrent.window(self.config.hidden_size);
-        let positions = positions + 1;
-        let by_channel = self.rows(&tensors.conv, positions)?;
         // Without a convolution a channel is its own input.
+        let positions = if tensors.conv.is_empty() { 1 } else { positions + 1 };
+        let by_channel = self.rows(&tensors.conv, positions)?;
         let mut conv = vec![if by_channel.is_empty() { 1.0 } else { 0.0 }; channels * positions];
         for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
             let factor = input_factor(recurrent, channel);
@@ -239,7 +239,7 @@ impl<'a> Loader<'a> {
     fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
         let rate = |a_log: f32| -a_log.exp();
         Ok(match recurrent {
-            Recurrent::Linear(linear) if linear.rule == LinearRule::Lightning => {
+            Recurrent::Linear(linear) if linear.rule == (LinearRule::Lightning { stored_block: None }) => {
                 lightning_rates(linear.num_value_heads, layer, self.config.layers.len())
             }
             Recurrent::SelectiveScan(scan) => {
@@ -257,6 +257,7 @@ impl<'a> Loader<'a> {
                 let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
                 self.rows(a_log, 1)?.into_iter().map(|x| -RG_LRU_SHARPNESS * softplus(x)).collect()
             }
+            Recurrent::Linear(linear) if linear.stored_block().is_some() => self.rows(a_log, 1)?,
             _ => self.rows(a_log, 1)?.into_iter().map(rate).collect(),
         })
     }

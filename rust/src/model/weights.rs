@@ -85,7 +85,8 @@ pub struct RecurrentWeights {
     pub conv_bias: Vec<f32>,
     /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
     ///
-    /// // [heads]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
+    /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
+    /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
     pub decay_rate: Vec<f32>,
     /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
     pub dt_bias: Vec<f32>,

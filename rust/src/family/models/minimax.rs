@@ -2,7 +2,8 @@
 //!
 //! MiniMax 2025 (<https://arxiv.org/abs/2501.08313>); Qin et al. 2024 (Lightning Attention-2). Defaults of absent keys:
 //! transformers 5.23, `configuration_minimax.py`; the norm of lightning attention has an epsilon of 1e-6 whatever the file
-//! says. The first files say `attn_type_list` and `layernorm_..._alpha`.
+//! says. Files that transformers writes store the decays, rounded to their type, and are computed with these.
+//! The first files say `attn_type_list` and `layernorm_..._alpha`.
 
 use super::mixtral;
 use crate::config::{
@@ -96,7 +97,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     read_old_keys(metadata)?;
     metadata.get("block_size"); // how it is computed
     let lightning = LinearAttention {
-        rule: LinearRule::Lightning,
+        rule: LinearRule::Lightning { stored_block: None },
         num_key_heads: heads,
         num_value_heads: heads,
         key_dim: config.head_dim,

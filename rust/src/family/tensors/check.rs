@@ -6,7 +6,9 @@ use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, GateUp, LayerMlp, LmHead, Names, NormPlacement, Tensor, tensor};
+use crate::config::{
+    Config, GateUp, LayerMlp, LinearAttention, LinearRule, LmHead, Names, NormPlacement, Recurrent, Tensor, tensor,
+};
 use crate::error::{Error, Result};
 
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
@@ -70,6 +72,14 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
         if let (Some(q), Some(k), Some(v)) = (channels(q), channels(k), channels(v)) {
             config.names.recurrent.conv_split = Some([q, k, v]);
         }
+    }
+    // transformers writes the decays of lightning attention as they are in the weights' type.
+    if let Some(Recurrent::Linear(LinearAttention { rule: LinearRule::Lightning { stored_block }, .. })) =
+        &mut config.recurrent
+        && let Some((layer, _)) = layers().find(|(_, mixer)| mixer.is_recurrent())
+        && let Some(table) = checkpoint.tensor(&name(layer, "self_attn.query_decay"))
+    {
+        *stored_block = table.shape.get(1).copied().filter(|block| (1..=1 << 16).contains(block));
     }
     // transformers 5 writes the dense MLPs of kimi_linear below the path of its mixtures.
     const BELOW: (GateUp, Tensor) = (

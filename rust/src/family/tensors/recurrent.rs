@@ -140,13 +140,24 @@ impl Prefix<'_> {
                 }
             },
             a_log: match linear.rule {
-                LinearRule::Lightning => Vec::new(),
+                LinearRule::Lightning { stored_block: None } => Vec::new(),
+                LinearRule::Lightning { stored_block: Some(block) } => [
+                    ("slope_rate", vec![heads, 1, 1]),
+                    ("query_decay", vec![heads, block, 1]),
+                    ("key_decay", vec![heads, block, 1]),
+                    ("diagonal_decay", vec![1, heads, block, block]),
+                ]
+                .map(|(table, shape)| {
+                    let rows = Rows::all(shape.iter().product());
+                    TensorRows { shape, ..self.vector(&format!("self_attn.{table}"), rows) }
+                })
+                .to_vec(),
                 _ => vec![TensorRows { shape: a_log_shape, ..self.vector(names.a_log, Rows::all(heads)) }],
             },
             dt_bias: match linear.rule {
                 LinearRule::GatedDelta { .. } | LinearRule::Mamba2 { .. } => per_head(names.dt_bias),
                 LinearRule::KimiDelta { .. } => vec![self.vector(names.dt_bias, Rows::all(keys))],
-                LinearRule::Lightning => Vec::new(),
+                LinearRule::Lightning { .. } => Vec::new(),
             },
             d: match linear.rule {
                 LinearRule::Mamba2 { .. } => per_head(names.d),

@@ -4,6 +4,7 @@ use crate::compute::activations::by_rows;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::Activation;
 use crate::model::RecurrentWeights;
+use std::ops::Range;
 
 /// Rows of a matmul's output.
 #[derive(Clone, Copy)]
@@ -42,19 +43,14 @@ struct Source<'a> {
     window: Option<&'a [f32]>,
 }
 
-/// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
-///
-/// // input [rows, >= channels], mixed [rows, channels]
-pub(super) fn convolve(
-    pass: Pass<'_>,
+/// Keeps each run's last inputs in its next state; returns where each row's earlier inputs are.  // input [rows, >= channels]
+fn keep_inputs<'a>(
     weights: &RecurrentWeights,
-    runs: &mut [Run<'_>],
+    runs: &'a mut [Run<'_>],
     input: Rows<'_>,
     channels: usize,
-    activation: Option<Activation>,
-    mixed: &mut Vec<f32>,
-) {
-    let positions = weights.conv.len() / channels - 1;
+    positions: usize,
+) -> Vec<(Range<usize>, Source<'a>)> {
     let (mut sources, mut first) = (Vec::new(), 0);
     for run in runs {
         let rows = run.ids.len();
@@ -73,6 +69,42 @@ pub(super) fn convolve(
         sources.push((first..first + rows, Source { first, window: before }));
         first += rows;
     }
+    sources
+}
+
+/// mixed = act(input), where there is no convolution. Keeps each run's last `positions` inputs in its next state.
+///
+/// // input [rows, >= channels], mixed [rows, channels]
+pub(super) fn activate(
+    pass: Pass<'_>,
+    weights: &RecurrentWeights,
+    runs: &mut [Run<'_>],
+    (input, channels, positions): (Rows<'_>, usize, usize),
+    activation: Activation,
+    mixed: &mut Vec<f32>,
+) {
+    let sources = keep_inputs(weights, runs, input, channels, positions);
+    mixed.resize(sources.last().map_or(0, |(rows, _)| rows.end) * channels, 0.0);
+    by_rows(pass.pool, mixed, channels, |row, out| {
+        pass.kernels.activate(activation, &input.row(row)[..channels], out);
+    });
+}
+
+/// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
+///
+/// // input [rows, >= channels], mixed [rows, channels]
+pub(super) fn convolve(
+    pass: Pass<'_>,
+    weights: &RecurrentWeights,
+    runs: &mut [Run<'_>],
+    input: Rows<'_>,
+    channels: usize,
+    activation: Option<Activation>,
+    mixed: &mut Vec<f32>,
+) {
+    let positions = weights.conv.len() / channels - 1;
+    let sources = keep_inputs(weights, runs, input, channels, positions);
+    let first = sources.last().map_or(0, |(rows, _)| rows.end);
     let sources: Vec<&Source<'_>> =
         sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
     mixed.resize(first * channels, 0.0);

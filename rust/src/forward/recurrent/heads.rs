@@ -12,6 +12,10 @@ pub(super) struct Job<'a> {
     pub head: usize,
     /// Rows among those of all runs.
     pub rows: Range<usize>,
+    /// Position of the first row in its sequence.
+    pub position: usize,
+    /// The inputs before the first row, as the state keeps them; None: there are none.  // [positions, channels]
+    pub window: Option<&'a [f32]>,
     /// The committed state; None: zeros.
     before: Option<&'a [f32]>,
     /// The state to write.
@@ -59,13 +63,14 @@ pub(super) fn jobs<'a>(
     out.resize(rows * sizes.count * sizes.width, 0.0);
     let (mut jobs, mut out, mut first) = (Vec::new(), &mut out[..], 0);
     for run in runs {
-        let rows = first..first + run.ids.len();
+        let (rows, position) = (first..first + run.ids.len(), run.cache.len());
         let (before, next) = run.cache.recurrent_layer(weights.state_layer);
         let window = next.len() - sizes.count * sizes.state;
         for (head, state) in next[window..].chunks_exact_mut(sizes.state).enumerate() {
+            let kept = before.map(|state| &state[..window]);
             let before = before.map(|state| &state[window + head * sizes.state..][..sizes.state]);
             let (own, others) = std::mem::take(&mut out).split_at_mut(rows.len() * sizes.width);
-            jobs.push(Job { head, rows: rows.clone(), before, state, out: own });
+            jobs.push(Job { head, rows: rows.clone(), position, window: kept, before, state, out: own });
             out = others;
         }
         first = rows.end;

@@ -4,7 +4,7 @@
 use super::conv::Rows;
 use super::heads::{HeadOutputs, HeadSizes, Job, jobs};
 use crate::compute::activations::{Activations, RowSource};
-use crate::config::{GatedOutput, LinearAttention, LinearRule};
+use crate::config::{GatedOutput, LinearAttention, LinearRule, Recurrent};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Activation, Kernels, LANES, LinearSteps};
@@ -16,7 +16,8 @@ const L2_EPS: f32 = 1e-6;
 
 /// The heads of values.
 pub(super) fn sizes(linear: &LinearAttention) -> HeadSizes {
-    let state = linear.key_dim * linear.value_dim.next_multiple_of(LANES);
+    let (_, keys, values) = Recurrent::Linear(*linear).matrices();
+    let state = keys * values.next_multiple_of(LANES);
     HeadSizes { count: linear.num_value_heads, state, width: linear.value_dim }
 }
 
@@ -189,7 +190,7 @@ fn run(
                     kernels.mul(decayed, decay);
                     continue;
                 }
-                LinearRule::Lightning => {
+                LinearRule::Lightning { .. } => {
                     beta[index] = 1.0;
                     key.copy_from_slice(parts.key);
                     query.copy_from_slice(parts.query);
@@ -239,15 +240,15 @@ fn run(
 }
 
 /// What a value head reads of a row behind the convolution.
-struct Parts<'a> {
-    query: &'a [f32], // [key_dim]
-    key: &'a [f32],   // [key_dim]
-    value: &'a [f32], // [value_dim]
+pub(super) struct Parts<'a> {
+    pub query: &'a [f32], // [key_dim]
+    pub key: &'a [f32],   // [key_dim]
+    pub value: &'a [f32], // [value_dim]
 }
 
 impl<'a> Parts<'a> {
     /// Rows hold q, k, v; Mamba-2's x, B, C, which are value, key and query.
-    fn of(linear: &LinearAttention, head: usize, row: &'a [f32]) -> Self {
+    pub fn of(linear: &LinearAttention, head: usize, row: &'a [f32]) -> Self {
         let (keys, values) = (linear.keys_width(), linear.values_width());
         let (query_at, key_at, value_at) = match linear.rule {
             LinearRule::Mamba2 { .. } => (values + keys, values, 0),

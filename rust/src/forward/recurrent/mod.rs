@@ -6,6 +6,7 @@
 
 mod conv;
 mod heads;
+mod lightning;
 mod linear;
 mod rg_lru;
 mod selective_scan;
@@ -51,6 +52,9 @@ pub(super) fn mix(
             let width = pass.config.hidden_size;
             conv::gate_input(pass, input.values, input.stride, width, gated);
             convolve(pass, weights, runs, Rows { values: gated, stride: width }, width, None, mixed);
+        }
+        Recurrent::Linear(linear) if linear.stored_block().is_some() => {
+            lightning::attend(pass, linear, weights, runs, input, mixed, out);
         }
         Recurrent::Linear(linear) => {
             linear::expand_latents(pass, linear, weights, input, &mut branch.input, inner);
