@@ -253,6 +253,12 @@ const FAMILIES: &[(&str, &str)] = &[
         "use_shared_attention_adapter": true, "use_mem_rope": true, "add_bias_linear": true"#,
     ),
     (
+        "zaya",
+        r#""head_dim": 10, "layer_types": ["hybrid", "hybrid_sliding", "hybrid"], "sliding_window": 9, "cca_time0": 3,
+        "num_experts": 5, "moe_intermediate_size": 12, "router_hidden_size": 9,
+        "rope_parameters": {"hybrid": {"rope_theta": 1e5}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
+    ),
+    (
         "recurrent_gemma",
         r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "attention_window_size": 9,
         "block_types": ["recurrent", "attention"]"#,

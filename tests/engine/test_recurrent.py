@@ -27,6 +27,7 @@ HYBRIDS = [
         "minimax",
         "recurrent_gemma",
         "zamba2",
+        "zaya",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

@@ -11,9 +11,9 @@ mod tensor_names;
 
 pub use crate::kernel::Activation;
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
+pub use moe::{ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use recurrent::{
-    BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
+    BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent, RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{

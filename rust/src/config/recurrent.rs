@@ -17,8 +17,22 @@ pub enum Recurrent {
     Linear(LinearAttention),
     /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by steps of its own (jamba).
     SelectiveScan(SelectiveScan),
+    /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
+    /// convolutional attention; zaya). The layer has attention too, to which this belongs.
+    BeforeAttention(QkConvolution),
     /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
     RgLru(RgLru),
+}
+
+/// Two convolutions of queries and keys, one per channel and one per head, each added to the mean of the query and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QkConvolution {
+    /// Queries, keys and delayed values.
+    pub channels: usize,
+    /// `cca_time0`: positions that the convolution per channel sees.
+    pub depthwise_size: usize,
+    /// `cca_time1`: positions that the convolution per head sees.
+    pub grouped_size: usize,
 }
 
 /// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
@@ -207,13 +221,18 @@ impl Recurrent {
             }
             Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
             Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
+            // A value is delayed by one position, whatever the convolutions see.
+            Recurrent::BeforeAttention(convolution) => {
+                let positions = convolution.depthwise_size + convolution.grouped_size - 2;
+                (convolution.channels, positions.max(1))
+            }
         }
     }
 
     /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
     pub fn matrices(&self) -> (usize, usize, usize) {
         match self {
-            Recurrent::ShortConv { .. } => (0, 0, 0),
+            Recurrent::ShortConv { .. } | Recurrent::BeforeAttention(_) => (0, 0, 0),
             Recurrent::Linear(linear) => {
                 // What was learned before a block, and in it.
                 let matrices = if linear.stored_block().is_some() { 2 } else { 1 };

@@ -109,6 +109,8 @@ pub enum Mixer {
         /// Its place among the layers with a shared block.
         index: usize,
     },
+    /// Attention behind convolutions of its queries and keys, which keep a state (zaya).
+    ConvolvedAttention,
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
 }
@@ -116,12 +118,12 @@ pub enum Mixer {
 impl Mixer {
     /// Whether the layer has attention, and so keys and values.
     pub fn has_attention(self) -> bool {
-        matches!(self, Mixer::Attention | Mixer::Both | Mixer::AfterShared { .. })
+        !matches!(self, Mixer::Recurrent | Mixer::None)
     }
 
     /// Whether the layer has a recurrent state.
     pub fn is_recurrent(self) -> bool {
-        matches!(self, Mixer::Recurrent | Mixer::Both | Mixer::AfterShared { .. })
+        !matches!(self, Mixer::Attention | Mixer::None)
     }
 }
 
@@ -245,6 +247,8 @@ pub enum Residual {
     Sequential,
     /// x += attention(norm(x)) + mlp(norm(x)) (gptj, falcon, cohere; Wang and Komatsuzaki 2021).
     Parallel,
+    /// As `Sequential`, where learned vectors scale and shift the stream and what is added (zaya).
+    Scaled,
 }
 
 /// How queries, keys and values are projected.
@@ -318,6 +322,8 @@ pub enum QkNorm {
     FullWidth,
     /// Each head by itself, without a weight, in layers that rotate (llama4, nanochat).
     Unweighted,
+    /// Each head to the length sqrt(head_dim), without an epsilon; keys times a learned number per head (zaya).
+    Length,
 }
 
 /// Where q and k are normed.

@@ -33,6 +33,8 @@ pub enum Qkv {
     Separate([Tensor; 3]),
     /// A matrix each; that of the queries holds per head its query, then the gate of its output (qwen3_next, qwen3_5).
     GatedQueries([Tensor; 3]),
+    /// A matrix each; of the values' two, the second is of the position before (zaya).
+    Delayed([Tensor; 4]),
     /// One matrix: all queries, all keys, all values (phi3, gpt2).
     Stacked(Tensor),
     /// One matrix: per key/value head its queries, its key, its value (gpt_neox, falcon).

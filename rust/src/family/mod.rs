@@ -18,9 +18,9 @@ pub use keys::metadata;
 pub use registry::{families, from_metadata};
 pub use tensors::{
     AdapterTensors, AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors, Rows,
-    SharedBlockTensors, TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors,
-    num_parameters, required_tensors,
+    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkConvolutionTensors, QkvTensors,
+    RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows, check_tensors, embedding_names,
+    layer_tensors, model_tensors, num_parameters, required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -32,7 +32,7 @@ use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
 use mlp::{down_proj, gate_up_proj};
-use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
+use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
 use residual::{BranchBuffers, norm, norm_or_copy, norm_stream, normed_input};
@@ -140,6 +140,14 @@ pub fn observed_forward(
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
+            }
+            (Residual::Scaled, Some(Mlp::Moe(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                experts(pass, mlp, mlp_norm, x, branch, moe);
+                match &layer.mlp_residual_scales {
+                    Some(scales) => add_scaled_experts(pass, scales, moe, x),
+                    None => add_experts(pass, mlp_out_norm, factors, moe, x),
+                }
             }
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
@@ -288,6 +296,10 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
         model.embedding().row(id as usize, x);
         if config.embedding_multiplier != 1.0 {
             kernels.scale(x, config.embedding_multiplier);
+        }
+        if let Some([scale, bias]) = &model.embedding_scales {
+            kernels.add(x, bias);
+            kernels.mul(x, scale);
         }
         match config.position {
             EmbeddingPosition::None => {}

@@ -5,7 +5,7 @@ use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
-use crate::model::NormWeights;
+use crate::model::{NormWeights, ResidualScales};
 use crate::quant::PackedType;
 use std::cell::RefCell;
 
@@ -85,6 +85,22 @@ pub(super) fn add_result(
             norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
             pass.kernels.axpby(x, normed, factors.stream, branch);
         });
+    });
+}
+
+/// x = stream * x + branch * result + bias, by channel.  // result [rows, stride], x [rows, hidden_size]
+pub(super) fn add_scaled(
+    pass: Pass<'_>,
+    scales: &ResidualScales,
+    result: &[f32],
+    stride: usize,
+    x: &mut [f32],
+) {
+    let hidden_size = pass.config.hidden_size;
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        pass.kernels.mul(x, &scales.stream);
+        pass.kernels.mul_add(x, &scales.branch, &result[row * stride..][..hidden_size]);
+        pass.kernels.add(x, &scales.bias);
     });
 }
 

@@ -292,6 +292,51 @@ fn layer_norm_scale_and_softcap_equal_their_definition() {
 }
 
 #[test]
+fn a_selective_scan_equals_its_definition_and_does_not_see_how_it_is_cut() {
+    let mut noise = Noise(12);
+    for (kernels, keys) in kernels().flat_map(|kernels| [1, 5, 16].map(|keys| (kernels, keys))) {
+        const ROWS: usize = 7;
+        let rates: Vec<f32> = noise.take(keys * LANES).iter().map(|x| -4.0 * x.abs()).collect();
+        let steps: Vec<f32> = noise.take(ROWS * LANES).iter().map(|x| 2.0 * x.abs()).collect();
+        let (learned, queries) = (noise.take(ROWS * keys), noise.take(ROWS * keys));
+        let (state, values) = (noise.take(keys * LANES), noise.take(ROWS * LANES));
+        let scan = |cuts: &[usize]| {
+            let (mut state, mut values) = (state.clone(), values.clone());
+            for cut in cuts.windows(2) {
+                let (wide, narrow) = (cut[0] * LANES..cut[1] * LANES, cut[0] * keys..cut[1] * keys);
+                kernels.selective_scan(ScanSteps {
+                    keys,
+                    state: &mut state,
+                    rates: &rates,
+                    steps: &steps[wide.clone()],
+                    learned: &learned[narrow.clone()],
+                    queries: &queries[narrow],
+                    values: &mut values[wide],
+                });
+            }
+            (state, values)
+        };
+        let (found_state, found) = scan(&[0, ROWS]);
+        assert_eq!((&found_state, &found), (&scan(&[0, 3, 4, ROWS]).0, &scan(&[0, 3, 4, ROWS]).1), "{kernels:?}");
+        for lane in 0..LANES {
+            let mut exact: Vec<f64> = (0..keys).map(|key| f64::from(state[key * LANES + lane])).collect();
+            for row in 0..ROWS {
+                let step = f64::from(steps[row * LANES + lane]);
+                let value = f64::from(values[row * LANES + lane]);
+                let mut sum = 0.0;
+                for (key, state) in exact.iter_mut().enumerate() {
+                    let decay = (f64::from(rates[key * LANES + lane]) * step).exp();
+                    *state = decay * *state + step * value * f64::from(learned[row * keys + key]);
+                    sum += *state * f64::from(queries[row * keys + key]);
+                }
+                let off = (f64::from(found[row * LANES + lane]) - sum).abs();
+                assert!(off < 1e-5, "{kernels:?} {keys} keys, row {row}: {off}");
+            }
+        }
+    }
+}
+
+#[test]
 fn squares_that_overflow_become_nan_and_not_zeros() {
     for kernels in kernels() {
         let (mut x, ones, mut out) = (vec![1.0; 40], vec![1.0; 40], vec![0.0; 40]);

@@ -8,7 +8,8 @@ use std::ops::Range;
 use super::pack::PanelSource;
 use super::weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerInput, Projection, RecurrentWeights, SharedBlockWeights,
+    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights,
+    SharedBlockWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -22,7 +23,8 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::family::{
     self, AdapterTensors, AttentionTensors, DenseTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
-    QkvTensors, RecurrentTensors, Rows, SharedBlockTensors, TensorRows,
+    QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors,
+    TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, StorageType};
@@ -42,6 +44,7 @@ impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
         let tensors = family::layer_tensors(self.config, index);
         let [norm, out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let [scales_of_attention, of_mlp] = tensors.residual_scales;
         let some = |norm: Option<NormSpec>| norm.map(|norm| self.norm(&norm)).transpose();
         let (stream_norms, norm, mlp_norm) = match self.config.norm_placement {
             NormPlacement::InStream => ([some(norm)?, some(mlp_norm)?], None, None),
@@ -55,6 +58,13 @@ impl<'a> Loader<'a> {
         };
         let attention =
             tensors.attention.map(|attention| self.attention(index, attention, of_attention)).transpose()?;
+        let attention = match attention {
+            None => None,
+            Some(attention) => {
+                let residual_scales = self.residual_scales(&scales_of_attention)?;
+                Some(AttentionLayer { residual_scales, ..attention })
+            }
+        };
         let shared_block = match (&tensors.shared_block, &attention) {
             (Some(block), Some(attention)) => {
                 Some(Box::new(self.shared_block(index, block, attention.projection.dtype())?))
@@ -125,6 +135,7 @@ impl<'a> Loader<'a> {
             per_layer_input,
             alt_up,
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
+            mlp_residual_scales: self.residual_scales(&of_mlp)?,
         })
     }
 
@@ -150,6 +161,10 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
+        let convolution = match &tensors.convolution {
+            None => None,
+            Some(tensors) => Some(self.qk_convolution(index, tensors)?),
+        };
         let spec = self.config.layers[index];
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
         let mut attention_norm = some(norm)?;
@@ -163,6 +178,7 @@ impl<'a> Loader<'a> {
             spec,
             attention_norm,
             projection,
+            convolution,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
             attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
@@ -173,7 +189,41 @@ impl<'a> Loader<'a> {
             sinks: self.rows(&tensors.sinks, 1)?,
             o_proj: self.matrix_of_layer(index, &tensors.o_proj)?,
             attention_out_norm: some(out_norm)?,
+            residual_scales: None,
         })
+    }
+
+    fn qk_convolution(&self, layer: usize, tensors: &QkConvolutionTensors) -> Result<QkConvolutionWeights> {
+        let positions = tensors.depthwise.shape[2];
+        let by_channel = self.rows(std::slice::from_ref(&tensors.depthwise), positions)?;
+        Ok(QkConvolutionWeights {
+            state_layer: self.state_layer(layer),
+            depthwise: by_position(&by_channel, positions),
+            depthwise_bias: self.vector(&tensors.depthwise_bias)?,
+            grouped: tensors.grouped.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// A layer's place among those with a recurrent state.
+    fn state_layer(&self, layer: usize) -> usize {
+        self.config.layers[..layer].iter().filter(|layer| layer.mixer.is_recurrent()).count()
+    }
+
+    /// How a branch is added: scale and bias of the branch, then of the stream.
+    fn residual_scales(&self, tensors: &[TensorRows]) -> Result<Option<ResidualScales>> {
+        let [branch, branch_bias, stream, stream_bias] = tensors else { return Ok(None) };
+        let (branch, stream) = (self.vector(branch)?, self.vector(stream)?);
+        let both = [(&branch, self.vector(branch_bias)?), (&stream, self.vector(stream_bias)?)];
+        let [of_branch, of_stream] = both.map(|(scale, bias)| {
+            scale.iter().zip(bias).map(|(scale, bias)| scale * bias).collect::<Vec<f32>>()
+        });
+        let bias = of_branch.iter().zip(&of_stream).map(|(a, b)| a + b).collect();
+        Ok(Some(ResidualScales { branch, stream, bias }))
+    }
+
+    /// A vector as numbers.
+    pub fn vector(&self, source: &TensorRows) -> Result<Vec<f32>> {
+        self.rows(std::slice::from_ref(source), 1)
     }
 
     fn recurrent(
@@ -189,12 +239,12 @@ impl<'a> Loader<'a> {
         // Without a convolution a channel is its own input.
         let positions = if tensors.conv.is_empty() { 1 } else { positions + 1 };
         let by_channel = self.rows(&tensors.conv, positions)?;
-        let mut conv = vec![if by_channel.is_empty() { 1.0 } else { 0.0 }; channels * positions];
-        for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
-            let factor = input_factor(recurrent, channel);
-            for (position, &weight) in weights.iter().enumerate() {
-                conv[position * channels + channel] = weight * factor;
-            }
+        let mut conv = match by_channel.is_empty() {
+            true => vec![1.0; channels],
+            false => by_position(&by_channel, positions),
+        };
+        for (index, weight) in conv.iter_mut().enumerate() {
+            *weight *= input_factor(recurrent, index % channels);
         }
         let conv_bias = match tensors.conv_bias.is_empty() {
             true => vec![0.0; channels],
@@ -209,7 +259,6 @@ impl<'a> Loader<'a> {
         if let Some(norm) = &mut input_norm {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
         }
-        let before = self.config.layers[..index].iter();
         let spec = self.config.layers[index];
         // Beside attention the mixer has factors of its own.
         let own = match spec.mixer {
@@ -218,7 +267,7 @@ impl<'a> Loader<'a> {
         };
         let factors = ResidualFactors { branch: own.branch * self.config.recurrent_factors.output, ..own };
         Ok(Box::new(RecurrentWeights {
-            state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
+            state_layer: self.state_layer(index),
             input_norm,
             in_proj: self.matrix(&tensors.in_proj)?,
             conv,
@@ -373,8 +422,20 @@ impl<'a> Loader<'a> {
         };
         // Small differences decide which experts a token takes: the router is not rounded.
         let exact = Loader { dtype: Some(PackedType::F32), ..*self };
+        let router_mlp = match &tensors.router_mlp {
+            None => None,
+            Some(RouterMlpTensors { down, state_scale, norm, layers: [first, second] }) => {
+                Some(Box::new(RouterMlpWeights {
+                    down: exact.matrix(down)?,
+                    state_scale: self.rows(state_scale, 1)?,
+                    norm: self.norm(norm)?,
+                    layers: [exact.matrix(first)?, exact.matrix(second)?],
+                }))
+            }
+        };
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
+            router_mlp,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
             router_norm: match &tensors.router_norm {
                 None => None,
@@ -544,6 +605,11 @@ fn packed_together(kinds: &[StorageType]) -> PackedType {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
     }
+}
+
+/// The weights of a convolution by position.  // by_channel [channels, positions], result [positions, channels]
+fn by_position(by_channel: &[f32], positions: usize) -> Vec<f32> {
+    (0..positions).flat_map(|position| by_channel.iter().skip(position).step_by(positions).copied()).collect()
 }
 
 /// c in the decay of RG-LRU (De et al. 2024, section 2.4).

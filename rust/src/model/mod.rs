@@ -6,7 +6,8 @@ mod weights;
 
 pub use weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, Layer, MlaWeights, Mlp, MoeMlp, NormWeights,
-    PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights, SharedBlockWeights,
+    PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales,
+    RouterMlpWeights, SharedBlockWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -34,6 +35,8 @@ pub struct Model {
     pub norm: NormWeights,
     /// Norm of the embedding.
     pub embedding_norm: Option<NormWeights>,
+    /// Scale and bias of the embedding: (x + bias) * scale.
+    pub embedding_scales: Option<[Vec<f32>; 2]>,
     /// A second embedding, a part of which each layer adds.
     pub per_layer: Option<PerLayerEmbedding>,
     /// A matrix and a norm before the projection to logits.
@@ -91,6 +94,10 @@ impl Model {
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
         let embedding_norm = tensors.embedding_norm.map(|norm| loader.norm(&norm)).transpose()?;
+        let embedding_scales = match &tensors.embedding_scales[..] {
+            [scale, bias] => Some([loader.vector(scale)?, loader.vector(bias)?]),
+            _ => None,
+        };
         let per_layer = match &tensors.per_layer {
             None => None,
             Some(spec) => Some(PerLayerEmbedding {
@@ -109,6 +116,7 @@ impl Model {
             layers,
             norm,
             embedding_norm,
+            embedding_scales,
             per_layer,
             head_transform,
             streams,

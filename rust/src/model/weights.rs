@@ -39,6 +39,30 @@ pub struct Layer {
     pub alt_up: Option<Box<AltUpLayer>>,
     /// Factor of its output.
     pub scalar: f32,
+    /// How the MLP's output is added, where that has learned vectors.
+    pub mlp_residual_scales: Option<ResidualScales>,
+}
+
+/// Convolutions of queries and keys.
+pub struct QkConvolutionWeights {
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Per channel.  // [positions, channels]
+    pub depthwise: Vec<f32>,
+    /// Its bias.  // [channels]
+    pub depthwise_bias: Vec<f32>,
+    /// Per head.  // each [head_dim, head_dim * positions]
+    pub grouped: Vec<Weight>,
+}
+
+/// Where a branch is added: x = stream * x + branch * result + bias, by channel.
+pub struct ResidualScales {
+    /// Of the result.
+    pub branch: Vec<f32>,
+    /// Of the stream.
+    pub stream: Vec<f32>,
+    /// What both biases give.
+    pub bias: Vec<f32>,
 }
 
 /// Attention of a layer.
@@ -55,6 +79,8 @@ pub struct AttentionLayer {
     pub attention_norm: Option<NormWeights>,
     /// Queries, keys and values.
     pub projection: Projection,
+    /// Convolutions of q and k.
+    pub convolution: Option<QkConvolutionWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
     pub qk_norms: Option<[NormWeights; 2]>,
     /// Norm of the values, written out for all heads.
@@ -69,6 +95,8 @@ pub struct AttentionLayer {
     pub o_proj: Weight,
     /// Norm of attention's output.
     pub attention_out_norm: Option<NormWeights>,
+    /// How the output is added, where that has learned vectors.
+    pub residual_scales: Option<ResidualScales>,
 }
 
 /// The recurrent mixer of a layer.
@@ -240,10 +268,24 @@ pub struct DenseMlp {
     pub sub_norm: Option<NormWeights>,
 }
 
+/// The MLP of a router before its last matrix, in f32.
+pub struct RouterMlpWeights {
+    /// To the state.  // [state, hidden_size]
+    pub down: Weight,
+    /// Factors of the state of the layer before; empty in the first layer.  // [state]
+    pub state_scale: Vec<f32>,
+    /// Norm of the state.
+    pub norm: NormWeights,
+    /// Two matrices with a GELU behind each.  // [state, state]
+    pub layers: [Weight; 2],
+}
+
 /// A mixture of experts.
 pub struct MoeMlp {
-    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    /// A logit per expert, in f32.  // [num_experts, hidden_size], or of the router's state
     pub router: Weight,
+    /// What makes the router's state.
+    pub router_mlp: Option<Box<RouterMlpWeights>>,
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
     /// Norm of the router's input, where it has one of its own.
@@ -291,7 +333,8 @@ impl DenseMlp {
 impl MoeMlp {
     fn weights(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
-        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(experts)
+        let router = self.router_mlp.iter().flat_map(|mlp| mlp.layers.iter().chain([&mlp.down]));
+        std::iter::once(&self.router).chain(router).chain(&self.shared_expert_gate).chain(experts)
     }
 }
 
@@ -303,6 +346,7 @@ impl AttentionLayer {
 
     fn weights(&self) -> Vec<&Weight> {
         let mut all = vec![&self.o_proj];
+        all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
             Projection::Mla(weights) => {

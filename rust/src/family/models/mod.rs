@@ -68,6 +68,7 @@ mod stablelm;
 mod starcoder2;
 mod youtu;
 mod zamba2;
+mod zaya;
 
 use super::keys::base::Family;
 
@@ -180,5 +181,6 @@ pub static FAMILIES: &[&Family] = &[
     &kimi_linear::BAILING_HYBRID,
     &recurrent_gemma::RECURRENT_GEMMA,
     &zamba2::ZAMBA2,
+    &zaya::ZAYA,
     &dtransformer::DTRANSFORMER_ROPE,
 ];

@@ -2,9 +2,10 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{MatrixSpec, NormSpec};
+use super::spec::{Join, MatrixSpec, NormSpec, QkConvolutionTensors};
 use crate::config::{
-    AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, QkNorm, Qkv, Tensor, ValueNorm, Values,
+    AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, QkConvolution, QkNorm, Qkv, Tensor,
+    ValueNorm, Values, tensor,
 };
 
 impl Prefix<'_> {
@@ -100,6 +101,11 @@ impl Prefix<'_> {
                 }
                 matrix
             }
+            // What is kept of earlier positions comes first.
+            Qkv::Delayed([q, k, current, delayed]) => {
+                let parts = [(q, queries), (k, keys), (delayed, values / 2), (current, values / 2)];
+                self.matrix(&parts, hidden, bias)
+            }
             Qkv::Stacked(name) => {
                 let parts = [(0, queries), (queries, keys), (queries + keys, values)];
                 let parts = parts.map(|(first, rows)| Rows::range(first, rows));
@@ -157,8 +163,43 @@ impl Prefix<'_> {
                 let weight = self.vector(name.weight, Rows::all(heads * dim));
                 spec(vec![weight], Vec::new(), heads * dim)
             }),
+            QkNorm::Length => {
+                let factor = self.vector(names[1].0.weight, Rows::spread(names[1].1, dim));
+                let factor = TensorRows { shape: vec![names[1].1], ..factor };
+                Some([
+                    spec(Vec::new(), Vec::new(), names[0].1 * dim),
+                    spec(vec![factor], Vec::new(), names[1].1 * dim),
+                ])
+            }
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,
             QkNorm::Unweighted => both(&|_, heads| spec(Vec::new(), Vec::new(), heads * dim)),
+        }
+    }
+
+    /// The convolutions of queries and keys.
+    pub fn qk_convolution(&self, convolution: QkConvolution) -> QkConvolutionTensors {
+        const DEPTHWISE: Tensor = tensor!("self_attn.qkv_proj.conv_qk_depthwise");
+        const GROUPED: Tensor = tensor!("self_attn.qkv_proj.conv_qk_grouped");
+        let (dim, width) = (self.heads.head_dim, self.heads.qk_width());
+        let QkConvolution { depthwise_size, grouped_size, .. } = convolution;
+        let of_head = |head: usize| {
+            let rows = Rows::range(head * dim, dim);
+            let weight =
+                TensorRows { shape: vec![width, dim, grouped_size], ..self.vector(GROUPED.weight, rows) };
+            MatrixSpec {
+                weights: vec![weight],
+                biases: vec![TensorRows { shape: vec![width], ..self.vector(GROUPED.bias, rows) }],
+                in_features: dim * grouped_size,
+                join: Join::Stacked,
+            }
+        };
+        QkConvolutionTensors {
+            depthwise: TensorRows {
+                shape: vec![width, 1, depthwise_size],
+                ..self.vector(DEPTHWISE.weight, Rows::all(width))
+            },
+            depthwise_bias: self.vector(DEPTHWISE.bias, Rows::all(width)),
+            grouped: (0..width / dim).map(of_head).collect(),
         }
     }
 

@@ -8,7 +8,7 @@ use super::spec::{
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stored, SubNorms, tensor,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Recurrent, Residual, Sinks, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -46,6 +46,12 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         embed_tokens: matrix(vec![table(names.embedding(), names.embedding_stored)], hidden),
         embedding_norm: (config.embedding_norm == EmbeddingNorm::Normed)
             .then(|| at.norm(names.embedding_norm, hidden)),
+        embedding_scales: match config.residual {
+            Residual::Scaled => ["scale", "bias"]
+                .map(|part| at.vector(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
+                .to_vec(),
+            Residual::Sequential | Residual::Parallel => Vec::new(),
+        },
         per_layer,
         streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
@@ -108,7 +114,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
     let mut norms = all.into_iter().zip(placed).map(|(name, placed)| placed.then(|| at.norm(name, hidden)));
     debug_assert!(
-        config.residual == Residual::Sequential || !placed[1] && !placed[3],
+        config.residual != Residual::Parallel || !placed[1] && !placed[3],
         "a parallel block has no norms after"
     );
     let inner_norm = |name, width| (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width));
@@ -124,6 +130,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         projection: match config.attention {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             Attention::Mla { .. } => at.mla(config.attention),
+        },
+        convolution: match (&config.recurrent, spec.mixer) {
+            (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
+                Some(at.qk_convolution(*convolution))
+            }
+            _ => None,
         },
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
@@ -158,7 +170,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         ],
         attention: spec.mixer.has_attention().then(|| attention(of_attention)),
         recurrent: match &config.recurrent {
-            Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
+            Some(recurrent) if spec.mixer.is_recurrent() => at.recurrent(recurrent),
             _ => None,
         },
         shared_block,
@@ -204,5 +216,13 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],
         },
+        residual_scales: ["post_attention", "post_mlp"].map(|place| match config.residual {
+            Residual::Scaled => {
+                let parts = ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"];
+                let part = |part| at.vector(&format!("{place}_residual_scale.{part}"), Rows::all(hidden));
+                parts.map(part).to_vec()
+            }
+            Residual::Sequential | Residual::Parallel => Vec::new(),
+        }),
     }
 }

@@ -16,6 +16,6 @@ pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
     AdapterTensors, AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors,
-    SharedBlockTensors,
+    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkConvolutionTensors, QkvTensors,
+    RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

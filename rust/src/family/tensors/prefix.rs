@@ -32,6 +32,11 @@ impl<'a> Prefix<'a> {
         Self { config, path, layer, heads, attention_input, part: 0 }
     }
 
+    /// Whether the path leads to the first layer.
+    pub fn is_first_layer(&self) -> bool {
+        std::ptr::eq(self.layer, &self.config.layers[0])
+    }
+
     /// The full name of a tensor.
     pub fn name(&self, name: &str) -> String {
         let name = format!("{}{name}", self.path);

@@ -8,14 +8,15 @@ use crate::config::{
 };
 
 impl Prefix<'_> {
-    /// A layer's recurrent mixer.
-    pub fn recurrent(&self, recurrent: &Recurrent) -> RecurrentTensors {
-        match recurrent {
+    /// A layer's recurrent mixer; None where the state is attention's.
+    pub fn recurrent(&self, recurrent: &Recurrent) -> Option<RecurrentTensors> {
+        Some(match recurrent {
+            Recurrent::BeforeAttention(_) => return None,
             Recurrent::ShortConv { kernel_size, bias } => self.short_conv(*kernel_size, *bias),
             Recurrent::Linear(linear) => self.linear_attention(linear),
             Recurrent::SelectiveScan(scan) => self.selective_scan(scan),
             Recurrent::RgLru(unit) => self.rg_lru(unit),
-        }
+        })
     }
 
     fn short_conv(&self, kernel_size: usize, bias: Bias) -> RecurrentTensors {

@@ -51,11 +51,26 @@ pub struct DenseTensors {
     pub sub_norm: Option<NormSpec>,
 }
 
+/// The MLP of a router before its last matrix.
+#[derive(Debug, Clone)]
+pub struct RouterMlpTensors {
+    /// To the narrow state.
+    pub down: MatrixSpec,
+    /// Factors of the state of the layer before; empty in the first layer.
+    pub state_scale: Vec<TensorRows>,
+    /// Norm of the state.
+    pub norm: NormSpec,
+    /// Two matrices with a GELU behind each.
+    pub layers: [MatrixSpec; 2],
+}
+
 /// The tensors of a mixture of experts.
 #[derive(Debug, Clone)]
 pub struct MoeTensors {
-    /// The router.
+    /// The router, or its last matrix.
     pub router: MatrixSpec,
+    /// What comes before that.
+    pub router_mlp: Option<RouterMlpTensors>,
     /// `e_score_correction_bias`; empty when the model has none.
     pub e_score_correction_bias: Vec<TensorRows>,
     /// Norm of the router's input, where it has one of its own.
@@ -103,11 +118,24 @@ pub struct MlaTensors {
     pub kv_b_proj: MatrixSpec,
 }
 
+/// The convolutions of queries and keys.
+#[derive(Debug, Clone)]
+pub struct QkConvolutionTensors {
+    /// Per channel.
+    pub depthwise: TensorRows,
+    /// Its bias.
+    pub depthwise_bias: TensorRows,
+    /// Per head: a matrix of [head_dim, head_dim * positions] and its bias.
+    pub grouped: Vec<MatrixSpec>,
+}
+
 /// The tensors of attention.
 #[derive(Debug, Clone)]
 pub struct AttentionTensors {
     /// Queries, keys and values.
     pub projection: QkvTensors,
+    /// Convolutions of queries and keys.
+    pub convolution: Option<QkConvolutionTensors>,
     /// Norms of q and k.
     pub qk_norms: Option<[NormSpec; 2]>,
     /// Norm of the values.
@@ -192,6 +220,8 @@ pub struct LayerTensors {
     pub alt_up: Option<Box<AltUpTensors>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
+    /// Where attention and the MLP are added: scale and bias of the branch, then of the stream; empty when the model has none.
+    pub residual_scales: [Vec<TensorRows>; 2],
 }
 
 /// The tensors of AltUp and LAuReL in a layer.
@@ -226,6 +256,8 @@ pub struct ModelTensors {
     pub embed_tokens: MatrixSpec,
     /// Norm of the embedding.
     pub embedding_norm: Option<NormSpec>,
+    /// Scale and bias of the embedding; empty when the model has none.
+    pub embedding_scales: Vec<TensorRows>,
     /// A second embedding.
     pub per_layer: Option<PerLayerTensors>,
     /// From the first residual stream to the others, and back.
@@ -280,6 +312,12 @@ impl DenseTensors {
 impl MoeTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         self.router.each(add);
+        if let Some(RouterMlpTensors { down, state_scale, norm, layers }) = &self.router_mlp {
+            down.each(add);
+            add(state_scale);
+            norm.each(add);
+            layers.iter().for_each(|matrix| matrix.each(add));
+        }
         add(&self.e_score_correction_bias);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
@@ -295,6 +333,7 @@ impl ModelTensors {
     pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.embed_tokens.weights);
         self.embedding_norm.iter().for_each(|norm| norm.each(add));
+        add(&self.embedding_scales);
         if let Some(second) = &self.per_layer {
             second.embed_tokens.each(add);
             second.model_projection.each(add);
@@ -326,6 +365,11 @@ impl AttentionTensors {
                     q_b_proj.each(add);
                 }
             }
+        }
+        if let Some(convolution) = &self.convolution {
+            add(std::slice::from_ref(&convolution.depthwise));
+            add(std::slice::from_ref(&convolution.depthwise_bias));
+            convolution.grouped.iter().for_each(|matrix| matrix.each(add));
         }
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
         self.value_norm.iter().for_each(|norm| norm.each(add));
@@ -399,5 +443,6 @@ impl LayerTensors {
             alt_up.laurel_norm.each(add);
         }
         add(&self.scalar);
+        self.residual_scales.iter().for_each(|scales| add(scales));
     }
 }

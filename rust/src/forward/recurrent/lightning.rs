@@ -82,7 +82,8 @@ fn run(job: &mut Job<'_>, linear: &LinearAttention, decays: &Decays<'_>, mixed: 
                 (None, Some(window)) => {
                     // The window ends with the input before the first row.
                     let missing = back - (row - job.rows.start);
-                    let from = Parts::of(linear, job.head, &window[(block - 1 - missing) * channels..][..channels]);
+                    let from =
+                        Parts::of(linear, job.head, &window[(block - 1 - missing) * channels..][..channels]);
                     kernels.activate(Activation::Silu, from.key, &mut early_key);
                     kernels.activate(Activation::Silu, from.value, &mut early_value);
                     add(Parts { query, key: &early_key, value: &early_value });

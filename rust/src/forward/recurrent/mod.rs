@@ -16,7 +16,8 @@ use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::config::{Activation, Recurrent};
 use crate::model::RecurrentWeights;
-use conv::{Rows, convolve};
+use conv::convolve;
+pub(super) use conv::{Rows, Source, keep_inputs};
 use heads::HeadOutputs;
 
 /// Buffers of recurrent mixers.
@@ -53,6 +54,7 @@ pub(super) fn mix(
             conv::gate_input(pass, input.values, input.stride, width, gated);
             convolve(pass, weights, runs, Rows { values: gated, stride: width }, width, None, mixed);
         }
+        Recurrent::BeforeAttention(_) => {}
         Recurrent::Linear(linear) if linear.stored_block().is_some() => {
             lightning::attend(pass, linear, weights, runs, input, mixed, out);
         }
@@ -107,6 +109,7 @@ pub(super) fn add_mixed(
         into.copy_from_slice(&gated);
     };
     match recurrent {
+        Recurrent::BeforeAttention(_) => return,
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
             quantize(width, &|row, out| {
