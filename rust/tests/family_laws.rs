@@ -260,6 +260,48 @@ const FAMILIES: &[(&str, &str)] = &[
         "linear_conv_kernel_dim": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
         "partial_rotary_factor": 0.4, "mrope_section": [1, 1, 0]}"#,
     ),
+    (
+        "jamba",
+        r#""attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 5, "num_experts_per_tok": 2,
+        "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_dt_rank": 7, "mamba_proj_bias": true"#,
+    ),
+    (
+        "minimax",
+        r#""head_dim": 10, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 9, "full_attn_alpha_factor": 1.3,
+        "full_attn_beta_factor": 0.8, "linear_attn_alpha_factor": 1.2, "mlp_beta_factor": 0.9"#,
+    ),
+    (
+        "kimi_linear",
+        r#""num_key_value_heads": 6, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_experts": 6, "moe_intermediate_size": 10, "num_experts_per_token": 2, "num_expert_group": 3,
+        "topk_group": 2, "linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3], "head_dim": 17,
+        "num_heads": 2, "short_conv_kernel_size": 3}"#,
+    ),
+    (
+        "bailing_hybrid",
+        r#""num_key_value_heads": 6, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_experts": 6, "moe_intermediate_size": 10, "num_experts_per_token": 2, "num_expert_group": 3,
+        "topk_group": 2, "first_k_dense_replace": 1, "layer_group_size": 3, "linear_head_dim": 9,
+        "linear_num_heads": 3, "kda_lower_bound": -4"#,
+    ),
+    (
+        "zamba2",
+        r#""num_hidden_layers": 4, "layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "num_mem_blocks": 2,
+        "num_key_value_heads": 6, "n_mamba_heads": 8, "mamba_ngroups": 2, "mamba_d_state": 5, "adapter_rank": 5,
+        "use_shared_attention_adapter": true, "use_mem_rope": true, "add_bias_linear": true"#,
+    ),
+    (
+        "zaya",
+        r#""head_dim": 10, "layer_types": ["hybrid", "hybrid_sliding", "hybrid"], "sliding_window": 9, "cca_time0": 3,
+        "num_experts": 5, "moe_intermediate_size": 12, "router_hidden_size": 9,
+        "rope_parameters": {"hybrid": {"rope_theta": 1e5}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
+    ),
+    (
+        "recurrent_gemma",
+        r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "attention_window_size": 9,
+        "block_types": ["recurrent", "attention"]"#,
+    ),
     ("llama", r#""rope_scaling": {"type": "proportional"}, "partial_rotary_factor": 0.5"#),
     ("llama", r#""rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": 50"#),
 ];

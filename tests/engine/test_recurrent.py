@@ -21,6 +21,13 @@ HYBRIDS = [
         "granitemoehybrid",
         "falcon_h1",
         "nemotron_h",
+        "jamba",
+        "kimi_linear",
+        "bailing_hybrid",
+        "minimax",
+        "recurrent_gemma",
+        "zamba2",
+        "zaya",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

@@ -17,14 +17,15 @@ pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use hyper::HyperConnections;
 pub use indexer::{IndexChoice, Indexer, LayerIndexer, RotatedPart};
-pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring, SharedExpert};
-pub use recurrent::{BranchFactors, GatedOutput, LinearAttention, LinearRule, Recurrent};
+pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
+pub use recurrent::{
+    BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent, RgLru, SelectiveScan,
+};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual,
-    ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
@@ -129,6 +130,8 @@ pub struct Config {
     pub recurrent: Option<Recurrent>,
     /// Factors of that mixer's input and output.
     pub recurrent_factors: BranchFactors,
+    /// The block that some layers share.
+    pub shared_block: Option<SharedBlock>,
     /// Factor of attention's normed input (falcon_h1).
     pub attention_input_factor: f32,
     /// Factor of the MLP's normed input (falcon_h1).

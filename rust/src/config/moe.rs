@@ -38,6 +38,8 @@ pub struct Moe {
     pub bias: Bias,
     /// An expert that every token passes.
     pub shared: SharedExpert,
+    /// What makes the router's logits.
+    pub router: Router,
     /// Factor of the sum of all experts (cohere2_moe: 1/2, the average of routed and shared).
     pub output_factor: f32,
 }
@@ -62,13 +64,15 @@ impl Moe {
             activation: None,
             bias: Bias::None,
             shared: SharedExpert::None,
+            router: Router::Linear,
             output_factor: 1.0,
         }
     }
 
     /// Rows of the router.
     pub fn router_rows(&self) -> usize {
-        self.num_experts + self.zero_experts
+        // A router with an MLP may choose no expert.
+        self.num_experts + self.zero_experts + usize::from(self.router != Router::Linear)
     }
 }
 
@@ -113,6 +117,19 @@ impl Normalization {
     pub fn sum_if(normalized: bool) -> Normalization {
         if normalized { Normalization::SUM } else { Normalization::None }
     }
+}
+
+/// What makes the router's logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Router {
+    /// One matrix.
+    Linear,
+    /// An MLP of a narrow state, to which the state of the layer before is added; one more logit stands for no expert
+    /// (zaya).
+    Mlp {
+        /// `router_hidden_size`.
+        hidden_size: usize,
+    },
 }
 
 /// What the router and the experts read.

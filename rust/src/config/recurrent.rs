@@ -1,6 +1,7 @@
 //! Mixers with a state of fixed size in place of keys and values by position.
 
 use super::structure::Bias;
+use crate::kernel::{Activation, LANES};
 
 /// The recurrent mixer of a model's layers; `LayerSpec::mixer` says which layers have one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,6 +15,55 @@ pub enum Recurrent {
     },
     /// A matrix per head that decays, learns from a key and a value, and is read by a query.
     Linear(LinearAttention),
+    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by steps of its own (jamba).
+    SelectiveScan(SelectiveScan),
+    /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
+    /// convolutional attention; zaya). The layer has attention too, to which this belongs.
+    BeforeAttention(QkConvolution),
+    /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
+    RgLru(RgLru),
+}
+
+/// Two convolutions of queries and keys, one per channel and one per head, each added to the mean of the query and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QkConvolution {
+    /// Queries, keys and delayed values.
+    pub channels: usize,
+    /// `cca_time0`: positions that the convolution per channel sees.
+    pub depthwise_size: usize,
+    /// `cca_time1`: positions that the convolution per head sees.
+    pub grouped_size: usize,
+}
+
+/// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SelectiveScan {
+    /// Channels.
+    pub width: usize,
+    /// Values of a channel's state.
+    pub state_size: usize,
+    /// Width of what the steps are projected from.
+    pub time_step_rank: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_kernel_size: usize,
+    /// Bias of that convolution.
+    pub conv_bias: Bias,
+    /// Bias of the input and output projections.
+    pub bias: Bias,
+}
+
+/// The real-gated linear recurrent unit: per channel, h = a h + sqrt(1 - a^2) i x, out = h gelu(y), where
+/// a = exp(-8 softplus(recurrent_param) r), and r and i are sigmoid gates of a head's channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RgLru {
+    /// Channels.
+    pub width: usize,
+    /// Blocks of channels that each have gates of their own; divides `width`.
+    pub num_heads: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_kernel_size: usize,
+    /// What the other branch y passes.
+    pub activation: Activation,
 }
 
 /// Linear attention with decay: per head, S = decay * S + key (x) update, out = S^T query.
@@ -39,6 +89,10 @@ pub struct LinearAttention {
     pub out_bias: Bias,
     /// What is done to the output before its projection.
     pub output: GatedOutput,
+    /// What the gate z passes: silu, or sigmoid (kimi_linear, minimax).
+    pub gate: Activation,
+    /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
+    pub gate_rank: Option<usize>,
 }
 
 /// What decays the state of linear attention, and what it learns.
@@ -50,6 +104,20 @@ pub enum LinearRule {
         /// beta is this times sigmoid(b): 1, or 2 (`linear_allow_neg_eigval`; olmo_hybrid).
         beta: f32,
     },
+    /// Kimi Delta Attention (Kimi Team 2025): as Gated DeltaNet, with a decay per key channel, from f + dt_bias
+    /// (kimi_linear, bailing_hybrid).
+    KimiDelta {
+        /// None: decay exp(-exp(A_log) softplus(f + dt_bias)). Else exp(this * sigmoid(exp(A_log) (f + dt_bias)))
+        /// (`kda_lower_bound`; bailing_hybrid).
+        lower_bound: Option<f32>,
+    },
+    /// Lightning attention (Qin et al. 2024): a fixed decay per head, which the layer's number slows down; update v
+    /// (minimax).
+    Lightning {
+        /// Where the file stores the decays, which its type rounds: positions of a block that they are for. transformers
+        /// computes with them.
+        stored_block: Option<usize>,
+    },
     /// Mamba-2 (Dao and Gu 2024): dt = softplus(dt + dt_bias), decay exp(-exp(A_log) dt), update dt x; D x is added.
     Mamba2 {
         /// `time_step_limit`: dt is kept between these.
@@ -59,12 +127,12 @@ pub enum LinearRule {
     },
 }
 
-/// The gate z and the norm of the output of linear attention.
+/// The gate z and the norm of the output of linear attention. act: silu or sigmoid.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum GatedOutput {
-    /// out * silu(z), without a norm (falcon_h1).
+    /// out * act(z), without a norm (falcon_h1).
     Gate,
-    /// norm(out) * silu(z), the norm over groups of this many values (qwen3_next: a head).
+    /// norm(out) * act(z), the norm over groups of this many values (qwen3_next: a head).
     NormThenGate {
         /// Epsilon.
         eps: f32,
@@ -73,7 +141,7 @@ pub enum GatedOutput {
         /// Whether all groups share one weight.
         shared_weight: bool,
     },
-    /// norm(out * silu(z)), the norm over groups of this many values (mamba-2 families).
+    /// norm(out * act(z)), the norm over groups of this many values (mamba-2 families).
     GateThenNorm {
         /// Epsilon.
         eps: f32,
@@ -112,17 +180,33 @@ impl LinearAttention {
         2 * self.keys_width() + self.values_width()
     }
 
-    /// Scalars per head behind z in the input projection: b and a, or dt.
-    pub fn scalars(&self) -> usize {
+    /// The block that stored decays of lightning attention are for.
+    pub fn stored_block(&self) -> Option<usize> {
         match self.rule {
-            LinearRule::GatedDelta { .. } => 2,
-            LinearRule::Mamba2 { .. } => 1,
+            LinearRule::Lightning { stored_block } => stored_block,
+            _ => None,
         }
     }
 
-    /// Rows of the input projection: the convolution's channels, z, and the scalars of all heads.
+    /// Columns of the input projection that z takes, or its latent.
+    pub fn gate_width(&self) -> usize {
+        self.gate_rank.unwrap_or(self.values_width())
+    }
+
+    /// Columns behind z in the input projection: b and a, b and f or its latent, or dt.
+    pub fn step_width(&self) -> usize {
+        let heads = self.num_value_heads;
+        match self.rule {
+            LinearRule::GatedDelta { .. } => 2 * heads,
+            LinearRule::KimiDelta { .. } => heads + self.gate_rank.unwrap_or(self.keys_width()),
+            LinearRule::Mamba2 { .. } => heads,
+            LinearRule::Lightning { .. } => 0,
+        }
+    }
+
+    /// Rows of the input projection: the convolution's channels, z, and what the steps are made of.
     pub fn in_width(&self) -> usize {
-        self.conv_width() + self.values_width() + self.scalars() * self.num_value_heads
+        self.conv_width() + self.gate_width() + self.step_width()
     }
 }
 
@@ -131,15 +215,31 @@ impl Recurrent {
     pub fn window(&self, hidden_size: usize) -> (usize, usize) {
         match self {
             Recurrent::ShortConv { kernel_size, .. } => (hidden_size, kernel_size - 1),
-            Recurrent::Linear(linear) => (linear.conv_width(), linear.conv_kernel_size - 1),
+            Recurrent::Linear(linear) => {
+                let positions = linear.stored_block().unwrap_or(linear.conv_kernel_size) - 1;
+                (linear.conv_width(), positions)
+            }
+            Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
+            Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
+            // A value is delayed by one position, whatever the convolutions see.
+            Recurrent::BeforeAttention(convolution) => {
+                let positions = convolution.depthwise_size + convolution.grouped_size - 2;
+                (convolution.channels, positions.max(1))
+            }
         }
     }
 
-    /// Heads with a matrix, and its sizes: keys and values.
+    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
     pub fn matrices(&self) -> (usize, usize, usize) {
         match self {
-            Recurrent::ShortConv { .. } => (0, 0, 0),
-            Recurrent::Linear(linear) => (linear.num_value_heads, linear.key_dim, linear.value_dim),
+            Recurrent::ShortConv { .. } | Recurrent::BeforeAttention(_) => (0, 0, 0),
+            Recurrent::Linear(linear) => {
+                // What was learned before a block, and in it.
+                let matrices = if linear.stored_block().is_some() { 2 } else { 1 };
+                (linear.num_value_heads, matrices * linear.key_dim, linear.value_dim)
+            }
+            Recurrent::SelectiveScan(scan) => (scan.width.div_ceil(LANES), scan.state_size, LANES),
+            Recurrent::RgLru(unit) => (unit.width.div_ceil(LANES), 1, LANES),
         }
     }
 }

@@ -108,6 +108,16 @@ pub enum Mixer {
     Recurrent,
     /// Both read the normed row, and both are added (falcon_h1).
     Both,
+    /// A block of attention and an MLP that layers share, `Config::shared_block`, whose result is added to what the recurrent
+    /// mixer reads (zamba2).
+    AfterShared {
+        /// The layer whose tensors the block has.
+        first: usize,
+        /// Its place among the layers with a shared block.
+        index: usize,
+    },
+    /// Attention behind convolutions of its queries and keys, which keep a state (zaya).
+    ConvolvedAttention,
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
 }
@@ -115,12 +125,12 @@ pub enum Mixer {
 impl Mixer {
     /// Whether the layer has attention, and so keys and values.
     pub fn has_attention(self) -> bool {
-        matches!(self, Mixer::Attention | Mixer::Both)
+        !matches!(self, Mixer::Recurrent | Mixer::None)
     }
 
     /// Whether the layer has a recurrent state.
     pub fn is_recurrent(self) -> bool {
-        matches!(self, Mixer::Recurrent | Mixer::Both)
+        !matches!(self, Mixer::Attention | Mixer::None)
     }
 }
 
@@ -133,6 +143,16 @@ pub enum Mask {
     Sliding(usize),
     /// `attention_chunk_size`: those of its chunk of this many positions (llama4).
     Chunked(usize),
+}
+
+/// Attention and an MLP that read the stream beside the embedding, with adapters of low rank for each layer that shares them
+/// (zamba2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBlock {
+    /// `adapter_rank`.
+    pub adapter_rank: usize,
+    /// `use_shared_attention_adapter`: whether queries, keys and values have adapters too, not only the MLP.
+    pub attention_adapter: bool,
 }
 
 /// How q and k are rotated by their position.
@@ -228,6 +248,8 @@ pub enum NormPlacement {
         /// Width of the gate's low-rank projection.
         gated_norm_rank: usize,
     },
+    /// Before attention and MLP, in the stream itself: a branch is added to the normed row (minimax).
+    InStream,
 }
 
 /// How attention and MLP are added to the residual stream.
@@ -237,6 +259,8 @@ pub enum Residual {
     Sequential,
     /// x += attention(norm(x)) + mlp(norm(x)) (gptj, falcon, cohere; Wang and Komatsuzaki 2021).
     Parallel,
+    /// As `Sequential`, where learned vectors scale and shift the stream and what is added (zaya).
+    Scaled,
 }
 
 /// How queries, keys and values are projected.
@@ -323,6 +347,8 @@ pub enum QkNorm {
     FullWidth,
     /// Each head by itself, without a weight, in layers that rotate (llama4, nanochat).
     Unweighted,
+    /// Each head to the length sqrt(head_dim), without an epsilon; keys times a learned number per head (zaya).
+    Length,
 }
 
 /// Where q and k are normed.

@@ -33,6 +33,8 @@ pub enum Qkv {
     Separate([Tensor; 3]),
     /// A matrix each; that of the queries holds per head its query, then the gate of its output (qwen3_next, qwen3_5).
     GatedQueries([Tensor; 3]),
+    /// A matrix each; of the values' two, the second is of the position before (zaya).
+    Delayed([Tensor; 4]),
     /// One matrix: all queries, all keys, all values (phi3, gpt2).
     Stacked(Tensor),
     /// One matrix: the gate of attention's output, all queries, all keys, all values (hrm_text).
@@ -209,7 +211,7 @@ impl MoeNames {
 pub struct RecurrentNames {
     /// What the normed row is projected to.
     pub in_proj: InProj,
-    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions].
+    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions]; none for minimax.
     pub conv: &'static [Tensor],
     /// The channels of three tensors where they are not those of q, k and v (transformers writes three equal parts).
     pub conv_split: Option<[usize; 3]>,
@@ -223,18 +225,29 @@ pub struct RecurrentNames {
     pub norm: Tensor,
     /// The output's projection.
     pub out_proj: Tensor,
+    /// Outer and inner dimensions of `a_log` around its values (kimi_linear: all of length 1).
+    pub a_log_shape: [&'static [usize]; 2],
+    /// Matrices between both projections: z and f from their latents (kimi_linear), what is selected by and the steps
+    /// (mamba), the gates of the decay and of the input (recurrent_gemma).
+    pub inner: &'static [Tensor],
+    /// Norms of what is selected by: dt, B, C (jamba).
+    pub inner_norms: &'static [Tensor],
 }
 
 /// Where the input projections of a recurrent mixer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InProj {
-    /// One matrix: B, C, x of a short convolution (lfm2); z, x, B, C, dt (mamba-2).
+    /// One matrix: B, C, x of a short convolution (lfm2); z, x, B, C, dt (mamba-2); x, z (mamba).
     One(Tensor),
+    /// The branch with a state, and the other one (recurrent_gemma).
+    Branches([Tensor; 2]),
+    /// q, k, v of each head in one, z in another (minimax).
+    ByHead([Tensor; 2]),
     /// q, k, v in one; z, b and a in one each (qwen3_5).
     Qkv([Tensor; 4]),
     /// q, k, v, z in one and b, a in another, by key head (qwen3_next).
     ByKeyHead([Tensor; 2]),
-    /// q, k, v, z, b and a in one each (olmo_hybrid).
+    /// q, k, v, z, b and a in one each (olmo_hybrid); f, or its latent, in place of a (kimi_linear).
     Each([Tensor; 6]),
 }
 
@@ -432,6 +445,9 @@ impl Names {
             d: "",
             norm: tensor!("linear_attn.norm"),
             out_proj: tensor!("linear_attn.out_proj"),
+            a_log_shape: [&[], &[]],
+            inner: &[],
+            inner_norms: &[],
         },
         o_proj: tensor!("self_attn.o_proj"),
         gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },

@@ -5,8 +5,8 @@ use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
-use crate::config::{MlpShape, ResidualFactors};
-use crate::kernel::LANES;
+use crate::config::{Activation, MlpShape, ResidualFactors};
+use crate::kernel::{Kernels, LANES};
 use crate::model::{DenseMlp, NormWeights};
 
 /// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // gated [rows, intermediate_size]
@@ -49,6 +49,14 @@ fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f
         pass.kernels.gate(mlp.activation, gates, &ups[..width], out);
     });
     lap(Phase::GateUpProj);
+}
+
+/// out = act(gate) * up of a row whose panels of 16 gates and 16 ups take turns.  // product [padded], out [intermediate_size]
+pub(super) fn gate_panels(kernels: Kernels, activation: Activation, product: &[f32], out: &mut [f32]) {
+    for (pair, out) in product.chunks_exact(2 * LANES).zip(out.chunks_mut(LANES)) {
+        let (gate, up) = pair.split_at(LANES);
+        kernels.gate(activation, &gate[..out.len()], &up[..out.len()], out);
+    }
 }
 
 /// x += down_proj(gated), behind its norm.  // gated [rows, intermediate_size], x [rows, hidden_size]

@@ -19,6 +19,7 @@ mod per_layer;
 mod recurrent;
 mod residual;
 mod rope;
+mod shared_block;
 mod state;
 
 pub use attention::ObservedHeads;
@@ -36,11 +37,12 @@ use attention::{AttentionBuffers, attention};
 use cycles::CycleStates;
 use hyper::{HyperStreams, branches};
 use mlp::{down_proj, gate_up_proj};
-use moe::{MoeBuffers, add_experts, dense_and_moe, experts, moe_forward};
+use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
-use residual::{BranchBuffers, norm, norm_or_copy, normed_input};
+use residual::{BranchBuffers, norm, norm_or_copy, norm_stream, normed_input};
 use rope::RopeAngles;
+use shared_block::{SharedBlockBuffers, shared_block};
 use state::Pass;
 
 /// Buffers of a forward pass, kept from step to step.
@@ -63,6 +65,7 @@ pub struct Workspace {
 struct MixerBuffers {
     attention: AttentionBuffers,
     recurrent: RecurrentBuffers,
+    shared_block: SharedBlockBuffers,
 }
 
 impl Workspace {
@@ -111,6 +114,9 @@ pub fn observed_forward(
         let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
         per_layer.prepare(pass, second, &ids, x, &mut branch.input);
     }
+    if model.config.shared_block.is_some() {
+        mixers.shared_block.embedded.clone_from(x);
+    }
     lap(Phase::Embed);
     if model.config.alt_up.is_some() {
         streams.start(pass, &model.streams[0], x, branch);
@@ -147,6 +153,14 @@ pub fn observed_forward(
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
+            }
+            (Residual::Scaled, Some(Mlp::Moe(mlp))) => {
+                mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+                experts(pass, mlp, mlp_norm, x, branch, moe);
+                match &layer.mlp_residual_scales {
+                    Some(scales) => add_scaled_experts(pass, scales, moe, x),
+                    None => add_experts(pass, mlp_out_norm, factors, moe, x),
+                }
             }
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
@@ -200,7 +214,8 @@ pub fn observed_forward(
     Ok(())
 }
 
-/// x += attention(norm(x)), or a recurrent mixer in its place or beside it.  // x [rows, hidden_size]
+/// x += attention(norm(x)), or a recurrent mixer in its place or beside it; with norms of the stream itself around, where the
+/// model has these.  // x [rows, hidden_size]
 fn mix_positions(
     pass: Pass<'_>,
     layer: &Layer,
@@ -210,6 +225,16 @@ fn mix_positions(
     branch: &mut BranchBuffers,
     buffers: &mut MixerBuffers,
 ) {
+    let [before, after] = &layer.stream_norms;
+    norm_stream(pass, before.as_ref(), x);
+    if let (Some(block), Some(attention), Some(weights)) =
+        (&layer.shared_block, &layer.attention, &layer.recurrent)
+    {
+        let MixerBuffers { attention: of_attention, recurrent, shared_block: of_block } = buffers;
+        shared_block(pass, (block, attention), runs, angles, x, branch, (of_block, of_attention));
+        mix(pass, weights, runs, &of_block.sum, branch, recurrent);
+        return add_mixed(pass, weights, runs, x, branch, recurrent);
+    }
     if let Some(weights) = &layer.recurrent {
         mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
         lap(Phase::Recurrent);
@@ -221,6 +246,7 @@ fn mix_positions(
         add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
         lap(Phase::Recurrent);
     }
+    norm_stream(pass, after.as_ref(), x);
 }
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]
@@ -295,6 +321,10 @@ fn embed(model: &Model, pass: Pass<'_>, runs: &[Run<'_>], angles: &[RopeAngles],
         model.embedding().row(id as usize, x);
         if config.embedding_multiplier != 1.0 {
             kernels.scale(x, config.embedding_multiplier);
+        }
+        if let Some([scale, bias]) = &model.embedding_scales {
+            kernels.add(x, bias);
+            kernels.mul(x, scale);
         }
         match config.position {
             EmbeddingPosition::None => {}

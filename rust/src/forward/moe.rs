@@ -4,11 +4,14 @@
 //! whichever other rows chose them.
 
 use super::mlp::{gate_up_proj, quantize_gated};
-use super::residual::{BranchBuffers, add_result, matmul, norm_or_copy, normed_input};
+use super::residual::{BranchBuffers, add_result, add_scaled, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
-use crate::compute::activations::{RowSource, by_rows};
-use crate::config::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring};
-use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights};
+use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::compute::weight::Epilogue;
+use crate::config::{
+    Activation, ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring,
+};
+use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, ResidualScales, RouterMlpWeights};
 use crate::quant::PackedType;
 
 /// Buffers of a mixture.
@@ -16,7 +19,9 @@ use crate::quant::PackedType;
 pub(super) struct MoeBuffers {
     normed: Vec<f32>,        // [rows, hidden_size]
     router_logits: Vec<f32>, // [rows, padded num_experts]
-    shared_gates: Vec<f32>,  // [rows, padded 1]
+    /// The state of a router with an MLP, which the next layer's router adds.  // [rows, padded state]
+    router_state: Vec<f32>,
+    shared_gates: Vec<f32>, // [rows, padded 1]
     chosen: Vec<Vec<(usize, f32)>>,
     sum: Vec<f32>,        // [rows, hidden_size]
     latent: Vec<f32>,     // [rows, padded latent_size]
@@ -45,6 +50,16 @@ pub(super) fn moe_forward(
 ) {
     experts(pass, mlp, norm, x, branch, buffers);
     add_experts(pass, out_norm, factors, buffers, x);
+}
+
+/// As [`add_experts`], with learned vectors.  // x [rows, hidden_size]
+pub(super) fn add_scaled_experts(
+    pass: Pass<'_>,
+    scales: &ResidualScales,
+    buffers: &MoeBuffers,
+    x: &mut [f32],
+) {
+    add_scaled(pass, scales, &buffers.sum, pass.config.hidden_size, x);
 }
 
 /// x += norm(what [`experts`] left).  // x [rows, hidden_size]
@@ -97,18 +112,31 @@ pub(super) fn experts(
 ) {
     let Some(config) = &pass.config.moe else { return };
     let (hidden_size, rows) = (pass.config.hidden_size, pass.rows(x));
-    let MoeBuffers { normed, router_logits, shared_gates, chosen, sum, latent, latent_sum, batch } = buffers;
+    let MoeBuffers {
+        normed,
+        router_logits,
+        router_state,
+        shared_gates,
+        chosen,
+        sum,
+        latent,
+        latent_sum,
+        batch,
+    } = buffers;
     if let Some(router_norm) = &mlp.router_norm {
         normed_input(pass, Some(router_norm), PackedType::F32, x, &mut branch.input);
         matmul(pass, &mlp.router, &branch.input, router_logits);
     }
     normed_input(pass, norm, PackedType::F32, x, &mut branch.input);
     branch.input.copy_rows(normed);
-    if mlp.router_norm.is_none() {
-        matmul(pass, &mlp.router, &branch.input, router_logits);
-    }
     if let Some(gate) = &mlp.shared_expert_gate {
         matmul(pass, gate, &branch.input, shared_gates);
+    }
+    if let Some(router_mlp) = &mlp.router_mlp {
+        route_by_mlp(pass, router_mlp, router_state, &mut branch.input);
+    }
+    if mlp.router_norm.is_none() {
+        matmul(pass, &mlp.router, &branch.input, router_logits);
     }
     chosen.resize(rows, Vec::new());
     let stride = mlp.router.padded_out();
@@ -175,6 +203,29 @@ pub(super) fn experts(
     }
     if config.output_factor != 1.0 {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
+    }
+}
+
+/// state = down(input) + scale * state; input = gelu(second(gelu(first(norm(state))))).  // state [rows, padded width]
+fn route_by_mlp(pass: Pass<'_>, router: &RouterMlpWeights, state: &mut Vec<f32>, input: &mut Activations) {
+    let (rows, width, stride) = (input.rows(), router.norm.weight.len(), router.down.padded_out());
+    let before = std::mem::take(state);
+    matmul(pass, &router.down, input, state);
+    if !router.state_scale.is_empty() {
+        by_rows(pass.pool, state, stride, |row, state| {
+            pass.kernels.mul_add(&mut state[..width], &router.state_scale, &before[row * stride..][..width]);
+        });
+    }
+    let (kernels, pool) = (pass.kernels, pass.pool);
+    let normed = |row: usize, out: &mut [f32]| {
+        norm_or_copy(pass, &state[row * stride..][..width], Some(&router.norm), out);
+    };
+    input.quantize_rows(rows, width, PackedType::F32, kernels, pool, RowSource::Computed(&normed));
+    let mut hidden = vec![0.0; rows * width];
+    for layer in &router.layers {
+        layer.matmul(input, kernels, pool, Epilogue::Activate(Activation::Gelu, &mut hidden, width));
+        let stored = |row: usize| &hidden[row * width..][..width];
+        input.quantize_rows(rows, width, PackedType::F32, kernels, pool, RowSource::Stored(&stored));
     }
 }
 

@@ -6,7 +6,7 @@ use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
-use crate::model::{NormGate, NormWeights};
+use crate::model::{NormGate, NormWeights, ResidualScales};
 use crate::quant::PackedType;
 use std::cell::RefCell;
 
@@ -39,6 +39,18 @@ pub(super) fn normed_input(
         }),
     );
     lap(Phase::Norm);
+}
+
+/// x = norm(x), where the layer has a norm of the stream.  // x [rows, hidden_size]
+pub(super) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut [f32]) {
+    let Some(NormWeights { weight, bias, .. }) = weights else { return };
+    by_rows(pass.pool, x, pass.config.hidden_size, |_, x| {
+        SCRATCH.with_borrow_mut(|row| {
+            row.clear();
+            row.extend_from_slice(x);
+            norm(pass.config.norm, row, weight, bias, x, pass.kernels);
+        });
+    });
 }
 
 /// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]
@@ -75,6 +87,22 @@ pub(super) fn add_result(
             norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
             pass.kernels.axpby(x, normed, factors.stream, branch);
         });
+    });
+}
+
+/// x = stream * x + branch * result + bias, by channel.  // result [rows, stride], x [rows, hidden_size]
+pub(super) fn add_scaled(
+    pass: Pass<'_>,
+    scales: &ResidualScales,
+    result: &[f32],
+    stride: usize,
+    x: &mut [f32],
+) {
+    let hidden_size = pass.config.hidden_size;
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        pass.kernels.mul(x, &scales.stream);
+        pass.kernels.mul_add(x, &scales.branch, &result[row * stride..][..hidden_size]);
+        pass.kernels.add(x, &scales.bias);
     });
 }
 

@@ -73,6 +73,14 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     }
 }
 
+/// x = e^x, by [`exp`].  // [n]
+#[inline(always)]
+pub(super) unsafe fn exp_in_place<V: Lanes>(x: &mut [f32]) {
+    let at = x.as_mut_ptr();
+    // SAFETY: x holds x.len() values.
+    unsafe { map!(V, [x = at] => at, x.len(), exp(x)) }
+}
+
 /// acc = a * acc + b * x.  // acc and x [n]
 #[inline(always)]
 pub(super) unsafe fn axpby<V: Lanes>(acc: &mut [f32], x: &[f32], a: f32, b: f32) {
@@ -95,6 +103,8 @@ pub enum Activation {
     GeluTanh,
     /// `relu2`: max(x, 0)^2 (So et al. 2021, Primer; nemotron).
     Relu2,
+    /// sigmoid(x): gates (kimi_linear).
+    Sigmoid,
     /// `xielu` (Huang and Schlag 2024, <https://arxiv.org/abs/2411.13010>; apertus): alpha_p x^2 + x/2 above 0,
     /// alpha_n (e^x - 1 - x) + x/2 below.
     Xielu {
@@ -136,6 +146,7 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
             Activation::Gelu => map!(V, [g = gate, u = up] => to, len, gelu(g).mul(u)),
             Activation::GeluTanh => map!(V, [g = gate, u = up] => to, len, gelu_tanh(g).mul(u)),
             Activation::Relu2 => map!(V, [g = gate, u = up] => to, len, relu2(g).mul(u)),
+            Activation::Sigmoid => map!(V, [g = gate, u = up] => to, len, sigmoid_of(u, g)),
             Activation::Xielu { alpha_p, alpha_n } => {
                 map!(V, [g = gate, u = up] => to, len, xielu(g, alpha_p, alpha_n).mul(u));
             }
@@ -163,6 +174,7 @@ pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: 
             Activation::Gelu => map!(V, [x = input] => to, len, gelu(x)),
             Activation::GeluTanh => map!(V, [x = input] => to, len, gelu_tanh(x)),
             Activation::Relu2 => map!(V, [x = input] => to, len, relu2(x)),
+            Activation::Sigmoid => map!(V, [x = input] => to, len, sigmoid_of(V::splat(1.0), x)),
             Activation::Xielu { alpha_p, alpha_n } => {
                 map!(V, [x = input] => to, len, xielu(x, alpha_p, alpha_n));
             }
@@ -179,6 +191,7 @@ pub(super) unsafe fn activate_in_place<V: Lanes>(activation: Activation, x: &mut
     unsafe {
         match activation {
             Activation::Silu => map!(V, [x = at] => at, len, silu(x)),
+            Activation::Sigmoid => map!(V, [x = at] => at, len, sigmoid_of(V::splat(1.0), x)),
             _ => {
                 let copy = x.to_vec();
                 activate::<V>(activation, &copy, x);

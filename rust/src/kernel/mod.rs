@@ -16,6 +16,7 @@ mod matmul;
 mod matmul_blocks;
 mod prefetch;
 mod quantize;
+mod selective_scan;
 mod softmax;
 mod table;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use logsumexp::ExpSums;
 use matmul::MatmulArgs;
 pub(crate) use prefetch::prefetch;
 pub(crate) use quantize::{q8_parts, x_row_bytes};
+pub(crate) use selective_scan::ScanSteps;
 use std::sync::OnceLock;
 pub use table::Isa;
 use table::Table;
@@ -251,6 +253,22 @@ impl Kernels {
         assert_eq!(steps.values.len(), rows * steps.state.len() / keys);
         // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
         unsafe { (self.0.linear_attention)(&mut steps) }
+    }
+
+    /// The tokens of 16 channels of a selective scan, in order.
+    pub(crate) fn selective_scan(self, mut scan: ScanSteps<'_>) {
+        let (rows, keys) = (scan.steps.len() / LANES, scan.keys);
+        assert!(scan.steps.len() == rows * LANES && scan.values.len() == rows * LANES);
+        assert!(scan.state.len() == keys * LANES && scan.rates.len() == keys * LANES);
+        assert!(scan.learned.len() == rows * keys && scan.queries.len() == rows * keys);
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.selective_scan)(&mut scan) }
+    }
+
+    /// x = e^x.  // [n]
+    pub(crate) fn exp(self, x: &mut [f32]) {
+        // SAFETY: holding `Kernels` proves the ISA.
+        unsafe { (self.0.exp)(x) }
     }
 
     /// x *= factor.  // [n]

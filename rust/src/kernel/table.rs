@@ -5,6 +5,7 @@ use super::elementwise::Activation;
 use super::linear_attention::LinearSteps;
 use super::logsumexp::ExpSums;
 use super::matmul::MatmulArgs;
+use super::selective_scan::ScanSteps;
 use crate::quant::PackedType;
 
 /// An instruction set that has a table.
@@ -67,6 +68,8 @@ macro_rules! kernels {
             fn mul(x: &mut [f32], y: &[f32]) = elementwise::mul::<V>;
             fn mul_add(acc: &mut [f32], x: &[f32], y: &[f32]) = elementwise::mul_add::<V>;
             fn linear_attention(steps: &mut LinearSteps<'_>) = linear_attention::linear_attention::<V>;
+            fn selective_scan(steps: &mut ScanSteps<'_>) = selective_scan::selective_scan::<V>;
+            fn exp(x: &mut [f32]) = elementwise::exp_in_place::<V>;
             fn axpby(acc: &mut [f32], x: &[f32], a: f32, b: f32) = elementwise::axpby::<V>;
             fn scale(x: &mut [f32], factor: f32) = elementwise::scale::<V>;
             fn softcap(x: &mut [f32], factor: f32, cap: f32) = elementwise::softcap::<V>;
@@ -99,6 +102,7 @@ macro_rules! kernels {
             use $crate::kernel::logsumexp::{self, ExpSums};
             use $crate::kernel::matmul::{self, MatmulArgs};
             use $crate::kernel::matmul_blocks::{self as blocks, matmul_blocks};
+            use $crate::kernel::selective_scan::{self, ScanSteps};
             use $crate::kernel::{quantize, softmax};
             use $crate::quant::PackedType;
             type V = $lanes;

@@ -206,6 +206,7 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
             0.5 * x * (1.0 + u.tanh()) * up
         }
         Activation::Relu2 => x.max(0.0).powi(2) * up,
+        Activation::Sigmoid => sigmoid(x) * up,
         Activation::Xielu { alpha_p, alpha_n } => {
             let (alpha_p, alpha_n) = (f64::from(alpha_p), f64::from(alpha_n));
             let curve = if x > 0.0 { alpha_p * x * x } else { alpha_n * (x.exp_m1() - x) };
@@ -223,7 +224,16 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
 fn activations_equal_their_definition() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0, offset: 1.0 };
     let xielu = Activation::xielu(0.4, -0.7);
-    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, xielu, clamped];
+    let sigmoid = Activation::Sigmoid;
+    let all = [
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::Relu2,
+        sigmoid,
+        xielu,
+        clamped,
+    ];
     let mut noise = Noise(8);
     for kernels in kernels() {
         for (activation, n) in all.into_iter().flat_map(|a| [1, 16, 33, 576].map(|n| (a, n))) {
@@ -282,6 +292,51 @@ fn layer_norm_scale_and_softcap_equal_their_definition() {
 }
 
 #[test]
+fn a_selective_scan_equals_its_definition_and_does_not_see_how_it_is_cut() {
+    let mut noise = Noise(12);
+    for (kernels, keys) in kernels().flat_map(|kernels| [1, 5, 16].map(|keys| (kernels, keys))) {
+        const ROWS: usize = 7;
+        let rates: Vec<f32> = noise.take(keys * LANES).iter().map(|x| -4.0 * x.abs()).collect();
+        let steps: Vec<f32> = noise.take(ROWS * LANES).iter().map(|x| 2.0 * x.abs()).collect();
+        let (learned, queries) = (noise.take(ROWS * keys), noise.take(ROWS * keys));
+        let (state, values) = (noise.take(keys * LANES), noise.take(ROWS * LANES));
+        let scan = |cuts: &[usize]| {
+            let (mut state, mut values) = (state.clone(), values.clone());
+            for cut in cuts.windows(2) {
+                let (wide, narrow) = (cut[0] * LANES..cut[1] * LANES, cut[0] * keys..cut[1] * keys);
+                kernels.selective_scan(ScanSteps {
+                    keys,
+                    state: &mut state,
+                    rates: &rates,
+                    steps: &steps[wide.clone()],
+                    learned: &learned[narrow.clone()],
+                    queries: &queries[narrow],
+                    values: &mut values[wide],
+                });
+            }
+            (state, values)
+        };
+        let (found_state, found) = scan(&[0, ROWS]);
+        assert_eq!((&found_state, &found), (&scan(&[0, 3, 4, ROWS]).0, &scan(&[0, 3, 4, ROWS]).1), "{kernels:?}");
+        for lane in 0..LANES {
+            let mut exact: Vec<f64> = (0..keys).map(|key| f64::from(state[key * LANES + lane])).collect();
+            for row in 0..ROWS {
+                let step = f64::from(steps[row * LANES + lane]);
+                let value = f64::from(values[row * LANES + lane]);
+                let mut sum = 0.0;
+                for (key, state) in exact.iter_mut().enumerate() {
+                    let decay = (f64::from(rates[key * LANES + lane]) * step).exp();
+                    *state = decay * *state + step * value * f64::from(learned[row * keys + key]);
+                    sum += *state * f64::from(queries[row * keys + key]);
+                }
+                let off = (f64::from(found[row * LANES + lane]) - sum).abs();
+                assert!(off < 1e-5, "{kernels:?} {keys} keys, row {row}: {off}");
+            }
+        }
+    }
+}
+
+#[test]
 fn squares_that_overflow_become_nan_and_not_zeros() {
     for kernels in kernels() {
         let (mut x, ones, mut out) = (vec![1.0; 40], vec![1.0; 40], vec![0.0; 40]);
@@ -297,7 +352,8 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
 #[test]
 fn nan_survives_every_function() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0, offset: 1.0 };
-    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, clamped];
+    let sigmoid = Activation::Sigmoid;
+    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, sigmoid, clamped];
     const N: usize = 35; // two vectors and a tail
     for (kernels, at) in kernels().flat_map(|kernels| [0, 17, 34].map(|at| (kernels, at))) {
         for nan in [f32::NAN, -f32::NAN] {

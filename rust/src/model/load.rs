@@ -1,12 +1,13 @@
 //! From a checkpoint's tensors to packed weights.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
-    MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, RecurrentWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -14,12 +15,12 @@ use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::Weight;
 use crate::config::{
-    Activation, Attention, Config, LinearRule, NormWeight, Recurrent, ResidualFactors, Stored,
+    Activation, Attention, Config, LinearRule, Mixer, NormPlacement, NormWeight, Recurrent, ResidualFactors,
+    Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec,
-    QkvTensors, RecurrentTensors, Rows, TensorRows,
+    self, AdapterTensors, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, StorageType};
@@ -31,15 +32,41 @@ pub(super) struct Loader<'a> {
     pub dtype: Option<PackedType>,
     pub panels: &'a PanelSource,
     pub pool: &'a Pool,
+    /// Weights of blocks that layers share, by the names of their specs.
+    pub shared: &'a RefCell<BTreeMap<String, Weight>>,
 }
 
 impl<'a> Loader<'a> {
     pub fn layer(&self, index: usize) -> Result<Layer> {
         let tensors = family::layer_tensors(self.config, index);
         let [norm, out_norm, mlp_norm, mlp_out_norm] = tensors.norms;
+        let [scales_of_attention, of_mlp] = tensors.residual_scales;
+        let some = |norm: Option<NormSpec>| norm.map(|norm| self.norm(&norm)).transpose();
+        let (stream_norms, norm, mlp_norm) = match self.config.norm_placement {
+            NormPlacement::InStream => ([some(norm)?, some(mlp_norm)?], None, None),
+            _ => ([None, None], norm, mlp_norm),
+        };
         let norms = [norm.as_ref(), out_norm.as_ref()];
+        // Attention of a shared block has that one's norm.
+        let of_attention = match &tensors.shared_block {
+            Some(block) => [Some(&block.norm), None],
+            None => norms,
+        };
         let attention =
-            tensors.attention.map(|attention| self.attention(index, attention, norms)).transpose()?;
+            tensors.attention.map(|attention| self.attention(index, attention, of_attention)).transpose()?;
+        let attention = match attention {
+            None => None,
+            Some(attention) => {
+                let residual_scales = self.residual_scales(&scales_of_attention)?;
+                Some(AttentionLayer { residual_scales, ..attention })
+            }
+        };
+        let shared_block = match (&tensors.shared_block, &attention) {
+            (Some(block), Some(attention)) => {
+                Some(Box::new(self.shared_block(index, block, attention.projection.dtype())?))
+            }
+            _ => None,
+        };
         let recurrent =
             tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
@@ -94,8 +121,10 @@ impl<'a> Loader<'a> {
         Ok(Layer {
             index,
             spec,
+            stream_norms,
             attention,
             recurrent,
+            shared_block,
             mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
             mlp,
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
@@ -106,6 +135,7 @@ impl<'a> Loader<'a> {
                 Some([attention, mlp]) => Some(Box::new([self.hyper(attention)?, self.hyper(mlp)?])),
             },
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
+            mlp_residual_scales: self.residual_scales(&of_mlp)?,
         })
     }
 
@@ -121,7 +151,7 @@ impl<'a> Loader<'a> {
             Attention::Heads => [1.0; 2],
         };
         let projection = match tensors.projection {
-            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix(&matrix)?),
+            QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
                 a_proj: self.matrix(&tensors.a_proj)?,
                 q_b: match &tensors.q_b {
@@ -138,6 +168,10 @@ impl<'a> Loader<'a> {
         let qk_norms = match tensors.qk_norms {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
+        };
+        let convolution = match &tensors.convolution {
+            None => None,
+            Some(tensors) => Some(self.qk_convolution(index, tensors)?),
         };
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
         let indexer = match (self.config.indexer_of(&spec), &tensors.indexer) {
@@ -161,6 +195,7 @@ impl<'a> Loader<'a> {
             attention_norm,
             projection,
             indexer,
+            convolution,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
             attention_sub_norm: some(tensors.attention_sub_norm.as_ref())?,
@@ -169,9 +204,43 @@ impl<'a> Loader<'a> {
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
-            o_proj: self.matrix(&tensors.o_proj)?,
+            o_proj: self.matrix_of_layer(index, &tensors.o_proj)?,
             attention_out_norm: some(out_norm)?,
+            residual_scales: None,
         })
+    }
+
+    fn qk_convolution(&self, layer: usize, tensors: &QkConvolutionTensors) -> Result<QkConvolutionWeights> {
+        let positions = tensors.depthwise.shape[2];
+        let by_channel = self.rows(std::slice::from_ref(&tensors.depthwise), positions)?;
+        Ok(QkConvolutionWeights {
+            state_layer: self.state_layer(layer),
+            depthwise: by_position(&by_channel, positions),
+            depthwise_bias: self.vector(&tensors.depthwise_bias)?,
+            grouped: tensors.grouped.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
+        })
+    }
+
+    /// A layer's place among those with a recurrent state.
+    fn state_layer(&self, layer: usize) -> usize {
+        self.config.layers[..layer].iter().filter(|layer| layer.mixer.is_recurrent()).count()
+    }
+
+    /// How a branch is added: scale and bias of the branch, then of the stream.
+    fn residual_scales(&self, tensors: &[TensorRows]) -> Result<Option<ResidualScales>> {
+        let [branch, branch_bias, stream, stream_bias] = tensors else { return Ok(None) };
+        let (branch, stream) = (self.vector(branch)?, self.vector(stream)?);
+        let both = [(&branch, self.vector(branch_bias)?), (&stream, self.vector(stream_bias)?)];
+        let [of_branch, of_stream] = both.map(|(scale, bias)| {
+            scale.iter().zip(bias).map(|(scale, bias)| scale * bias).collect::<Vec<f32>>()
+        });
+        let bias = of_branch.iter().zip(&of_stream).map(|(a, b)| a + b).collect();
+        Ok(Some(ResidualScales { branch, stream, bias }))
+    }
+
+    /// A vector as numbers.
+    pub fn vector(&self, source: &TensorRows) -> Result<Vec<f32>> {
+        self.rows(std::slice::from_ref(source), 1)
     }
 
     fn recurrent(
@@ -184,14 +253,15 @@ impl<'a> Loader<'a> {
             return Err(Error::Internal("a recurrent layer without its sizes".to_owned()));
         };
         let (channels, positions) = recurrent.window(self.config.hidden_size);
-        let positions = positions + 1;
+        // Without a convolution a channel is its own input.
+        let positions = if tensors.conv.is_empty() { 1 } else { positions + 1 };
         let by_channel = self.rows(&tensors.conv, positions)?;
-        let mut conv = vec![0.0; channels * positions];
-        for (channel, weights) in by_channel.chunks_exact(positions).enumerate() {
-            let factor = input_factor(recurrent, channel);
-            for (position, &weight) in weights.iter().enumerate() {
-                conv[position * channels + channel] = weight * factor;
-            }
+        let mut conv = match by_channel.is_empty() {
+            true => vec![1.0; channels],
+            false => by_position(&by_channel, positions),
+        };
+        for (index, weight) in conv.iter_mut().enumerate() {
+            *weight *= input_factor(recurrent, index % channels);
         }
         let conv_bias = match tensors.conv_bias.is_empty() {
             true => vec![0.0; channels],
@@ -210,21 +280,126 @@ impl<'a> Loader<'a> {
         if let Some(norm) = &mut input_norm {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
         }
-        let before = self.config.layers[..index].iter();
+        let spec = self.config.layers[index];
+        // Beside attention the mixer has factors of its own.
+        let own = match spec.mixer {
+            Mixer::Recurrent => spec.residual_factors[0],
+            _ => ResidualFactors::ONE,
+        };
+        let factors = ResidualFactors { branch: own.branch * self.config.recurrent_factors.output, ..own };
         Ok(Box::new(RecurrentWeights {
-            state_layer: before.filter(|layer| layer.mixer.is_recurrent()).count(),
+            state_layer: self.state_layer(index),
             input_norm,
             in_proj: self.matrix(&tensors.in_proj)?,
             conv,
             conv_bias,
-            decay_rate: self.rows(&tensors.a_log, 1)?.into_iter().map(|a_log| -a_log.exp()).collect(),
+            decay_rate: self.decay_rates(recurrent, index, &tensors.a_log)?,
             dt_bias: self.rows(&tensors.dt_bias, 1)?,
             d: self.rows(&tensors.d, 1)?,
             norm: tensors.norm.as_ref().map(plain_norm).transpose()?,
+            inner_proj: tensors.inner_proj.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
+            inner_norms: tensors.inner_norms.iter().map(|norm| self.norm(norm)).collect::<Result<_>>()?,
             out_proj: self.matrix(&tensors.out_proj)?,
             out_norm: some(out_norm)?,
-            factors: ResidualFactors { branch: self.config.recurrent_factors.output, ..ResidualFactors::ONE },
+            factors,
         }))
+    }
+
+    /// The rates at which the states decay, in the order of [`RecurrentWeights::decay_rate`].
+    fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
+        let rate = |a_log: f32| -a_log.exp();
+        Ok(match recurrent {
+            Recurrent::Linear(linear) if linear.rule == (LinearRule::Lightning { stored_block: None }) => {
+                lightning_rates(linear.num_value_heads, layer, self.config.layers.len())
+            }
+            Recurrent::SelectiveScan(scan) => {
+                let by_channel = self.rows(a_log, scan.state_size)?;
+                let mut rates = vec![0.0; scan.width.next_multiple_of(LANES) * scan.state_size];
+                for (channel, values) in by_channel.chunks_exact(scan.state_size).enumerate() {
+                    let first = channel / LANES * LANES * scan.state_size + channel % LANES;
+                    for (key, &value) in values.iter().enumerate() {
+                        rates[first + key * LANES] = rate(value);
+                    }
+                }
+                rates
+            }
+            Recurrent::RgLru(_) => {
+                let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+                self.rows(a_log, 1)?.into_iter().map(|x| -RG_LRU_SHARPNESS * softplus(x)).collect()
+            }
+            Recurrent::Linear(linear) if linear.stored_block().is_some() => self.rows(a_log, 1)?,
+            _ => self.rows(a_log, 1)?.into_iter().map(rate).collect(),
+        })
+    }
+
+    /// A matrix of the layer, or of the block that it shares.
+    fn matrix_of_layer(&self, layer: usize, spec: &MatrixSpec) -> Result<Weight> {
+        match self.config.layers[layer].mixer {
+            Mixer::AfterShared { .. } => self.shared_matrix(spec),
+            _ => self.matrix(spec),
+        }
+    }
+
+    /// A matrix that several layers have.
+    fn shared_matrix(&self, spec: &MatrixSpec) -> Result<Weight> {
+        let name = spec.name();
+        if let Some(weight) = self.shared.borrow().get(&name) {
+            return Ok(weight.clone());
+        }
+        let weight = self.matrix(spec)?;
+        self.shared.borrow_mut().insert(name, weight.clone());
+        Ok(weight)
+    }
+
+    /// What the block has beside attention, whose projection is of type `dtype`.
+    fn shared_block(
+        &self,
+        layer: usize,
+        tensors: &SharedBlockTensors,
+        dtype: PackedType,
+    ) -> Result<SharedBlockWeights> {
+        let is_first =
+            matches!(self.config.layers[layer].mixer, Mixer::AfterShared { first, .. } if first == layer);
+        let mlp = &tensors.mlp;
+        let mlp = DenseMlp {
+            gate_up_proj: self.shared_matrix(&mlp.gate_up_proj)?,
+            down_proj: self.shared_matrix(&mlp.down_proj)?,
+            intermediate_size: mlp.down_proj.in_features,
+            shape: mlp.shape,
+            activation: self.config.activation,
+            gate_cutoff: None,
+            sub_norm: None,
+        };
+        Ok(SharedBlockWeights {
+            is_first,
+            norm: self.norm(&tensors.norm)?,
+            attention_adapter: match &tensors.attention_adapter {
+                Some(tensors) => Some(self.adapter(tensors, dtype)?),
+                None => None,
+            },
+            mlp_norm: self.norm(&tensors.mlp_norm)?,
+            mlp_adapter: self.adapter(&tensors.mlp_adapter, mlp.gate_up_proj.dtype())?,
+            mlp,
+            linear: self.matrix(&tensors.linear)?,
+        })
+    }
+
+    /// An adapter in the type of the matrix that it corrects: both read the same input.
+    fn adapter(&self, tensors: &AdapterTensors, dtype: PackedType) -> Result<Adapter> {
+        let like = Loader { dtype: Some(dtype), ..*self };
+        let columns = |spec: &MatrixSpec, weight: &Weight| match spec.join {
+            Join::Stacked => spec.weights.iter().map(|rows| rows.rows.count()).sum(),
+            Join::Interleaved => weight.padded_out(),
+        };
+        let up = |spec: &MatrixSpec| {
+            let weight = like.matrix(spec)?;
+            Ok((columns(spec, &weight), weight))
+        };
+        Ok(Adapter {
+            down: like.matrix(&tensors.down)?,
+            ups: tensors.ups.iter().map(up).collect::<Result<_>>()?,
+            rank: tensors.ups.first().map_or(0, |up| up.in_features),
+        })
     }
 
     /// The norm of the MLP's input, times the factor of that input.
@@ -273,8 +448,20 @@ impl<'a> Loader<'a> {
             let mlp = self.mlp(expert)?;
             Ok::<_, Error>(DenseMlp { activation: activation.unwrap_or(mlp.activation), ..mlp })
         };
+        let router_mlp = match &tensors.router_mlp {
+            None => None,
+            Some(RouterMlpTensors { down, state_scale, norm, layers: [first, second] }) => {
+                Some(Box::new(RouterMlpWeights {
+                    down: exact.matrix(down)?,
+                    state_scale: self.rows(state_scale, 1)?,
+                    norm: self.norm(norm)?,
+                    layers: [exact.matrix(first)?, exact.matrix(second)?],
+                }))
+            }
+        };
         Ok(MoeMlp {
             router: exact.matrix(&tensors.router)?,
+            router_mlp,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
             router_norm: match &tensors.router_norm {
                 None => None,
@@ -466,6 +653,22 @@ fn packed_together(kinds: &[StorageType]) -> PackedType {
         true => finest,
         false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
     }
+}
+
+/// The weights of a convolution by position.  // by_channel [channels, positions], result [positions, channels]
+fn by_position(by_channel: &[f32], positions: usize) -> Vec<f32> {
+    (0..positions).flat_map(|position| by_channel.iter().skip(position).step_by(positions).copied()).collect()
+}
+
+/// c in the decay of RG-LRU (De et al. 2024, section 2.4).
+const RG_LRU_SHARPNESS: f32 = 8.0;
+
+/// Minus the slopes of lightning attention: those of ALiBi, smaller from layer to layer (transformers,
+/// `MiniMaxLightningAttention.get_slope_rate`).
+fn lightning_rates(heads: usize, layer: usize, layers: usize) -> Vec<f32> {
+    let base = 2f64.powf(-8.0 / heads as f64);
+    let factor = 1.0 - layer as f64 / ((layers - 1) as f64 + 1e-5) + 1e-5;
+    (1..=heads).map(|head| -(base.powi(head as i32) * factor) as f32).collect()
 }
 
 /// Factor of what a channel of the convolution reads; the convolution is linear, so its weights carry it.

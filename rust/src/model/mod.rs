@@ -5,8 +5,7 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp,
-    MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, RecurrentWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -20,6 +19,7 @@ use crate::kv_cache::KvLayout;
 use crate::model::pack::PanelSource;
 use crate::quant::PackedType;
 use load::Loader;
+use std::cell::RefCell;
 
 /// Everything that a forward reads.
 pub struct Model {
@@ -33,6 +33,8 @@ pub struct Model {
     pub norm: NormWeights,
     /// Norm of the embedding.
     pub embedding_norm: Option<NormWeights>,
+    /// Scale and bias of the embedding: (x + bias) * scale.
+    pub embedding_scales: Option<[Vec<f32>; 2]>,
     /// A second embedding, a part of which each layer adds.
     pub per_layer: Option<PerLayerEmbedding>,
     /// A matrix and a norm before the projection to logits.
@@ -74,7 +76,8 @@ impl Model {
         dtype: Option<PackedType>,
         pool: &Pool,
     ) -> Result<Self> {
-        let loader = Loader { checkpoint, config: &config, dtype, panels, pool };
+        let shared = RefCell::default();
+        let loader = Loader { checkpoint, config: &config, dtype, panels, pool, shared: &shared };
         let tensors = family::model_tensors(&config);
         let mut layers: Vec<Layer> = Vec::with_capacity(config.layers.len());
         for (index, &spec) in config.layers.iter().enumerate() {
@@ -101,6 +104,10 @@ impl Model {
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
         let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
         let embedding_norm = tensors.embedding_norm.map(|norm| loader.norm(&norm)).transpose()?;
+        let embedding_scales = match &tensors.embedding_scales[..] {
+            [scale, bias] => Some([loader.vector(scale)?, loader.vector(bias)?]),
+            _ => None,
+        };
         let per_layer = match &tensors.per_layer {
             None => None,
             Some(spec) => Some(PerLayerEmbedding {
@@ -119,6 +126,7 @@ impl Model {
             layers,
             norm,
             embedding_norm,
+            embedding_scales,
             per_layer,
             head_transform,
             streams,

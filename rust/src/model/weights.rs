@@ -32,10 +32,14 @@ pub struct Layer {
     pub index: usize,
     /// What differs from layer to layer.
     pub spec: LayerSpec,
+    /// Norms of the stream itself, before the mixer and before the MLP.
+    pub stream_norms: [Option<NormWeights>; 2],
     /// Attention, where the layer has it.
     pub attention: Option<AttentionLayer>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<Box<RecurrentWeights>>,
+    /// The rest of a shared block, where the layer's attention is in one.
+    pub shared_block: Option<Box<SharedBlockWeights>>,
     /// Norm of the MLP's input.
     pub mlp_norm: Option<NormWeights>,
     /// The MLP, where the layer has one.
@@ -50,6 +54,32 @@ pub struct Layer {
     pub hyper: Option<Box<[HyperWeights; 2]>>,
     /// Factor of its output.
     pub scalar: f32,
+    /// How the MLP's output is added, where that has learned vectors.
+    pub mlp_residual_scales: Option<ResidualScales>,
+}
+
+/// Convolutions of queries and keys.
+#[derive(Clone)]
+pub struct QkConvolutionWeights {
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Per channel.  // [positions, channels]
+    pub depthwise: Vec<f32>,
+    /// Its bias.  // [channels]
+    pub depthwise_bias: Vec<f32>,
+    /// Per head.  // each [head_dim, head_dim * positions]
+    pub grouped: Vec<Weight>,
+}
+
+/// Where a branch is added: x = stream * x + branch * result + bias, by channel.
+#[derive(Clone)]
+pub struct ResidualScales {
+    /// Of the result.
+    pub branch: Vec<f32>,
+    /// Of the stream.
+    pub stream: Vec<f32>,
+    /// What both biases give.
+    pub bias: Vec<f32>,
 }
 
 /// Attention of a layer.
@@ -69,6 +99,8 @@ pub struct AttentionLayer {
     pub projection: Projection,
     /// What chooses the positions that are read, where the layer has it.
     pub indexer: Option<IndexerWeights>,
+    /// Convolutions of q and k.
+    pub convolution: Option<QkConvolutionWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
     pub qk_norms: Option<[NormWeights; 2]>,
     /// Norm of the values, written out for all heads.
@@ -83,6 +115,8 @@ pub struct AttentionLayer {
     pub o_proj: Weight,
     /// Norm of attention's output.
     pub attention_out_norm: Option<NormWeights>,
+    /// How the output is added, where that has learned vectors.
+    pub residual_scales: Option<ResidualScales>,
 }
 
 /// The recurrent mixer of a layer.
@@ -98,20 +132,57 @@ pub struct RecurrentWeights {
     pub conv: Vec<f32>,
     /// Its bias; zeros without one.  // [channels]
     pub conv_bias: Vec<f32>,
-    /// -exp(A_log); empty when the mixer has none.  // [heads]
+    /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
+    ///
+    /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
+    /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
     pub decay_rate: Vec<f32>,
-    /// Bias of the step; empty when the mixer has none.  // [heads]
+    /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
     pub dt_bias: Vec<f32>,
-    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads]
+    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads] or [channels]
     pub d: Vec<f32>,
     /// Norm of the output of linear attention.  // [heads * value_dim]
     pub norm: Option<NormWeights>,
+    /// Matrices between the two projections; of RG-LRU one per head.
+    pub inner_proj: Vec<Weight>,
+    /// Norms of what the first of them gives.
+    pub inner_norms: Vec<NormWeights>,
     /// The output's projection.
     pub out_proj: Weight,
     /// Norm of the mixer's output.
     pub out_norm: Option<NormWeights>,
     /// Factors with which the output is added.
     pub factors: ResidualFactors,
+}
+
+/// A correction of low rank to a matrix: product += up(down(x)), part by part.
+#[derive(Clone)]
+pub struct Adapter {
+    /// To the latents of all parts.
+    pub down: Weight,
+    /// Columns of the product that a part has, and what is added there from its latent.
+    pub ups: Vec<(usize, Weight)>,
+    /// Width of a latent.
+    pub rank: usize,
+}
+
+/// A block of attention and an MLP that layers share, beside its attention.
+#[derive(Clone)]
+pub struct SharedBlockWeights {
+    /// Whether no earlier layer has the same weights.
+    pub is_first: bool,
+    /// Norm of the stream beside the embedding.  // [2 * hidden_size]
+    pub norm: NormWeights,
+    /// Correction of the queries, keys and values.
+    pub attention_adapter: Option<Adapter>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: NormWeights,
+    /// The MLP.
+    pub mlp: DenseMlp,
+    /// Correction of its first projections.
+    pub mlp_adapter: Adapter,
+    /// From the block's output to what is added.
+    pub linear: Weight,
 }
 
 /// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
@@ -254,11 +325,26 @@ pub struct DenseMlp {
     pub sub_norm: Option<NormWeights>,
 }
 
+/// The MLP of a router before its last matrix, in f32.
+#[derive(Clone)]
+pub struct RouterMlpWeights {
+    /// To the state.  // [state, hidden_size]
+    pub down: Weight,
+    /// Factors of the state of the layer before; empty in the first layer.  // [state]
+    pub state_scale: Vec<f32>,
+    /// Norm of the state.
+    pub norm: NormWeights,
+    /// Two matrices with a GELU behind each.  // [state, state]
+    pub layers: [Weight; 2],
+}
+
 /// A mixture of experts.
 #[derive(Clone)]
 pub struct MoeMlp {
-    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    /// A logit per expert, in f32.  // [num_experts, hidden_size], or of the router's state
     pub router: Weight,
+    /// What makes the router's state.
+    pub router_mlp: Option<Box<RouterMlpWeights>>,
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
     /// Norm of the router's input, where it has one of its own.
@@ -296,6 +382,12 @@ impl Projection {
     }
 }
 
+impl Adapter {
+    fn weights(&self) -> impl Iterator<Item = &Weight> {
+        std::iter::once(&self.down).chain(self.ups.iter().map(|(_, up)| up))
+    }
+}
+
 impl DenseMlp {
     fn weights(&self) -> [&Weight; 2] {
         [&self.gate_up_proj, &self.down_proj]
@@ -305,8 +397,10 @@ impl DenseMlp {
 impl MoeMlp {
     fn weights(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
-        let latent = self.latent.iter().flatten();
-        std::iter::once(&self.router).chain(&self.shared_expert_gate).chain(latent).chain(experts)
+        let (latent, mlp) = (self.latent.iter().flatten(), self.router_mlp.iter());
+        let router = mlp.flat_map(|mlp| mlp.layers.iter().chain([&mlp.down]));
+        let of_rows = std::iter::once(&self.router).chain(router).chain(&self.shared_expert_gate);
+        of_rows.chain(latent).chain(experts)
     }
 }
 
@@ -318,6 +412,7 @@ impl AttentionLayer {
 
     fn weights(&self) -> Vec<&Weight> {
         let mut all = vec![&self.o_proj];
+        all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
             Projection::Mla(weights) => {
@@ -344,8 +439,19 @@ impl Layer {
 
     /// All matrices.
     pub(super) fn weights(&self) -> Vec<&Weight> {
-        let mut all: Vec<&Weight> = self.attention.iter().flat_map(AttentionLayer::weights).collect();
-        all.extend(self.recurrent.iter().flat_map(|recurrent| [&recurrent.in_proj, &recurrent.out_proj]));
+        let mut all = Vec::new();
+        if self.shared_block.as_ref().is_none_or(|block| block.is_first) {
+            all.extend(self.attention.iter().flat_map(AttentionLayer::weights));
+        }
+        if let Some(block) = &self.shared_block {
+            all.extend(block.is_first.then(|| block.mlp.weights()).into_iter().flatten());
+            let adapters = block.attention_adapter.iter().chain([&block.mlp_adapter]);
+            all.extend(adapters.flat_map(Adapter::weights).chain([&block.linear]));
+        }
+        if let Some(recurrent) = &self.recurrent {
+            all.extend([&recurrent.in_proj, &recurrent.out_proj]);
+            all.extend(&recurrent.inner_proj);
+        }
         match &self.mlp {
             None => {}
             Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),

@@ -217,6 +217,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp_bias: bias(metadata, defaults.mlp_bias)?,
         recurrent: None,
         recurrent_factors: BranchFactors::ONE,
+        shared_block: None,
         attention_input_factor: 1.0,
         mlp_input_factor: 1.0,
         moe: None,

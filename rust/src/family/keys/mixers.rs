@@ -3,7 +3,7 @@
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Bias, Config, GatedOutput, LinearAttention, LinearRule, Mixer};
+use crate::config::{Activation, Bias, Config, GatedOutput, LinearAttention, LinearRule, Mixer};
 use crate::error::Result;
 
 /// The mixer of each layer by `layer_types`, in which families use different words; None where the key is absent.
@@ -74,6 +74,8 @@ pub(crate) fn delta_net(metadata: &Metadata<'_>, defaults: [Option<usize>; 4]) -
         in_bias: Bias::None,
         out_bias: Bias::None,
         output: GatedOutput::Gate,
+        gate: Activation::Silu,
+        gate_rank: None,
     })
 }
 
@@ -111,6 +113,8 @@ pub(crate) fn mamba2(metadata: &Metadata<'_>, width: usize, eps: f32) -> Result<
         in_bias: proj_bias,
         out_bias: proj_bias,
         output: GatedOutput::GateThenNorm { eps, group: width / groups },
+        gate: Activation::Silu,
+        gate_rank: None,
     };
     check_groups(metadata, "mamba_n_groups", linear)
 }

@@ -24,6 +24,8 @@ pub(crate) struct MlaDefaults {
 /// Which two dimensions make a pair.
 #[derive(Clone, Copy)]
 pub(crate) enum Rotation {
+    /// Keys and queries are not rotated, or the family reads the keys of the rotation itself.
+    None,
     Fixed(RopeLayout),
     /// `rope_interleave`, by default true.
     Key,
@@ -50,13 +52,18 @@ pub(crate) fn latent(metadata: &Metadata<'_>, defaults: &Defaults, mla: &MlaDefa
     let nope = width("qk_nope_head_dim", mla.qk_nope_head_dim)?;
     let rope = width("qk_rope_head_dim", mla.qk_rope_head_dim)?;
     let layout = match mla.rotation {
-        Rotation::Fixed(layout) => layout,
-        Rotation::Key if metadata.flag_or("rope_interleave", true)? => RopeLayout::Interleaved,
-        Rotation::Key => RopeLayout::Neox,
+        Rotation::None => None,
+        Rotation::Fixed(layout) => Some(layout),
+        Rotation::Key if metadata.flag_or("rope_interleave", true)? => Some(RopeLayout::Interleaved),
+        Rotation::Key => Some(RopeLayout::Neox),
     };
     let defaults = Defaults {
         head_dim: HeadDim::Always(nope + rope),
-        rope: defaults.rope.map(|usual| RopeDefaults { partial: Partial::Dimensions(rope), layout, ..usual }),
+        rope: defaults.rope.zip(layout).map(|(usual, layout)| RopeDefaults {
+            partial: Partial::Dimensions(rope),
+            layout,
+            ..usual
+        }),
         ..*defaults
     };
     let base = base(metadata, &defaults)?;

@@ -6,17 +6,19 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "mamba" | "mamba2" | "falcon_mamba" | "codestral_mamba" => {
             "a state space model (Mamba) has no attention; it would need selective scans and their state"
         }
-        "jamba" | "zamba" | "zamba2" | "plamo2" => {
-            "some of its layers are Mamba; they would need selective scans and their state"
-        }
-        "kimi_linear" => {
-            "some of its layers are linear attention (Gated DeltaNet); they would need a recurrent state"
-        }
-        "minimax" | "minimax_text_01" | "bailing_moe_linear" => {
+        "zamba" | "plamo2" => "some of its layers are Mamba; they would need selective scans and their state",
+        "bailing_moe_linear" => {
             "some of its layers are linear attention (lightning attention); they would need a recurrent state"
         }
         "lfm2_vl" => "some of its layers are short convolutions; they would need a convolution and its state",
-        "rwkv" | "rwkv5" | "rwkv6" | "rwkv7" | "recurrent_gemma" | "xlstm" => {
+        "inkling_text" | "inkling" | "inkling2_text" | "inkling2" => {
+            "its attention adds learned scores by distance, and its branches pass convolutions; both would need their own code"
+        }
+        "qwen4_exp_text" | "qwen4_exp" => {
+            "it has several residual streams (hyper-connections), hashed n-gram embeddings, and attention that reads chosen \
+             blocks; each would need its own code"
+        }
+        "rwkv" | "rwkv5" | "rwkv6" | "rwkv7" | "xlstm" => {
             "a recurrent model; it would need a state in place of keys and values"
         }
         "bert" | "roberta" | "xlm-roberta" | "distilbert" | "albert" | "electra" | "deberta"

@@ -56,7 +56,7 @@ pub(crate) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
     rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", facts)
 }
 
-/// As [`rope`], from an object that the family found, with the base under `theta_key` beside it.
+/// As [`rope`], from an object that the family found, with the base under `theta_key` beside it ("": nowhere).
 pub(crate) fn rope_of(
     metadata: &Metadata<'_>,
     parameters: Option<&Metadata<'_>>,

@@ -23,6 +23,7 @@ pub(super) const MAMBA: RecurrentNames = RecurrentNames {
     d: "mamba.D",
     norm: tensor!("mamba.norm"),
     out_proj: tensor!("mamba.out_proj"),
+    ..Names::LLAMA.recurrent
 };
 
 pub(super) const NAMES: Names = Names {

@@ -38,11 +38,14 @@ mod helium;
 mod hrm_text;
 mod hunyuan;
 mod hy_v4;
+mod jamba;
+mod kimi_linear;
 mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
 mod longcat_flash;
+mod minimax;
 mod minimax_m2;
 mod minimax_m3;
 mod mistral;
@@ -62,12 +65,15 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod recurrent_gemma;
 mod seed_oss;
 mod smollm3;
 mod solar_open;
 mod stablelm;
 mod starcoder2;
 mod youtu;
+mod zamba2;
+mod zaya;
 
 use super::keys::base::Family;
 
@@ -181,5 +187,12 @@ pub static FAMILIES: &[&Family] = &[
     &qwen3_5::QWEN3_5,
     &qwen3_5::QWEN3_5_MOE,
     &qwen3_5::QWEN3_5_COMPOSITE,
+    &jamba::JAMBA,
+    &minimax::MINIMAX,
+    &kimi_linear::KIMI_LINEAR,
+    &kimi_linear::BAILING_HYBRID,
+    &recurrent_gemma::RECURRENT_GEMMA,
+    &zamba2::ZAMBA2,
+    &zaya::ZAYA,
     &dtransformer::DTRANSFORMER_ROPE,
 ];

@@ -55,6 +55,7 @@ const NAMES: Names = Names {
         d: "mixer.D",
         norm: tensor!("mixer.norm"),
         out_proj: tensor!("mixer.out_proj"),
+        ..Names::LLAMA.recurrent
     },
     ..Names::LLAMA
 };
@@ -168,6 +169,8 @@ fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
         in_bias: proj_bias,
         out_bias: proj_bias,
         output: GatedOutput::GateThenNorm { eps, group: heads * value_dim / groups },
+        gate: Activation::Silu,
+        gate_rank: None,
     };
     check_groups(metadata, "n_groups", linear)
 }

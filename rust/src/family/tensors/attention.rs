@@ -2,10 +2,10 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{IndexerTensors, MatrixSpec, NormSpec};
+use super::spec::{IndexerTensors, Join, MatrixSpec, NormSpec, QkConvolutionTensors};
 use crate::config::{
     Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Norm,
-    QkNorm, Qkv, RotatedPart, Tensor, ValueNorm, Values,
+    QkConvolution, QkNorm, Qkv, RotatedPart, Tensor, ValueNorm, Values, tensor,
 };
 
 impl Prefix<'_> {
@@ -139,7 +139,7 @@ impl Prefix<'_> {
         let (config, heads) = (self.config, self.heads);
         let (groups, dim) = (heads.num_key_value_heads, heads.head_dim);
         let (queries, keys, values) = (heads.q_width(), groups * dim, groups * heads.v_head_dim);
-        let (hidden, bias) = (config.hidden_size, config.attention_bias);
+        let (hidden, bias) = (self.attention_input, config.attention_bias);
         let total = queries + keys + values;
         match config.names.qkv {
             Qkv::Separate([q, _, _]) if self.layer.shares_kv_of.is_some() => {
@@ -167,6 +167,11 @@ impl Prefix<'_> {
                     of_each.iter_mut().take(1).for_each(|source| source.rows = of_queries);
                 }
                 matrix
+            }
+            // What is kept of earlier positions comes first.
+            Qkv::Delayed([q, k, current, delayed]) => {
+                let parts = [(q, queries), (k, keys), (delayed, values / 2), (current, values / 2)];
+                self.matrix(&parts, hidden, bias)
             }
             Qkv::Stacked(name) => {
                 let parts = [(0, queries), (queries, keys), (queries + keys, values)];
@@ -231,8 +236,43 @@ impl Prefix<'_> {
                 let weight = self.vector(name.weight, Rows::all(heads * dim));
                 spec(vec![weight], Vec::new(), heads * dim)
             }),
+            QkNorm::Length => {
+                let factor = self.vector(names[1].0.weight, Rows::spread(names[1].1, dim));
+                let factor = TensorRows { shape: vec![names[1].1], ..factor };
+                Some([
+                    spec(Vec::new(), Vec::new(), names[0].1 * dim),
+                    spec(vec![factor], Vec::new(), names[1].1 * dim),
+                ])
+            }
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,
             QkNorm::Unweighted => both(&|_, heads| spec(Vec::new(), Vec::new(), heads * dim)),
+        }
+    }
+
+    /// The convolutions of queries and keys.
+    pub fn qk_convolution(&self, convolution: QkConvolution) -> QkConvolutionTensors {
+        const DEPTHWISE: Tensor = tensor!("self_attn.qkv_proj.conv_qk_depthwise");
+        const GROUPED: Tensor = tensor!("self_attn.qkv_proj.conv_qk_grouped");
+        let (dim, width) = (self.heads.head_dim, self.heads.qk_width());
+        let QkConvolution { depthwise_size, grouped_size, .. } = convolution;
+        let of_head = |head: usize| {
+            let rows = Rows::range(head * dim, dim);
+            let weight =
+                TensorRows { shape: vec![width, dim, grouped_size], ..self.vector(GROUPED.weight, rows) };
+            MatrixSpec {
+                weights: vec![weight],
+                biases: vec![TensorRows { shape: vec![width], ..self.vector(GROUPED.bias, rows) }],
+                in_features: dim * grouped_size,
+                join: Join::Stacked,
+            }
+        };
+        QkConvolutionTensors {
+            depthwise: TensorRows {
+                shape: vec![width, 1, depthwise_size],
+                ..self.vector(DEPTHWISE.weight, Rows::all(width))
+            },
+            depthwise_bias: self.vector(DEPTHWISE.bias, Rows::all(width)),
+            grouped: (0..width / dim).map(of_head).collect(),
         }
     }
 

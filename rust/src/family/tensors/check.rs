@@ -6,7 +6,10 @@ use super::layout::{layer_tensors, model_tensors};
 use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, LayerMlp, LmHead, MoeNames, Names, NormPlacement, Tensor, tensor};
+use crate::config::{
+    Config, GateUp, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement, Recurrent, Tensor,
+    tensor,
+};
 use crate::error::{Error, Result};
 
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
@@ -76,6 +79,26 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
         && checkpoint.contains(&name(layer, gate_up.weight))
     {
         config.names.moe = fused;
+    }
+    // transformers writes the decays of lightning attention as they are in the weights' type.
+    if let Some(Recurrent::Linear(LinearAttention { rule: LinearRule::Lightning { stored_block }, .. })) =
+        &mut config.recurrent
+        && let Some((layer, _)) = layers().find(|(_, mixer)| mixer.is_recurrent())
+        && let Some(table) = checkpoint.tensor(&name(layer, "self_attn.query_decay"))
+    {
+        *stored_block = table.shape.get(1).copied().filter(|block| (1..=1 << 16).contains(block));
+    }
+    // transformers 5 writes the dense MLPs of kimi_linear below the path of its mixtures.
+    const BELOW: (GateUp, Tensor) = (
+        GateUp::Separate {
+            gate: tensor!("block_sparse_moe.gate_proj"),
+            up: tensor!("block_sparse_moe.up_proj"),
+        },
+        tensor!("block_sparse_moe.down_proj"),
+    );
+    let dense = config.layers.iter().position(|layer| layer.mlp == LayerMlp::Dense);
+    if config.moe.is_some() && dense.is_some_and(|layer| checkpoint.contains(&name(layer, BELOW.1.weight))) {
+        (config.names.gate_up_proj, config.names.down_proj) = BELOW;
     }
     // transformers 5 writes one name for two norms of olmo_hybrid.
     if config.norm_placement == NormPlacement::AfterAttention
@@ -151,6 +174,11 @@ fn is_buffer(name: &str) -> bool {
         ".attention.bias",
         ".act_fn.beta",
         ".act_fn.eps",
+        // Lightning attention: what follows from the layer's number.
+        ".slope_rate",
+        ".query_decay",
+        ".key_decay",
+        ".diagonal_decay",
         // Scales of a KV cache in fewer bits.
         ".k_scale",
         ".v_scale",

@@ -8,7 +8,7 @@ use super::spec::{
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Residual, Sinks, Stack, Stored, SubNorms, tensor,
+    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored, SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
@@ -46,6 +46,12 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         embed_tokens: matrix(vec![table(names.embedding(), names.embedding_stored)], hidden),
         embedding_norm: (config.embedding_norm == EmbeddingNorm::Normed)
             .then(|| at.norm(names.embedding_norm, hidden)),
+        embedding_scales: match config.residual {
+            Residual::Scaled => ["scale", "bias"]
+                .map(|part| at.vector(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
+                .to_vec(),
+            Residual::Sequential | Residual::Parallel => Vec::new(),
+        },
         per_layer,
         streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
@@ -93,10 +99,21 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     };
     let mut at = Prefix::new(config, format!("{}{stack}{}.{number}.", names.base, names.layers), spec);
     at.part = layer % names.layers_per_number;
-    let (hidden, heads) = (config.hidden_size, at.heads);
+    let hidden = config.hidden_size;
+    let (block, shared_block) = match (spec.mixer, &config.shared_block) {
+        (Mixer::AfterShared { first, index }, Some(shared)) => {
+            let linear = at.matrix(&[(tensor!("linear"), hidden)], hidden, Bias::None);
+            at.path.push_str("mamba_decoder.");
+            let path = format!("{}{}.{first}.shared_transformer.", names.base, names.layers);
+            let block = Prefix { attention_input: 2 * hidden, ..Prefix::new(config, path, spec) };
+            let rest = block.shared_block(shared, index, linear);
+            (Some(block), Some(Box::new(rest)))
+        }
+        _ => (None, None),
+    };
     // Before attention and after it, before the MLP and after it.
     let placed = match config.norm_placement {
-        NormPlacement::Before => [true, false, true, false],
+        NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
         NormPlacement::After => [false, true, false, true],
         NormPlacement::Around => [true; 4],
         NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
@@ -117,7 +134,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     };
     let mut norms = all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
     debug_assert!(
-        config.residual == Residual::Sequential || !placed[1] && !placed[3],
+        config.residual != Residual::Parallel || !placed[1] && !placed[3],
         "a parallel block has no norms after"
     );
     let inner_norm = |name, width| (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width));
@@ -126,12 +143,21 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         sub_norm: inner_norm(names.mlp_sub_norm, width),
         ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
     };
-    let attention = || AttentionTensors {
+    // Attention may be in a block that layers share.
+    let of_attention = block.as_ref().unwrap_or(&at);
+    let heads = of_attention.heads;
+    let attention = |at: &Prefix<'_>| AttentionTensors {
         projection: match config.attention_of(spec) {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             mla @ Attention::Mla { .. } => at.mla(mla),
         },
         indexer: at.indexer(),
+        convolution: match (&config.recurrent, spec.mixer) {
+            (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
+                Some(at.qk_convolution(*convolution))
+            }
+            _ => None,
+        },
         qk_norms: at.qk_norms(),
         value_norm: at.value_norm(),
         attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
@@ -163,11 +189,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             norms.next().flatten(),
             norms.next().flatten(),
         ],
-        attention: spec.mixer.has_attention().then(attention),
+        attention: spec.mixer.has_attention().then(|| attention(of_attention)),
         recurrent: match &config.recurrent {
-            Some(recurrent) if spec.mixer.is_recurrent() => Some(at.recurrent(recurrent)),
+            Some(recurrent) if spec.mixer.is_recurrent() => at.recurrent(recurrent),
             _ => None,
         },
+        shared_block,
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
             (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
@@ -213,5 +240,13 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],
         },
+        residual_scales: ["post_attention", "post_mlp"].map(|place| match config.residual {
+            Residual::Scaled => {
+                let parts = ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"];
+                let part = |part| at.vector(&format!("{place}_residual_scale.{part}"), Rows::all(hidden));
+                parts.map(part).to_vec()
+            }
+            Residual::Sequential | Residual::Parallel => Vec::new(),
+        }),
     }
 }

@@ -8,12 +8,12 @@ mod moe;
 mod prefix;
 mod recurrent;
 mod rows;
+mod shared_block;
 mod spec;
 
 pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    AltUpTensors, AttentionTensors, DenseTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkvTensors, RecurrentTensors,
+    AdapterTensors, AltUpTensors, AttentionTensors, DenseTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

@@ -2,9 +2,10 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors};
+use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors, RouterMlpTensors};
 use crate::config::{
-    Activation, Bias, ExpertInput, GateUp, MlpShape, Moe, MoeNames, SharedExpert, Stored, Tensor,
+    Activation, Bias, ExpertInput, GateUp, MlpShape, Moe, MoeNames, Router, SharedExpert, Stored, Tensor,
+    tensor,
 };
 
 impl Prefix<'_> {
@@ -67,8 +68,13 @@ impl Prefix<'_> {
         let [scale, per_expert] = config.names.router_scales;
         let own = moe.input == ExpertInput::OwnNorm;
         let per_expert = || vec![self.vector(per_expert, Rows::all(count))];
+        let (router_mlp, router_width) = match moe.router {
+            Router::Linear => (None, config.hidden_size),
+            Router::Mlp { hidden_size } => (Some(self.router_mlp(hidden_size)), hidden_size),
+        };
         MoeTensors {
-            router: self.matrix(&[(router, moe.router_rows())], config.hidden_size, moe.bias),
+            router: self.matrix(&[(router, moe.router_rows())], router_width, moe.bias),
+            router_mlp,
             e_score_correction_bias: self.correction_bias(moe),
             router_norm: own.then(|| self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)),
             per_expert_scale: if own { per_expert() } else { Vec::new() },
@@ -82,6 +88,25 @@ impl Prefix<'_> {
             }),
             experts,
             shared_expert,
+        }
+    }
+
+    /// The MLP of a router, up to its last matrix, as ZAYA names it.
+    fn router_mlp(&self, width: usize) -> RouterMlpTensors {
+        let square = |name| self.matrix(&[(name, width)], width, Bias::Added);
+        let has_scale = !self.is_first_layer();
+        RouterMlpTensors {
+            down: self.matrix(
+                &[(tensor!("mlp.gate.down_proj"), width)],
+                self.config.hidden_size,
+                Bias::Added,
+            ),
+            state_scale: match has_scale {
+                true => vec![self.vector("mlp.gate.router_states_scale", Rows::all(width))],
+                false => Vec::new(),
+            },
+            norm: self.norm(tensor!("mlp.gate.router_mlp.norm"), width),
+            layers: [square(tensor!("mlp.gate.router_mlp.fc1")), square(tensor!("mlp.gate.router_mlp.fc2"))],
         }
     }
 

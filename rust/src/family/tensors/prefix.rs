@@ -11,6 +11,8 @@ pub(super) struct Prefix<'a> {
     /// The layer that the path leads to, or the first one.
     pub layer: &'a LayerSpec,
     pub heads: Heads,
+    /// Width of what attention reads.
+    pub attention_input: usize,
     /// Which of the layers that share a number it is: what `{part}` in a name stands for.
     pub part: usize,
 }
@@ -26,7 +28,13 @@ pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows>
 impl<'a> Prefix<'a> {
     /// The tensors below `path`, in a layer or (with the first one) outside.
     pub fn new(config: &'a Config, path: String, layer: &'a LayerSpec) -> Self {
-        Self { config, path, layer, heads: config.heads(layer), part: 0 }
+        let (heads, attention_input) = (config.heads(layer), config.hidden_size);
+        Self { config, path, layer, heads, attention_input, part: 0 }
+    }
+
+    /// Whether the path leads to the first layer.
+    pub fn is_first_layer(&self) -> bool {
+        std::ptr::eq(self.layer, &self.config.layers[0])
     }
 
     /// The full name of a tensor.

@@ -53,11 +53,26 @@ pub struct DenseTensors {
     pub sub_norm: Option<NormSpec>,
 }
 
+/// The MLP of a router before its last matrix.
+#[derive(Debug, Clone)]
+pub struct RouterMlpTensors {
+    /// To the narrow state.
+    pub down: MatrixSpec,
+    /// Factors of the state of the layer before; empty in the first layer.
+    pub state_scale: Vec<TensorRows>,
+    /// Norm of the state.
+    pub norm: NormSpec,
+    /// Two matrices with a GELU behind each.
+    pub layers: [MatrixSpec; 2],
+}
+
 /// The tensors of a mixture of experts.
 #[derive(Debug, Clone)]
 pub struct MoeTensors {
-    /// The router.
+    /// The router, or its last matrix.
     pub router: MatrixSpec,
+    /// What comes before that.
+    pub router_mlp: Option<RouterMlpTensors>,
     /// `e_score_correction_bias`; empty when the model has none.
     pub e_score_correction_bias: Vec<TensorRows>,
     /// Norm of the router's input, where it has one of its own.
@@ -120,6 +135,17 @@ pub struct IndexerTensors {
     pub k_norm: NormSpec,
 }
 
+/// The convolutions of queries and keys.
+#[derive(Debug, Clone)]
+pub struct QkConvolutionTensors {
+    /// Per channel.
+    pub depthwise: TensorRows,
+    /// Its bias.
+    pub depthwise_bias: TensorRows,
+    /// Per head: a matrix of [head_dim, head_dim * positions] and its bias.
+    pub grouped: Vec<MatrixSpec>,
+}
+
 /// The tensors of attention.
 #[derive(Debug, Clone)]
 pub struct AttentionTensors {
@@ -127,6 +153,8 @@ pub struct AttentionTensors {
     pub projection: QkvTensors,
     /// The indexer, where the layer has one.
     pub indexer: Option<IndexerTensors>,
+    /// Convolutions of queries and keys.
+    pub convolution: Option<QkConvolutionTensors>,
     /// Norms of q and k.
     pub qk_norms: Option<[NormSpec; 2]>,
     /// Norm of the values.
@@ -146,20 +174,50 @@ pub struct AttentionTensors {
 pub struct RecurrentTensors {
     /// What the normed row is projected to.
     pub in_proj: MatrixSpec,
-    /// The depthwise convolution, a row of positions per channel.
+    /// The depthwise convolution, a row of positions per channel; empty where there is none.
     pub conv: Vec<TensorRows>,
     /// Its bias; empty when the model has none.
     pub conv_bias: Vec<TensorRows>,
-    /// Logarithm of the decay rate per head; empty when the mixer has none.
+    /// What the decay rates are made of, per head or channel; empty when the mixer has none.
     pub a_log: Vec<TensorRows>,
-    /// Bias of the step per head; empty when the mixer has none.
+    /// Bias of the step, per head or channel; empty when the mixer has none.
     pub dt_bias: Vec<TensorRows>,
-    /// Factor of the value that is added to the output, per head; empty when the mixer has none.
+    /// Factor of the value that is added to the output, per head or channel; empty when the mixer has none.
     pub d: Vec<TensorRows>,
     /// Norm of the output, written out for all heads.
     pub norm: Option<NormSpec>,
+    /// Matrices between the two projections.
+    pub inner_proj: Vec<MatrixSpec>,
+    /// Norms of what the first of them gives.
+    pub inner_norms: Vec<NormSpec>,
     /// The output's projection.
     pub out_proj: MatrixSpec,
+}
+
+/// A correction of low rank to a matrix: down, then up to each of the matrix's parts.
+#[derive(Debug, Clone)]
+pub struct AdapterTensors {
+    /// To the latents of all parts.
+    pub down: MatrixSpec,
+    /// From the latent of each part.
+    pub ups: Vec<MatrixSpec>,
+}
+
+/// The tensors of a shared block beside its attention.
+#[derive(Debug, Clone)]
+pub struct SharedBlockTensors {
+    /// Norm of the stream beside the embedding.
+    pub norm: NormSpec,
+    /// Correction of the queries, keys and values of this layer.
+    pub attention_adapter: Option<AdapterTensors>,
+    /// Norm of the MLP's input.
+    pub mlp_norm: NormSpec,
+    /// The MLP.
+    pub mlp: DenseTensors,
+    /// Correction of the MLP's first projections in this layer.
+    pub mlp_adapter: AdapterTensors,
+    /// From the block's output to what is added.
+    pub linear: MatrixSpec,
 }
 
 /// A layer's tensors.
@@ -171,6 +229,8 @@ pub struct LayerTensors {
     pub attention: Option<AttentionTensors>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<RecurrentTensors>,
+    /// The rest of a shared block, where the layer's attention is in one.
+    pub shared_block: Option<Box<SharedBlockTensors>>,
     /// The MLP, where the layer has one.
     pub mlp: Option<MlpTensors>,
     /// Its part of the second embedding: gate, projection, norm of what is added.
@@ -181,6 +241,8 @@ pub struct LayerTensors {
     pub hyper: Option<Box<[HyperTensors; 2]>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
+    /// Where attention and the MLP are added: scale and bias of the branch, then of the stream; empty when the model has none.
+    pub residual_scales: [Vec<TensorRows>; 2],
 }
 
 /// The tensors of a hyper-connection.
@@ -226,6 +288,8 @@ pub struct ModelTensors {
     pub embed_tokens: MatrixSpec,
     /// Norm of the embedding.
     pub embedding_norm: Option<NormSpec>,
+    /// Scale and bias of the embedding; empty when the model has none.
+    pub embedding_scales: Vec<TensorRows>,
     /// A second embedding.
     pub per_layer: Option<PerLayerTensors>,
     /// From the first residual stream to the others, and back.
@@ -293,6 +357,12 @@ impl HyperTensors {
 impl MoeTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         self.router.each(add);
+        if let Some(RouterMlpTensors { down, state_scale, norm, layers }) = &self.router_mlp {
+            down.each(add);
+            add(state_scale);
+            norm.each(add);
+            layers.iter().for_each(|matrix| matrix.each(add));
+        }
         add(&self.e_score_correction_bias);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
@@ -309,6 +379,7 @@ impl ModelTensors {
     pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
         add(&self.embed_tokens.weights);
         self.embedding_norm.iter().for_each(|norm| norm.each(add));
+        add(&self.embedding_scales);
         if let Some(second) = &self.per_layer {
             second.embed_tokens.each(add);
             second.model_projection.each(add);
@@ -349,6 +420,11 @@ impl AttentionTensors {
             q_norm.iter().for_each(|norm| norm.each(add));
             k_norm.each(add);
         }
+        if let Some(convolution) = &self.convolution {
+            add(std::slice::from_ref(&convolution.depthwise));
+            add(std::slice::from_ref(&convolution.depthwise_bias));
+            convolution.grouped.iter().for_each(|matrix| matrix.each(add));
+        }
         self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
         self.value_norm.iter().for_each(|norm| norm.each(add));
         self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
@@ -364,8 +440,24 @@ impl RecurrentTensors {
         for vectors in [&self.conv, &self.conv_bias, &self.a_log, &self.dt_bias, &self.d] {
             add(vectors);
         }
-        self.norm.iter().for_each(|norm| norm.each(add));
+        self.norm.iter().chain(&self.inner_norms).for_each(|norm| norm.each(add));
+        self.inner_proj.iter().for_each(|matrix| matrix.each(add));
         self.out_proj.each(add);
+    }
+}
+
+impl AdapterTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        std::iter::once(&self.down).chain(&self.ups).for_each(|matrix| matrix.each(add));
+    }
+}
+
+impl SharedBlockTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        [&self.norm, &self.mlp_norm].into_iter().for_each(|norm| norm.each(add));
+        self.attention_adapter.iter().chain([&self.mlp_adapter]).for_each(|adapter| adapter.each(add));
+        self.mlp.each(add);
+        self.linear.each(add);
     }
 }
 
@@ -374,6 +466,7 @@ impl LayerTensors {
         self.norms.iter().flatten().for_each(|norm| norm.each(add));
         self.attention.iter().for_each(|attention| attention.each(add));
         self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
+        self.shared_block.iter().for_each(|block| block.each(add));
         match &self.mlp {
             None => {}
             Some(MlpTensors::Dense(mlp)) => mlp.each(add),
@@ -405,5 +498,6 @@ impl LayerTensors {
         }
         self.hyper.iter().flat_map(|hyper| hyper.iter()).for_each(|hyper| hyper.each(add));
         add(&self.scalar);
+        self.residual_scales.iter().for_each(|scales| add(scales));
     }
 }

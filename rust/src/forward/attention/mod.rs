@@ -1,21 +1,26 @@
 //! Attention of a layer: queries, keys and values of every row, their norms and rotation, the cache, the softmax over
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
+mod convolution;
 mod indexer;
 mod mla;
 mod observed;
 mod online_softmax;
 mod tiles;
 
-use super::residual::{BranchBuffers, add_residual, norm, norm_or_copy, normed_input};
+use super::residual::{BranchBuffers, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input};
 use super::rope::{RopeAngles, apply_rope};
+use super::shared_block::adapt;
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
-use crate::config::{AttentionGate, Config, LayerIndexer, LayerRope, QkNorm, QkNormPlace, QueryScaling};
+use crate::config::{
+    AttentionGate, Config, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling,
+};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{AttentionLayer, NormWeights, Projection};
+use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
+use convolution::ConvolutionBuffers;
 use indexer::Choices;
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
@@ -30,6 +35,7 @@ pub(super) struct AttentionBuffers {
     mla: MlaBuffers,
     /// What the last layer with an indexer chose.
     choices: Choices,
+    convolved: ConvolutionBuffers,
     partials: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
@@ -68,15 +74,36 @@ pub(super) fn attention(
     branch: &mut BranchBuffers,
     buffers: &mut AttentionBuffers,
 ) {
-    let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, choices, partials, unrotated } = buffers;
-    let rows = pass.rows(x);
     normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
+    attend_input(pass, layer, None, runs, angles, x, branch, buffers);
+}
+
+/// x += o_proj(attention(branch.input)), whose queries, keys and values may have an adapter.  // x [rows, hidden_size]
+#[allow(clippy::too_many_arguments)] // what attention reads and writes
+pub(super) fn attend_input(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    adapter: Option<&Adapter>,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut AttentionBuffers,
+) {
+    let Pass { config, kernels, pool, .. } = pass;
+    let AttentionBuffers { qkv, mla, choices, convolved, partials, unrotated } = buffers;
+    let rows = pass.rows(x);
     let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
+    }
+    if let Some(adapter) = adapter {
+        adapt(pass, adapter, &mut branch.input, qkv, stride);
+    }
+    if let Some(weights) = &layer.convolution {
+        convolution::convolve(pass, layer, weights, runs, (qkv, stride), &mut branch.input, convolved);
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
@@ -118,6 +145,10 @@ pub(super) fn attention(
         }),
     );
     lap(Phase::Norm);
+    if let Some(scales) = &layer.residual_scales {
+        matmul(pass, &layer.o_proj, &branch.input, &mut branch.out);
+        return add_scaled(pass, scales, &branch.out, layer.o_proj.padded_out(), x);
+    }
     let factors = layer.spec.residual_factors[0];
     add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
     lap(Phase::OProj);
@@ -286,9 +317,10 @@ fn norm_and_rotate(
 
 /// Norms q, k or v of all heads.  // heads [n * dim]
 fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeights) {
-    let width = match pass.config.qk_norm {
-        QkNorm::FullWidth => heads.len(),
-        _ => dim,
+    let (width, kind) = match pass.config.qk_norm {
+        QkNorm::FullWidth => (heads.len(), pass.config.norm),
+        QkNorm::Length => (dim, Norm::RmsNorm { eps: LEAST_LENGTH * LEAST_LENGTH / dim as f32 }),
+        _ => (dim, pass.config.norm),
     };
     if heads.is_empty() {
         return; // the layer has no keys of its own
@@ -299,10 +331,13 @@ fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeigh
         for (head, (x, out)) in scratch.chunks_exact(width).zip(heads.chunks_exact_mut(width)).enumerate() {
             let part = head * width..(head + 1) * width;
             let (weight, bias) = (&weights.weight[part.clone()], &weights.bias[part]);
-            norm(pass.config.norm, x, weight, bias, out, pass.kernels);
+            norm(kind, x, weight, bias, out, pass.kernels);
         }
     });
 }
+
+/// A query or a key is not divided by less than this (transformers, `ZayaQKNorm`).
+const LEAST_LENGTH: f32 = f32::EPSILON;
 
 /// Writes a row's keys and values into its place in the block.  // qkv [stride]
 fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {

@@ -4,10 +4,11 @@ use crate::compute::activations::by_rows;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::Activation;
 use crate::model::RecurrentWeights;
+use std::ops::Range;
 
 /// Rows of a matmul's output.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(in crate::forward) struct Rows<'a> {
     pub values: &'a [f32],
     pub stride: usize,
 }
@@ -35,11 +36,80 @@ pub(super) fn gate_input(
 }
 
 /// Where a row's earlier inputs are.
-struct Source<'a> {
+pub(in crate::forward) struct Source<'a> {
     /// The first row of its run.
     first: usize,
     /// Inputs before the run; None: zeros.  // [positions, channels]
     window: Option<&'a [f32]>,
+}
+
+impl<'a> Source<'a> {
+    /// The inputs of the position that lies `back` before a row, at most `positions` before its run; None before the first
+    /// position.
+    pub fn input(
+        &self,
+        input: Rows<'a>,
+        row: usize,
+        back: usize,
+        channels: usize,
+        positions: usize,
+    ) -> Option<&'a [f32]> {
+        match ((row - self.first).checked_sub(back), self.window) {
+            (Some(_), _) => Some(&input.row(row - back)[..channels]),
+            (None, Some(window)) => {
+                let place = positions + row - self.first - back;
+                Some(&window[place * channels..][..channels])
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// Keeps each run's last inputs in its next state; returns where each row's earlier inputs are.  // input [rows, >= channels]
+pub(in crate::forward) fn keep_inputs<'a>(
+    state_layer: usize,
+    runs: &'a mut [Run<'_>],
+    input: Rows<'_>,
+    channels: usize,
+    positions: usize,
+) -> Vec<(Range<usize>, Source<'a>)> {
+    let (mut sources, mut first) = (Vec::new(), 0);
+    for run in runs {
+        let rows = run.ids.len();
+        let (before, next) = run.cache.recurrent_layer(state_layer);
+        let before = before.map(|state| &state[..positions * channels]);
+        for (position, kept) in next[..positions * channels].chunks_exact_mut(channels).enumerate() {
+            // Counted from the window's beginning, the last inputs are rows..rows + positions.
+            match ((rows + position).checked_sub(positions), before) {
+                (Some(row), _) => kept.copy_from_slice(&input.row(first + row)[..channels]),
+                (None, None) => kept.fill(0.0),
+                (None, Some(window)) => {
+                    kept.copy_from_slice(&window[(rows + position) * channels..][..channels]);
+                }
+            }
+        }
+        sources.push((first..first + rows, Source { first, window: before }));
+        first += rows;
+    }
+    sources
+}
+
+/// mixed = act(input), where there is no convolution. Keeps each run's last `positions` inputs in its next state.
+///
+/// // input [rows, >= channels], mixed [rows, channels]
+pub(super) fn activate(
+    pass: Pass<'_>,
+    weights: &RecurrentWeights,
+    runs: &mut [Run<'_>],
+    (input, channels, positions): (Rows<'_>, usize, usize),
+    activation: Activation,
+    mixed: &mut Vec<f32>,
+) {
+    let sources = keep_inputs(weights.state_layer, runs, input, channels, positions);
+    mixed.resize(sources.last().map_or(0, |(rows, _)| rows.end) * channels, 0.0);
+    by_rows(pass.pool, mixed, channels, |row, out| {
+        pass.kernels.activate(activation, &input.row(row)[..channels], out);
+    });
 }
 
 /// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
@@ -55,24 +125,8 @@ pub(super) fn convolve(
     mixed: &mut Vec<f32>,
 ) {
     let positions = weights.conv.len() / channels - 1;
-    let (mut sources, mut first) = (Vec::new(), 0);
-    for run in runs {
-        let rows = run.ids.len();
-        let (before, next) = run.cache.recurrent_layer(weights.state_layer);
-        let before = before.map(|state| &state[..positions * channels]);
-        for (position, kept) in next[..positions * channels].chunks_exact_mut(channels).enumerate() {
-            // Counted from the window's beginning, the last inputs are rows..rows + positions.
-            match ((rows + position).checked_sub(positions), before) {
-                (Some(row), _) => kept.copy_from_slice(&input.row(first + row)[..channels]),
-                (None, None) => kept.fill(0.0),
-                (None, Some(window)) => {
-                    kept.copy_from_slice(&window[(rows + position) * channels..][..channels]);
-                }
-            }
-        }
-        sources.push((first..first + rows, Source { first, window: before }));
-        first += rows;
-    }
+    let sources = keep_inputs(weights.state_layer, runs, input, channels, positions);
+    let first = sources.last().map_or(0, |(rows, _)| rows.end);
     let sources: Vec<&Source<'_>> =
         sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
     mixed.resize(first * channels, 0.0);
@@ -80,12 +134,9 @@ pub(super) fn convolve(
         let source = sources[row];
         out.copy_from_slice(&weights.conv_bias);
         for (tap, weight) in weights.conv.chunks_exact(channels).enumerate() {
-            let x = match ((row + tap).checked_sub(source.first + positions), source.window) {
-                (Some(back), _) => &input.row(source.first + back)[..channels],
-                (None, None) => continue,
-                (None, Some(window)) => &window[(row - source.first + tap) * channels..][..channels],
-            };
-            pass.kernels.mul_add(out, weight, x);
+            if let Some(x) = source.input(input, row, positions - tap, channels, positions) {
+                pass.kernels.mul_add(out, weight, x);
+            }
         }
         if let Some(activation) = activation {
             pass.kernels.activate_in_place(activation, out);

@@ -1,29 +1,93 @@
-//! Linear attention with decay: Gated DeltaNet and Mamba-2. What differs between them is prepared here per row and head;
-//! the state's step is one kernel.
+//! Linear attention with decay: Gated DeltaNet, Kimi Delta Attention, lightning attention and Mamba-2. What differs
+//! between them is prepared here per row and head; the state's step is one kernel.
 
 use super::conv::Rows;
-use crate::config::{GatedOutput, LinearAttention, LinearRule};
+use super::heads::{HeadOutputs, HeadSizes, Job, jobs};
+use crate::compute::activations::{Activations, RowSource};
+use crate::config::{GatedOutput, LinearAttention, LinearRule, Recurrent};
+use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Activation, Kernels, LANES, LinearSteps};
 use crate::model::RecurrentWeights;
 use std::cell::RefCell;
-use std::ops::Range;
 
-/// Rows whose keys are prepared together: they stay in the second cache.
-const ROWS: usize = 32;
 /// Added to the square of the length of q and k before the root (flash-linear-attention).
 const L2_EPS: f32 = 1e-6;
 
-/// One head of one run.
-struct Job<'a> {
-    head: usize,
-    /// Rows among those of all runs.
-    rows: Range<usize>,
-    /// The committed state; None: zeros.
-    before: Option<&'a [f32]>,
-    /// The state to write.  // [panels, key_dim, 16]
-    state: &'a mut [f32],
-    out: &'a mut [f32], // [rows, value_dim]
+/// The heads of values.
+pub(super) fn sizes(linear: &LinearAttention) -> HeadSizes {
+    let (_, keys, values) = Recurrent::Linear(*linear).matrices();
+    let state = keys * values.next_multiple_of(LANES);
+    HeadSizes { count: linear.num_value_heads, state, width: linear.value_dim }
+}
+
+/// Where a row's gate z is, and what its steps are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    projected: Rows<'a>,
+    /// The gates and the decays, where these have latents.
+    expanded: Option<[Rows<'a>; 2]>,
+    /// Columns of the convolution, and of the gate or its latent.
+    widths: [usize; 2],
+}
+
+/// The input projection's columns, or what [`expand_latents`] made of them.
+pub(super) fn inputs<'a>(
+    linear: &LinearAttention,
+    weights: &RecurrentWeights,
+    projected: Rows<'a>,
+    inner: &'a [Vec<f32>; 2],
+) -> Inputs<'a> {
+    let expanded = match &weights.inner_proj[..] {
+        [gate, decay] => Some([
+            Rows { values: &inner[0], stride: gate.padded_out() },
+            Rows { values: &inner[1], stride: decay.padded_out() },
+        ]),
+        _ => None,
+    };
+    Inputs { projected, expanded, widths: [linear.conv_width(), linear.gate_width()] }
+}
+
+impl<'a> Inputs<'a> {
+    /// z.
+    pub fn gate(&self, row: usize) -> &'a [f32] {
+        match &self.expanded {
+            Some([gates, _]) => gates.row(row),
+            None => &self.projected.row(row)[self.widths[0]..],
+        }
+    }
+
+    /// Columns behind z: the scalars of all heads, one list after the other.
+    fn scalars(&self, row: usize) -> &'a [f32] {
+        &self.projected.row(row)[self.widths[0] + self.widths[1]..]
+    }
+
+    /// What the decays of all key channels are made of.
+    fn decays(&self, row: usize, heads: usize) -> &'a [f32] {
+        match &self.expanded {
+            Some([_, decays]) => decays.row(row),
+            None => &self.scalars(row)[heads..],
+        }
+    }
+}
+
+/// inner = the gates and the decays out of their latents, where they have any.
+pub(super) fn expand_latents(
+    pass: Pass<'_>,
+    linear: &LinearAttention,
+    weights: &RecurrentWeights,
+    projected: Rows<'_>,
+    input: &mut Activations,
+    inner: &mut [Vec<f32>; 2],
+) {
+    let (Some(rank), conv) = (linear.gate_rank, linear.conv_width()) else { return };
+    let rows = projected.values.len() / projected.stride;
+    let firsts = [conv, conv + rank + linear.num_value_heads];
+    for ((weight, first), out) in weights.inner_proj.iter().zip(firsts).zip(inner) {
+        let latent = |row: usize| &projected.row(row)[first..][..rank];
+        input.quantize_rows(rows, rank, weight.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
+        matmul(pass, weight, input, out);
+    }
 }
 
 /// Updates every head's state by every row, and reads it.  // mixed [rows, conv_width], out [run][heads, rows, value_dim]
@@ -32,29 +96,17 @@ pub(super) fn attend(
     linear: &LinearAttention,
     weights: &RecurrentWeights,
     runs: &mut [Run<'_>],
-    projected: Rows<'_>,
+    inputs: Inputs<'_>,
     mixed: &[f32],
     out: &mut Vec<f32>,
 ) {
-    let rows: usize = runs.iter().map(|run| run.ids.len()).sum();
-    out.resize(rows * linear.values_width(), 0.0);
-    let window = weights.conv.len() - linear.conv_width();
-    let matrix = linear.key_dim * linear.value_dim.next_multiple_of(LANES);
-    let (mut jobs, mut out, mut first) = (Vec::new(), &mut out[..], 0);
-    for run in runs {
-        let rows = first..first + run.ids.len();
-        let (before, next) = run.cache.recurrent_layer(weights.state_layer);
-        for (head, state) in next[window..].chunks_exact_mut(matrix).enumerate() {
-            let before = before.map(|state| &state[window + head * matrix..][..matrix]);
-            let (own, others) = std::mem::take(&mut out).split_at_mut(rows.len() * linear.value_dim);
-            jobs.push(Job { head, rows: rows.clone(), before, state, out: own });
-            out = others;
-        }
-        first = rows.end;
-    }
     let mixed = Rows { values: mixed, stride: linear.conv_width() };
+    let mut jobs = jobs(weights, runs, sizes(linear), out);
     pass.pool.for_each(&mut jobs, |job| {
-        SCRATCH.with_borrow_mut(|scratch| job.run(linear, weights, projected, mixed, scratch, pass.kernels));
+        SCRATCH.with_borrow_mut(|scratch| {
+            job.start();
+            run(job, linear, weights, inputs, mixed, scratch, pass.kernels);
+        });
     });
 }
 
@@ -76,109 +128,131 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Job<'_> {
-    fn run(
-        &mut self,
-        linear: &LinearAttention,
-        weights: &RecurrentWeights,
-        projected: Rows<'_>,
-        mixed: Rows<'_>,
-        scratch: &mut Scratch,
-        kernels: Kernels,
-    ) {
-        match self.before {
-            Some(before) => self.state.copy_from_slice(before),
-            None => self.state.fill(0.0),
+fn run(
+    job: &mut Job<'_>,
+    linear: &LinearAttention,
+    weights: &RecurrentWeights,
+    inputs: Inputs<'_>,
+    mixed: Rows<'_>,
+    scratch: &mut Scratch,
+    kernels: Kernels,
+) {
+    let (dim, width) = (linear.key_dim, linear.value_dim);
+    let padded = width.next_multiple_of(LANES);
+    for rows in job.portions() {
+        let count = rows.len();
+        let Scratch { queries, keys, decay, decayed_keys, values, beta, lengths } = &mut *scratch;
+        for list in [&mut *queries, keys, decay, decayed_keys] {
+            list.resize(count * dim, 0.0);
         }
-        let (dim, width) = (linear.key_dim, linear.value_dim);
-        let padded = width.next_multiple_of(LANES);
-        for first in self.rows.clone().step_by(ROWS) {
-            let rows = first..(first + ROWS).min(self.rows.end);
-            let count = rows.len();
-            let Scratch { queries, keys, decay, decayed_keys, values, beta, lengths } = scratch;
-            for list in [&mut *queries, keys, decay, decayed_keys] {
-                list.resize(count * dim, 0.0);
-            }
-            values.resize(count * padded, 0.0);
-            beta.resize(count, 0.0);
-            lengths.resize(dim, 0.0);
-            for (index, row) in rows.clone().enumerate() {
-                let at = index * dim..(index + 1) * dim;
-                let (query, key) = (&mut queries[at.clone()], &mut keys[at.clone()]);
-                let value = &mut values[index * padded..][..padded];
-                let parts = Parts::of(linear, self.head, mixed.row(row));
-                let scalars = &projected.row(row)[linear.conv_width() + linear.values_width()..];
-                let factor = match linear.rule {
-                    LinearRule::GatedDelta { beta: most } => {
-                        let [b, a] = [0, 1].map(|list| scalars[list * linear.num_value_heads + self.head]);
-                        beta[index] = most / (1.0 + (-b).exp());
-                        let root = (dim as f32).sqrt();
-                        lengths.fill(1.0 / root);
-                        let eps = L2_EPS / dim as f32;
-                        kernels.rms_norm(parts.key, lengths, eps, key);
-                        lengths.fill(1.0 / dim as f32);
-                        kernels.rms_norm(parts.query, lengths, eps, query);
-                        (weights.decay_rate[self.head] * softplus(a + weights.dt_bias[self.head])).exp()
-                    }
-                    LinearRule::Mamba2 { time_step_limit: [least, most], multipliers } => {
-                        let step = scalars[self.head] * multipliers[4] + weights.dt_bias[self.head];
-                        // Written so that NaN stays NaN.
-                        let step = softplus(step);
-                        let step = if step < least {
-                            least
-                        } else if step > most {
-                            most
-                        } else {
-                            step
-                        };
-                        beta[index] = step;
-                        key.copy_from_slice(parts.key);
-                        query.copy_from_slice(parts.query);
-                        (weights.decay_rate[self.head] * step).exp()
-                    }
-                };
-                value[..width].copy_from_slice(parts.value);
-                decay[at.clone()].fill(factor);
-                let decayed = &mut decayed_keys[at];
-                decayed.copy_from_slice(key);
-                kernels.scale(decayed, factor);
-            }
-            kernels.linear_attention(LinearSteps {
-                keys: dim,
-                is_delta: matches!(linear.rule, LinearRule::GatedDelta { .. }),
-                state: self.state,
-                queries,
-                learned: keys,
-                decay,
-                decayed_keys,
-                beta,
-                values,
-            });
-            let out = &mut self.out[(first - self.rows.start) * width..][..count * width];
-            for (index, out) in out.chunks_exact_mut(width).enumerate() {
-                out.copy_from_slice(&values[index * padded..][..width]);
-                if let Some(&d) = weights.d.get(self.head) {
-                    kernels.axpby(out, Parts::of(linear, self.head, mixed.row(first + index)).value, 1.0, d);
+        values.resize(count * padded, 0.0);
+        beta.resize(count, 0.0);
+        lengths.resize(dim, 0.0);
+        for (index, row) in rows.clone().enumerate() {
+            let at = index * dim..(index + 1) * dim;
+            let (query, key) = (&mut queries[at.clone()], &mut keys[at.clone()]);
+            let value = &mut values[index * padded..][..padded];
+            let parts = Parts::of(linear, job.head, mixed.row(row));
+            let scalar = |list: usize| inputs.scalars(row)[list * linear.num_value_heads + job.head];
+            let mut of_length_one = || {
+                let root = (dim as f32).sqrt();
+                lengths.fill(1.0 / root);
+                let eps = L2_EPS / dim as f32;
+                kernels.rms_norm(parts.key, lengths, eps, key);
+                lengths.fill(1.0 / dim as f32);
+                kernels.rms_norm(parts.query, lengths, eps, query);
+            };
+            value[..width].copy_from_slice(parts.value);
+            let (decay, decayed) = (&mut decay[at.clone()], &mut decayed_keys[at]);
+            let factor = match linear.rule {
+                LinearRule::GatedDelta { beta: most } => {
+                    of_length_one();
+                    beta[index] = most * sigmoid(scalar(0));
+                    (weights.decay_rate[job.head] * softplus(scalar(1) + weights.dt_bias[job.head])).exp()
                 }
+                LinearRule::KimiDelta { lower_bound } => {
+                    of_length_one();
+                    beta[index] = sigmoid(scalar(0));
+                    let channels = job.head * dim..(job.head + 1) * dim;
+                    decay.copy_from_slice(&inputs.decays(row, linear.num_value_heads)[channels.clone()]);
+                    kernels.add(decay, &weights.dt_bias[channels]);
+                    let rate = weights.decay_rate[job.head];
+                    match lower_bound {
+                        None => decay.iter_mut().for_each(|x| *x = rate * softplus(*x)),
+                        Some(bound) => {
+                            kernels.scale(decay, -rate);
+                            kernels.activate_in_place(Activation::Sigmoid, decay);
+                            kernels.scale(decay, bound);
+                        }
+                    }
+                    kernels.exp(decay);
+                    decayed.copy_from_slice(key);
+                    kernels.mul(decayed, decay);
+                    continue;
+                }
+                LinearRule::Lightning { .. } => {
+                    beta[index] = 1.0;
+                    key.copy_from_slice(parts.key);
+                    query.copy_from_slice(parts.query);
+                    weights.decay_rate[job.head].exp()
+                }
+                LinearRule::Mamba2 { time_step_limit: [least, most], multipliers } => {
+                    let step = scalar(0) * multipliers[4] + weights.dt_bias[job.head];
+                    // Written so that NaN stays NaN.
+                    let step = softplus(step);
+                    let step = if step < least {
+                        least
+                    } else if step > most {
+                        most
+                    } else {
+                        step
+                    };
+                    beta[index] = step;
+                    key.copy_from_slice(parts.key);
+                    query.copy_from_slice(parts.query);
+                    (weights.decay_rate[job.head] * step).exp()
+                }
+            };
+            decay.fill(factor);
+            decayed.copy_from_slice(key);
+            kernels.scale(decayed, factor);
+        }
+        kernels.linear_attention(LinearSteps {
+            keys: dim,
+            is_delta: matches!(linear.rule, LinearRule::GatedDelta { .. } | LinearRule::KimiDelta { .. }),
+            state: job.state,
+            queries,
+            learned: keys,
+            decay,
+            decayed_keys,
+            beta,
+            values,
+        });
+        let out = &mut job.out[(rows.start - job.rows.start) * width..][..count * width];
+        for (index, out) in out.chunks_exact_mut(width).enumerate() {
+            out.copy_from_slice(&values[index * padded..][..width]);
+            if let Some(&d) = weights.d.get(job.head) {
+                let value = Parts::of(linear, job.head, mixed.row(rows.start + index)).value;
+                kernels.axpby(out, value, 1.0, d);
             }
         }
     }
 }
 
 /// What a value head reads of a row behind the convolution.
-struct Parts<'a> {
-    query: &'a [f32], // [key_dim]
-    key: &'a [f32],   // [key_dim]
-    value: &'a [f32], // [value_dim]
+pub(super) struct Parts<'a> {
+    pub query: &'a [f32], // [key_dim]
+    pub key: &'a [f32],   // [key_dim]
+    pub value: &'a [f32], // [value_dim]
 }
 
 impl<'a> Parts<'a> {
-    /// DeltaNet's rows hold q, k, v; Mamba-2's x, B, C, which are value, key and query.
-    fn of(linear: &LinearAttention, head: usize, row: &'a [f32]) -> Self {
+    /// Rows hold q, k, v; Mamba-2's x, B, C, which are value, key and query.
+    pub fn of(linear: &LinearAttention, head: usize, row: &'a [f32]) -> Self {
         let (keys, values) = (linear.keys_width(), linear.values_width());
         let (query_at, key_at, value_at) = match linear.rule {
-            LinearRule::GatedDelta { .. } => (0, keys, 2 * keys),
             LinearRule::Mamba2 { .. } => (values + keys, values, 0),
+            _ => (0, keys, 2 * keys),
         };
         let dim = linear.key_dim;
         let key_head = head / (linear.num_value_heads / linear.num_key_heads);
@@ -191,37 +265,27 @@ impl<'a> Parts<'a> {
 }
 
 /// ln(1 + e^x).
-fn softplus(x: f32) -> f32 {
+pub(super) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// Where a row's outputs are: the first row of its run, the rows of the run, and its place among them.
-pub(super) fn places(runs: &[Run<'_>]) -> Vec<[usize; 3]> {
-    let (mut places, mut first) = (Vec::new(), 0);
-    for run in runs {
-        let rows = run.ids.len();
-        places.extend((0..rows).map(|row| [first, rows, row]));
-        first += rows;
-    }
-    places
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
-/// Gathers the heads of a row, gates and norms them.  // projected [in_width], into [heads * value_dim]
+/// Gathers the heads of a row, gates and norms them.  // z and into [heads * value_dim]
 pub(super) fn gated_output(
     pass: Pass<'_>,
     linear: &LinearAttention,
     weights: &RecurrentWeights,
-    [first, rows, row]: [usize; 3],
-    out: &[f32],
-    projected: &[f32],
+    outputs: &HeadOutputs<'_>,
+    row: usize,
+    z: &[f32],
     into: &mut [f32],
 ) {
-    let (width, kernels) = (linear.value_dim, pass.kernels);
-    let run = &out[first * linear.values_width()..][..rows * linear.values_width()];
-    for (head, into) in into.chunks_exact_mut(width).enumerate() {
-        into.copy_from_slice(&run[(head * rows + row) * width..][..width]);
-    }
-    let z = &projected[linear.conv_width()..][..linear.values_width()];
+    let kernels = pass.kernels;
+    outputs.gather(row, into);
+    let z = &z[..into.len()];
     ROW.with_borrow_mut(|scratch| {
         scratch.clear();
         match linear.rule {
@@ -230,7 +294,7 @@ pub(super) fn gated_output(
             }
             _ => scratch.extend_from_slice(z),
         }
-        kernels.activate_in_place(Activation::Silu, scratch);
+        kernels.activate_in_place(linear.gate, scratch);
         let norm = |from: &[f32], into: &mut [f32], eps, group| {
             let Some(norm) = &weights.norm else { return into.copy_from_slice(from) };
             let groups = from.chunks_exact(group).zip(norm.weight.chunks_exact(group));

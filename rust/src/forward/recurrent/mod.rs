@@ -1,18 +1,24 @@
-//! Mixers with a recurrent state: a projection, a causal convolution over the last positions, for linear attention a
-//! matrix per head that every position updates, and the output projection back to the residual stream.
+//! Mixers with a recurrent state: a projection, a causal convolution over the last positions, a state per head or channel
+//! that every position updates, and the output projection back to the residual stream.
 //!
 //! Law 1: every position's operations and their order are its own, however the text is cut into runs. Work is shared over
 //! rows where positions do not depend on each other, else over sequences and heads.
 
 mod conv;
+mod heads;
+mod lightning;
 mod linear;
+mod rg_lru;
+mod selective_scan;
 
 use super::residual::{BranchBuffers, add_residual, matmul, normed_input};
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
-use crate::config::Recurrent;
+use crate::config::{Activation, Recurrent};
 use crate::model::RecurrentWeights;
-use conv::{Rows, convolve};
+use conv::convolve;
+pub(super) use conv::{Rows, Source, keep_inputs};
+use heads::HeadOutputs;
 
 /// Buffers of recurrent mixers.
 #[derive(Default)]
@@ -21,7 +27,9 @@ pub(super) struct RecurrentBuffers {
     /// B * x of a short convolution.  // [rows, hidden_size]
     gated: Vec<f32>,
     mixed: Vec<f32>, // [rows, channels]
-    /// Outputs of linear attention, per run: [heads, rows, value_dim].
+    /// Products of the matrices between the input and the output projection.
+    inner: [Vec<f32>; 2],
+    /// Outputs of heads with a state, per run: [heads, rows, width].
     out: Vec<f32>,
 }
 
@@ -35,21 +43,43 @@ pub(super) fn mix(
     buffers: &mut RecurrentBuffers,
 ) {
     let Some(recurrent) = &pass.config.recurrent else { return };
-    let RecurrentBuffers { projected, gated, mixed, out } = buffers;
+    let RecurrentBuffers { projected, gated, mixed, inner, out } = buffers;
     normed_input(pass, weights.input_norm.as_ref(), weights.in_proj.dtype(), x, &mut branch.input);
     matmul(pass, &weights.in_proj, &branch.input, projected);
-    let (projected, stride) = (&projected[..], weights.in_proj.padded_out());
+    let input = Rows { values: projected, stride: weights.in_proj.padded_out() };
+    let silu = Some(Activation::Silu);
     match recurrent {
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
-            conv::gate_input(pass, projected, stride, width, gated);
+            conv::gate_input(pass, input.values, input.stride, width, gated);
             convolve(pass, weights, runs, Rows { values: gated, stride: width }, width, None, mixed);
         }
+        Recurrent::BeforeAttention(_) => {}
+        Recurrent::Linear(linear) if linear.stored_block().is_some() => {
+            lightning::attend(pass, linear, weights, runs, input, mixed, out);
+        }
         Recurrent::Linear(linear) => {
-            let input = Rows { values: projected, stride };
-            let silu = Some(crate::config::Activation::Silu);
+            linear::expand_latents(pass, linear, weights, input, &mut branch.input, inner);
             convolve(pass, weights, runs, input, linear.conv_width(), silu, mixed);
-            linear::attend(pass, linear, weights, runs, input, mixed, out);
+            linear::attend(
+                pass,
+                linear,
+                weights,
+                runs,
+                linear::inputs(linear, weights, input, inner),
+                mixed,
+                out,
+            );
+        }
+        Recurrent::SelectiveScan(scan) => {
+            convolve(pass, weights, runs, input, scan.width, silu, mixed);
+            selective_scan::prepare(pass, scan, weights, mixed, &mut branch.input, inner);
+            selective_scan::scan(pass, scan, weights, runs, mixed, inner, out);
+        }
+        Recurrent::RgLru(unit) => {
+            convolve(pass, weights, runs, input, unit.width, None, mixed);
+            rg_lru::gate(pass, unit, weights, runs, mixed, &mut branch.input, inner);
+            rg_lru::scan(pass, unit, weights, runs, mixed, &inner[1], out);
         }
     }
 }
@@ -64,26 +94,43 @@ pub(super) fn add_mixed(
     buffers: &RecurrentBuffers,
 ) {
     let Some(recurrent) = &pass.config.recurrent else { return };
-    let RecurrentBuffers { projected, mixed, out, .. } = buffers;
-    let (rows, stride, dtype) = (pass.rows(x), weights.in_proj.padded_out(), weights.out_proj.dtype());
-    let (kernels, pool) = (pass.kernels, pass.pool);
-    let projected = Rows { values: projected, stride };
+    let RecurrentBuffers { projected, mixed, inner, out, .. } = buffers;
+    let (rows, kernels) = (pass.rows(x), pass.kernels);
+    let projected = Rows { values: projected, stride: weights.in_proj.padded_out() };
+    let mut quantize = |width: usize, source: &(dyn Fn(usize, &mut [f32]) + Sync)| {
+        let dtype = weights.out_proj.dtype();
+        branch.input.quantize_rows(rows, width, dtype, kernels, pass.pool, RowSource::Computed(source));
+    };
+    // The output of channels by themselves, gated by the other half of the projection.
+    let gate_channels = |outputs: &HeadOutputs<'_>, activation, row: usize, into: &mut [f32]| {
+        outputs.gather(row, into);
+        let (width, mut gated) = (into.len(), vec![0.0; into.len()]);
+        kernels.gate(activation, &projected.row(row)[width..2 * width], into, &mut gated);
+        into.copy_from_slice(&gated);
+    };
     match recurrent {
+        Recurrent::BeforeAttention(_) => return,
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
-            let source = |row: usize, out: &mut [f32]| {
+            quantize(width, &|row, out| {
                 out.copy_from_slice(&mixed[row * width..][..width]);
                 kernels.mul(out, &projected.row(row)[width..2 * width]);
-            };
-            branch.input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Computed(&source));
+            });
         }
         Recurrent::Linear(linear) => {
-            let places = linear::places(runs);
-            let source = |row: usize, into: &mut [f32]| {
-                linear::gated_output(pass, linear, weights, places[row], out, projected.row(row), into);
-            };
-            let width = linear.values_width();
-            branch.input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Computed(&source));
+            let outputs = HeadOutputs::new(runs, linear::sizes(linear), out);
+            let inputs = linear::inputs(linear, weights, projected, inner);
+            quantize(linear.values_width(), &|row, into| {
+                linear::gated_output(pass, linear, weights, &outputs, row, inputs.gate(row), into);
+            });
+        }
+        Recurrent::SelectiveScan(scan) => {
+            let outputs = HeadOutputs::new(runs, selective_scan::sizes(scan), out);
+            quantize(scan.width, &|row, into| gate_channels(&outputs, Activation::Silu, row, into));
+        }
+        Recurrent::RgLru(unit) => {
+            let outputs = HeadOutputs::new(runs, rg_lru::sizes(unit), out);
+            quantize(unit.width, &|row, into| gate_channels(&outputs, unit.activation, row, into));
         }
     }
     add_residual(pass, &weights.out_proj, weights.out_norm.as_ref(), weights.factors, branch, x);
