@@ -15,7 +15,7 @@ Q4_K_M = "q4_k_m"
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
-    """Parse one or more numbers of threads: 1,2,4. None: all cores."""
+    """Parse one or more numbers of threads: 1,2,4. None: the default."""
     if value is None:
         return (None,)
     numbers = [text.strip() for text in value.split(",")]
@@ -72,7 +72,7 @@ def _model_of(model: str | None, shape: str | None, dtype: str, progress: BenchS
     "--threads",
     metavar="N[,N]",
     callback=_threads,
-    help="One or more numbers of threads; default: all cores.",
+    help="One or more numbers of threads; default: the physical cores.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")

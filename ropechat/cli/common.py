@@ -62,7 +62,7 @@ def model_options(function: F) -> F:
             help="Do not use the disk cache of packed weights [env: ROPECHAT_CACHE=off].",
         ),
         setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
-        setting_option("threads", type=Count(), help="Number of threads; default: all cores."),
+        setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
         setting_option(
             "kv_dtype",
             type=click.Choice(KV_DTYPES),

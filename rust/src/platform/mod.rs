@@ -1,5 +1,6 @@
 //! What the system gives: memory, mapped files, limits.
 
+pub mod cores;
 #[allow(unsafe_code)] // calls of the C library
 pub mod limits;
 #[allow(unsafe_code)] // mapped memory
