@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
-    """Parse one or more numbers of threads: 1,2,4. None: all cores."""
+    """Parse one or more numbers of threads: 1,2,4. None: the default."""
     if value is None:
         return (None,)
     numbers = [text.strip() for text in value.split(",")]
@@ -86,7 +86,7 @@ def _phases(
     "--threads",
     metavar="N[,N]",
     callback=_threads,
-    help="One or more numbers of threads; default: all cores.",
+    help="One or more numbers of threads; default: the physical cores.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option(

@@ -84,7 +84,7 @@ def model_options(function: F) -> F:
             help="No cache on disk of packed weights and of what chats have read [env: ROPECHAT_CACHE=off].",
         ),
         setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
-        setting_option("threads", type=Count(), help="Number of threads; default: all cores."),
+        setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
         setting_option(
             "kv_dtype",
             type=click.Choice(KV_DTYPES),

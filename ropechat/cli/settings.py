@@ -15,7 +15,7 @@ from ropechat.sampling import Sampling
 from ropechat.util.paths import settings_file
 
 KV_DTYPES = ("auto", "f32", "f16", "q8_0")
-DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
+DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0")
 THEMES = (
     *("auto", "dark", "light", "ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light"),
     *("catppuccin-frappe", "catppuccin-latte", "catppuccin-macchiato", "catppuccin-mocha", "dracula"),
@@ -145,7 +145,7 @@ SETTINGS = (
     Setting("dtype", "auto", _choice(*DTYPES), "type of the weights"),
     Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type of the KV cache"),
     Setting("speculative", True, _switch, "draft tokens by prompt look-up where it is faster", _to_switch),
-    Setting("threads", None, _count, "number of threads; unset: all cores", _to_number),
+    Setting("threads", None, _count, "number of threads; unset: the physical cores", _to_number),
     Setting("context", None, _count, "maximum tokens of a conversation; unset: the model's", _to_number),
     Setting("when_full", "ask", _choice(*WHEN_FULL), "what to do with a question that exceeds the context"),
     Setting("store", True, _switch, "store chats; false is --incognito", _to_switch),

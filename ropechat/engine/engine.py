@@ -119,17 +119,17 @@ class Engine:
     def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
         """Load a model by any name that `models.resolve.resolve` accepts; never downloads.
 
-        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0, or auto: as stored
-        if that fits in memory, else the largest type that does (with an entry in facts["warnings"]).
-        kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32 for f32 weights,
-        else f16. threads: default all cores. context: maximum tokens of a sequence; default the model's, at
-        most 8192. prefix_bytes: bytes of KV cache that are kept of ended sequences, for prompts that
-        begin like them; default what the context takes, at least 64 MB. speculative: whether tokens are
-        drafted by prompt look-up and computed together: auto (where that is faster), off, always; results
-        are the same. cache: auto, off or all; default ROPECHAT_CACHE: whether packed weights, a validated
-        vocabulary, and what chats have read are cached on disk for the next start, see
-        `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread while the
-        model loads. Raises ModelNotFoundError, ModelFileError,
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_1, q5_k, q4_1, q4_k, q4_0, or auto:
+        as stored if that fits in memory, else the largest type that does (with an entry in
+        facts["warnings"]). kv_dtype: type of the KV cache: f32, f16, q8_0 (about half of f16), or auto: f32
+        for f32 weights, else f16. threads: default the physical cores. context: maximum tokens of a
+        sequence; default the model's, at most 8192. prefix_bytes: bytes of KV cache that are kept of ended
+        sequences, for prompts that begin like them; default what the context takes, at least 64 MB.
+        speculative: whether tokens are drafted by prompt look-up and computed together: auto (where that is
+        faster), off, always; results are the same. cache: auto, off or all; default ROPECHAT_CACHE: whether
+        packed weights, a validated vocabulary, and what chats have read are cached on disk for the next
+        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
+        while the model loads. Raises ModelNotFoundError, ModelFileError,
         UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))

@@ -44,7 +44,7 @@ def test_rows_that_fill_no_block_are_floats(tmp_path: Path) -> None:
     shape = {"hidden_size": 136, "intermediate_size": 136}
     quantized, plain = write_quantized(tmp_path, LAYOUTS["gptq_4_group_64_short"], **shape)
     np.testing.assert_array_equal(logits(load(quantized), IDS), logits(load(plain), IDS))
-    assert set(Engine.check(quantized)["packed_types"]) == {"f16", "f32", "q4_k"}  # q4_k: o_proj, of 128
+    assert set(Engine.check(quantized)["packed_types"]) == {"f16", "f32", "q4_1"}  # q4_1: o_proj, of 128
 
 
 def test_mixed_config_groups(tmp_path: Path) -> None:

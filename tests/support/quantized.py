@@ -211,22 +211,22 @@ BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 LAYOUTS = {
     "gptq_4_group_128_sym": Layout(gptq(4, 128, sym=True), gptq_config(4, 128, sym=True), "q4_0"),
-    "gptq_4_group_128": Layout(gptq(4, 128), gptq_config(4, 128), "q4_k"),
-    "gptq_4_group_64_short": Layout(gptq(4, 64), gptq_config(4, 64), "q4_k"),
-    "gptq_4_one_group": Layout(gptq(4, -1), gptq_config(4, -1), "q4_k"),
+    "gptq_4_group_128": Layout(gptq(4, 128), gptq_config(4, 128), "q4_1"),
+    "gptq_4_group_64_short": Layout(gptq(4, 64), gptq_config(4, 64), "q4_1"),
+    "gptq_4_one_group": Layout(gptq(4, -1), gptq_config(4, -1), "q4_1"),
     "gptq_v2_8": Layout(gptq(8, 32, v2=True), gptq_config(8, 32, "gptq_v2"), "f16"),
     "gptq_8_sym": Layout(gptq(8, 32, sym=True), gptq_config(8, 32), "q8_0"),
     "gptq_3": Layout(gptq(3, 32), gptq_config(3, 32), "q4_0"),
     "gptq_2_act": Layout(gptq(2, 32, act=True), gptq_config(2, 32, desc_act=True), "f16"),
-    "awq_128": Layout(awq(128), AWQ | {"group_size": 128}, "q4_k"),
+    "awq_128": Layout(awq(128), AWQ | {"group_size": 128}, "q4_1"),
     "awq_32_skipped": Layout(
         awq(32),
         AWQ | {"group_size": 32, "modules_to_not_convert": ["k_proj", "mlp"]},
         "f32",
         ("self_attn.k_proj", "mlp."),
     ),
-    "ct_4_zero_points": Layout(compressed(4, 32, sym=False), ct_config(4, 32, sym=False), "q4_k"),
-    "ct_4_channel_zero_points": Layout(compressed(4, -1, sym=False), ct_config(4, -1, sym=False), "q4_k"),
+    "ct_4_zero_points": Layout(compressed(4, 32, sym=False), ct_config(4, 32, sym=False), "q4_1"),
+    "ct_4_channel_zero_points": Layout(compressed(4, -1, sym=False), ct_config(4, -1, sym=False), "q4_1"),
     "ct_4_actorder": Layout(
         compressed(4, 32, act=True), ct_config(4, 32, weights={"actorder": "group"}), "f16"
     ),

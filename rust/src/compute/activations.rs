@@ -39,15 +39,20 @@ enum ActivationFormat {
     Q8(PackedType),
 }
 
+/// Whether weights of two types can be multiplied with the same rows: rows for q6_k are those of the other types of blocks
+/// with more numbers behind.
+pub fn share_activations(a: PackedType, b: PackedType) -> bool {
+    let are_blocks = |dtype| matches!(Activations::format_for(dtype), ActivationFormat::Q8(_));
+    a == b || are_blocks(a) && are_blocks(b)
+}
+
 impl Activations {
     fn format_for(weights: PackedType) -> ActivationFormat {
         match weights {
             PackedType::F32 | PackedType::F16 => ActivationFormat::F32,
             PackedType::BF16 => ActivationFormat::Bf16,
-            PackedType::Q8_0 | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
-                ActivationFormat::Q8(PackedType::Q8_0)
-            }
             PackedType::Q6K => ActivationFormat::Q8(PackedType::Q6K),
+            _ => ActivationFormat::Q8(PackedType::Q8_0),
         }
     }
 

@@ -72,7 +72,7 @@ impl PanelShape {
     }
 
     pub fn panel_bytes(&self) -> usize {
-        self.dtype.steps(self.in_features) * self.dtype.step_bytes()
+        self.dtype.panel_bytes(self.dtype.steps(self.in_features))
     }
 
     /// Bytes of all panels, up to a whole cache line.
@@ -95,7 +95,7 @@ pub fn pack(
     done: &dyn Fn(usize, Range<usize>),
 ) -> Result<Buffer> {
     let map = PanelMap { rows: sources.iter().map(|source| source.out_features).collect(), arrangement };
-    let panel_bytes = dtype.steps(in_features) * dtype.step_bytes();
+    let panel_bytes = dtype.panel_bytes(dtype.steps(in_features));
     let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
     let mut panels: Vec<(usize, &mut [u8])> =
         data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();

@@ -3,11 +3,11 @@
 //! A [`Weight`] holds `out_features x in_features` values in panels, the same layout for one row and for many. A matmul
 //! splits the panels over the threads; what happens to a finished tile is its [`Epilogue`].
 
-use crate::compute::activations::Activations;
+use crate::compute::activations::{Activations, share_activations};
 use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
 use crate::compute::phases::{Phase, within};
 use crate::compute::pool::Pool;
-use crate::kernel::{Activation, Kernels, LANES, Panels, Rows};
+use crate::kernel::{Activation, Kernels, LANES, Panels, Rows, x_row_bytes};
 use crate::platform::mapped::FilePart;
 use crate::platform::memory::Buffer;
 use crate::quant::PackedType;
@@ -46,28 +46,55 @@ impl Storage {
 /// A packed matrix; a clone shares the panels.
 #[derive(Clone)]
 pub struct Weight {
-    shape: PanelShape,
-    data: Storage,
+    /// Its rows, in parts of one type each; all but the last are whole pairs of panels.
+    parts: Vec<Part>,
+    /// Panels of all parts.
+    panels: usize,
     /// Padded to the panels; empty without one.
     bias: Vec<f32>,
 }
 
+/// Some rows of a matrix.
+#[derive(Clone)]
+struct Part {
+    shape: PanelShape,
+    data: Storage,
+}
+
 impl std::fmt::Debug for Weight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Weight([{}, {}] {})", self.shape.out_features, self.shape.in_features, self.dtype().name())
+        let [rows, columns] =
+            [self.parts.iter().map(|part| part.shape.out_features).sum(), self.in_features()];
+        write!(f, "Weight([{rows}, {columns}] {})", self.dtype().name())
     }
 }
 
 impl Weight {
-    /// A weight of panels that [`pack`](crate::compute::panels::pack) made.
-    pub fn new(shape: PanelShape, data: Storage) -> Self {
-        Self { shape, data, bias: Vec::new() }
+    /// A weight of panels that [`pack`](crate::compute::panels::pack) made, stacked.
+    ///
+    /// # Panics
+    /// Where [`Weight::can_stack`] says no.
+    pub fn stacked(parts: Vec<(PanelShape, Storage)>) -> Self {
+        assert!(Self::can_stack(parts.iter().map(|(shape, _)| *shape)));
+        let parts: Vec<Part> = parts.into_iter().map(|(shape, data)| Part { shape, data }).collect();
+        Self { panels: parts.iter().map(|part| part.shape.panels).sum(), parts, bias: Vec::new() }
+    }
+
+    /// Whether one weight can have these parts: they read the same activations, and all but the last are pairs of panels.
+    pub fn can_stack(shapes: impl Iterator<Item = PanelShape>) -> bool {
+        let shapes: Vec<PanelShape> = shapes.collect();
+        let Some((last, others)) = shapes.split_last() else { return false };
+        others.iter().all(|shape| {
+            shape.out_features.is_multiple_of(2 * LANES)
+                && shape.in_features == last.in_features
+                && share_activations(shape.dtype, last.dtype)
+        })
     }
 
     /// Adds bias vectors, one per source of `pack` in the same order and arrangement.
     pub fn with_bias(mut self, biases: &[Vec<f32>], arrangement: Arrangement) -> Self {
         let map = PanelMap { rows: biases.iter().map(Vec::len).collect(), arrangement };
-        self.bias = vec![0.0; self.shape.panels * LANES];
+        self.bias = vec![0.0; self.panels * LANES];
         for panel in 0..map.panels() {
             for (lane, row) in map.rows(panel).enumerate() {
                 if let Some((source, row)) = row {
@@ -78,33 +105,56 @@ impl Weight {
         self
     }
 
+    fn in_features(&self) -> usize {
+        self.parts[0].shape.in_features
+    }
+
+    /// The type that the rows of [`Weight::matmul`] are made for: of several, the one that needs the most of them.
     pub fn dtype(&self) -> PackedType {
-        self.shape.dtype
+        let types = self.parts.iter().map(|part| part.shape.dtype);
+        types
+            .max_by_key(|dtype| x_row_bytes(*dtype, dtype.steps(self.in_features())))
+            .unwrap_or(PackedType::F32)
     }
 
     /// Output values per row, padding included: the stride of a matmul's output.
     pub fn padded_out(&self) -> usize {
-        self.shape.panels * LANES
+        self.panels * LANES
     }
 
-    /// Bytes of the packed matrix.
-    pub fn bytes(&self) -> usize {
-        self.shape.bytes()
+    /// Bytes of the packed matrix, of each type.
+    pub fn bytes_by_type(&self) -> impl Iterator<Item = (PackedType, usize)> + '_ {
+        self.parts.iter().map(|part| (part.shape.dtype, part.shape.bytes()))
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes_by_type().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The part that has a panel, and the panel's number in it.
+    fn part_of(&self, mut panel: usize) -> (&Part, usize) {
+        for part in &self.parts {
+            if panel < part.shape.panels {
+                return (part, panel);
+            }
+            panel -= part.shape.panels;
+        }
+        unreachable!("a panel of the weight")
     }
 
     /// Unpacks one output row (a stacked weight's): the embedding of a token.  // out [in_features]
     pub fn row(&self, row: usize, out: &mut [f32]) {
-        let (panel, lane) = (row / LANES, row % LANES);
-        let panel = &self.data.bytes()[panel * self.shape.panel_bytes()..][..self.shape.panel_bytes()];
-        self.shape.dtype.unpack_row(panel, lane, out);
+        let (part, panel) = self.part_of(row / LANES);
+        let bytes = part.shape.panel_bytes();
+        part.shape.dtype.unpack_row(&part.data.bytes()[panel * bytes..][..bytes], row % LANES, out);
     }
 
     /// Multiplies `x` by this matrix; `epilogue` says where the result goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
-        assert!(x.width() == self.shape.in_features && x.fits(self.shape.dtype));
-        let writer = EpilogueWriter::new(epilogue, x.rows(), self.shape.panels);
+        assert!(x.width() == self.in_features() && x.fits(self.dtype()));
+        let writer = EpilogueWriter::new(epilogue, x.rows(), self.panels);
         // Panels in pairs, so that a gated pair is never cut.
-        let all = self.shape.panels.div_ceil(2);
+        let all = self.panels.div_ceil(2);
         let blocks = x.rows().div_ceil((ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS));
         let row_block = x.rows().div_ceil(blocks).next_multiple_of(LANES).min(x.rows()); // all about equal
         let work = |pairs: Range<usize>| {
@@ -140,13 +190,14 @@ impl Weight {
         kernels: Kernels,
         tile: &mut [f32],
     ) -> usize {
-        let panels = (self.shape.panels - panel).min(2);
+        let panels = (self.panels - panel).min(2);
+        let (part, first) = self.part_of(panel);
         let weights = Panels {
-            format: self.shape.dtype,
-            bytes: &self.data.bytes()[panel * self.shape.panel_bytes()..],
-            panel_bytes: self.shape.panel_bytes(),
+            format: part.shape.dtype,
+            bytes: &part.data.bytes()[first * part.shape.panel_bytes()..],
+            panel_bytes: part.shape.panel_bytes(),
             count: panels,
-            steps: self.shape.dtype.steps(self.shape.in_features),
+            steps: part.shape.dtype.steps(part.shape.in_features),
         };
         let input = &x.bytes()[rows.start * x.row_bytes()..];
         let input = Rows { bytes: input, stride: x.row_bytes(), count: rows.len() };
@@ -266,7 +317,7 @@ mod tests {
         let source = Source { tensor_type: StorageType::F32, out_features: 40, rows };
         let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, &pool, &|_, _| ()).unwrap();
         let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, PackedType::F32);
-        let weight = Weight::new(shape, Storage::Memory(Arc::new(data)));
+        let weight = Weight::stacked(vec![(shape, Storage::Memory(Arc::new(data)))]);
         let mut x = Activations::default();
         x.quantize_rows(2, 8, PackedType::F32, kernels, &pool, RowSource::Computed(&|_, out| out.fill(1.0)));
         let refused = |epilogue: Epilogue<'_>| {

@@ -25,7 +25,8 @@ pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual,
+    ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{

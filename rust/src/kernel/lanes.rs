@@ -19,6 +19,9 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// 16 consecutive signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self;
+    /// 16 integers of six bits: the low four from bit `low_at` (0 or 4) of 16 bytes on, the upper two from bit `high_at`
+    /// (an even one) of 16 others.
+    unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self;
     /// Write 16 consecutive f32.
     unsafe fn store(self, to: *mut f32);
     /// Round to nearest even and write 16 consecutive binary16 values.

@@ -123,7 +123,7 @@ unsafe fn tile_of<V: Lanes, F: Format, const T: usize, const P: usize>(
         ($($m:literal)*) => {
             match rows {
                 // SAFETY: the caller's duty.
-                $($m if $m <= T => unsafe { tile::<V, F, $m, P>(args, panel, row) },)*
+                $($m if const { $m <= T } => unsafe { tile::<V, F, $m, P>(args, panel, row) },)*
                 _ => unreachable!("a tile has at most {T} rows"),
             }
         };

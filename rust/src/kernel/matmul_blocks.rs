@@ -9,13 +9,19 @@ use super::lanes::{BIASED_ZERO, LANES, Lanes};
 use super::matmul::MatmulArgs;
 use super::prefetch::prefetch_l2;
 use super::quantize::x_scales_at;
-use crate::quant::{BLOCK, GROUP, PackedType};
+use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, place_of, q4_k_q5_k, q6_k};
 use std::ops::Range;
 
 /// How a step of a 32-block format yields the values of its two blocks.
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: PackedType;
+    /// Bytes of a step, without the numbers that steps share.
+    const STEP_BYTES: usize = Self::DTYPE.step_bytes();
+    /// Bytes of the numbers that come before each four steps.
+    const NUMBERS_BYTES: usize = Self::DTYPE.numbers_bytes();
+    /// Bytes of a step with its part of the shared numbers.
+    const BYTES_PER_STEP: usize = Self::STEP_BYTES + Self::NUMBERS_BYTES * GROUP / SUPER_BLOCK;
     /// Whether values are unsigned with a minimum per block (`value = scale * q + min`), or signed bytes stored + 128.
     const HAS_MINS: bool = false;
     /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
@@ -24,40 +30,54 @@ pub(super) trait BlockFormat {
     const MAX: usize;
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
-    /// Where the values of a step begin: after the scales, and the minima if there are any.
-    const VALUES_AT: usize = if Self::HAS_MINS { 8 * LANES } else { 4 * LANES };
+    /// Where the values of a step begin: after its own scales, and the minima if there are any.
+    const VALUES_AT: usize;
     /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
     /// [`BlockFormat::FACTOR`].
     ///
     /// # Safety
     /// The ISA of `V`; `values` valid for the step's bytes from `VALUES_AT` on.
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4;
-    /// Scale `P` (0..SCALES) of block `B`.
+    /// Scale `P` (0..SCALES) of block `B` of step `index` of those that share these numbers.
     ///
     /// # Safety
-    /// The ISA of `V`; `step` valid for the step's bytes.
+    /// The ISA of `V`; `numbers` valid for the numbers of the step.
     #[inline(always)]
-    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, _index: usize) -> V {
         // SAFETY: the caller's duty.
-        unsafe { V::load_f16(step.add(B * 2 * LANES).cast()) }
+        unsafe { V::load_f16(numbers.add(B * 2 * LANES).cast()) }
+    }
+    /// The minimum of block `B`, where there are minima.
+    ///
+    /// # Safety
+    /// As in [`BlockFormat::scale`].
+    #[inline(always)]
+    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, _index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(4 * LANES + B * 2 * LANES).cast()) }
     }
 }
 
 /// Bytes, stored + 128.
 pub(super) struct Q8_0;
-/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times an f16. Multiplied by 4, they are bytes
+/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times a float. Multiplied by 4, they are bytes
 /// stored + 128.
 pub(super) struct Q6K;
-/// 5 bits, unsigned, with a minimum.
-pub(super) struct Q5K;
-/// 4 bits, unsigned, with a minimum.
-pub(super) struct Q4K;
+/// 4 or 5 bits, unsigned, with a scale and a minimum, both f16.
+pub(super) struct WithMin<const BITS: usize>;
+pub(super) type Q5_1 = WithMin<5>;
+pub(super) type Q4_1 = WithMin<4>;
+/// 4 or 5 bits, unsigned, with a scale and a minimum of six bits, each times an f16.
+pub(super) struct KQuant<const BITS: usize>;
+pub(super) type Q5K = KQuant<5>;
+pub(super) type Q4K = KQuant<4>;
 /// 4 bits, stored + 8. Multiplied by 16, they are bytes stored + 128.
 pub(super) struct Q4_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: PackedType = PackedType::Q8_0;
     const MAX: usize = 255;
+    const VALUES_AT: usize = 4 * LANES;
     #[inline(always)]
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
@@ -70,7 +90,7 @@ impl BlockFormat for Q6K {
     const FACTOR: i16 = 4;
     const MAX: usize = 63;
     const SCALES: usize = 2;
-    const VALUES_AT: usize = 6 * LANES;
+    const VALUES_AT: usize = 0;
     #[inline(always)]
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
         let to = if stored { 0 } else { 2 };
@@ -78,34 +98,66 @@ impl BlockFormat for Q6K {
         unsafe { V::or(bits::<V, B, 4>(values, t, to), bits::<V, B, 2>(values.add(UPPER), t, to + 4)) }
     }
     #[inline(always)]
-    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(step: *const u8) -> V {
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
         // SAFETY: the caller's duty.
         unsafe {
-            let scale = V::load_i8(step.add((2 + 2 * B + P) * LANES).cast());
-            V::load_f16(step.cast()).mul(scale)
+            let scales = numbers.add(q6_k::STEP_SCALES + index * q6_k::STEP_SCALES_BYTES);
+            V::load(numbers.cast()).mul(V::load_i8(scales.add((2 * B + P) * LANES).cast()))
         }
     }
 }
 
-impl BlockFormat for Q5K {
-    const DTYPE: PackedType = PackedType::Q5K;
-    const MAX: usize = 31;
-    const HAS_MINS: bool = true;
-    #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
-        // SAFETY: the caller's duty.
-        unsafe { V::or(bits::<V, B, 4>(values, t, 0), bits::<V, B, 1>(values.add(UPPER), t, 4)) }
+/// Values of four or five bits.
+#[inline(always)]
+unsafe fn small_values<V: Lanes, const B: usize, const BITS: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let low = bits::<V, B, 4>(values, t, 0);
+        if BITS == 4 { low } else { V::or(low, bits::<V, B, 1>(values.add(UPPER), t, 4)) }
     }
 }
 
-impl BlockFormat for Q4K {
-    const DTYPE: PackedType = PackedType::Q4K;
-    const MAX: usize = 15;
+impl<const BITS: usize> BlockFormat for WithMin<BITS> {
+    const DTYPE: PackedType = if BITS == 4 { PackedType::Q4_1 } else { PackedType::Q5_1 };
+    const MAX: usize = (1 << BITS) - 1;
     const HAS_MINS: bool = true;
+    const VALUES_AT: usize = 8 * LANES;
     #[inline(always)]
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
-        unsafe { bits::<V, B, 4>(values, t, 0) }
+        unsafe { small_values::<V, B, BITS>(values, t) }
+    }
+}
+
+impl<const BITS: usize> BlockFormat for KQuant<BITS> {
+    const DTYPE: PackedType = if BITS == 4 { PackedType::Q4K } else { PackedType::Q5K };
+    const MAX: usize = (1 << BITS) - 1;
+    const HAS_MINS: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { small_values::<V, B, BITS>(values, t) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.cast()).mul(six_bits::<V, B>(numbers, index, 0)) }
+    }
+    #[inline(always)]
+    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(2 * LANES).cast()).mul(six_bits::<V, B>(numbers, index, 1)) }
+    }
+}
+
+/// The scale (0) or the minimum (1) of block `B`; `quant/panels/q4_k_q5_k.rs` draws their place.
+#[inline(always)]
+unsafe fn six_bits<V: Lanes, const B: usize>(numbers: *const u8, index: usize, which: usize) -> V {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let step = numbers.add(q4_k_q5_k::STEP_SCALES + index * q4_k_q5_k::STEP_SCALES_BYTES);
+        V::load_u6(step.add(B * LANES), 4 * which, step.add(2 * LANES), 4 * B + 2 * which)
     }
 }
 
@@ -113,6 +165,7 @@ impl BlockFormat for Q4_0 {
     const DTYPE: PackedType = PackedType::Q4_0;
     const FACTOR: i16 = 16;
     const MAX: usize = 15;
+    const VALUES_AT: usize = 4 * LANES;
     #[inline(always)]
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
@@ -146,8 +199,8 @@ pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(arg
     }
     for panel in 0..args.panels {
         for row in (0..args.rows).step_by(T) {
-            let tile =
-                Tile { panel, row, steps: 0..args.steps, values: std::ptr::null(), words: std::ptr::null() };
+            let (rows, steps) = ((args.rows - row).min(T), 0..args.steps);
+            let tile = Tile { panel, row, rows, steps, values: std::ptr::null(), words: std::ptr::null() };
             // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
             unsafe { tile_of::<V, F, T, false>(args, &tile) }
         }
@@ -179,12 +232,14 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
             // SAFETY: the steps and rows are those of `args`; the steps of a part fit `values`, T rows of it `words`.
             unsafe {
                 for (i, step) in steps.clone().enumerate() {
-                    let step = args.weights.add(panel * args.panel_bytes + step * F::DTYPE.step_bytes());
-                    unpack::<V, F>(step, in_i16, values.add(i * step_bytes));
+                    let panel = args.weights.add(panel * args.panel_bytes);
+                    unpack::<V, F>(panel, step, in_i16, values.add(i * step_bytes));
                 }
-                for row in (0..args.rows).step_by(T) {
+                let mut row = 0;
+                while row < args.rows {
+                    let rows = tile_rows::<T>(args.rows - row);
                     if !in_i16 {
-                        for m in 0..T.min(args.rows - row) {
+                        for m in 0..rows {
                             let x = args.x.add((row + m) * args.x_bytes);
                             let words = words.add(m * steps.len() * 2 * GROUP);
                             for (i, step) in steps.clone().enumerate() {
@@ -192,7 +247,11 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
                             }
                         }
                     }
-                    tile_of::<V, F, T, true>(args, &Tile { panel, row, steps: steps.clone(), values, words });
+                    tile_of::<V, F, T, true>(
+                        args,
+                        &Tile { panel, row, rows, steps: steps.clone(), values, words },
+                    );
+                    row += rows;
                 }
             }
         }
@@ -201,11 +260,12 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
 
 /// Unpacks the values of a step, 16 groups of four of all lanes.  // to 1,024 bytes, or 1,024 i16
 #[inline(always)]
-unsafe fn unpack<V: Lanes, F: BlockFormat>(step: *const u8, in_i16: bool, to: *mut u8) {
+unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16: bool, to: *mut u8) {
+    let values = panel.wrapping_add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).1 + F::VALUES_AT);
     macro_rules! groups {
         ($block:literal, $($t:literal)*) => {$(
-            prefetch_ahead::<F>(step, 8 * $block + $t);
-            let (values, i) = (step.add(F::VALUES_AT), 8 * $block + $t);
+            let i = 8 * $block + $t;
+            prefetch_ahead::<F>(panel, step, i);
             if in_i16 {
                 V::store_u8x4(F::four_values::<V, $block>(values, $t, true), to.add(i * 4 * LANES));
             } else {
@@ -220,15 +280,32 @@ unsafe fn unpack<V: Lanes, F: BlockFormat>(step: *const u8, in_i16: bool, to: *m
     }
 }
 
+/// Rows of the next tile of an unpacked panel. Not every number has a tile: a second one there costs little.
+fn tile_rows<const T: usize>(left: usize) -> usize {
+    match left {
+        _ if left >= T => T,
+        0..=4 => left,
+        _ => left & !1,
+    }
+}
+
 /// At most T rows from `row` on, by one panel, for some of the steps.
 struct Tile {
     panel: usize,
     row: usize,
+    rows: usize,
     steps: Range<usize>,
     /// The unpacked values of these steps.
     values: *const u8,
     /// The values of the rows as i16, where those of the panel are.
     words: *const u8,
+}
+
+/// Whether a tile of so many rows is compiled: each costs seconds.
+const fn has_tile<V: Lanes, const T: usize, const UNPACKED: bool>(rows: usize) -> bool {
+    let is_used =
+        if UNPACKED { rows <= 4 || rows.is_multiple_of(2) } else { !V::UNPACKS || rows < UNPACK_FROM_ROWS };
+    rows <= T && is_used
 }
 
 /// Picks the tile compiled for the number of its rows.
@@ -239,10 +316,12 @@ unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const UNPACKED: bool
 ) {
     macro_rules! pick {
         ($($m:literal)*) => {
-            match (args.rows - tile.row).min(T) {
+            match tile.rows {
                 // SAFETY: the caller's duty.
-                $($m if $m <= T => unsafe { block_tile::<V, F, $m, UNPACKED>(args, tile) },)*
-                _ => unreachable!("a tile has at most {T} rows"),
+                $($m if const { has_tile::<V, T, UNPACKED>($m) } => unsafe {
+                    block_tile::<V, F, $m, UNPACKED>(args, tile)
+                },)*
+                rows => unreachable!("{rows} rows of at most {T}"),
             }
         };
     }
@@ -252,12 +331,12 @@ unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const UNPACKED: bool
 /// How far ahead weights are prefetched: 4 KiB, because hardware prefetch stops at page borders.
 const AHEAD: usize = 4096;
 
-/// Prefetches, before group `i` (0..16) of a step is used, a sixteenth of a step: a whole step's prefetches at once would
-/// delay the loads of this step.
+/// Prefetches, before group `i` (0..16) of a step is used, a sixteenth of a step and of its part of the numbers that steps
+/// share: a whole step's prefetches at once would delay the loads of this step.
 #[inline(always)]
-fn prefetch_ahead<F: BlockFormat>(step: *const u8, i: usize) {
-    let bytes = |groups: usize| F::DTYPE.step_bytes() * groups / 16 / 64 * 64;
-    prefetch_l2(step.wrapping_add(AHEAD + bytes(i)), bytes(i + 1) - bytes(i));
+fn prefetch_ahead<F: BlockFormat>(panel: *const u8, step: usize, i: usize) {
+    let bytes = |groups: usize| F::BYTES_PER_STEP * groups / 16 / 64 * 64;
+    prefetch_l2(panel.wrapping_add(step * F::BYTES_PER_STEP + AHEAD + bytes(i)), bytes(i + 1) - bytes(i));
 }
 
 /// How many groups of four products of a block fit a pair of i16 sums: activations are at most 127.
@@ -276,7 +355,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
     let as_words = UNPACKED && !in_i16;
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
-        let mut step = args.weights.add(panel * args.panel_bytes + tile.steps.start * F::DTYPE.step_bytes());
+        let weights = args.weights.add(panel * args.panel_bytes);
         let out = args.out.add(row * args.out_stride + panel * LANES);
         // A pointer for every third row, the two after it by an index: twelve pointers do not fit the registers.
         let third_rows = |first: *const u8, stride: usize| -> [*const u8; 4] {
@@ -298,7 +377,10 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                 *sum = V::load(out.add(m * args.out_stride));
             }
         }
-        for _ in tile.steps.clone() {
+        for step in tile.steps.clone() {
+            let (numbers_at, values_at) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
+            let (shared, values_at) = (weights.add(numbers_at), weights.add(values_at + F::VALUES_AT));
+            let index = step % (SUPER_BLOCK / GROUP);
             let number = |m: usize, at: usize| row_of(&numbers, m, args.x_bytes).add(at);
             let mut ints = [V::int_splat(BIASED_ZERO); M];
             let mut words = [V::words_zero(); M];
@@ -317,8 +399,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                         let values = if UNPACKED {
                             V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
                         } else {
-                            prefetch_ahead::<F>(step, 8 * $block + $t);
-                            F::four_values::<V, $block>(step.add(F::VALUES_AT), $t, in_i16)
+                            prefetch_ahead::<F>(weights, step, 8 * $block + $t);
+                            F::four_values::<V, $block>(values_at, $t, in_i16)
                         };
                         for m in 0..M {
                             let at = row_of(&x, m, x_stride).add($block * BLOCK + 4 * $t);
@@ -343,7 +425,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                     }
                     // Written out, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
-                    let scale = F::scale::<V, $block, $part>(step).mul(V::splat(1.0 / f32::from(F::FACTOR)));
+                    let scale = F::scale::<V, $block, $part>(shared, index);
+                    let scale = scale.mul(V::splat(1.0 / f32::from(F::FACTOR)));
                     for m in 0..M {
                         let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
                         sums[m] = V::scaled(ints[m], scale, V::minus_bias(scale)).mul_add(x_scale, sums[m]);
@@ -357,7 +440,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                         part!($block, 1);
                     }
                     if F::HAS_MINS {
-                        let min = V::load_f16(step.add(4 * LANES + $block * 2 * LANES).cast());
+                        let min = F::min::<V, $block>(shared, index);
                         for m in 0..M {
                             let sum = number(m, 16 * args.steps + 4 * $block).cast::<f32>();
                             sums[m] = min.mul_add(V::splat(sum.read_unaligned()), sums[m]);
@@ -367,10 +450,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
             }
             block!(0);
             block!(1);
-            step = step.add(F::DTYPE.step_bytes());
             unpacked = unpacked.wrapping_add(if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES });
-            x = x.map(|x| x.add(x_step));
-            numbers = numbers.map(|x| x.add(8));
+            for third in 0..4 {
+                x[third] = x[third].add(x_step);
+                numbers[third] = numbers[third].add(8);
+            }
         }
         for (m, sum) in sums.iter().enumerate() {
             sum.store(out.add(m * args.out_stride));
@@ -410,7 +494,7 @@ mod tests {
             for scale in [i8::MIN, i8::MAX] {
                 let d = half::f16::ONE.to_le_bytes();
                 let block: Vec<u8> = [vec![bits; 192], vec![scale as u8; 16], d.to_vec()].concat();
-                let mut panel = vec![0; steps * format.step_bytes()];
+                let mut panel = vec![0; format.panel_bytes(steps)];
                 StorageType::Q6_K.pack_row(&block, format, 5, &mut panel, &mut []);
                 for x in [1.0, -1.0] {
                     let mut row = vec![0; x_row_bytes(format, steps)];

@@ -136,8 +136,7 @@ impl Kernels {
         assert!(rows > 0 && count > 0 && steps > 0);
         assert!(format != PackedType::BF16 || steps.is_multiple_of(PackedType::BF16_STEP_MULTIPLE)); // AMX reads whole tiles
         assert!(panel_bytes <= bytes.len());
-        let panel = steps.checked_mul(format.step_bytes());
-        assert!(panel.is_some_and(|panel| holds(bytes.len(), count, panel_bytes, panel)));
+        assert!(holds(bytes.len(), count, panel_bytes, format.panel_bytes(steps)));
         // A row takes less than a panel of as many steps, which is in memory.
         assert!(holds(x.len(), rows, x_bytes, x_row_bytes(format, steps)));
         assert!(count.checked_mul(LANES).is_some_and(|width| holds(out.len(), rows, out_stride, width)));
@@ -147,7 +146,9 @@ impl Kernels {
             PackedType::BF16 => self.0.matmul_bf16,
             PackedType::Q8_0 => self.0.matmul_q8_0,
             PackedType::Q6K => self.0.matmul_q6_k,
+            PackedType::Q5_1 => self.0.matmul_q5_1,
             PackedType::Q5K => self.0.matmul_q5_k,
+            PackedType::Q4_1 => self.0.matmul_q4_1,
             PackedType::Q4K => self.0.matmul_q4_k,
             PackedType::Q4_0 => self.0.matmul_q4_0,
         };
@@ -323,6 +324,13 @@ impl Kernels {
         assert_eq!(x.len(), out.len());
         // SAFETY: holding `Kernels` proves the ISA; lengths are equal.
         unsafe { (self.0.to_f16)(x, out) }
+    }
+
+    /// f16 as f32, exactly.  // both [n], n whole vectors of 16
+    pub fn widen_f16(self, x: &[u16], out: &mut [f32]) {
+        assert!(x.len() == out.len() && x.len().is_multiple_of(LANES));
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.widen_f16)(x, out) }
     }
 
     /// Rounds to bf16, nearest even.  // both [n]

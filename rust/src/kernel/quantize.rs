@@ -20,9 +20,7 @@ pub fn x_row_bytes(weights: PackedType, steps: usize) -> usize {
     match weights {
         PackedType::F32 | PackedType::F16 | PackedType::BF16 => 4 * steps,
         PackedType::Q6K => (steps * (GROUP + 40)).next_multiple_of(64),
-        PackedType::Q8_0 | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
-            (steps * (GROUP + 24)).next_multiple_of(64)
-        }
+        _ => (steps * (GROUP + 24)).next_multiple_of(64),
     }
 }
 
@@ -126,6 +124,15 @@ pub(super) unsafe fn to_f16<V: Lanes>(x: &[f32], out: &mut [u16]) {
         tail[..x.len() - whole].copy_from_slice(&x[whole..]);
         V::load(tail.as_ptr()).store_f16(rounded.as_mut_ptr());
         out[whole..].copy_from_slice(&rounded[..x.len() - whole]);
+    }
+}
+
+/// f16 as f32, exactly.  // both [n], n whole vectors
+#[inline(always)]
+pub(super) unsafe fn widen_f16<V: Lanes>(x: &[u16], out: &mut [f32]) {
+    for (x, out) in x.chunks_exact(LANES).zip(out.chunks_exact_mut(LANES)) {
+        // SAFETY: the ISA is the caller's duty; both are 16 values.
+        unsafe { V::load_f16(x.as_ptr()).store(out.as_mut_ptr()) }
     }
 }
 

@@ -46,23 +46,21 @@ impl Isa {
         [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
 }
 
-/// The one list of all kernels: `@list struct []` declares [`Table`]; `@list table [name, lanes, isa, rows of a tile of
-/// floats, rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one ISA.
+/// The one list of all kernels. `@all struct []` declares [`Table`]; `@all table [name, lanes, isa, rows of a tile of floats,
+/// rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one
+/// ISA. `@blocks table` and `@table` compile only some of them; the others are those of the table behind the attribute, so
+/// that what two ISAs have in common is not compiled twice.
 macro_rules! kernels {
-    (@list $then:ident $args:tt) => {
-        $crate::kernel::table::kernels! { @$then $args
+    (@all $then:ident $args:tt) => {
+        $crate::kernel::table::kernels! { @blocks $then $args [
             fn matmul_f32(args: &MatmulArgs) = matmul::matmul::<V, matmul::F32, TILE_ROWS>;
             fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS>;
             fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;
-            fn matmul_q8_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q8_0, BLOCK_ROWS>;
-            fn matmul_q6_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q6K, SMALL_ROWS>;
-            fn matmul_q5_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5K, SMALL_ROWS>;
-            fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, SMALL_ROWS>;
-            fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, SMALL_ROWS>;
             fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
             fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
             fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
             fn to_f16(x: &[f32], out: &mut [u16]) = quantize::to_f16::<V>;
+            fn widen_f16(x: &[u16], out: &mut [f32]) = quantize::widen_f16::<V>;
             fn to_bf16(x: &[f32], out: &mut [u16]) = quantize::to_bf16;
             fn add(x: &mut [f32], y: &[f32]) = elementwise::add::<V>;
             fn mul(x: &mut [f32], y: &[f32]) = elementwise::mul::<V>;
@@ -83,6 +81,18 @@ macro_rules! kernels {
             fn softmax(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) = softmax::softmax::<V>;
             fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
             fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence = divergence::divergence;
+        ] }
+    };
+    (@blocks $then:ident $args:tt [$($others:tt)*]) => {
+        $crate::kernel::table::kernels! { @$then $args
+            fn matmul_q8_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q8_0, BLOCK_ROWS>;
+            fn matmul_q6_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q6K, SMALL_ROWS>;
+            fn matmul_q5_1(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5_1, SMALL_ROWS>;
+            fn matmul_q5_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q5K, SMALL_ROWS>;
+            fn matmul_q4_1(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_1, SMALL_ROWS>;
+            fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, SMALL_ROWS>;
+            fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, SMALL_ROWS>;
+            $($others)*
         }
     };
     (@struct [] $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
@@ -92,9 +102,11 @@ macro_rules! kernels {
             $(pub $name: unsafe fn($($ty),*) $(-> $ret)?,)*
         }
     };
-    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $small_rows:literal, $attribute:tt]
+    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $small_rows:literal, $attribute:tt
+        $(, ..$base:expr)?]
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
         /// This ISA's functions.
+        #[allow(unused_imports, dead_code)] // where a table has some functions only
         pub(in crate::kernel) const $table: $crate::kernel::table::Table = {
             use $crate::kernel::divergence::{self, Divergence};
             use $crate::kernel::elementwise::{self, Activation};
@@ -117,10 +129,10 @@ macro_rules! kernels {
                     unsafe { $f($($arg),*) }
                 }
             )*
-            $crate::kernel::table::Table { isa: $isa, $($name),* }
+            $crate::kernel::table::Table { isa: $isa, $($name,)* $(..$base)? }
         };
     };
 }
 pub(in crate::kernel) use kernels;
 
-kernels!(@list struct []);
+kernels!(@all struct []);

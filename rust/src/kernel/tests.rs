@@ -40,7 +40,7 @@ struct Operands {
 
 fn operands(format: PackedType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
     let steps = format.steps(k);
-    let panel_bytes = steps * format.step_bytes();
+    let panel_bytes = format.panel_bytes(steps);
     let mut weights = vec![0; panels * panel_bytes];
     let mut exact_weights = vec![0.0; panels * LANES * k];
     for (row, exact) in exact_weights.chunks_exact_mut(k).enumerate() {
@@ -67,7 +67,7 @@ fn activation_row(format: PackedType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
             row.resize(2 * format.steps(values.len()), 0);
             (bytes(&row).to_vec(), exact)
         }
-        PackedType::Q8_0 | PackedType::Q6K | PackedType::Q5K | PackedType::Q4K | PackedType::Q4_0 => {
+        _ => {
             let mut row = vec![0; x_row_bytes(format, format.steps(values.len()))];
             Kernels::of(Isa::Scalar).unwrap().quantize_q8(values, format, &mut row);
             let exact = (0..values.len()).map(|k| q8_value(&row, values.len(), k)).collect();
@@ -317,7 +317,11 @@ fn a_selective_scan_equals_its_definition_and_does_not_see_how_it_is_cut() {
             (state, values)
         };
         let (found_state, found) = scan(&[0, ROWS]);
-        assert_eq!((&found_state, &found), (&scan(&[0, 3, 4, ROWS]).0, &scan(&[0, 3, 4, ROWS]).1), "{kernels:?}");
+        assert_eq!(
+            (&found_state, &found),
+            (&scan(&[0, 3, 4, ROWS]).0, &scan(&[0, 3, 4, ROWS]).1),
+            "{kernels:?}"
+        );
         for lane in 0..LANES {
             let mut exact: Vec<f64> = (0..keys).map(|key| f64::from(state[key * LANES + lane])).collect();
             for row in 0..ROWS {
@@ -563,7 +567,7 @@ fn a_product_whose_operands_are_too_short_is_refused() {
         PackedType::ALL.into_iter().flat_map(|format| kernels().map(move |k| (format, k)))
     {
         let steps = format.steps(64);
-        let panel_bytes = steps * format.step_bytes();
+        let panel_bytes = format.panel_bytes(steps);
         let stride = x_row_bytes(format, steps);
         let (weights, x) = (vec![0; 3 * panel_bytes], vec![0; 3 * stride]);
         let refused = |panels: Panels<'_>, rows: Rows<'_>, out_len: usize, out_stride: usize| {

@@ -13,6 +13,9 @@ use std::sync::{Arc, PoisonError};
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
 
+/// From how many queries on keys and values of f16 are made f32 once for all: more than two tiles of rows on any instruction set.
+const WIDEN_FROM_QUERIES: usize = 32;
+
 /// The layout of a block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvLayout {
@@ -184,15 +187,19 @@ impl Block {
         &self.data.bytes()[self.layout.values(layer, head)]
     }
 
-    /// Key panels of a head, dequantized into `scratch` if they are q8_0.  // [2][head_dim][16]
+    /// Key panels of a head for so many queries; in `scratch` if they are q8_0, or f16 for many.  // [2][head_dim][16]
     pub fn key_panels<'a>(
         &'a self,
         layer: usize,
         head: usize,
+        queries: usize,
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         let width = self.layout.layers[layer].head_dim;
+        if self.widens(queries) {
+            return widened(self.keys(layer, head), scratch, kernels);
+        }
         self.panels(self.keys(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_keys(bytes, scales, out);
         })
@@ -211,18 +218,27 @@ impl Block {
         })
     }
 
-    /// Value panels of a head, dequantized into `scratch` if they are q8_0.  // [padded_value_dim / 16][32][16]
+    /// Value panels of a head, in the same way.  // [padded_value_dim / 16][32][16]
     pub fn value_panels<'a>(
         &'a self,
         layer: usize,
         head: usize,
+        queries: usize,
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         let width = self.layout.layers[layer].padded_value_dim();
+        if self.widens(queries) {
+            return widened(self.values(layer, head), scratch, kernels);
+        }
         self.panels(self.values(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_values(bytes, scales, out);
         })
+    }
+
+    /// Whether f16 is made f32 once for all queries, and not again for each tile of them: the same numbers either way.
+    fn widens(&self, queries: usize) -> bool {
+        self.layout.dtype == PackedType::F16 && queries >= WIDEN_FROM_QUERIES
     }
 
     fn panels<'a>(
@@ -270,6 +286,13 @@ impl Block {
 /// Where dimension d of the key at `position` is among the panels of its head's keys.
 fn key_place(width: usize, position: usize) -> impl Fn(usize) -> usize {
     move |d| (position / LANES * width + d) * LANES + position % LANES
+}
+
+/// Panels of f16 as f32.
+fn widened<'a>(stored: &[u8], scratch: &'a mut Vec<f32>, kernels: Kernels) -> (PackedType, &'a [u8]) {
+    scratch.resize(stored.len() / size_of::<u16>(), 0.0);
+    kernels.widen_f16(bytemuck::cast_slice(stored), scratch);
+    (PackedType::F32, bytemuck::cast_slice(scratch))
 }
 
 /// Stores dimension d of a head at index `at(d)` of its matrix, and in q8_0 the scales of `position` behind it.
@@ -327,18 +350,42 @@ mod tests {
     use crate::kernel::Isa;
     use crate::kernel::tests::Noise;
 
+    /// Of two layers, the second one with three heads of these widths.
+    fn block([head_dim, value_dim]: [usize; 2], dtype: PackedType) -> Block {
+        let layout = KvLayout::of_layers([[1, 5, 9, 0], [3, head_dim, value_dim, 0]].into_iter(), dtype);
+        Block {
+            data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
+            layout,
+            snapshot: None,
+            _allocated: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn many_queries_read_the_numbers_that_are_stored_as_f16() {
+        let (mut noise, mut block) = (Noise(4), block([33, 7], PackedType::F16));
+        for position in 0..BLOCK {
+            let (key, value) = (noise.take(33), noise.take(7));
+            block.write(1, 2, position, &key, &value, Kernels::of(Isa::Scalar).unwrap());
+        }
+        for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+            let (mut few, mut many) = (Vec::new(), Vec::new());
+            for panels in [Block::key_panels, Block::value_panels] {
+                let (format, stored) = panels(&block, 1, 2, 1, &mut few, kernels);
+                assert_eq!(format, PackedType::F16);
+                let (format, wide) = panels(&block, 1, 2, WIDEN_FROM_QUERIES, &mut many, kernels);
+                assert_eq!(format, PackedType::F32);
+                let (stored, wide) = (PackedType::F16.values(stored), PackedType::F32.values(wide));
+                assert!(stored.eq(wide), "{kernels:?}");
+            }
+        }
+    }
+
     #[test]
     fn bytes_come_back_within_half_a_step_of_their_scale() {
         let mut noise = Noise(3);
         for (head_dim, value_dim) in [(4, 4), (64, 64), (80, 40), (33, 7)] {
-            let layers = [[1, 5, 9, 0], [3, head_dim, value_dim, 0]];
-            let layout = KvLayout::of_layers(layers.into_iter(), PackedType::Q8_0);
-            let mut block = Block {
-                data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
-                layout,
-                snapshot: None,
-                _allocated: Arc::default(),
-            };
+            let mut block = block([head_dim, value_dim], PackedType::Q8_0);
             let mut all = Vec::new();
             for position in 0..BLOCK {
                 let (key, value) = (noise.take(head_dim), noise.take(value_dim));
@@ -347,8 +394,8 @@ mod tests {
             }
             for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
                 let (mut keys, mut values) = (Vec::new(), Vec::new());
-                assert_eq!(block.key_panels(1, 2, &mut keys, kernels).0, PackedType::F32);
-                block.value_panels(1, 2, &mut values, kernels);
+                assert_eq!(block.key_panels(1, 2, 1, &mut keys, kernels).0, PackedType::F32);
+                block.value_panels(1, 2, 1, &mut values, kernels);
                 for (position, (key, value)) in all.iter().enumerate() {
                     for (d, &x) in key.iter().enumerate() {
                         let found = keys[(position / LANES * head_dim + d) * LANES + position % LANES];

@@ -7,23 +7,27 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer,
+    MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, QkConvolutionWeights,
+    RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
-use crate::compute::weight::Weight;
+use crate::compute::weight::{Storage, Weight};
 use crate::config::{
     Activation, Attention, Config, LinearRule, Mixer, NormPlacement, NormWeight, Recurrent, ResidualFactors,
     Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AdapterTensors, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
+    self, AdapterTensors, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors,
+    MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows,
+    SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
-use crate::quant::{PackedType, StorageType};
+use crate::quant::{PackedType, SUPER_BLOCK, StorageType};
 
 /// Everything that loading a tensor needs.
 pub(super) struct Loader<'a> {
@@ -508,8 +512,8 @@ impl<'a> Loader<'a> {
     pub fn table(&self) -> Self {
         Self {
             dtype: self.dtype.map(|dtype| match dtype {
-                PackedType::Q4_0 | PackedType::Q4K => PackedType::Q8_0,
-                PackedType::Q5K => PackedType::Q6K,
+                PackedType::Q4_0 | PackedType::Q4_1 | PackedType::Q4K => PackedType::Q8_0,
+                PackedType::Q5_1 | PackedType::Q5K => PackedType::Q6K,
                 dtype => dtype,
             }),
             ..*self
@@ -532,17 +536,53 @@ impl<'a> Loader<'a> {
         Ok(weight.with_bias(&biases?, arrangement(spec.join)))
     }
 
-    /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one.
+    /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one. Stacked tensors that are
+    /// stored as different types keep them, where a weight can have such parts.
     fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
-        let dtype = self.dtype.unwrap_or_else(|| self.packed_as_stored(parts));
-        let rows: Vec<usize> = spec.weights.iter().map(|source| source.rows.count()).collect();
-        let shape = PanelShape::new(&rows, arrangement(spec.join), spec.in_features, dtype);
+        let types: Vec<PackedType> =
+            parts.iter().map(|part| self.packed_type(std::slice::from_ref(part))).collect();
+        let (mut runs, mut start) = (Vec::new(), 0);
+        for run in types.chunk_by(|a, b| a == b) {
+            let run = start..start + run.len();
+            start = run.end;
+            let rows = rows_of(&spec.weights[run.clone()]);
+            runs.push((
+                run.clone(),
+                PanelShape::new(&rows, Arrangement::Stacked, spec.in_features, types[run.start]),
+            ));
+        }
+        let apart = spec.join == Join::Stacked && Weight::can_stack(runs.iter().map(|(_, shape)| *shape));
+        if !apart {
+            let shape = PanelShape::new(
+                &rows_of(&spec.weights),
+                arrangement(spec.join),
+                spec.in_features,
+                self.packed_type(parts),
+            );
+            runs = vec![(0..parts.len(), shape)];
+        }
+        let storage = |(run, shape): (Range<usize>, PanelShape)| {
+            let spec =
+                MatrixSpec { weights: spec.weights[run.clone()].to_vec(), biases: Vec::new(), ..*spec };
+            Ok((shape, self.panels_of(&parts[run], &spec, shape)?))
+        };
+        Ok(Weight::stacked(runs.into_iter().map(storage).collect::<Result<_>>()?))
+    }
+
+    /// The panels of a weight of one type.
+    fn panels_of(
+        &self,
+        parts: &[(Matrix<'a>, Stored)],
+        spec: &MatrixSpec,
+        shape: PanelShape,
+    ) -> Result<Storage> {
+        let (dtype, rows) = (shape.dtype, rows_of(&spec.weights));
         // The values of a quantized matrix depend on the config too, which the pack's key does not know.
         let name = match parts.iter().any(|(matrix, _)| matches!(matrix, Matrix::Quantized(_))) {
             true => format!("{} {}", spec.name(), self.config.quantization.words()),
             false => spec.name(),
         };
-        let data = self.panels.storage(&name, shape, || {
+        self.panels.storage(&name, shape, || {
             let parts = parts.iter().zip(&spec.weights);
             let parts: Vec<Gathered<'_, '_>> = parts
                 .map(|((matrix, stored), source)| match matrix {
@@ -569,12 +609,14 @@ impl<'a> Loader<'a> {
                 part.each_tensor(|name, bytes| self.checkpoint.release_pages(name, bytes));
             }
             Ok(panels)
-        })?;
-        Ok(Weight::new(shape, data))
+        })
     }
 
-    /// The type of a matrix for which none is asked.
-    fn packed_as_stored(&self, parts: &[(Matrix<'a>, Stored)]) -> PackedType {
+    /// The type of a matrix: what is asked, else that of the tensors.
+    fn packed_type(&self, parts: &[(Matrix<'a>, Stored)]) -> PackedType {
+        if let Some(dtype) = self.dtype {
+            return dtype;
+        }
         let kinds: Vec<StorageType> = parts.iter().map(|(matrix, _)| matrix.tensor_type()).collect();
         for (matrix, _) in parts {
             // The type of a quantized matrix follows from its scales, which were read for that.
@@ -644,10 +686,14 @@ impl<'a> Loader<'a> {
     }
 }
 
+fn rows_of(sources: &[TensorRows]) -> Vec<usize> {
+    sources.iter().map(|source| source.rows.count()).collect()
+}
+
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
 /// be rounded again.
 fn packed_together(kinds: &[StorageType]) -> PackedType {
-    let bits = |dtype: &PackedType| dtype.step_bytes() * 64 / dtype.step_values();
+    let bits = |dtype: &PackedType| dtype.panel_bytes(dtype.steps(SUPER_BLOCK));
     let finest = kinds.iter().map(|kind| kind.packed()).max_by_key(bits).unwrap_or(PackedType::F32);
     match kinds.iter().all(|kind| kind.is_kept_in(finest)) {
         true => finest,
@@ -806,11 +852,11 @@ mod tests {
         use StorageType::{F16, F32, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0};
         for (types, dtype) in [
             (vec![Q6_K, Q6_K, Q6_K], PackedType::Q6K),
-            (vec![Q4_K, Q4_1], PackedType::Q4K),
+            (vec![Q4_K, Q4_1], PackedType::Q8_0),
             (vec![Q4_K, Q4_K, Q5_K], PackedType::Q5K),
             (vec![Q4_K, Q4_K, Q6_K], PackedType::Q8_0),
             (vec![Q5_K, Q6_K], PackedType::Q8_0),
-            (vec![Q4_0, Q4_1], PackedType::Q4K),
+            (vec![Q4_0, Q4_1], PackedType::Q4_1),
             (vec![Q4_0, Q5_K], PackedType::Q8_0),
             (vec![Q8_0, Q6_K], PackedType::Q8_0),
             (vec![F16, Q6_K], PackedType::F16),

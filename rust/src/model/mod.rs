@@ -5,7 +5,9 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer,
+    MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection,
+    QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -192,10 +194,10 @@ impl Model {
 /// Bytes of the weights of each type.
 fn by_type<'a>(weights: impl Iterator<Item = &'a Weight>) -> Vec<(PackedType, usize)> {
     let mut all: Vec<(PackedType, usize)> = Vec::new();
-    for weight in weights {
-        match all.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
-            Some((_, bytes)) => *bytes += weight.bytes(),
-            None => all.push((weight.dtype(), weight.bytes())),
+    for (dtype, bytes) in weights.flat_map(Weight::bytes_by_type) {
+        match all.iter_mut().find(|(known, _)| *known == dtype) {
+            Some((_, all)) => *all += bytes,
+            None => all.push((dtype, bytes)),
         }
     }
     all

@@ -1,5 +1,6 @@
 //! What the system gives: memory, files, limits.
 
+pub mod cores;
 pub mod files;
 #[allow(unsafe_code)] // calls of the C library
 pub mod limits;

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::engine::{Context, Speculative};
 use crate::error::Error;
+use crate::platform::cores::physical_cores;
 use crate::quant::PackedType;
 
 /// Most tokens of a sequence unless the caller asks for more or less: the KV cache grows no further.
@@ -41,7 +42,7 @@ pub(super) fn thread_count(threads: Option<usize>) -> Result<usize, Error> {
     match threads {
         Some(n @ 1..=1024) => Ok(n),
         Some(n) => Err(Error::Request(format!("threads: must be 1 to 1024 (got {n})"))),
-        None => Ok(std::thread::available_parallelism().map_or(1, |n| n.get())),
+        None => Ok(physical_cores()),
     }
 }
 

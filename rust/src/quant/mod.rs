@@ -12,3 +12,5 @@ mod panels;
 pub use ggml::StorageType;
 pub use packed_type::{PANEL_LAYOUT, PackedType};
 pub use panels::step::{BLOCK, GROUP, LANES};
+pub(crate) use panels::step::{SUPER_BLOCK, place_of};
+pub(crate) use panels::{q4_k_q5_k, q6_k};

@@ -7,8 +7,8 @@ use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{
-    Config, GateUp, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement, Recurrent, Tensor,
-    tensor,
+    Config, GateUp, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement, Recurrent,
+    Tensor, tensor,
 };
 use crate::error::{Error, Result};
 

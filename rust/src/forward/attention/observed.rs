@@ -92,7 +92,7 @@ impl<'a> ObservedHeads<'a> {
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             let block = &self.cache.blocks()[tile];
             let head = head / self.layer.heads.group_size();
-            let (format, keys) = block.key_panels(self.layer.kv_index, head, &mut scratch, kernels);
+            let (format, keys) = block.key_panels(self.layer.kv_index, head, 1, &mut scratch, kernels);
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
         }

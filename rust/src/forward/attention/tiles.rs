@@ -152,7 +152,7 @@ struct Scratch {
     queries: Vec<f32>, // [heads, M, head_dim]
     scores: Vec<f32>,  // [heads, M, CHUNK]
     part: Vec<f32>,    // [heads, M, partial]
-    /// A tile's keys or values where the cache holds bytes.
+    /// A tile's keys or values as f32, where the cache holds bytes, or f16 for many queries.
     tile: Vec<f32>, // [32, head_dim]
 }
 
@@ -233,7 +233,7 @@ impl LayerAttention<'_> {
         let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
         let (format, keys) =
-            block.key_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
+            block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, self.pass.kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
@@ -284,7 +284,7 @@ impl LayerAttention<'_> {
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
         let (format, values) =
-            block.value_panels(self.layer.kv_index, head, &mut scratch.tile, self.pass.kernels);
+            block.value_panels(self.layer.kv_index, head, rows * group, &mut scratch.tile, self.pass.kernels);
         let seen = |row: usize| match self.reads(task.rows.start + row, head, tile) {
             true => self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row),
             false => 0..0,

@@ -38,7 +38,8 @@ pub(super) fn prepare(
     if !weights.inner_norms.is_empty() {
         by_rows(pass.pool, selected, stride, |_, row| {
             let mut rest = row;
-            for (NormWeights { weight, bias, .. }, width) in weights.inner_norms.iter().zip([rank, state, state])
+            for (NormWeights { weight, bias, .. }, width) in
+                weights.inner_norms.iter().zip([rank, state, state])
             {
                 let (part, others) = rest.split_at_mut(width);
                 norm(pass.config.norm, &part.to_vec(), weight, bias, part, pass.kernels);

@@ -14,7 +14,7 @@ use super::super::prefetch::prefetch_l2;
 use super::super::quantize::x_scales_at;
 use super::super::table::{Isa, Table};
 use super::avx512;
-use crate::quant::{BLOCK, GROUP, PackedType};
+use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, place_of};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
@@ -24,12 +24,17 @@ use std::sync::OnceLock;
 pub(in crate::kernel) const AMX: Table = Table {
     isa: Isa::Amx,
     matmul_q8_0: q8_0,
+    matmul_q5_1: q5_1,
     matmul_q5_k: q5_k,
+    matmul_q4_1: q4_1,
     matmul_q4_k: q4_k,
     matmul_q4_0: q4_0,
     matmul_bf16: bf16,
     ..avx512::BF16
 };
+
+/// Sixteen lanes beside tiles.
+type Lanes = avx512::Zmm<avx512::Bf16>;
 
 /// With fewer rows than this so much of a tile is empty that VNNI is faster.
 const ROWS_WORTH_TILES: usize = 13;
@@ -124,7 +129,9 @@ macro_rules! tiled {
 // Q6_K has two scales per block and would need twice the tiles of sums: AVX-512 is as fast.
 tiled! {
     q8_0 Q8_0 matmul_q8_0;
+    q5_1 Q5_1 matmul_q5_1;
     q5_k Q5K matmul_q5_k;
+    q4_1 Q4_1 matmul_q4_1;
     q4_k Q4K matmul_q4_k;
     q4_0 Q4_0 matmul_q4_0;
 }
@@ -208,11 +215,11 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step lies inside the panel; a line is 64 bytes.
         unsafe {
-            let quads = weights.add(step * F::DTYPE.step_bytes() + F::VALUES_AT);
+            let quads = weights.add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).1 + F::VALUES_AT);
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
-                    0..8 => F::four_values::<avx512::Zmm<avx512::Bf16>, 0>(quads, t, false),
-                    _ => F::four_values::<avx512::Zmm<avx512::Bf16>, 1>(quads, t - 8, false),
+                    0..8 => F::four_values::<Lanes, 0>(quads, t, false),
+                    _ => F::four_values::<Lanes, 1>(quads, t - 8, false),
                 };
                 let signed = if F::HAS_MINS { unsigned } else { _mm512_xor_si512(unsigned, offset) };
                 _mm512_store_si512((line as *mut Line).cast(), signed);
@@ -251,24 +258,29 @@ unsafe fn block_tile<F: BlockFormat>(
                     &mut ints[next % 2],
                 );
             }
-            for (block, ints) in ints[step % 2].iter().enumerate() {
-                let scales = weights.add(step * F::DTYPE.step_bytes() + block * 2 * LANES);
-                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(1.0 / f32::from(F::FACTOR)));
-                for m in 0..TILE {
-                    let x_scale = x_scales[m].add(2 * step + block).read_unaligned();
-                    let int = _mm512_load_si512(ints.as_ptr().add(m).cast());
-                    let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(int), scale);
-                    sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), sums[m]);
-                }
-                if F::HAS_MINS {
-                    let min = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(4 * LANES).cast()));
+            let numbers = weights.add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).0);
+            let index = step % (SUPER_BLOCK / GROUP);
+            macro_rules! block {
+                ($block:literal) => {
+                    let scale = F::scale::<Lanes, $block, 0>(numbers, index);
+                    let scale = _mm512_mul_ps(scale.0, _mm512_set1_ps(1.0 / f32::from(F::FACTOR)));
                     for m in 0..TILE {
-                        let block_sum = x_scales[m].add(4 * args.steps + 2 * step + block).read_unaligned();
-                        sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(block_sum), sums[m]);
+                        let x_scale = x_scales[m].add(2 * step + $block).read_unaligned();
+                        let int = _mm512_load_si512(ints[step % 2][$block].as_ptr().add(m).cast());
+                        let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(int), scale);
+                        sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), sums[m]);
                     }
-                }
+                    if F::HAS_MINS {
+                        let min = F::min::<Lanes, $block>(numbers, index).0;
+                        for m in 0..TILE {
+                            let sum = x_scales[m].add(4 * args.steps + 2 * step + $block).read_unaligned();
+                            sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(sum), sums[m]);
+                        }
+                    }
+                };
             }
+            block!(0);
+            block!(1);
         }
         for (m, sum) in sums.iter().enumerate().take(rows) {
             _mm512_storeu_ps(args.out.add((row + m) * args.out_stride + panel * LANES), *sum);

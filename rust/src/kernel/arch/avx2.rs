@@ -2,6 +2,7 @@
 
 use super::super::lanes::{Lanes, ROUND_BIAS};
 use super::super::table::{Isa, kernels};
+use super::six_bits;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -135,6 +136,18 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
             ymm(
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = six_bits(low, low_at, high, high_at);
+            let upper = _mm_unpackhi_epi64(bytes, bytes);
+            ymm(
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper)),
             )
         }
     }
@@ -363,6 +376,6 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
     }
 }
 
-kernels!(@list table [AVX2, Pair<Base>, Isa::Avx2, 3, 3, 3, [target_feature(enable = "avx2,fma,f16c")]]);
-kernels!(@list table [VNNI, Pair<Vnni>, Isa::AvxVnni, 3, 3, 3,
-    [target_feature(enable = "avx2,fma,f16c,avxvnni")]]);
+kernels!(@all table [AVX2, Pair<Base>, Isa::Avx2, 3, 3, 3, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@blocks table [VNNI, Pair<Vnni>, Isa::AvxVnni, 3, 3, 3,
+    [target_feature(enable = "avx2,fma,f16c,avxvnni")], ..AVX2] []);

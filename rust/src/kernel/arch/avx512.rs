@@ -2,12 +2,13 @@
 
 use super::super::lanes::Lanes;
 use super::super::table::{Isa, kernels};
+use super::six_bits;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 /// Sixteen lanes, with the dot products of `D`.
 #[derive(Clone, Copy)]
-pub(super) struct Zmm<D>(__m512, PhantomData<D>);
+pub(super) struct Zmm<D>(pub(super) __m512, PhantomData<D>);
 
 #[inline(always)]
 fn zmm<D>(value: __m512) -> Zmm<D> {
@@ -62,6 +63,11 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
     unsafe fn load_i8(from: *const i8) -> Self {
         // SAFETY: see the impl.
         zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {
+        // SAFETY: see the impl.
+        zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bits(low, low_at, high, high_at))) })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
@@ -309,9 +315,10 @@ impl Dots for Bf16 {
     }
 }
 
-kernels!(@list table [BASE, Zmm<Base>, Isa::Avx512, 12, 10, 10,
+kernels!(@all table [BASE, Zmm<Base>, Isa::Avx512, 12, 10, 10,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]]);
-kernels!(@list table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12, 12,
-    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]]);
-kernels!(@list table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12, 12,
-    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]]);
+kernels!(@blocks table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12, 12,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")], ..BASE] []);
+kernels!(@table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12, 12,
+    [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")], ..VNNI]
+    fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;);

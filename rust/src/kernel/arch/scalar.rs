@@ -35,6 +35,12 @@ unsafe impl Lanes for Array {
         Array(unsafe { from.cast::<[i8; LANES]>().read() }.map(f32::from))
     }
     #[inline(always)]
+    unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {
+        // SAFETY: the caller passes pointers valid for 16 bytes.
+        let (low, high) = unsafe { (low.cast::<[u8; LANES]>().read(), high.cast::<[u8; LANES]>().read()) };
+        Array(std::array::from_fn(|i| f32::from(low[i] >> low_at & 15 | (high[i] >> high_at & 3) << 4)))
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller passes a pointer valid for 16 values.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
@@ -187,4 +193,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-kernels!(@list table [SCALAR, Array, Isa::Scalar, 2, 1, 1, [inline]]);
+kernels!(@all table [SCALAR, Array, Isa::Scalar, 2, 1, 1, [inline]]);

@@ -15,7 +15,9 @@
 //! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
 //! with 32 bytes of high bits.
 
+use super::SUPER_BLOCK;
 use super::bytes::{first, half};
+use crate::quant::panels::q4_k_q5_k::Numbers;
 use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.
@@ -26,15 +28,14 @@ use half::f16;
 /// 8..12  | low 4 of min 4..8 | low 4 of scale 4..8 |
 /// ```
 #[inline]
-fn scale_and_min(bytes: &[u8], part: usize) -> (f32, f32) {
-    let (scale, min) = match part {
+fn scale_and_min(bytes: &[u8], part: usize) -> (u8, u8) {
+    match part {
         0..4 => (bytes[part] & 0x3f, bytes[part + 4] & 0x3f),
         _ => {
             let (low, scale, min) = (bytes[part + 4], bytes[part - 4], bytes[part]);
             ((low & 0x0f) | (scale >> 2 & 0x30), (low >> 4) | (min >> 2 & 0x30))
         }
-    };
-    (f32::from(scale), f32::from(min))
+    }
 }
 
 pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
@@ -78,14 +79,12 @@ fn q3_k_value(block: &[u8], i: usize) -> i8 {
     two_bits(&block[32..96], i) as i8 - 4 * (1 - third as i8)
 }
 
-/// As [`q6_k_steps`]: Q3_K is Q6_K with small numbers.
-pub(super) fn q3_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(110).flat_map(|block| {
-        let d = f16::from_le_bytes(first(&block[108..]));
-        (0..4).map(move |step| {
-            let scales = std::array::from_fn(|part| q3_k_scale(block, 4 * step + part));
-            (d, scales, (step * 64..(step + 1) * 64).map(move |i| (q3_k_value(block, i) + 32) as u8))
-        })
+/// As [`q6_k_blocks`]: Q3_K is Q6_K with small numbers.
+pub(super) fn q3_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], [u8; SUPER_BLOCK])> {
+    bytes.chunks_exact(110).map(|block| {
+        let scales = std::array::from_fn(|part| q3_k_scale(block, part));
+        let q = std::array::from_fn(|i| (q3_k_value(block, i) + 32) as u8);
+        (f16::from_le_bytes(first(&block[108..])), scales, q)
     })
 }
 
@@ -97,14 +96,25 @@ pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
     values(block, out, q5_k_integers(block));
 }
 
-/// Scale, min and integers of each part of 32.
-pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(144).flat_map(|block| parts(block, q4_k_integers(block)))
+/// Numbers and integers of each block.
+pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, [u8; SUPER_BLOCK])> {
+    bytes.chunks_exact(144).map(|block| (numbers(block), q4_k_integers(block)))
 }
 
 /// The same of Q5_K.
-pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(176).flat_map(|block| parts(block, q5_k_integers(block)))
+pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, [u8; SUPER_BLOCK])> {
+    bytes.chunks_exact(176).map(|block| (numbers(block), q5_k_integers(block)))
+}
+
+/// Q4_K and Q5_K begin alike.
+fn numbers(block: &[u8]) -> Numbers {
+    let all: [(u8, u8); 8] = std::array::from_fn(|part| scale_and_min(&block[4..16], part));
+    Numbers {
+        d: f16::from_le_bytes(first(block)),
+        dmin: f16::from_le_bytes(first(&block[2..])),
+        scales: all.map(|(scale, _)| scale),
+        mins: all.map(|(_, min)| min),
+    }
 }
 
 #[inline]
@@ -134,19 +144,13 @@ fn nibbles<const N: usize>(bytes: &[u8], all: &mut [u8; 256]) {
     }
 }
 
-/// Q4_K and Q5_K, which differ in the integers only: scale, min to be added and integers of each part.
-#[inline]
-fn parts(block: &[u8], q: [u8; 256]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
-    let (d, dmin, scales) = (half(block), half(&block[2..]), &block[4..16]);
-    (0..8).map(move |part| {
-        let (scale, min) = scale_and_min(scales, part);
-        (d * scale, -(dmin * min), q.as_chunks::<32>().0[part].into_iter())
-    })
-}
-
+/// Q4_K and Q5_K differ in the integers only.
 fn values(block: &[u8], out: &mut [f32], q: [u8; 256]) {
-    for (out, (scale, min, q)) in out.chunks_exact_mut(32).zip(parts(block, q)) {
-        out.iter_mut().zip(q).for_each(|(out, q)| *out = scale * f32::from(q) + min);
+    let (d, dmin) = (half(block), half(&block[2..]));
+    for (part, (out, q)) in out.chunks_exact_mut(32).zip(q.as_chunks::<32>().0).enumerate() {
+        let (scale, min) = scale_and_min(&block[4..16], part);
+        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        out.iter_mut().zip(q).for_each(|(out, &q)| *out = scale * f32::from(q) - min);
     }
 }
 
@@ -172,13 +176,10 @@ fn q6_k_integers(block: &[u8]) -> [u8; 256] {
     all
 }
 
-/// For 64 values each: d, the scales of 16 values, the integers.
-pub(super) fn q6_k_steps(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 4], impl Iterator<Item = u8>)> {
-    bytes.chunks_exact(210).flat_map(|block| {
-        let (d, q) = (f16::from_le_bytes(first(&block[208..])), q6_k_integers(block));
-        (0..4).map(move |step| {
-            let scales = std::array::from_fn(|part| block[192 + 4 * step + part] as i8);
-            (d, scales, q.as_chunks::<64>().0[step].into_iter())
-        })
+/// For each block: d, the scales of 16 values, the integers.
+pub(super) fn q6_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], [u8; SUPER_BLOCK])> {
+    bytes.chunks_exact(210).map(|block| {
+        let scales = std::array::from_fn(|part| block[192 + part] as i8);
+        (f16::from_le_bytes(first(&block[208..])), scales, q6_k_integers(block))
     })
 }

@@ -13,12 +13,9 @@ mod legacy;
 mod mxfp4;
 
 use super::packed_type::PackedType;
-use super::panels::step::BLOCK;
-use super::panels::{q4_0, q4_k_q5_k, q6_k, q8_0};
+use super::panels::step::{BLOCK, SUPER_BLOCK};
+use super::panels::{q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0};
 use half::{bf16, f16};
-
-/// Values of a block of the formats whose names end in K or XS.
-const SUPER_BLOCK: usize = 256;
 
 /// A storage type of tensors in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,8 +155,10 @@ impl StorageType {
             StorageType::F16 => PackedType::F16,
             StorageType::BF16 => PackedType::BF16,
             StorageType::Q4_0 => PackedType::Q4_0,
-            StorageType::Q4_1 | StorageType::Q4_K => PackedType::Q4K,
-            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::Q5_K | StorageType::MXFP4 => PackedType::Q5K,
+            StorageType::Q4_1 => PackedType::Q4_1,
+            StorageType::Q4_K => PackedType::Q4K,
+            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::MXFP4 => PackedType::Q5_1,
+            StorageType::Q5_K => PackedType::Q5K,
             StorageType::Q3_K | StorageType::Q6_K => PackedType::Q6K,
             _ => PackedType::Q8_0,
         }
@@ -169,7 +168,7 @@ impl StorageType {
     pub fn is_kept_in(self, dtype: PackedType) -> bool {
         self.packed() == dtype
             || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
-            || (self, dtype) == (StorageType::Q4_0, PackedType::Q4K)
+            || (self, dtype) == (StorageType::Q4_0, PackedType::Q4_1)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
@@ -178,35 +177,35 @@ impl StorageType {
         match (self, into) {
             (StorageType::Q8_0, PackedType::Q8_0) => q8_0::pack_blocks(bytes, lane, panel),
             (StorageType::Q4_0, PackedType::Q4_0) => q4_0::pack_blocks(bytes, lane, panel),
-            (StorageType::Q4_0, PackedType::Q4K) => {
-                q4_k_q5_k::pack_blocks::<4>(legacy::q4_0_blocks(bytes), lane, panel);
+            (StorageType::Q4_0, PackedType::Q4_1) => {
+                q4_1_q5_1::pack_blocks::<4>(legacy::q4_0_blocks(bytes), lane, panel);
             }
-            (StorageType::Q4_1, PackedType::Q4K) => {
-                q4_k_q5_k::pack_blocks::<4>(legacy::q4_1_blocks(bytes), lane, panel);
+            (StorageType::Q4_1, PackedType::Q4_1) => {
+                q4_1_q5_1::pack_blocks::<4>(legacy::q4_1_blocks(bytes), lane, panel);
+            }
+            (StorageType::Q5_0, PackedType::Q5_1) => {
+                q4_1_q5_1::pack_blocks::<5>(legacy::q5_0_blocks(bytes), lane, panel);
+            }
+            (StorageType::Q5_1, PackedType::Q5_1) => {
+                q4_1_q5_1::pack_blocks::<5>(legacy::q5_1_blocks(bytes), lane, panel);
+            }
+            (StorageType::MXFP4, PackedType::Q5_1) => {
+                q4_1_q5_1::pack_blocks::<5>(mxfp4::blocks(bytes), lane, panel);
             }
             (StorageType::Q4_K, PackedType::Q4K) => {
-                q4_k_q5_k::pack_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_super_blocks::<4>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q4_K, PackedType::Q5K) => {
-                q4_k_q5_k::pack_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
-            }
-            (StorageType::Q5_0, PackedType::Q5K) => {
-                q4_k_q5_k::pack_blocks::<5>(legacy::q5_0_blocks(bytes), lane, panel);
-            }
-            (StorageType::Q5_1, PackedType::Q5K) => {
-                q4_k_q5_k::pack_blocks::<5>(legacy::q5_1_blocks(bytes), lane, panel);
-            }
-            (StorageType::MXFP4, PackedType::Q5K) => {
-                q4_k_q5_k::pack_blocks::<5>(mxfp4::blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_super_blocks::<5>(k_quants::q4_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q5_K, PackedType::Q5K) => {
-                q4_k_q5_k::pack_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
+                q4_k_q5_k::pack_super_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q3_K, PackedType::Q6K) => {
-                q6_k::pack_steps(k_quants::q3_k_steps(bytes), lane, panel)
+                q6_k::pack_super_blocks(k_quants::q3_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q6_K, PackedType::Q6K) => {
-                q6_k::pack_steps(k_quants::q6_k_steps(bytes), lane, panel)
+                q6_k::pack_super_blocks(k_quants::q6_k_blocks(bytes), lane, panel);
             }
             _ => {
                 self.dequantize(bytes, values);

@@ -43,20 +43,12 @@ pub(crate) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: u
 
 /// Writes all values of a block, integers of `bits` (4, 5 or 6) bits: as [`put`] for each, a quad at a time.
 #[inline]
-pub(crate) fn put_block(
-    bits: usize,
-    lines: &mut [u8],
-    block: usize,
-    lane: usize,
-    q: impl Iterator<Item = u8>,
-) {
-    let mut all = [0; BLOCK];
-    all.iter_mut().zip(q).for_each(|(to, q)| *to = q);
+pub(crate) fn put_block(bits: usize, lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK]) {
     let (low, high) = lines.split_at_mut(bytes(4));
-    put_quads::<4>(low, block, lane, &all, 0);
+    put_quads::<4>(low, block, lane, q, 0);
     match bits {
-        5 => put_quads::<1>(high, block, lane, &all, 4),
-        6 => put_quads::<2>(high, block, lane, &all, 4),
+        5 => put_quads::<1>(high, block, lane, q, 4),
+        6 => put_quads::<2>(high, block, lane, q, 4),
         _ => {}
     }
 }
@@ -95,12 +87,11 @@ mod tests {
         for bits in [4, 5, 6] {
             let (mut one_by_one, mut at_once) = (vec![0xa5; bytes(bits)], vec![0xa5; bytes(bits)]);
             for (block, lane) in (0..2).flat_map(|block| (0..LANES).map(move |lane| (block, lane))) {
-                let q: Vec<u8> =
-                    (0..BLOCK).map(|i| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8).collect();
+                let q = std::array::from_fn(|i| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8);
                 for (i, &q) in q.iter().enumerate() {
                     put(bits, &mut one_by_one, block, i, lane, q);
                 }
-                put_block(bits, &mut at_once, block, lane, q.iter().copied());
+                put_block(bits, &mut at_once, block, lane, &q);
                 assert_eq!(one_by_one, at_once, "{bits} bits, block {block}, lane {lane}");
             }
         }

@@ -3,7 +3,8 @@
 pub(super) mod bit_planes;
 pub(super) mod float;
 pub(super) mod q4_0;
-pub(super) mod q4_k_q5_k;
-pub(super) mod q6_k;
+pub(super) mod q4_1_q5_1;
+pub(crate) mod q4_k_q5_k;
+pub(crate) mod q6_k;
 pub(super) mod q8_0;
 pub(super) mod step;

@@ -1,7 +1,6 @@
-//! q4_k and q5_k: blocks of 32 values, `value = scale * q + min`, q of 4 or 5 bits, scale and min f16.
+//! q4_1 and q5_1 (ggml): blocks of 32 values, `value = scale * q + min`, q of 4 or 5 bits, scale and min f16.
 //!
-//! ggml's Q4_K and Q5_K have scale and min of eight such blocks in 6 bits each, times two f16; here the products are
-//! rounded to f16, so that blocks are independent and rows of any length have whole steps. Their integers are kept. ggml's Q4_1 and Q5_1 are these formats exactly, and Q5_0 is q5_k with a min of -16 scales.
+//! Q5_0 is q5_1 with a min of -16 scales.
 //!
 //! A step holds two blocks of 16 rows, 640 or 768 bytes; `bit_planes.rs` shows the place of a value in the lines:
 //!
@@ -9,7 +8,7 @@
 //! | scales of block 0: 16 x f16 | scales of block 1: 16 x f16 |   64 bytes
 //! | mins of block 0: 16 x f16   | mins of block 1: 16 x f16   |   64 bytes
 //! | 8 lines of the low four bits |                                512 bytes
-//! | 2 lines of fifth bits |                                       128 bytes, q5_k only
+//! | 2 lines of fifth bits |                                       128 bytes, q5_1 only
 //! ```
 
 use super::bit_planes;
@@ -27,7 +26,7 @@ const MINS: usize = 4 * LANES;
 const LINES: usize = 8 * LANES;
 
 /// Factor of the integers of a block, and the value that is added.
-type ScaleAndMin = (f16, f16);
+pub(super) type ScaleAndMin = (f16, f16);
 
 /// Writes block `index` of a row.
 #[inline]
@@ -42,13 +41,15 @@ fn put<const BITS: usize>(
     let at = scale_at(block, lane);
     put_f16(step, at, scale);
     put_f16(step, MINS + at, min);
-    bit_planes::put_block(BITS, &mut step[LINES..], block, lane, q);
+    let mut all = [0; BLOCK];
+    all.iter_mut().zip(q).for_each(|(to, q)| *to = q);
+    bit_planes::put_block(BITS, &mut step[LINES..], block, lane, &all);
 }
 
 pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
     let largest = largest(BITS);
     for (step, block, values) in blocks(values) {
-        let (scale, min) = fit(&values, largest);
+        let (scale, min) = fit(&values, BITS);
         let scale = f16::from_f32(scale_of(&values, scale.to_f32()));
         let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
         let q = values.iter().map(|x| nearest(*x, min.to_f32(), inverse, largest) as u8);
@@ -57,17 +58,19 @@ pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &m
 }
 
 /// The largest integer of `bits` bits.
-fn largest(bits: usize) -> f32 {
+pub(super) fn largest(bits: usize) -> f32 {
     ((1 << bits) - 1) as f32
 }
 
-fn nearest(x: f32, min: f32, inverse: f32, largest: f32) -> f32 {
+/// The integer of a value.
+pub(super) fn nearest(x: f32, min: f32, inverse: f32, largest: f32) -> f32 {
     ((x - min) * inverse).round().clamp(0.0, largest)
 }
 
 /// Scale and min of small squared error: from the range of the values, narrowed in steps; for each the best line through
 /// the integers that it gives (least squares).
-fn fit(values: &[f32; BLOCK], largest: f32) -> ScaleAndMin {
+pub(super) fn fit(values: &[f32; BLOCK], bits: usize) -> ScaleAndMin {
+    let largest = largest(bits);
     let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(low, high), &x| (low.min(x), high.max(x)));
     let mut best = (f16::from_f32((high - low) / largest), f16::from_f32(low));
     let mut least = error(values, best, largest);
