@@ -1,18 +1,59 @@
 """Export of a conversation: to Markdown and JSON (see `store.import_export`) and to an HTML page."""
 
-from pathlib import Path
+from __future__ import annotations
 
+import time
+import unicodedata
+from itertools import count
+from typing import TYPE_CHECKING
+
+from ropechat.conversation import Role
 from ropechat.inspector.chat_page import Spell, to_html
+from ropechat.inspector.stages import describe_settings
 from ropechat.store.files import write_private
 from ropechat.store.import_export import to_json, to_markdown
-from ropechat.store.queries import Chat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ropechat.store.queries import Chat
+    from ropechat.tokenizer import Tokenizer
 
 FORMATS = ("md", "json", "html")
+NAME_BYTES = 96
+"""Of the title in a file's name."""
 
 
 def unknown_words(model: str, id: int) -> bytes:
     """A Spell that knows no model: alternatives that were never said are shown by their ids."""
     return b""
+
+
+class Spelling:
+    """The texts of tokens, from the tokenizers of models on this machine. missing: called with the name of
+    each model that is not here.
+    """
+
+    def __init__(self, missing: Callable[[str], None] = lambda model: None) -> None:
+        self._tokenizers: dict[str, Tokenizer | None] = {}
+        self._missing = missing
+
+    def __call__(self, model: str, id: int) -> bytes:
+        if model not in self._tokenizers:
+            self._tokenizers[model] = self._load(model)
+        tokenizer = self._tokenizers[model]
+        return tokenizer.token_bytes(id) if tokenizer is not None and tokenizer.present else b""
+
+    def _load(self, model: str) -> Tokenizer | None:
+        from ropechat.engine.loading import find_tokenizer  # imported here: not every export has tokens
+        from ropechat.errors import RopechatError
+
+        try:
+            return find_tokenizer(model)
+        except RopechatError:
+            self._missing(model)
+            return None
 
 
 def export(chat: Chat, form: str, path: Path, spell: Spell = unknown_words) -> None:
@@ -25,3 +66,25 @@ def format_chat(chat: Chat, form: str, spell: Spell = unknown_words) -> str:
     if form == "html":
         return "".join(to_html(chat, spell))
     return {"md": to_markdown, "json": to_json}[form](chat)
+
+
+def new_file(chat: Chat, form: str, folder: Path) -> Path:
+    """A path in a folder that does not exist yet: title, date and sampling of the newest answer shown."""
+    path = chat.tree.path()
+    sampling = next((node.sampling for node in reversed(path) if node.role is Role.ASSISTANT), None)
+    date = time.strftime("%Y-%m-%d", time.localtime(path[-1].created if path else None))
+    parts = [_plain(chat.title) or f"chat-{chat.id}", date]
+    parts += [_plain(describe_settings(sampling))] if sampling is not None else []
+    name = "-".join(part for part in parts if part)
+    names = (f"{name}-{number}.{form}" if number > 1 else f"{name}.{form}" for number in count(1))
+    return next(folder / one for one in names if not (folder / one).exists())
+
+
+def _plain(text: str) -> str:
+    """The letters and digits of any script, with hyphens for all else: safe in shells and file systems."""
+    kept = [
+        one if one in "._" or unicodedata.category(one)[0] in "LMN" else " "
+        for one in unicodedata.normalize("NFC", text)
+    ]
+    short = "-".join("".join(kept).split()).encode()[:NAME_BYTES].decode(errors="ignore")
+    return short.strip("-._")

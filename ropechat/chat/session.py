@@ -158,15 +158,18 @@ class Session:
         self.tree.follow(next((node.id for node in roots if node.text == self.system), None))
         self._turned = False
 
-    def ask(self, question: str) -> Turn:
-        """Add a question at the end of the branch that is shown, and an answer to it."""
+    def ask(self, question: str, sampling: Sampling | None = None) -> Turn:
+        """Add a question at the end of the branch that is shown, and an answer to it.
+
+        sampling: of this answer only, with its seed; None takes the chat's.
+        """
         if self._turned:
             self._turn()
         if self.tree.current is None and self.system:
             self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question, self.sampling)
         node = self.tree.write(Role.USER, question)
         self.recorder.keep(node, question, self.sampling)
-        return self.answer(node.id)
+        return self.answer(node.id, sampling=sampling)
 
     def rewrite(self, node: str, question: str) -> Turn:
         """Add a changed question as a sibling of a question, and an answer to it."""

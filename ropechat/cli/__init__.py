@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_OWN_OPTIONS = ("-h", "--help", "-V", "--version")
 _YOUNG = 50_000
 """Allocations until a garbage collection: a start makes half as many objects, none of them garbage."""
 
@@ -17,10 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 success, 2 usage error or invalid input, 3 finished but some lines failed, 4 model not found or not
     available, 70 a bug in ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    from ropechat.cli.route import with_command
+
     gc.set_threshold(_YOUNG)
-    if not given or (given[0].startswith("-") and given[0] not in _OWN_OPTIONS):
-        given = ["chat", *given]
+    given = with_command(sys.argv[1:] if arguments is None else arguments)
     if given[0] != "chat":
         return _run(given)
     from ropechat.tui.terminal import typeahead

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream
-from ropechat.cli.exit_codes import say
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.util.text import fit, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ropechat.store.queries import Summary
     from ropechat.store.store import Store
-    from ropechat.tokenizer import Tokenizer
 
 
 @contextmanager
@@ -87,34 +86,19 @@ def show(id: str) -> None:
         StdoutWriter().write(to_markdown(store.load(id).result()))
 
 
-class _Spelling:
-    """The texts of tokens, from the tokenizers of models on this machine; a note for any other model."""
-
-    def __init__(self) -> None:
-        self._tokenizers: dict[str, Tokenizer | None] = {}
-
-    def __call__(self, model: str, id: int) -> bytes:
-        if model not in self._tokenizers:
-            self._tokenizers[model] = self._load(model)
-        tokenizer = self._tokenizers[model]
-        return tokenizer.token_bytes(id) if tokenizer is not None and tokenizer.present else b""
-
-    def _load(self, model: str) -> "Tokenizer | None":
-        from ropechat.engine.loading import find_tokenizer
-        from ropechat.errors import RopechatError
-
-        try:
-            return find_tokenizer(model)
-        except RopechatError:
-            say(f"note: {model or 'a model'}: not on this machine; alternatives not used are shown by id")
-            return None
+def _say_missing(model: str) -> None:
+    say(f"note: {model or 'a model'}: not on this machine; alternatives not used are shown by id")
 
 
 @chats.command("export")
 @click.argument("id")
 @click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
 @click.option(
-    "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
+    "-o",
+    "--output",
+    type=FileName(folders=True),
+    default=STREAM,
+    help="Output file; a folder: a file in it, named by title, date and sampling [default: stdout].",
 )
 def export_(id: str, form: str, output: Path | str) -> None:
     """Export a conversation: Markdown, JSON (all branches and token records) or an HTML page.
@@ -122,29 +106,42 @@ def export_(id: str, form: str, output: Path | str) -> None:
     The page shows the tokens of answers with their probabilities and alternatives. The texts of alternatives
     come from the tokenizer of the answer's model, if that model is on this machine.
     """
-    from ropechat.chat.export import export, format_chat
+    from ropechat.chat.export import Spelling, export, format_chat, new_file
 
     with opened() as store:
         chat = store.load(id).result()
     for fault in chat.damaged:
         say(f"warning: {fault}")
-    spell = _Spelling()
-    if isinstance(output, Path):
-        export(chat, form, output, spell)
-    else:
+    spell = Spelling(_say_missing)
+    if not isinstance(output, Path):
         StdoutWriter().write(format_chat(chat, form, spell))
+        return
+    path = new_file(chat, form, output) if output.is_dir() else output
+    export(chat, form, path, spell)
+    if path is not output:
+        StdoutWriter().write(f"{path}\n")
 
 
 @chats.command("import")
 @click.argument("file", type=FileName())
-def import_(file: Path | str) -> None:
-    """Import a conversation from `chats export --format json` (- is stdin); print its new id."""
-    from ropechat.store.import_export import read_json, read_json_stream
+def import_(file: Path | str) -> int:
+    """Import conversations of ropechat, ChatGPT, Open WebUI or llm; print their new ids.
 
-    chat = read_json(file) if isinstance(file, Path) else read_json_stream(stdin_stream(), "stdin")
+    FILE (- is stdin) is a JSON export of ropechat, the ZIP file or the conversations.json of ChatGPT's data
+    export, the JSON export of Open WebUI's chats, the list of `llm logs --json`, or llm's logs.db.
+    """
+    from ropechat.chat.importing import describe, keep
+    from ropechat.store.imports.read import read_file, read_stream
+
+    found = read_file(file) if isinstance(file, Path) else read_stream(stdin_stream(), "stdin")
     with opened() as store:
-        store.insert(chat).result()
-    StdoutWriter().write(chat.id + "\n")
+        for id in keep(found, store):
+            StdoutWriter().write(f"{id}\n")
+    for fault in found.faults:
+        say(f"error: {file}: {fault}; this chat was not imported")
+    if found.source:
+        say(f"note: {describe(found)}")
+    return SOME_FAILED if found.faults else OK
 
 
 @chats.command()

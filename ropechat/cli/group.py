@@ -1,12 +1,16 @@
 """The `ropechat` command: its subcommands by name, `chat` when none is named."""
 
 import importlib
+import os
+import shlex
 
 import click
 
+from ropechat.cli.route import HELP
+
 _COMMANDS = {
     "chat": "Talk with a model (also: ropechat without a command).",
-    "run": "Complete one prompt.",
+    "run": 'Answer one question (also: ropechat "question").',
     "inspect": "Show the probability of each token of a text.",
     "compare": "Compare two models, types or prompts on one text.",
     "rope": "Show what a model does with positions.",
@@ -60,7 +64,7 @@ class LateGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
-        if args[0] in _COMMANDS_WITH_SETTINGS and not {"-h", "--help"} & set(args):
+        if args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
             from ropechat.cli import settings
 
             ctx.obj = settings.read()
@@ -72,11 +76,15 @@ def _no_command(args: list[str]) -> str:
     """The error for an unknown command: a typo, or a prompt without a command."""
     from ropechat.util.text import closest_name, fit
 
+    first = fit(args[0], 40).rstrip()
+    if os.path.exists(args[0]):
+        return f"{first}: unknown command; did you mean `ropechat chat -m {shlex.quote(args[0])}`?"
     words = [word for word in args if not word.startswith("-")] or args
     prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')
-    meant = "" if " " in args[0] else closest_name(args[0], _COMMANDS)
+    asked = f'`ropechat "{prompt}"`' if " " in prompt else f'`ropechat run "{prompt}"`'
+    meant = closest_name(args[0], _COMMANDS)
     also = f"`ropechat {meant}`, or " if meant else ""
-    return f'{fit(args[0], 40).rstrip()}: unknown command; did you mean {also}`ropechat run "{prompt}"`?'
+    return f"{first}: unknown command; did you mean {also}{asked}?"
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -91,9 +99,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.group(
-    cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=LateGroup, context_settings={"help_option_names": list(HELP), "max_content_width": 100})
 @click.option(
     "-V",
     "--version",
@@ -106,6 +112,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 def ropechat() -> None:
     """Chat with local language models and see every token's probability.
 
-    Without a command: chat. A model is a folder with config.json, *.safetensors and tokenizer.json, a .gguf
-    file, or a repository of the Hugging Face Hub.
+    Without a command: chat. A question in quotes is answered, as by `run`: ropechat "Why is the sky blue?"
+    A model is a folder with config.json, *.safetensors and tokenizer.json, a .gguf file, or a repository of
+    the Hugging Face Hub.
     """

@@ -1,7 +1,8 @@
-"""`ropechat run`: complete one prompt; text to stdout, statistics to stderr."""
+"""`ropechat run`: answer one question; text to stdout, statistics to stderr."""
 
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,19 @@ from ropechat.cli.common import (
     model_options,
     sampling_of,
     sampling_options,
+    setting_option,
+    stdin_waits,
     template_options,
     text_argument,
 )
 from ropechat.cli.exit_codes import say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
+from ropechat.cli.run_stored import wanted_chat
+from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
@@ -45,6 +50,11 @@ class Timing:
         self.prompt_tokens = 0
         self.cached_tokens: int | None = None
         self.steps: list[Step] = []
+
+    def on_prefill(self, done: int, total: int) -> None:
+        self.prompt_tokens = total
+        if self.cached_tokens is None:  # reported before anything is computed
+            self.cached_tokens = done
 
     def take(self, step: "Step") -> None:
         self.last = time.perf_counter()
@@ -123,18 +133,26 @@ def begin(
 ) -> "Iterator[Step]":
     """Start the reply; with --raw the prompt is continued as it is."""
 
-    def on_prefill(done: int, total: int) -> None:
-        timing.prompt_tokens = total
-        if timing.cached_tokens is None:  # told before anything is computed
-            timing.cached_tokens = done
-
     if raw:
-        return engine.generate((system or "") + prompt, sampling, top_k=candidates, on_prefill=on_prefill)
+        return engine.generate(
+            (system or "") + prompt, sampling, top_k=candidates, on_prefill=timing.on_prefill
+        )
     from ropechat.conversation import Message, Role  # imported here: not needed with --raw
 
     messages = [Message(Role.SYSTEM, system)] if system is not None else []
     messages.append(Message(Role.USER, prompt))
-    return engine.reply(messages, sampling, top_k=candidates, on_prefill=on_prefill)
+    return engine.reply(messages, sampling, top_k=candidates, on_prefill=timing.on_prefill)
+
+
+def prompt_of(words: "Sequence[str]") -> str:
+    """The words as one text; where a dash stands among them, the text of stdin as a paragraph of its own."""
+    if len(words) < 2:
+        return text_argument(words[0] if words else None, "prompt")
+    if words.count(STREAM) > 1:
+        raise click.UsageError("prompt: - must be given at most once")
+    at = words.index(STREAM) if STREAM in words else len(words)
+    parts = [" ".join(words[:at]), *([text_argument(STREAM, "prompt")] if STREAM in words else [])]
+    return "\n\n".join(part for part in [*parts, " ".join(words[at + 1 :])] if part)
 
 
 def _with_seed(sampling: "Sampling") -> "Sampling":
@@ -152,7 +170,10 @@ def _recorded(engine: "Engine", steps: "list[Step]", sampling: "Sampling", candi
 
 _EXAMPLES = """\b
 Examples:
+  ropechat "Why is the sky blue?"
+  ropechat -c "And at dusk?"
   ropechat run "Once upon a time" --max-tokens 20
+  ropechat run "Summarize this text:" - < README.md
   ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
   ropechat run "Invent a person" --json-schema person.json --json | jq .parsed
   ropechat run "Is water wet?" --choices yes,no
@@ -161,7 +182,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("prompt", required=False)
+@click.argument("words", metavar="PROMPT...", nargs=-1)
 @model_options
 @grammar_options
 @sampling_options
@@ -183,17 +204,45 @@ Examples:
     type=click.IntRange(0, 1000),
     help=f"Candidates per token in --trace and --json [default: {_TRACE_CANDIDATES} with --trace, else 0].",
 )
+@click.option(
+    "-c",
+    "--continue",
+    "newest",
+    is_flag=True,
+    help="Ask in the newest stored chat.",
+)
+@click.option("--resume", metavar="ID", help="Ask in a stored chat (see `ropechat chats list`).")
+@setting_option(
+    "store",
+    "--store/--incognito",
+    default=True,
+    help="Store question and answer with the chats [default: if stdout is a terminal, or with -c].",
+)
+@setting_option(
+    "when_full",
+    type=click.Choice(WHEN_FULL),
+    default="ask",
+    help="With -c: slide leaves out the oldest questions if a chat exceeds the context.",
+)
 def run(
-    prompt: str | None,
+    words: tuple[str, ...],
     system: str | None,
     raw: bool,
     as_json: bool,
     quiet: bool,
     trace_file: "Path | str | None",
     candidates: int | None,
+    newest: bool,
+    resume: str | None,
+    store: bool,
+    when_full: str,
     **given: Any,
 ) -> None:
-    """Complete one PROMPT (- or none: from stdin) and write the text to stdout."""
+    """Answer PROMPT and write the text to stdout; - is stdin, and so is no PROMPT.
+
+    A question at a terminal is stored with the chats, so that -c can continue it. In a script or a pipe
+    nothing is stored, unless --store or -c is given.
+    """
     grammar = grammar_of(given)
     sampling = replace(sampling_of(given), grammar=grammar)
     check_trace_target(trace_file)
@@ -201,23 +250,34 @@ def run(
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
-    text = text_argument(prompt, "prompt")
-    engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar)
-    timing, out, pieces = Timing(), StdoutWriter(), []
-    streams = not as_json and trace_file != STREAM
-    sampling = _with_seed(sampling) if candidates else sampling
-    try:
-        for step in begin(engine, text, system, raw, sampling, timing, candidates):
-            timing.take(step)
-            pieces.append(step.text)
-            if streams:
-                out.write(step.text)
-    finally:
-        if streams and pieces:
-            out.end_line()
-        trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
-        if trace is not None and trace_file is not None:
-            write_trace(trace_file, trace, engine.token_bytes)
+    stored = wanted_chat(newest, resume, store, raw, system)
+    text = prompt_of(words)
+    with ExitStack() as closing:
+        chat = closing.enter_context(stored.opened()) if stored is not None else None
+        if chat is not None:
+            chat.choose_model(given, quiet=quiet)
+        engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar)
+        timing, out, pieces = Timing(), StdoutWriter(), []
+        streams = not as_json and trace_file != STREAM
+        if chat is not None:
+            question = chat.ask(engine.name, text, sampling, system, when_full)
+            sampling = question.sampling
+            steps = question.answer(engine, candidates, timing.on_prefill)
+        else:
+            sampling = _with_seed(sampling) if candidates else sampling
+            steps = begin(engine, text, system, raw, sampling, timing, candidates)
+        try:
+            for step in steps:
+                timing.take(step)
+                pieces.append(step.text)
+                if streams:
+                    out.write(step.text)
+        finally:
+            if streams and pieces:
+                out.end_line()
+            trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
+            if trace is not None and trace_file is not None:
+                write_trace(trace_file, trace, engine.token_bytes)
     if as_json and trace_file != STREAM:
         import json
 
@@ -226,6 +286,8 @@ def run(
             found |= _of_trace(trace, engine.token_bytes)
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
+        if words and STREAM not in words and stdin_waits():
+            say("note: stdin was not read; - after the prompt adds its text")
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":

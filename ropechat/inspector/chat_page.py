@@ -1,13 +1,16 @@
 """A conversation as one HTML page: answers as tinted tokens with candidates, see `page`, `spans`."""
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from ropechat.conversation import Node, Role
 from ropechat.inspector import page
 from ropechat.inspector.spans import Token, TokenSpans
+from ropechat.inspector.stages import describe_settings
 from ropechat.inspector.trace_page import columns
+from ropechat.sampling import Sampling
 from ropechat.store.queries import Chat
 from ropechat.trace import Step
 from ropechat.util.text import visible
@@ -45,9 +48,12 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
     place, of = chat.tree.sibling_position(node.id)
     facts = [page.line(who)]
     facts += [f"{place}/{of}"] if of > 1 else []
+    facts += [time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))] if node.created else []
     if node.steps:
         facts.append(f"{len(node.steps)} tokens")
         facts += [] if math.isnan(node.ppl) else [f"{node.bits:.1f} bits", f"perplexity {node.ppl:.2f}"]
+    if node.sampling is not None:
+        facts += [fact for fact in (describe_settings(node.sampling), _seed(node.sampling)) if fact]
     if node.steps:
         said = "".join(spans.span(_token(step)) for step in node.steps if step.text or step.bytes)
     else:
@@ -55,6 +61,10 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
         said = f"\n{said}" if said.startswith("\n") else said  # HTML drops a newline after <pre>
     head = f'<article class="{node.role}">\n<h2>{" · ".join(facts)}</h2>\n'
     return f'{head}<pre class="prose">{said}</pre>\n</article>\n'
+
+
+def _seed(sampling: Sampling) -> str:
+    return "" if sampling.seed is None or sampling.temperature == 0 else f"seed {sampling.seed}"
 
 
 def _token(step: Step) -> Token:

@@ -1,4 +1,4 @@
-"""Export and import of conversations.
+"""Export of conversations, and import of what was exported; `imports` reads other programs' files.
 
 JSON contains everything and can be imported: {"ropechat": 1, "title", "current", "nodes": [...]}; nodes have
 the fields of conversation.Node (with the shorter names of `_node`), tokens those of trace.Step. NaN is null,
@@ -12,19 +12,18 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
-from ropechat.errors import FileAccessError, HistoryError
+from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import REASONS
-from ropechat.store.queries import MAX_TITLE, Chat, replace_surrogates
+from ropechat.store.fields import Field
+from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
 from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
-MAX_BYTES = 256 << 20
 CHANGES = ("fork", "edit", "continue")
 
 
@@ -104,106 +103,8 @@ def _step(step: Step) -> dict[str, Any]:
 # --- reading ---
 
 
-class _Field:
-    """A value of the file with its path; invalid values raise HistoryError naming the path.
-
-    By hand: msgspec would be one more compiled dependency, and its errors do not show the value.
-    """
-
-    def __init__(self, value: Any, place: str) -> None:
-        self.value, self.place = value, place
-
-    def fail(self, allowed: str) -> HistoryError:
-        return HistoryError(f"{self.place}: must be {allowed} (got {self.value!r:.40}); nothing was imported")
-
-    def of(self, name: str) -> "_Field":
-        if not isinstance(self.value, dict):
-            raise self.fail("an object")
-        return _Field(self.value.get(name), f"{self.place}.{name}" if self.place else name)
-
-    def items(self, most: int = 10_000_000) -> "list[_Field]":
-        if not isinstance(self.value, list) or len(self.value) > most:
-            raise self.fail("a list")
-        return [_Field(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
-
-    def text(self, default: str | None = None) -> str:
-        if self.value is None and default is not None:
-            return default
-        if not isinstance(self.value, str):
-            raise self.fail("a string")
-        return replace_surrogates(self.value)
-
-    def one_of(self, allowed: Any, default: str | None = None) -> Any:
-        value = default if self.value is None else self.value
-        if not isinstance(value, str | None) or value not in allowed:
-            raise self.fail(f"one of {', '.join(map(str, allowed))}")
-        return value
-
-    def count(self, limit: int = 2**32 - 1) -> int:
-        value = 0 if self.value is None else self.value
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-            raise self.fail(f"an integer from 0 to {limit}")
-        return value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.fail("true or false")
-        return self.value
-
-    def optional_text(self) -> str | None:
-        return None if self.value is None else self.text()
-
-    def number(self) -> float:
-        """The number; NaN for null."""
-        if self.value is None:
-            return math.nan
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.fail("a number")
-        try:
-            return float(self.value)
-        except OverflowError:
-            raise self.fail("a number") from None
-
-    def share(self) -> float:
-        value = self.number()
-        if not 0.0 <= value <= 1.0:
-            raise self.fail("a number from 0 to 1")
-        return value
-
-    def optional(self) -> float | None:
-        value = self.number()
-        return None if math.isnan(value) else value
-
-
-def read_json(path: Path) -> Chat:
-    """Read a chat from a JSON export, with new ids. Raises HistoryError, FileAccessError."""
-    try:
-        with path.open("rb") as file:
-            return read_json_stream(file, str(path))
-    except OSError as error:
-        raise FileAccessError(
-            f"{path}: {error.strerror or error}; give a file from `chats export --format json`"
-        ) from None
-
-
-def read_json_stream(stream: IO[bytes], where: str) -> Chat:
-    """`read_json` for an open file. where: its name, for messages. Raises HistoryError, OSError."""
-    data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise HistoryError(f"{where}: must be at most {MAX_BYTES} bytes")
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise HistoryError(
-            f"{where}: not valid JSON ({error}); give a file from `chats export --format json`"
-        ) from None
-    try:
-        return _chat(_Field(value, ""))
-    except HistoryError as error:
-        raise HistoryError(f"{where}: {error}") from None
-
-
-def _chat(root: _Field) -> Chat:
+def read_chat(root: Field) -> Chat:
+    """The chat of an export, with new ids. Raises HistoryError."""
     version = root.of("ropechat").value
     if version != FORMAT:
         raise HistoryError(f"ropechat: must be {FORMAT} (got {version!r:.20}); export the chat again")
@@ -219,7 +120,7 @@ def _chat(root: _Field) -> Chat:
     return Chat(secrets.token_hex(4), title, tree)
 
 
-def _read_node(field: _Field, ids: dict[str, str]) -> Node:
+def _read_node(field: Field, ids: dict[str, str]) -> Node:
     old = field.of("id").text()
     if old in ids:
         raise field.of("id").fail("a unique id")
@@ -254,23 +155,23 @@ def _read_node(field: _Field, ids: dict[str, str]) -> Node:
     return node
 
 
-def _origin(field: _Field, ids: dict[str, str]) -> Origin | None:
+def _origin(field: Field, ids: dict[str, str]) -> Origin | None:
     """Read an origin; None if its node is not in the file (because its branch was deleted)."""
     node, index = field.of("node").text(), field.of("index").count()
     change = field.of("change").one_of(CHANGES)
     return Origin(ids[node], index, change) if node in ids else None
 
 
-def _read_sampling(field: _Field) -> Sampling | None:
+def _read_sampling(field: Field) -> Sampling | None:
     if field.value is None:
         return None
     try:
         return Sampling(**field.value)
     except (TypeError, ValueError) as error:
-        raise HistoryError(f"{field.place}: {error}; nothing was imported") from None
+        raise HistoryError(f"{field.place}: {error}") from None
 
 
-def _read_step(field: _Field) -> Step:
+def _read_step(field: Field) -> Step:
     top = tuple(_pair(item) for item in field.of("top").items(65535)) if field.of("top").value else ()
     row = field.of("row")
     position = field.of("position").count()
@@ -299,34 +200,34 @@ def _read_step(field: _Field) -> Step:
     )
 
 
-def _parts(field: _Field, *kinds: Callable[[_Field], Any]) -> list[Any]:
+def _parts(field: Field, *kinds: Callable[[Field], Any]) -> list[Any]:
     items = field.items()
     if len(items) != len(kinds):
         raise field.fail(f"a list of {len(kinds)}")
     return [kind(item) for kind, item in zip(kinds, items, strict=True)]
 
 
-def _pair(field: _Field) -> tuple[int, float]:
-    id, logprob = _parts(field, _Field.count, _Field.number)
+def _pair(field: Field) -> tuple[int, float]:
+    id, logprob = _parts(field, Field.count, Field.number)
     return id, logprob
 
 
-def _row(field: _Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
-    position, logsumexp, mass = _parts(field, _Field.count, _Field.number, _Field.number)
+def _row(field: Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
+    position, logsumexp, mass = _parts(field, Field.count, Field.number, Field.number)
     return TokenDistribution(position, top, logsumexp, entropy, mass)
 
 
-def _read_candidate(field: _Field) -> Candidate:
-    kinds = _Field.count, _Field.count, _Field.optional_text, _Field.flag, _Field.share
+def _read_candidate(field: Field) -> Candidate:
+    kinds = Field.count, Field.count, Field.optional_text, Field.flag, Field.share
     return Candidate(*_parts(field, *kinds))
 
 
-def _read_interval(field: _Field) -> tuple[float, float] | None:
+def _read_interval(field: Field) -> tuple[float, float] | None:
     if field.value is None:
         return None
-    start, end = _parts(field, _Field.share, _Field.share)
+    start, end = _parts(field, Field.share, Field.share)
     return start, end
 
 
-def _read_stage(field: _Field) -> Stage:
-    return Stage(*_parts(field, _Field.text, _Field.count, _Field.number, _Field.number))
+def _read_stage(field: Field) -> Stage:
+    return Stage(*_parts(field, Field.text, Field.count, Field.number, Field.number))

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from chats import answer, branched
 
-from ropechat.chat.export import export, format_chat
+from ropechat.chat.export import export, format_chat, new_file
 from ropechat.conversation import ConversationTree, Role, unscored_step
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
-from ropechat.store.import_export import read_json
+from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step
@@ -150,7 +150,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
     question = tree.path()[1]
     question.context_start = question.id
     export(chat_of(tree), "json", tmp_path / "a.json")
-    read = read_json(tmp_path / "a.json")
+    [read] = read_file(tmp_path / "a.json").chats
     assert read.title == "the <sky>"
     names = dict(zip(tree.nodes, read.tree.nodes, strict=True))
     assert not names.keys() & set(names.values())
@@ -226,7 +226,7 @@ def test_a_bad_file_is_refused_and_the_place_named(tmp_path: Path, path: str, va
 
     (tmp_path / "bad.json").write_text(spoiled(change))
     with pytest.raises(HistoryError) as caught:
-        read_json(tmp_path / "bad.json")
+        read_file(tmp_path / "bad.json")
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'bad.json'}: ")
     assert "\n" not in message
@@ -239,9 +239,9 @@ def test_a_bad_file_is_refused_and_the_place_named(tmp_path: Path, path: str, va
 def test_what_is_no_export(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(HistoryError, match=r"bad\.json: "):
-        read_json(tmp_path / "bad.json")
+        read_file(tmp_path / "bad.json")
     with pytest.raises(FileAccessError, match=r"none\.json: "):
-        read_json(tmp_path / "none.json")
+        read_file(tmp_path / "none.json")
 
 
 class Page(html.parser.HTMLParser):
@@ -307,3 +307,39 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileAccessError, match="not written"):
         export(chat_of(branched()), "md", tmp_path / "no" / "folder.md")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- Names of files
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("What is a token?", "What-is-a-token-"),
+        ("../../etc/passwd", "etc-passwd-"),
+        ("-rf *; $(reboot) `x` | \x1b[31m\n", "rf-reboot-x-31m-"),
+        ("CON: a\\b\u202egnp.exe", "CON-a-b-gnp.exe-"),
+        ("法国的首都是哪里？ नमस्ते", "法国的首都是哪里-नमस्ते-"),
+        ("...", "chat-id-"),
+    ],
+)
+def test_a_file_is_named_by_title_date_and_sampling(tmp_path: Path, title: str, name: str) -> None:
+    tree = branched()
+    for node in tree.path():
+        node.created = 1.7e9
+    found = new_file(Chat("id", title, tree), "html", tmp_path)
+    assert found == tmp_path / f"{name}2023-11-14-temperature-0.5-top_k-40-top_p-0.95.html"
+    found.touch()
+    assert new_file(Chat("id", title, tree), "html", tmp_path).name.endswith("-0.95-2.html")
+    long = new_file(Chat("id", title * 400, tree), "html", tmp_path)
+    assert len(long.name.encode()) < 200
+    long.touch()
+
+
+def test_export_into_a_folder(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    code, out, _ = run("export", "c0", "--format", "html", "-o", str(tmp_path / "pages"))
+    [page] = (tmp_path / "pages").iterdir()
+    assert (code, out) == (0, f"{page}\n")
+    assert page.name.startswith("the-sky-")
+    assert "temperature 0.5, top_k 40, top_p 0.95 · seed 5" in page.read_text()

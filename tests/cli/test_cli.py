@@ -249,6 +249,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 # ---- inspect
 
 
+@pytest.mark.slow
 def test_inspect_table_fits_every_width(model: Path) -> None:
     from ropechat.util.text import cell_width
 
@@ -419,9 +420,8 @@ def test_public_names() -> None:
     ("arguments", "meant"),
     [
         (("hello",), 'hello: unknown command; did you mean `ropechat run "hello"`?'),
-        (("hello", "world"), 'hello: unknown command; did you mean `ropechat run "hello world"`?'),
-        (("Why is it?",), 'Why is it?: unknown command; did you mean `ropechat run "Why is it?"`?'),
-        (('say "a"',), 'say "a": unknown command; did you mean `ropechat run "say \\"a\\""`?'),
+        (("hello", "world"), 'hello: unknown command; did you mean `ropechat "hello world"`?'),
+        (("say", '"a"'), 'say: unknown command; did you mean `ropechat "say \\"a\\""`?'),
         (("chta",), 'chta: unknown command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
         (("modles", "list"), "modles: unknown command; did you mean `ropechat models`, or "),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ async def test_a_text_of_several_tokens_asks_which_one(chat: Any) -> None:
         assert biases(c) == {5000 + ord("y"): 2.5}
 
 
+@pytest.mark.slow
 async def test_ids_and_numbers_are_checked(chat: Any) -> None:
     async with chat(FakeEngine(STORY, facts=FACTS), size=(100, 30)) as c:
         await told(c, "/ban #12")
@@ -97,6 +99,7 @@ async def test_nothing_is_weighed_before_there_are_tokens(chat: Any) -> None:
         assert "no model is loaded" in await told(c, "/ban x")
 
 
+@pytest.mark.slow
 async def test_the_seed_of_an_answer_is_locked_and_freed(chat: Any) -> None:
     async with chat(FakeEngine("one two"), size=(100, 30)) as c:
         assert "no answer has a seed" in await told(c, "/seed lock")
@@ -136,6 +139,36 @@ async def test_a_chat_comes_back_from_its_file(chat: Any, store: Store, tmp_path
         await c.ask(f"/import {tmp_path}/none.json")
         await c.until(lambda: "none.json" in c.screen().replace("\n  ", ""))  # it may be wrapped
         assert "/import FILE" in await told(c, "/import")
+
+
+async def test_an_export_has_a_name_of_its_own(
+    chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with chat(FakeEngine("An answer."), store=store) as c:
+        await c.ask("Hi there?")
+        await c.idle()
+        for number in (1, 2):
+            await c.ask("/export html")
+            await c.until(lambda count=number: len(list(tmp_path.glob("Hi-there-*.html"))) == count)
+        assert "written: Hi-there-" in c.line("footer")
+
+
+async def test_the_chats_of_another_program_come_in(chat: Any, store: Store, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{at}", "conversation_id": f"c{at}", "conversation_name": f"name {at}", "model": "m"}
+        | {"prompt": f"question {at}", "response": f"answer {at}", "datetime_utc": f"2026-11-2{at}"}
+        for at in range(3)
+    ]
+    (tmp_path / "logs.json").write_text(json.dumps([*rows, {**rows[0], "conversation_id": 5}]))
+    async with chat(FakeEngine("x"), store=store, size=(100, 30)) as c:
+        await c.ask(f"/import {tmp_path}/logs.json")
+        await c.until(lambda: "[3].conversation_id" in c.screen().replace("\n  ", ""))
+        (tmp_path / "logs.json").write_text(json.dumps(rows))
+        await c.ask(f"/import {tmp_path}/logs.json")
+        await c.until(lambda: "3 chats from llm; f2 lists them" in c.screen().lower())
+        assert "answer 2" in c.screen()  # the newest
+        assert len(store.conversations().result(5)) == 3
 
 
 async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:

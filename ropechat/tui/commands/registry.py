@@ -145,6 +145,7 @@ ALTERNATIVES = (
     ),
 )
 MODELS = (
+    Command("models.complete", "tab", "complete", "Complete a path or a name", "complete", priority=True),
     Command("models.pause", "ctrl+t", "pause", "Pause or resume the download", "pause", priority=True),
     Command("models.cancel", "ctrl+x", "cancel", "Cancel the download", "cancel", priority=True),
     Command(
@@ -479,7 +480,7 @@ COMMANDS = (
         "chat.import",
         "",
         "import",
-        "Open a chat that was exported as json",
+        "Import chats: of ropechat, ChatGPT, Open WebUI or llm",
         typed="import FILE",
         needs_words=True,
     ),

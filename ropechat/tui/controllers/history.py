@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.view import View
 
 RECALLED = 200  # questions that can be recalled from earlier chats
+SHOWN_FAULTS = 3  # of the chats of a file that cannot be read
 NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
@@ -122,26 +123,35 @@ class HistoryController:
 
     def _import(self, file: str) -> str:
         if not file:
-            return "/import FILE: a chat that was exported as json"
+            return "/import FILE: an export of ropechat, ChatGPT or Open WebUI, or logs of llm"
         self.chat.when_idle(lambda: self.take_in(Path(file).expanduser()))
         return ""
 
     def take_in(self, file: Path) -> None:
-        """Import a chat from a JSON file and show it."""
+        """Import the chats of a file, and show the newest."""
         self.view.app.run_worker(self._take_in(file), exclusive=True)
 
     async def _take_in(self, file: Path) -> None:
-        from ropechat.store.import_export import read_json
+        from ropechat.chat.importing import describe, keep
+        from ropechat.store.imports.read import read_file
 
         store = self.session.recorder.store
         try:
-            chat = await asyncio.to_thread(read_json, file)
+            found = await asyncio.to_thread(read_file, file)
             if store is not None:
-                await asyncio.wrap_future(store.insert(chat))
+                await asyncio.to_thread(lambda: list(keep(found, store)))
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        await self._show(chat)
+        newest = max(found.chats, key=lambda chat: chat.tree.path()[-1].created if chat.tree else 0.0)
+        await self._show(newest)
+        if found.source:
+            where = (
+                f"{self.keymap.named('chat.list')} lists them" if store is not None else "only this is shown"
+            )
+            self.path.notice("notice", describe(found) + (f"; {where}" if len(found.chats) > 1 else ""))
+        for fault in found.faults[:SHOWN_FAULTS]:
+            self.path.notice("error", one_line(f"Not imported: {fault}"))
 
     async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
         self.composer.stop_editing()
@@ -160,27 +170,40 @@ class HistoryController:
         if self.session.sampling.logit_bias and info is not None and models and info.name not in models:
             self.session.sampling = replace(self.session.sampling, logit_bias=())
 
-    def _spell(self, model: str, id: int) -> bytes:
-        """The bytes of a token of the loaded model; b"" for another model."""
-        info = self.session.info
-        return info.token_bytes(id) if info is not None and info.name == model else b""
-
     def _export(self, words: str) -> str:
-        from ropechat.chat.export import FORMATS, export
+        from ropechat.chat.export import FORMATS, new_file
 
         form, _, target = words.partition(" ")
         if form not in FORMATS:
             return "/export md|json|html [FILE]"
         session = self.session
         chat = Chat(session.recorder.id, session.title, session.tree)
-        path = Path(target.strip() or f"chat-{chat.id}.{form}").expanduser()
-        if path.exists():
+        path = Path(target.strip()).expanduser()
+        if path.is_dir():
+            path = new_file(chat, form, path)
+        elif path.exists():
             return f"{path} exists; name another file"
+        self.view.app.run_worker(self._write(chat, form, path))
+        return ""
+
+    async def _write(self, chat: Chat, form: str, path: Path) -> None:
+        """Write an export. The vocabularies of models that are not loaded are read before, on a thread."""
+        from ropechat.chat.export import Spelling, export
+
+        info, spelling = self.session.info, Spelling()
+
+        def spell(model: str, id: int) -> bytes:
+            return info.token_bytes(id) if info is not None and info.name == model else spelling(model, id)
+
+        if form == "html":
+            models = {node.model for node in chat.tree.path() if node.steps}
+            await asyncio.to_thread(lambda: [spell(model, 0) for model in models])
         try:
-            export(chat, form, path, self._spell)
+            export(chat, form, path, spell)
         except RopechatError as error:
-            return explain(error)
-        return f"written: {path}"
+            self.view.hint(explain(error))
+            return
+        self.view.hint(f"written: {path}")
 
     def tell_other_model(self) -> None:
         """Add a notice if another model wrote the answers so far."""

@@ -1,0 +1,130 @@
+"""The stored chat in which `run` asks: -c, --resume, --store."""
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.exit_codes import say
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropechat.chat.question import Question
+    from ropechat.sampling import Sampling
+    from ropechat.store.queries import Chat
+    from ropechat.store.store import Store
+
+_FLAG = click.core.ParameterSource.COMMANDLINE
+CLOSE_S = 2.0  # seconds for what is not on disk yet, at the end
+
+
+def wanted_chat(
+    newest: bool, resume: str | None, store: bool, raw: bool, system: str | None
+) -> "_Wanted | None":
+    """Which chat the options ask for; None: nothing is stored. Wrong combinations are usage errors."""
+    continues = newest or resume is not None
+    given = click.get_current_context().get_parameter_source("store") is _FLAG
+    if continues:
+        name = "--resume" if resume is not None else "-c"
+        for flag, refused in (("--incognito", not store), ("--raw", raw), ("--system", system is not None)):
+            if refused:
+                raise click.UsageError(f"{flag}: not possible with {name}, which continues a stored chat")
+    elif raw and store and given:
+        raise click.UsageError("--store: not possible with --raw, which continues a text")
+    elif raw or not store or not (given or (sys.stdout is not None and sys.stdout.isatty())):
+        return None
+    return _Wanted(resume if resume is not None else "" if newest else None)
+
+
+class _Wanted:
+    """id: of the chat, or a prefix of it; "": the newest; None: a new one."""
+
+    def __init__(self, id: str | None) -> None:
+        self._id = id
+
+    @contextmanager
+    def opened(self) -> "Iterator[StoredChat]":
+        """Open the store, and the chat; at the end, wait until all is on disk. Raises as `Store.load`."""
+        from ropechat.errors import HistoryError
+        from ropechat.store.store import Store
+        from ropechat.util.paths import conversations_folder
+
+        store = Store(conversations_folder())
+        try:
+            chat, id = None, self._id
+            if id == "":
+                found = store.conversations(1).result()
+                if not found:
+                    raise HistoryError("-c: there is no stored chat; ask without it")
+                id = found[0].id
+            if id is not None:
+                chat = store.load(id).result()
+                for fault in chat.damaged:
+                    say(f"warning: {fault}")
+            yield StoredChat(store, chat)
+        finally:
+            if not store.close(CLOSE_S):
+                say(f"warning: not stored: {store.trouble or 'the disk is slow'}")
+            for notice in store.notices:
+                say(f"warning: {notice}")
+
+
+class StoredChat:
+    """A stored chat, or a new one (chat: None)."""
+
+    def __init__(self, store: "Store", chat: "Chat | None") -> None:
+        self._store, self._chat = store, chat
+
+    def choose_model(self, given: dict[str, Any], *, quiet: bool) -> None:
+        """Without -m, take the model of the newest answer if it is on this machine by name."""
+        source = click.get_current_context().get_parameter_source("model")
+        path = self._chat.tree.path() if self._chat is not None else []
+        model = next((node.model for node in reversed(path) if node.model), "")
+        if not model or source is _FLAG:
+            return
+        if _is_here(model):
+            given["model"] = model
+        elif not quiet:
+            say(f"note: {one_line(model)}, which answered before, is not known here by name; use -m")
+
+    def ask(
+        self, model: str, text: str, sampling: "Sampling", system: str | None, when_full: str
+    ) -> "Question":
+        """Add a question. Sampling options of the command line go before those of the chat."""
+        from dataclasses import replace
+
+        from ropechat.chat.context import OverflowPolicy
+        from ropechat.chat.question import Question
+        from ropechat.chat.recorder import ConversationRecorder
+        from ropechat.chat.session import Session
+
+        grammar, sampling = sampling.grammar, replace(sampling, grammar=None)
+        session = Session(model, sampling, system, recorder=ConversationRecorder(self._store))
+        session.when_full = OverflowPolicy(when_full)
+        if self._chat is not None:
+            context = click.get_current_context()
+            names = sampling.__dataclass_fields__
+            session.open(self._chat, [name for name in names if context.get_parameter_source(name) is _FLAG])
+        return Question(session, text, grammar)
+
+
+def _is_here(model: str) -> bool:
+    """Whether a stored name is a model on this machine; never a path, which an imported chat may name."""
+    from ropechat.errors import RopechatError
+    from ropechat.models.resolve import BUILTIN, hub_name
+
+    if model == BUILTIN:
+        return True
+    try:
+        name = hub_name(model)
+        if name is None:
+            return False
+        from ropechat.models.hub.cache import find
+
+        find(name)
+    except RopechatError:
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""A value of a file that somebody else wrote, with its place in the file."""
+
+import math
+from typing import Any
+
+from ropechat.errors import HistoryError
+from ropechat.store.queries import replace_surrogates
+
+
+class Field:
+    """A value of the file with its path; invalid values raise HistoryError that names the path.
+
+    By hand: msgspec would be one more compiled dependency, and its errors do not show the value.
+    """
+
+    def __init__(self, value: Any, place: str) -> None:
+        self.value, self.place = value, place
+
+    def fail(self, allowed: str) -> HistoryError:
+        return HistoryError(f"{self.place}: must be {allowed} (got {self.value!r:.40})")
+
+    def of(self, name: str) -> "Field":
+        if not isinstance(self.value, dict):
+            raise self.fail("an object")
+        return Field(self.value.get(name), f"{self.place}.{name}" if self.place else name)
+
+    def items(self, most: int = 10_000_000) -> "list[Field]":
+        if not isinstance(self.value, list) or len(self.value) > most:
+            raise self.fail("a list")
+        return [Field(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
+
+    def names(self) -> list[str]:
+        if not isinstance(self.value, dict):
+            raise self.fail("an object")
+        return list(self.value)
+
+    def text(self, default: str | None = None) -> str:
+        if self.value is None and default is not None:
+            return default
+        if not isinstance(self.value, str):
+            raise self.fail("a string")
+        return replace_surrogates(self.value)
+
+    def one_of(self, allowed: Any, default: str | None = None) -> Any:
+        value = default if self.value is None else self.value
+        if not isinstance(value, str | None) or value not in allowed:
+            raise self.fail(f"one of {', '.join(map(str, allowed))}")
+        return value
+
+    def count(self, limit: int = 2**32 - 1) -> int:
+        value = 0 if self.value is None else self.value
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+            raise self.fail(f"an integer from 0 to {limit}")
+        return value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.fail("true or false")
+        return self.value
+
+    def optional_text(self) -> str | None:
+        return None if self.value is None else self.text()
+
+    def number(self) -> float:
+        """The number; NaN for null."""
+        if self.value is None:
+            return math.nan
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.fail("a number")
+        try:
+            return float(self.value)
+        except OverflowError:
+            raise self.fail("a number") from None
+
+    def share(self) -> float:
+        value = self.number()
+        if not 0.0 <= value <= 1.0:
+            raise self.fail("a number from 0 to 1")
+        return value
+
+    def optional(self) -> float | None:
+        value = self.number()
+        return None if math.isnan(value) else value
