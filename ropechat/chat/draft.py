@@ -24,6 +24,8 @@ FOLD_LINES, FOLD_CHARACTERS = 10, 2000
 _NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,4}\Z")
 _HEAD = re.compile(r"\n\n([^\n]+):\Z")
+_BLOCK = re.compile(r"([^\n]+):\n(`{3,})\n")
+_GAP = "\n\n"  # between blocks and text
 _BEGUN = re.compile(r'(?:^|(?<=\s))@("?)([^\s"]*|(?<=")[^"\n]*)$')
 
 
@@ -108,7 +110,7 @@ class Pastes:
 
 
 def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Read the files that a text names as @path, as blocks to append; those in `known` are not read again.
+    """Read the files that a text names as @path, as blocks; those in `known` are not read again.
 
     Raises AttachError, also for a file that does not exist.
     """
@@ -118,6 +120,11 @@ def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({}))
         if name is not None and name not in found:
             found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
     return "".join(found.values())
+
+
+def attach(text: str, blocks: str) -> str:
+    """The text as it is sent: the files come first, so that they are read while the text is written."""
+    return f"{blocks.removeprefix(_GAP)}{_GAP}{text}" if blocks else text
 
 
 def describe_file(block: str) -> str:
@@ -173,14 +180,22 @@ def unescape(text: str) -> str:
 
 
 def split_attachments(sent: str) -> tuple[str, dict[str, str]]:
-    """Split a sent text into what the user wrote and the attached blocks by file name."""
+    """Split a sent text into what the user wrote and the attached blocks by file name.
+
+    The blocks come first; in chats of older versions last.
+    """
+    before = _blocks_before(sent)
+    while before and not {name for name, _, _ in before} <= _named(sent[before[-1][2] :]):
+        before.pop()
+    if before:
+        files = {name: f"{_GAP}{sent[begin : end - len(_GAP)]}" for name, begin, end in before}
+        return sent[before[-1][2] :], files
     end, blocks = len(sent), []
     while (head := _block_before(sent, end)) is not None:
         blocks.append(head)
         end = head[1]
-    named = {_trimmed(match[2]) for match in _NAMED.finditer(sent[:end])}
-    named |= {match[2].strip('"') for match in _NAMED.finditer(sent[:end])}
-    files: dict[str, str] = {}
+    named = _named(sent[:end])
+    files = {}
     end = len(sent)
     for name, begin in blocks:  # the last one first
         if name not in named:
@@ -188,6 +203,25 @@ def split_attachments(sent: str) -> tuple[str, dict[str, str]]:
         files[name] = sent[begin:end]
         end = begin
     return sent[:end], dict(reversed(files.items()))
+
+
+def _named(text: str) -> set[str]:
+    """What a text names as @name, with and without the punctuation that may end a sentence."""
+    found = [match[2] for match in _NAMED.finditer(text)]
+    return {_trimmed(name) for name in found} | {name.strip('"') for name in found}
+
+
+def _blocks_before(sent: str) -> list[tuple[str, int, int]]:
+    """(name, begin, end with the gap behind it) of what may be a file's block at the beginning."""
+    found, at = [], 0
+    while (head := _BLOCK.match(sent, at)) is not None:
+        inner = sent.find(f"\n{head[2]}{_GAP}", head.end() - 1)
+        if inner < 0:
+            break
+        end = inner + 1 + len(head[2]) + len(_GAP)
+        found.append((head[1], at, end))
+        at = end
+    return found
 
 
 def _block_before(sent: str, end: int) -> tuple[str, int] | None:

@@ -196,9 +196,14 @@ class Inference:
         with self._lock:
             self._engine = engine
         self._events.append(ev.ModelLoaded(describe(engine)))
-        engine.chat.on_note = lambda text: self._events.append(ev.Notice(text))
+        engine.chat.on_note = self._note
         for name in engine.chat.unused():
             self._events.append(ev.Notice(f"{name}: {UNUSED}"))
+
+    def _note(self, text: str) -> None:
+        """Tell a remark about a prompt, also of one that is read ahead, when nobody waits for events."""
+        self._events.append(ev.Notice(text))
+        self._wake()
 
     def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
         with self._lock:

@@ -238,3 +238,18 @@ def test_progress_is_told_and_ends(program: Callable[..., Program], monkeypatch:
     told = [(event.done, event.total) for event in one.seen if isinstance(event, ev.ReadSoFar)]
     assert told == sorted(told)
     assert one.session.read_ahead is None
+
+
+def test_a_file_is_read_while_its_question_is_written(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ropechat.chat.draft import attach
+
+    one = program()
+    block = f"\n\nnotes.txt:\n```\n{LONG}\n```"
+    one.read_ahead(attach("@notes.txt", block))
+    added = rows(one, monkeypatch)
+    one.read_ahead(attach("@notes.txt What did the cat see?", block))
+    assert 0 < sum(added) < 20
+    one.answer(one.session.ask(attach("@notes.txt What did the cat see?", block)))
+    assert one.cached == one.prompt - 1

@@ -65,7 +65,7 @@ def test_folds() -> None:
 # --- files ---
 
 
-async def test_files_are_put_behind_the_text(
+async def test_files_are_put_before_the_text(
     chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,8 +76,8 @@ async def test_files_are_put_behind_the_text(
         await c.idle()
         sent = c.engine.asked[-1][-1].content
         assert sent == (
+            "notes.md:\n````\nÜnï\n```\nx\n```\n````\n\na b.txt:\n```\nblank\n```\n\n"
             'Sum up @notes.md, and @"a b.txt" for @alice, a@notes.md'
-            "\n\nnotes.md:\n````\nÜnï\n```\nx\n```\n````\n\na b.txt:\n```\nblank\n```"
         )
 
 
@@ -132,7 +132,7 @@ async def test_a_file_that_does_not_fit_stays_a_file(
         (tmp_path / "long.txt").write_text("short")
         await c.pilot.press("enter")
         await c.until(lambda: bool(c.engine.asked))
-        assert c.engine.asked[-1][-1].content == "@long.txt what\n\nlong.txt:\n```\nshort\n```"
+        assert c.engine.asked[-1][-1].content == "long.txt:\n```\nshort\n```\n\n@long.txt what"
 
 
 async def test_a_paste_and_a_command_that_do_not_fit_come_back_as_typed(chat: Any) -> None:
@@ -163,9 +163,9 @@ async def test_the_end_of_a_file_is_sent_if_the_whole_does_not_fit(
         await c.until(lambda: len(c.engine.asked) == turns + 1)
         await c.idle()
         sent = c.engine.asked[-1][-1].content
-        assert sent.startswith("@log.txt why?\n\nlog.txt:\n```\n[the first ")
+        assert sent.startswith("log.txt:\n```\n[the first ")
         assert "of 200 lines are left out]" in sent
-        assert sent.endswith("line 198\nline 199\n```")
+        assert sent.endswith("line 198\nline 199\n```\n\n@log.txt why?")
         assert c.app.composer.text == ""
         assert c.app.session.title in ("before", "@log.txt why?")
 
@@ -195,9 +195,8 @@ async def test_an_attached_question_is_recalled_as_it_was_typed(
     async with chat(FakeEngine("ok"), store=store) as c:
         await c.ask("Sum up @notes.md, not @@notes.txt")
         await c.idle()
-        assert c.engine.asked[-1][-1].content.startswith(
-            "Sum up @notes.md, not @notes.txt\n\nnotes.md:\n````\na"
-        )
+        sent = c.engine.asked[-1][-1].content
+        assert sent == "notes.md:\n````\na\n```\nb\n```\n````\n\nSum up @notes.md, not @notes.txt"
         assert c.app.session.title == "Sum up @notes.md, not @notes.txt"
     async with chat(FakeEngine("ok"), store=store) as c:
         await c.until(lambda: bool(c.app.composer.sent))
@@ -223,8 +222,8 @@ async def test_an_edited_question_keeps_its_files(
         await c.until(lambda: len(c.engine.asked) == 2)
         await c.idle()
         assert c.engine.asked[-1][-1].content == (
+            "notes:\n```\ntext of notes\n```\n\nmore.md:\n```\ntext of more.md\n```\n\n"
             "Sum up @notes and @more.md!"
-            "\n\nnotes:\n```\ntext of notes\n```\n\nmore.md:\n```\ntext of more.md\n```"
         )
         await c.ask("/rewrite")  # in an answer, an @path is a word
         await c.until(lambda: c.app.composer.text == "see @app.txt")
@@ -278,13 +277,14 @@ def test_what_was_attached_is_told_from_what_was_written(
         (tmp_path / name).write_text(content)
     written = 'see @a, (@b.md and @b.md! @"c c"\n\nmine:\n```\nown\n```'
     for text in (written, "@a", f"{written} @a"):
-        behind = draft.read_attachments(text)
-        assert behind
-        said, files = draft.split_attachments(text + behind)
-        assert said == text
-        assert "".join(files.values()) == behind
-        assert draft.read_attachments(text, files) == behind
-        assert draft.to_draft(text + behind) == text
+        blocks = draft.read_attachments(text)
+        assert blocks
+        for sent in (draft.attach(text, blocks), text + blocks):  # the second as older versions sent it
+            said, files = draft.split_attachments(sent)
+            assert said == text
+            assert "".join(files.values()) == blocks
+            assert draft.read_attachments(text, files) == blocks
+            assert draft.to_draft(sent) == text
     own = "mine:\n\nx:\n```\nown\n```"  # looks like a file, and names none
     assert draft.split_attachments(own) == (own, {})
     assert draft.to_draft("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"

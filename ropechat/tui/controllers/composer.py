@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from ropechat.chat import events as ev
-from ropechat.chat.draft import AttachError, read_attachments, split_attachments, to_draft, unescape
+from ropechat.chat.draft import (
+    AttachError,
+    attach,
+    read_attachments,
+    split_attachments,
+    to_draft,
+    unescape,
+)
 from ropechat.conversation import Origin, Role
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.terminal import gc_pause
@@ -89,14 +96,13 @@ class ComposerController:
         if self._editing is not None and self._editing.role is Role.ASSISTANT:
             return unfold(text)
         try:
-            behind = read_attachments(
-                text, split_attachments(self._editing.text)[1] if self._editing is not None else {}
-            )
+            known = split_attachments(self._editing.text)[1] if self._editing is not None else {}
+            files = read_attachments(text, known)
         except AttachError as error:
             if not quiet:
                 self.view.hint(str(error))
             return None
-        return unfold(unescape(text)) + behind
+        return attach(unfold(unescape(text)), files)
 
     def recall(self, questions: list[str]) -> None:
         """Add the questions of earlier chats to the history."""
