@@ -316,12 +316,8 @@ fn a_selective_scan_equals_its_definition_and_does_not_see_how_it_is_cut() {
             }
             (state, values)
         };
-        let (found_state, found) = scan(&[0, ROWS]);
-        assert_eq!(
-            (&found_state, &found),
-            (&scan(&[0, 3, 4, ROWS]).0, &scan(&[0, 3, 4, ROWS]).1),
-            "{kernels:?}"
-        );
+        let (_, found) = scan(&[0, ROWS]);
+        assert_eq!(scan(&[0, ROWS]), scan(&[0, 3, 4, ROWS]), "{kernels:?}");
         for lane in 0..LANES {
             let mut exact: Vec<f64> = (0..keys).map(|key| f64::from(state[key * LANES + lane])).collect();
             for row in 0..ROWS {
