@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use ropechat_core::config::{Activation, Bias, Config, LayerRope, LmHead, Mask, Norm, RopeScaling};
+use ropechat_core::config::{
+    Activation, Bias, Config, IndexChoice, LayerIndexer, LayerRope, LmHead, Mask, Norm, RopeLayout,
+    RopeScaling,
+};
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
 use ropechat_core::quant::PackedType;
@@ -306,12 +309,21 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
         ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),
+        ("glm_moe_dsa", "indexer_rope_interleave", json!(false)),
+        ("deepseek_v32", "layer_types", json!(["full_attention", "indexed_attention"])),
+        ("axk2", "indexer_types", json!(["full", "none"])),
+        ("minimax_m3_vl_text", "layer_types", json!(["full_attention", "sliding_attention"])),
     ] {
         let mut config = json!({"model_type": model_type, key: value});
         let extra = match model_type {
             "deepseek_v2" | "deepseek_v3" => {
                 json!({"n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1})
             }
+            "deepseek_v32" | "glm_moe_dsa" | "axk2" => json!({
+                "n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "n_group": 1,
+                "qk_rope_head_dim": 4
+            }),
+            "minimax_m3_vl_text" => json!({"head_dim": 8, "rotary_dim": 4, "num_key_value_heads": 2}),
             "gptj" => json!({"rotary_dim": 4}),
             "gpt2" | "gpt_neo" | "falcon" | "dtransformer_rope" => json!({}),
             _ => json!({"num_key_value_heads": 2}),
@@ -323,6 +335,72 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
             "{model_type}: {refusal}"
         );
     }
+}
+
+/// Which layers choose the positions that they read, and which read what another one chose.
+#[test]
+fn indexers_of_each_layer() {
+    use LayerIndexer::{Full, None, Shared};
+    let dsa = |model_type: &str, own: Value| {
+        let mut config = json!({"model_type": model_type, "num_hidden_layers": 6, "n_routed_experts": 8, "n_group": 1,
+            "topk_group": 1, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "qk_rope_head_dim": 4});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let of = |config: &Config| config.layers.iter().map(|layer| layer.indexer).collect::<Vec<_>>();
+    let kinds = |own: Value| of(&sound(dsa("glm_moe_dsa", own)));
+    assert_eq!(kinds(json!({})), [Full; 6]);
+    assert_eq!(kinds(json!({"index_topk_pattern": "FSFSSF"})), [Full, Shared, Full, Shared, Shared, Full]);
+    let every_third = json!({"index_topk_freq": 3, "index_skip_topk_offset": 2});
+    assert_eq!(kinds(every_third), [Full, Full, Shared, Shared, Full, Shared]);
+    assert_eq!(of(&sound(dsa("hy_v4", json!({})))), [Full, Full, Shared, Shared, Shared, Full]);
+    for (key, value) in [
+        ("indexer_types", json!(["shared", "full", "full", "full", "full", "full"])),
+        ("indexer_types", json!(["full"])),
+        ("index_topk_pattern", json!("FFXFFF")),
+        ("index_topk", json!(0)),
+        ("index_head_dim", json!(2)),
+        ("q_lora_rank", json!(null)),
+    ] {
+        assert_eq!(bad(dsa("glm_moe_dsa", json!({key: value}))), key);
+    }
+    // The indexer's pairs are half a head apart where attention's are adjacent.
+    let config = sound(dsa("deepseek_v32", json!({"index_topk": 7})));
+    let indexer = config.indexer.unwrap();
+    assert_eq!(indexer.choice, IndexChoice::Positions { index_topk: 7 });
+    let layouts: Vec<RopeLayout> = config.ropes.iter().map(|rope| rope.layout).collect();
+    assert_eq!((layouts, indexer.rope), (vec![RopeLayout::Interleaved, RopeLayout::Neox], 1));
+
+    let m3 = |own: Value| {
+        let mut config = json!({"model_type": "minimax_m3_vl_text", "head_dim": 8, "rotary_dim": 4,
+            "num_key_value_heads": 2, "index_n_heads": 2});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let published =
+        json!({"sparse_attention_config": {"sparse_attention_freq": [0, 1], "sparse_block_size": 9}});
+    let config = sound(m3(published));
+    assert_eq!(of(&config), [None, Full]);
+    let expected = IndexChoice::Blocks { index_block_size: 9, index_topk_blocks: 16, index_local_blocks: 1 };
+    assert_eq!(config.indexer.unwrap().choice, expected);
+    let own = json!({"layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 4});
+    assert_eq!(unsupported(m3(own)), "index_n_heads");
+}
+
+/// The layers of both stacks, run by run.
+#[test]
+fn stacks_that_run_in_cycles() {
+    let hrm = |own: Value| {
+        let mut config = json!({"model_type": "hrm_text", "H_cycles": 2, "L_cycles": 1});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let config = sound(hrm(json!({"num_hidden_layers": 1})));
+    let repeats: Vec<_> = config.layers.iter().map(|layer| layer.repeats).collect();
+    assert_eq!(repeats, [None, None, Some(0), Some(1)]);
+    assert_eq!(config.embedding_multiplier, 50.0);
+    assert_eq!(bad(hrm(json!({"num_hidden_layers": 6, "num_layers_per_stack": 1}))), "num_hidden_layers");
+    assert_eq!(bad(hrm(json!({"num_hidden_layers": 2000}))), "H_cycles");
 }
 
 #[test]

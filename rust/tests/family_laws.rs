@@ -207,6 +207,18 @@ const FAMILIES: &[(&str, &str)] = &[
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]"#,
     ),
     (
+        "hrm_text",
+        r#""head_dim": 10, "num_layers_per_stack": 2, "H_cycles": 2, "L_cycles": 1, "num_hidden_layers": 8,
+        "embedding_scale": 3, "attention_bias": true, "prefix_lm": false, "num_key_value_heads": 6"#,
+    ),
+    (
+        "hy_v4",
+        r#""q_lora_rank": 13, "kv_lora_rank": 9, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 7,
+        "num_key_value_heads": 6, "n_routed_experts": 5, "moe_intermediate_size": 10, "num_experts_per_tok": 2,
+        "hc_mult": 3, "index_n_heads": 5, "index_head_dim": 9, "index_topk": 11, "swiglu_limit": 0.5,
+        "indexer_types": ["full", "shared", "full"]"#,
+    ),
+    (
         "lfm2_moe",
         r#""layer_types": ["conv", "full_attention", "conv"], "num_experts": 5, "num_experts_per_tok": 2,
         "moe_intermediate_size": 12, "num_dense_layers": 1"#,
@@ -243,7 +255,7 @@ const FAMILIES: &[(&str, &str)] = &[
         "nemotron_h",
         r#""layers_block_type": ["linear_attention", "full_attention", "moe"], "head_dim": 10, "mamba_num_heads": 6,
         "mamba_head_dim": 7, "n_groups": 2, "ssm_state_size": 5, "n_routed_experts": 5, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 14"#,
+        "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 14, "moe_latent_size": 21"#,
     ),
     ("lfm2", r#""layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 4, "conv_bias": true"#),
     (

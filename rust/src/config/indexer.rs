@@ -2,7 +2,7 @@
 
 use super::structure::Norm;
 
-/// An indexer: light heads score every earlier position, and a query reads those that score highest (DeepSeek Sparse
+/// An indexer: small heads score every earlier position, and a query reads those that score highest (DeepSeek Sparse
 /// Attention; DeepSeek-AI 2025, DeepSeek-V3.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // fields with the names of their keys
@@ -13,7 +13,7 @@ pub struct Indexer {
     pub norm: Norm,
     /// The rope of its queries and keys: an index into `Config::ropes`.
     pub rope: usize,
-    /// Which dimensions are rotated in the file; here it is the first ones.
+    /// Which dimensions the file rotates; they are the first ones in memory.
     pub rotated: RotatedPart,
     pub choice: IndexChoice,
 }
@@ -34,8 +34,8 @@ pub enum IndexChoice {
     /// The `index_topk` with the largest sum over the indexer's heads of weight * relu(q k), the same for all heads of
     /// attention (deepseek_v32, glm_moe_dsa).
     Positions { index_topk: usize },
-    /// The `index_topk_blocks` blocks with the largest q k among their positions, of which the `index_local_blocks` at the
-    /// query are always some; a choice for each of the indexer's heads, which is that of as many heads of attention
+    /// The `index_topk_blocks` blocks of positions with the largest q k in them; the `index_local_blocks` nearest to the
+    /// query always come first. Each head of the indexer chooses for its share of the key/value heads
     /// (minimax_m3_vl_text).
     Blocks { index_block_size: usize, index_topk_blocks: usize, index_local_blocks: usize },
 }

@@ -177,7 +177,7 @@ pub enum MoeNames {
 }
 
 impl MoeNames {
-    /// Where transformers 5 keeps experts in memory, and some files on disk, that have tensors of their own elsewhere.
+    /// The same experts where one tensor holds all of them, as transformers 5 does in memory and some files do.
     pub fn fused(self) -> Option<MoeNames> {
         let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
         let shared = match shared {
@@ -300,9 +300,9 @@ pub struct Names {
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
-    /// Before that, the high and the low one of two stacks.
+    /// What stands before `layers` in the high and in the low one of two stacks.
     pub stacks: [&'static str; 2],
-    /// State of the low one before its first run.
+    /// The low stack's first state.
     pub low_state: &'static str,
     /// Layers below one number (longcat_flash: 2); `{part}` in a name is the place among them.
     pub layers_per_number: usize,

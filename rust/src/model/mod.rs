@@ -45,7 +45,7 @@ pub struct Model {
     pub streams: [Vec<Weight>; 2],
     /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
     pub positions: Vec<f32>,
-    /// State of the low one of two stacks before its first run; empty where there is one stack.
+    /// The first state of the low one of two stacks; empty where there is one stack.
     pub low_state: Vec<f32>,
     /// The hyper-connection after the last layer.
     pub hyper_head: Option<HyperWeights>,

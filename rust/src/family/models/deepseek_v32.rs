@@ -6,11 +6,11 @@
 
 use super::deepseek::{NAMES, config as latent_mixture};
 use crate::config::{
-    Attention, AttentionGate, ClosedGroups, Config, ExpertGroups, GateWidth, Moe, NormPlacement, QueryLatent,
-    RopeLayout,
+    Attention, AttentionGate, Bias, ClosedGroups, Config, ExpertGroups, GateWidth, Moe, NormPlacement,
+    QueryLatent, RopeLayout,
 };
 use crate::error::Result;
-use crate::family::keys::base::{Defaults, Family, NormKey};
+use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};
 use crate::family::keys::indexer::{IndexerDefaults, in_all_layers, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation};
@@ -29,30 +29,39 @@ const MLA: MlaDefaults =
 
 const ROUTING: Routing = Routing { scaling: ("routed_scaling_factor", 2.5), ..Routing::DEEPSEEK };
 
-fn deepseek_v32(metadata: &Metadata<'_>) -> Result<Config> {
-    let defaults = Defaults { names: NAMES, max_position_embeddings: 163_840, ..Defaults::LLAMA };
-    let routing = Routing { groups: Some((8, 4)), ..ROUTING };
+/// What absent keys mean; no MLP has a bias, whatever `mlp_bias` says.
+const DEFAULTS: Defaults =
+    Defaults { names: NAMES, mlp_bias: BiasKey::Absent(Bias::None), ..Defaults::LLAMA };
+
+/// The original's words for what is computed here.
+fn check_words(metadata: &Metadata<'_>) -> Result<()> {
+    metadata.get("mlp_bias");
     only_word(metadata, "topk_method", "noaux_tc")?;
     only_word(metadata, "scoring_func", "sigmoid")?;
+    only_true(metadata, "rope_interleave")
+}
+
+fn only_true(metadata: &Metadata<'_>, key: &str) -> Result<()> {
+    match metadata.flag_or(key, true)? {
+        true => Ok(()),
+        false => Err(metadata.unsupported(key, "must be true (got false)")),
+    }
+}
+
+fn deepseek_v32(metadata: &Metadata<'_>) -> Result<Config> {
+    let defaults = Defaults { max_position_embeddings: 163_840, ..DEFAULTS };
+    let routing = Routing { groups: Some((8, 4)), ..ROUTING };
+    check_words(metadata)?;
     let config = latent_mixture(metadata, &defaults, &MLA, &routing, 3)?;
     in_all_layers(metadata, indexer(metadata, config, &IndexerDefaults::DEEPSEEK)?, |_| false)
 }
 
 fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
-    let defaults = Defaults {
-        names: NAMES,
-        max_position_embeddings: 202_752,
-        norm: NormKey::Rms("rms_norm_eps", 1e-5),
-        ..Defaults::LLAMA
-    };
+    let defaults =
+        Defaults { max_position_embeddings: 202_752, norm: NormKey::Rms("rms_norm_eps", 1e-5), ..DEFAULTS };
     let mla = MlaDefaults { q_lora_rank: Some(2048), qk_nope_head_dim: 192, v_head_dim: Some(256), ..MLA };
-    only_word(metadata, "topk_method", "noaux_tc")?;
-    only_word(metadata, "scoring_func", "sigmoid")?;
-    for key in ["rope_interleave", "indexer_rope_interleave"] {
-        if !metadata.flag_or(key, true)? {
-            return Err(metadata.unsupported(key, "must be true (got false)"));
-        }
-    }
+    check_words(metadata)?;
+    only_true(metadata, "indexer_rope_interleave")?;
     let config = latent_mixture(metadata, &defaults, &mla, &ROUTING, 3)?;
     let indexing =
         IndexerDefaults { index_n_heads: 32, layout: RopeLayout::Interleaved, ..IndexerDefaults::DEEPSEEK };
@@ -62,7 +71,8 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
 /// Queries are made of their latent before and after its norm, and a gate of attention's output with them; some norms have a
 /// gate too.
 fn axk2(metadata: &Metadata<'_>) -> Result<Config> {
-    let defaults = Defaults { names: NAMES, max_position_embeddings: 131_072, ..Defaults::LLAMA };
+    check_words(metadata)?;
+    let defaults = Defaults { max_position_embeddings: 131_072, ..DEFAULTS };
     let mla = MlaDefaults {
         q_lora_rank: Some(384),
         kv_lora_rank: 128,

@@ -5,11 +5,11 @@
 
 use super::deepseek::NAMES as DEEPSEEK_NAMES;
 use crate::config::{
-    Attention, AttentionGate, Config, GateWidth, Heads, LayerIndexer, LayerRope, Mask, Moe, Names,
+    Attention, AttentionGate, Bias, Config, GateWidth, Heads, LayerIndexer, LayerRope, Mask, Moe, Names,
     QueryLatent, RopeLayout, SharedExpert, tensor,
 };
 use crate::error::Result;
-use crate::family::keys::base::{Defaults, Family, NormKey, WindowKeys};
+use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, WindowKeys};
 use crate::family::keys::indexer::{INDEXED, IndexerDefaults, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation, latent};
@@ -31,6 +31,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         names: NAMES,
         max_position_embeddings: 524_288,
         norm: NormKey::Rms("rms_norm_eps", 1e-5),
+        mlp_bias: BiasKey::Absent(Bias::None),
         rope: None,
         windows: WindowKeys::OfFamily,
         ..Defaults::LLAMA
@@ -41,6 +42,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         latent_eps: None,
         ..MlaDefaults::DEEPSEEK
     };
+    metadata.get("mlp_bias"); // no MLP has one
     ignore_multi_token_prediction(metadata);
     let config = latent(metadata, &defaults, &mla)?;
     let config = with_kinds(metadata, config)?;

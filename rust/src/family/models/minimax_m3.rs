@@ -41,7 +41,10 @@ const NAMES: Names = Names {
 };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
-    let rotary_dim = metadata.integer_if_any("rotary_dim", 2..=1 << 13)?.unwrap_or(64);
+    let partial = match metadata.integer_if_any("rotary_dim", 2..=1 << 13)? {
+        Some(dim) => Partial::Dimensions(dim),
+        None => Partial::Usually(0.5),
+    };
     let defaults = Defaults {
         names: NAMES,
         num_key_value_heads: KvHeads::Usually(4),
@@ -51,11 +54,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         attention_bias: BiasKey::Fixed(Bias::None),
         attention_out_bias: BiasKey::Absent(Bias::None),
         mlp_bias: BiasKey::Absent(Bias::None),
-        rope: Some(RopeDefaults {
-            theta: 5e6,
-            partial: Partial::Dimensions(rotary_dim),
-            ..RopeDefaults::WHOLE
-        }),
+        rope: Some(RopeDefaults { theta: 5e6, partial, ..RopeDefaults::WHOLE }),
         activation_key: "",
         ..Defaults::LLAMA
     };

@@ -296,7 +296,7 @@ pub struct ModelTensors {
     pub streams: [Vec<MatrixSpec>; 2],
     /// Learned positions; empty when the model has none.
     pub positions: Vec<TensorRows>,
-    /// State of the low one of two stacks before its first run; empty where there is one stack.
+    /// The first state of the low one of two stacks; empty where there is one stack.
     pub low_state: Vec<TensorRows>,
     /// The hyper-connection after the last layer.
     pub hyper_head: Option<HyperTensors>,

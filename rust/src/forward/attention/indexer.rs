@@ -69,6 +69,9 @@ impl Choices {
         let tiles = rows.iter().map(|(_, place, _)| place / BLOCK + 1).max().unwrap_or_default();
         (self.count, self.tiles) = (count, tiles);
         self.words.clear();
+        if rows.is_empty() {
+            return;
+        }
         self.words.resize(rows.len() * count * tiles, 0);
         let scores_of_row = tiles * count * BLOCK;
         let together = (SCORES / scores_of_row).max(1);

@@ -64,8 +64,9 @@ pub(super) fn project(
     let kv = Rows { values: kv, stride: weights.kv_b_proj.padded_out() };
 
     let stride = layer.projection.stride(config, layer);
+    let index_proj = layer.indexer.as_ref().and_then(|indexer| indexer.q_proj.as_ref());
+    let index_stride = index_proj.map_or(0, Weight::padded_out);
     let index_queries = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.q_width());
-    let index_stride = index_q.len() / (qkv.len() / stride);
     by_rows(pass.pool, qkv, stride, |row, out| {
         let (out_q, out) = out.split_at_mut(queries);
         let (q, a) = (q.row(row), a.row(row));
