@@ -78,12 +78,7 @@ fn what_was_asked_for_is_kept_or_refused() {
     let need = needed(&model, Some(PackedType::F32));
     assert_eq!(chosen(&model, Some(PackedType::F32), CONTEXT, need).unwrap().dtype, Some(PackedType::F32));
     let text = refused(&model, Some(PackedType::F32), CONTEXT, need - 1);
-    for part in [
-        "model.safetensors: memory: ",
-        " are needed (",
-        "4096 tokens",
-        "free here; --context 3840",
-    ] {
+    for part in ["model.safetensors: memory: ", " are needed (", "4096 tokens", "free here; --context 3840"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.contains("--dtype bf16"), "{text}");

@@ -263,7 +263,9 @@ impl Engine {
         let progress = Arc::clone(&engine.progress);
         let result = engine.advance(sequences, &progress, cancel);
         match prompts_read(sequences) {
-            Snapshot { stage, done, total } if result.is_ok() && done < total => progress.begin(stage, done, total),
+            Snapshot { stage, done, total } if result.is_ok() && done < total => {
+                progress.begin(stage, done, total)
+            }
             _ => progress.end(),
         }
         result
@@ -283,7 +285,8 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<(u64, Event)>> {
         let begun = Instant::now();
-        let single = taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
+        let single =
+            taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
         let due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
         let (rows, of_prompts) = (due.iter().map(|&(_, rows)| rows).sum::<usize>(), prompt_rows(&due));
         let frequencies: Vec<_> =

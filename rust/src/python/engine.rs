@@ -151,7 +151,13 @@ impl PyEngine {
             let packs = match pack_cache.map(PackCache::new) {
                 Some(cache) => {
                     let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PanelSource::open(&PackCache { smallest, ..cache }, &checkpoint, choice.dtype, &pool, &progress)
+                    PanelSource::open(
+                        &PackCache { smallest, ..cache },
+                        &checkpoint,
+                        choice.dtype,
+                        &pool,
+                        &progress,
+                    )
                 }
                 None => PanelSource::none(),
             };
@@ -211,7 +217,9 @@ impl PyEngine {
 
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
-        call_engine(py, || Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most))))
+        call_engine(py, || {
+            Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most)))
+        })
     }
 
     #[getter]

@@ -52,8 +52,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyLensRow, PyProgress, PyReading, PyRow, PyRowPair, PyStage,
-        PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types, packed_types,
+        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyLensRow, PyProgress, PyReading, PyRow, PyRowPair,
+        PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types, packed_types,
         read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;

@@ -184,7 +184,12 @@ impl Job {
     }
 
     /// Returns false when it was stopped.
-    fn write_to(&self, file: &mut File, head: &Head<'_>, goes_on: &dyn Fn(usize) -> bool) -> io::Result<bool> {
+    fn write_to(
+        &self,
+        file: &mut File,
+        head: &Head<'_>,
+        goes_on: &dyn Fn(usize) -> bool,
+    ) -> io::Result<bool> {
         file.seek(SeekFrom::Start(head.len() as u64))?;
         let (mut sums, mut unsynced) = (Vec::with_capacity(self.tensors.len()), 0);
         for tensor in &self.tensors {
