@@ -27,6 +27,7 @@ def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests neither read nor fill the caches of whoever runs them, nor their chats, settings and models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROPECHAT_CACHE", "off")
+        patch.delenv("XDG_CACHE_HOME", raising=False)  # the one below HOME is used
         for name in ("COLUMNS", "LINES"):  # xdist sets them; programs would take them for the terminal's size
             patch.delenv(name, raising=False)
         patch.setenv("ROPECHAT_DATA", str(tmp_path_factory.mktemp("data")))

@@ -10,7 +10,7 @@ from ropechat.cli.common import StdoutWriter, model_folders, say_warnings
 from ropechat.cli.exit_codes import say
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.util.progress import Progress
-from ropechat.util.text import format_bytes, one_line
+from ropechat.util.text import format_bytes, format_seconds, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -177,7 +177,7 @@ def show(model: str) -> None:
         ("files", f"{len(files)}, {format_bytes(sum(size for _, size in files))}"),
     ]
     rows += [("", f"{format_bytes(size):>9}  {name}") for name, size in files]
-    rows.append(("packed weights", format_bytes(packed_size(path))))
+    rows.append(("packed weights", _packed_cost(path, packed_size(path))))
     try:
         facts = Engine.check(path)
         rows += _sheet(facts)
@@ -185,6 +185,19 @@ def show(model: str) -> None:
     except RopechatError as error:
         rows.append(("cannot load", str(error)))
     _write_sheet(out, [(name, one_line(value)) for name, value in rows])
+
+
+def _packed_cost(path: Path, size: int) -> str:
+    """What packed weights cost on disk, and what they save: 5.52 GB; saves 7.31 s of each start."""
+    from ropechat.models.speed import load_speed
+
+    speed = load_speed(path)
+    if not size:
+        return "none"
+    saved = (
+        "" if speed is None or not speed.packing else f"; saves {format_seconds(speed.packing)} of each start"
+    )
+    return format_bytes(size) + saved
 
 
 def _files(path: Path) -> list[tuple[str, int]]:

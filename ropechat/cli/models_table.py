@@ -4,9 +4,22 @@ from collections.abc import Container, Iterator, Sequence
 
 from ropechat.models.catalog import CatalogModel
 from ropechat.models.installed import ModelSummary, format_count
+from ropechat.util.progress import format_rate
 from ropechat.util.text import cell_width, fit, format_bytes, one_line
 
-_TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "FROM", "WHERE")
+_TITLES = (
+    "MODEL",
+    "SIZE",
+    "FAMILY",
+    "PARAMETERS",
+    "DTYPE",
+    "CONTEXT",
+    "TEMPLATE",
+    "READS",
+    "WRITES",
+    "FROM",
+    "WHERE",
+)
 _CATALOG_TITLES = ("NAME", "MODEL", "SIZE", "NEEDS", "HERE", "CONTEXT", "LICENSE", "GOOD FOR")
 
 
@@ -20,6 +33,8 @@ def _cells_of(row: ModelSummary) -> tuple[str, ...]:
         one_line(row.dtype or "–"),
         str(row.context or "–"),
         template,
+        format_rate(row.prefill_tok_s) or "–",
+        format_rate(row.decode_tok_s) or "–",
         one_line(row.source),
         one_line(str(row.path)),
     )

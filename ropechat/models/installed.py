@@ -14,6 +14,7 @@ from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
 from ropechat.models.resolve import BUILTIN, builtin_folder, resolve
+from ropechat.models.speed import Speed, count_products, expected_speed, known_speeds, load_speed
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
 
@@ -30,7 +31,8 @@ class ModelSummary:
     """A model in the list. packed: bytes of packed weights. reason: why it cannot be loaded; None if it can.
 
     needs: bytes of memory, as `needed_memory` estimates them. source: the Hub cache, a program, or a folder
-    that the user named.
+    that the user named. prefill_tok_s, decode_tok_s: tokens per second of reading and writing here, measured,
+    or expected from models that were; None: nothing was measured yet.
     """
 
     name: str
@@ -45,6 +47,8 @@ class ModelSummary:
     needs: int | None = None
     reason: str | None = None
     source: str = ""
+    prefill_tok_s: float | None = None
+    decode_tok_s: float | None = None
 
     def record(self) -> dict[str, Any]:
         """The object of --json; size and packed are in bytes."""
@@ -68,6 +72,7 @@ def list_installed(
     is called with what was skipped, and why.
     """
     seen: set[Path] = set()
+    known = known_speeds()
     for one in find_models(folders, on_note):
         if one.source != HUB_CACHE and one.source != ollama.SOURCE and one.path.resolve() in seen:
             continue
@@ -75,7 +80,7 @@ def list_installed(
         if one.reason is not None:
             yield ModelSummary(one.name, one.path, one.size, reason=one.reason, source=one.source)
         else:
-            yield summarize(one.name, one.path, one.size, header, one.source)
+            yield summarize(one.name, one.path, one.size, header, one.source, known)
 
 
 def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
@@ -94,10 +99,19 @@ def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel
         yield from models_below(named, str(named), on_note)
 
 
-def summarize(name: str, path: Path, size: int, header: ReadHeader, source: str = "") -> ModelSummary:
-    """Describe a model by its headers; its weights are not read."""
+def summarize(
+    name: str,
+    path: Path,
+    size: int,
+    header: ReadHeader,
+    source: str = "",
+    known: Sequence[Speed] = (),
+) -> ModelSummary:
+    """Describe a model by its headers; its weights are not read. known: speeds of models on this machine."""
     try:
         facts, real = header(path), resolve(path)
+        measured = load_speed(real) or Speed()
+        expected = expected_speed(size, count_products(facts), known)
         return ModelSummary(
             name,
             path,
@@ -110,6 +124,8 @@ def summarize(name: str, path: Path, size: int, header: ReadHeader, source: str 
             has_chat_template(real),
             needed_memory(size, facts),
             source=source,
+            prefill_tok_s=measured.prefill or expected.prefill,
+            decode_tok_s=measured.decode or expected.decode,
         )
     except RopechatError as error:
         return ModelSummary(name, path, size, reason=str(error), source=source)

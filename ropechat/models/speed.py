@@ -123,13 +123,13 @@ def known_speeds() -> list[Speed]:
     return [speed for path in files if (speed := _read(path)) is not None]
 
 
-def expected_speed(facts: Mapping[str, Any], weights: int, known: Iterable[Speed]) -> Speed:
+def expected_speed(weights: int, products: int, known: Iterable[Speed]) -> Speed:
     """What to expect of a model that was not measured, from those that were.
 
     Writing reads all weights for each token, reading multiplies with all of them: so many bytes and products
-    in a second as the models nearest in size reach. weights: bytes of the model.
+    in a second as the models nearest in size reach. weights: bytes of the model; products: as in `Speed`.
     """
-    products, known = count_products(facts), list(known)
+    known = list(known)
     return Speed(
         prefill=_per_second([(one.prefill, one.products) for one in known], products),
         decode=_per_second([(one.decode, one.weights) for one in known], weights),

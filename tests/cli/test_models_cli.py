@@ -370,10 +370,12 @@ def test_list_show_check_rm(
     code, out, err = door("models", "list")
     lines = out.splitlines()
     assert code == 0
-    titles = ["MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "FROM", "WHERE"]
-    assert lines[0].split() == titles
+    titles = ["MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "READS", "WRITES"]
+    assert lines[0].split() == [*titles, "FROM", "WHERE"]
     rows = {line.split()[0]: line.split() for line in lines[1:] if not line.startswith(" ")}
-    assert rows["org/name"][1:-1] == ["516", "kB", "llama", "67.6K", "bfloat16", "64", "no", "Hub", "cache"]
+    assert rows["org/name"][1:-1] == [
+        *("516", "kB", "llama", "67.6K", "bfloat16", "64", "no", "–", "–", "Hub", "cache")
+    ]
     assert set(rows) == {"org/name", "org/name:Q8_0"}
     code, out, err = door("models", "list", "--json")
     one, two = json.loads(out)

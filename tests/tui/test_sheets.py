@@ -40,6 +40,8 @@ MODELS = [
         8192,
         True,
         458_000_000,
+        prefill_tok_s=412.0,
+        decode_tok_s=61.25,
     ),
     ModelSummary(
         "org/a-name-that-is-too-long-for-its-column", Path("/models/long"), 10**9, 0, "qwen2", 494_000_000

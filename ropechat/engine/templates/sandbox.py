@@ -34,7 +34,6 @@ from ropechat.engine.templates.limits import (
     MAX_MEMORY_BYTES,
     MAX_OUTPUT_BYTES,
 )
-from ropechat.util.text import format_bytes
 
 _MAX_COMPILED = 8
 _UNSAFE_GLOBALS = ("lipsum", "cycler", "joiner")
@@ -116,7 +115,7 @@ class Renderer:
         except RefusalError as error:
             return _failure("raised", str(error), error)
         except OutputLimitError:
-            return _failure("limit", f"must render at most {format_bytes(MAX_OUTPUT_BYTES)}")
+            return _failure("limit", f"must render at most {MAX_OUTPUT_BYTES >> 20} MB")
         except MemoryError:
             return _failure("limit", f"must take at most {MAX_MEMORY_BYTES >> 20} MB of memory")
         except RecursionError as error:

@@ -14,20 +14,23 @@ from ropechat.models.catalog import CatalogModel, closest_short, read_catalog
 from ropechat.models.folders import models_below
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.resolve import hub_name
+from ropechat.models.speed import expected_speed, known_speeds
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.widgets.bars import meter
+from ropechat.util.progress import format_rate
 from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ropechat.chat.download import Download
+    from ropechat.models.speed import Speed
     from ropechat.tui.commands.keymap import Keymap
 
 Row: TypeAlias = "ModelSummary | CatalogModel | str"
 """A model that is here, one of the catalog, or a typed Hub id or path."""
 
-COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("context", 7))
+COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("tok/s", 5), ("context", 7))
 NARROW_COLUMNS = COLUMNS[1:3]
 LAST = 10  # cells of the last column, which each section names
 HERE, TO_GET = ("on this machine", "from"), ("to download", "licence")  # a section, and its last column
@@ -91,10 +94,24 @@ def _fits(needs: int | None) -> bool:
     return needs is None or free is None or needs <= free
 
 
+def rates_of(row: ModelSummary | CatalogModel, known: Sequence[Speed]) -> tuple[float | None, float | None]:
+    """Tokens per second of reading and writing that a model reaches here, or is expected to."""
+    if isinstance(row, ModelSummary):
+        return row.prefill_tok_s, row.decode_tok_s
+    expected = expected_speed(row.size, row.num_parameters, known)
+    return expected.prefill, expected.decode
+
+
+def format_count_rate(rate: float | None) -> str:
+    """Tokens per second in at most five cells."""
+    return "–" if rate is None else f"{rate:.1f}" if rate < 100 else f"{rate:,.0f}"
+
+
 class RowLayout:
     """How rows are laid out on a screen of this width."""
 
     def __init__(self, width: int) -> None:
+        self._known = known_speeds()
         self._is_wide = width >= WIDE
         self._columns = COLUMNS if self._is_wide else NARROW_COLUMNS
         self._numbers = sum(width + 1 for _, width in self._columns)  # cells
@@ -128,6 +145,7 @@ class RowLayout:
             "params": "–" if row.num_parameters is None else format_count(row.num_parameters),
             "size": format_bytes(row.size),
             "≈needs": "–" if row.needs is None else format_bytes(row.needs),
+            "tok/s": format_count_rate(rates_of(row, self._known)[1]),
             "context": f"{context:,}" if context else "–",
         }
         parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(row.name), self._name), "")]
@@ -138,6 +156,16 @@ class RowLayout:
         if self._is_wide:
             parts.append(("  " + fit(one_line(last), LAST), "$quiet"))
         return Content.assemble(*parts)
+
+
+def _rates_in_words(row: ModelSummary | CatalogModel) -> str:
+    """How fast a model is here, to follow other words; "" if nothing was measured yet."""
+    prefill, decode = rates_of(row, known_speeds())
+    found = [
+        f"reads {format_rate(prefill)}" if prefill else "",
+        f"writes {format_rate(decode)}" if decode else "",
+    ]
+    return "".join(f" · {words}" for words in found if words)
 
 
 def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
@@ -151,13 +179,14 @@ def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
     if isinstance(row, CatalogModel):
         fits = "fits in memory" if _fits(row.needs) else "too big for the free memory"
         gate = " · the Hub asks for an account" if row.gated else ""
-        return f"{row.about}\n{fits} · licence {row.license} · {row.short[0]}{gate}", "$quiet"
+        facts = f"{fits}{_rates_in_words(row)} · licence {row.license} · {row.short[0]}{gate}"
+        return f"{row.about}\n{facts}", "$quiet"
     if row.reason:
         return f"cannot load: {row.reason}\n{row.path}", "$warning"
     template = "with a chat template" if row.chat_template else "no chat template: it continues text"
     dtype = f" in {row.dtype}" if row.dtype else ""
     place = "comes with ropechat" if row.name == builtin.NAME else str(row.path)
-    return f"{row.model_type}{dtype}, {template}\n{place}", "$quiet"
+    return f"{row.model_type}{dtype}, {template}{_rates_in_words(row)}\n{place}", "$quiet"
 
 
 def describe_download(download: Download, keymap: Keymap) -> list[Content]:

@@ -41,7 +41,7 @@ pub(crate) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: u
     }
 }
 
-/// Writes all values of a block, integers of `bits` (4, 5 or 6) bits: as [`put`] for each, a quad at a time.
+/// Writes the values of a block, integers of `bits` (4, 5 or 6) bits, into the lines of a step, a quad at a time.
 #[inline]
 pub(crate) fn put_block(bits: usize, lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK]) {
     let (low, high) = lines.split_at_mut(bytes(4));
@@ -83,16 +83,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_written_as_its_values_one_by_one() {
+    fn a_block_is_read_as_it_was_written_and_others_keep_theirs() {
         for bits in [4, 5, 6] {
-            let (mut one_by_one, mut at_once) = (vec![0xa5; bytes(bits)], vec![0xa5; bytes(bits)]);
+            let q =
+                |block: usize, i: usize, lane: usize| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8;
+            let mut lines = vec![0xa5; bytes(bits)];
+            // Backwards, so that a block that touched another would be seen.
+            for (block, lane) in (0..2).flat_map(|block| (0..LANES).map(move |lane| (1 - block, 15 - lane))) {
+                put_block(bits, &mut lines, block, lane, &std::array::from_fn(|i| q(block, i, lane)));
+            }
             for (block, lane) in (0..2).flat_map(|block| (0..LANES).map(move |lane| (block, lane))) {
-                let q = std::array::from_fn(|i| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8);
-                for (i, &q) in q.iter().enumerate() {
-                    put(bits, &mut one_by_one, block, i, lane, q);
-                }
-                put_block(bits, &mut at_once, block, lane, &q);
-                assert_eq!(one_by_one, at_once, "{bits} bits, block {block}, lane {lane}");
+                let read: Vec<u8> = (0..BLOCK).map(|i| get(bits, &lines, block, i, lane)).collect();
+                let expected: Vec<u8> = (0..BLOCK).map(|i| q(block, i, lane)).collect();
+                assert_eq!(read, expected, "{bits} bits, block {block}, lane {lane}");
             }
         }
     }
