@@ -18,7 +18,7 @@ mod prefix_tree;
 mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
-pub use prefix_tree::{Place, PrefixTree, Snapshot};
+pub use prefix_tree::{Place, PrefixTree};
 pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;
