@@ -173,3 +173,15 @@ def test_screen_measures_a_short_answer() -> None:
     assert row["kib"] > 0
     assert row["lag"] < 60  # the mark of the end was seen on the terminal
     assert row["late"] == 0  # no timer ticks while nothing happens
+
+
+def test_drafts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setitem(shapes.SHAPES, "tiny", TINY | {"vocab_size": 2000, "max_position_embeddings": 1024})
+    import drafts
+
+    monkeypatch.setattr(sys, "argv", ["drafts.py", "--shape", "tiny", "--rounds", "1", "--tokens", "24"])
+    drafts.main()  # compares the answers, too
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 2 * len(drafts.PROMPTS)
+    assert all("by the clock" in line for line in lines[1:])

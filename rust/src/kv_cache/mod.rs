@@ -20,7 +20,7 @@ mod recurrent;
 
 pub use block::{BLOCK, Block, KvLayout};
 pub use file::{CachedFile, CachedPrefix};
-pub use prefix_tree::{Place, PrefixTree, Snapshot};
+pub use prefix_tree::{Place, PrefixTree};
 pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;

@@ -3,26 +3,12 @@
 //! A node is a whole block of [`BLOCK`] tokens, or a shorter tail behind which nothing follows. Sequences hold a [`Place`]: the
 //! node of their last whole block. A node is in use while a sequence stands on it or behind it, and idle otherwise; only idle
 //! leaves can be evicted, the least recently used one first, so what stays is always connected.
-//!
-//! A whole block can carry a [`Snapshot`]: what a model needs beside keys and values to go on from its end.
 
 use super::block::{BLOCK, Block};
 use crate::config::RopeVariant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
-
-/// The state behind a whole block, for models whose layers keep one (recurrent layers).
-pub trait Snapshot {
-    /// Its size in memory.
-    fn bytes(&self) -> usize;
-}
-
-impl Snapshot for () {
-    fn bytes(&self) -> usize {
-        0
-    }
-}
 
 /// Where a sequence stands: behind its last whole block in the tree. Every place that was entered must be left.
 #[derive(Debug)]
@@ -43,7 +29,7 @@ impl Place {
     }
 }
 
-struct Node<S> {
+struct Node {
     /// None for a root.
     edge: Option<Edge>,
     /// In the order of their tokens. No child's tokens begin another's.
@@ -51,7 +37,6 @@ struct Node<S> {
     /// Sequences that stand here or behind.
     users: usize,
     last_used: u64,
-    snapshot: Option<S>,
 }
 
 /// What leads to a node.
@@ -61,7 +46,7 @@ struct Edge {
     block: Arc<Block>,
 }
 
-impl<S> Node<S> {
+impl Node {
     fn parent(&self) -> Option<u64> {
         self.edge.as_ref().map(|edge| edge.parent)
     }
@@ -72,8 +57,8 @@ impl<S> Node<S> {
 }
 
 /// The blocks of sequences in progress and of ended ones, by their tokens.
-pub struct PrefixTree<S = ()> {
-    nodes: BTreeMap<u64, Node<S>>,
+pub struct PrefixTree {
+    nodes: BTreeMap<u64, Node>,
     /// Keys have the rotation of their variant: each has a tree of its own.
     roots: Vec<(RopeVariant, u64)>,
     next: u64,
@@ -84,7 +69,7 @@ pub struct PrefixTree<S = ()> {
     idle_leaves: BTreeSet<(u64, u64)>,
 }
 
-impl<S: Snapshot> PrefixTree<S> {
+impl PrefixTree {
     /// An empty tree of blocks of so many bytes.
     pub fn new(block_bytes: usize) -> Self {
         Self {
@@ -98,7 +83,7 @@ impl<S: Snapshot> PrefixTree<S> {
         }
     }
 
-    /// Bytes of what no sequence uses, snapshots included.
+    /// Bytes of what no sequence uses.
     pub fn idle_bytes(&self) -> usize {
         self.idle_bytes
     }
@@ -152,19 +137,6 @@ impl<S: Snapshot> PrefixTree<S> {
         found
     }
 
-    /// Whole blocks that continue a place with these tokens, up to the last one that carries a snapshot.
-    pub fn blocks_to_snapshot(&self, place: &Place, tokens: &[u32]) -> usize {
-        let (mut node, mut found) = (&self.nodes[&place.node], 0);
-        for (index, tokens) in tokens.chunks_exact(BLOCK).enumerate() {
-            let Some(child) = node.children.get(tokens) else { break };
-            node = &self.nodes[child];
-            if node.snapshot.is_some() {
-                found = index + 1;
-            }
-        }
-        found
-    }
-
     /// The block behind a place that begins with the most of these tokens, and with how many.
     pub fn best_part(&mut self, place: &Place, tokens: &[u32]) -> Option<(Arc<Block>, usize)> {
         // In the order of tokens, the longest common beginning is that of a neighbour.
@@ -206,33 +178,19 @@ impl<S: Snapshot> PrefixTree<S> {
         }
     }
 
-    /// The snapshot behind the block that ends at a place.
-    pub fn snapshot(&self, place: &Place) -> Option<&S> {
-        self.nodes[&place.node].snapshot.as_ref()
-    }
-
-    /// Keeps a snapshot of the state at a place, as long as the block that ends there.
-    pub fn attach(&mut self, place: &Place, snapshot: S) {
-        if place.blocks > 0 {
-            self.node(place.node).snapshot = Some(snapshot);
-        }
-    }
-
     /// Removes the least recently used idle leaf and returns its block.
     pub fn evict(&mut self) -> Option<Arc<Block>> {
         let &(_, leaf) = self.idle_leaves.first()?;
         self.remove(leaf).block()
     }
 
-    fn node(&mut self, id: u64) -> &mut Node<S> {
+    fn node(&mut self, id: u64) -> &mut Node {
         self.nodes.get_mut(&id).expect("what a place or a node refers to is not removed")
     }
 
     /// Bytes that go when a node is removed.
     fn bytes(&self, id: u64) -> usize {
-        let node = &self.nodes[&id];
-        let block = if node.edge.is_some() { self.block_bytes } else { 0 };
-        block + node.snapshot.as_ref().map_or(0, Snapshot::bytes)
+        if self.nodes[&id].edge.is_some() { self.block_bytes } else { 0 }
     }
 
     /// Moves a place to a child of its node.
@@ -265,7 +223,7 @@ impl<S: Snapshot> PrefixTree<S> {
     fn add(&mut self, edge: Option<Edge>) -> u64 {
         self.next += 1;
         let (children, last_used) = (BTreeMap::new(), self.clock);
-        self.nodes.insert(self.next, Node { edge, children, users: 0, last_used, snapshot: None });
+        self.nodes.insert(self.next, Node { edge, children, users: 0, last_used });
         self.next
     }
 
@@ -286,7 +244,7 @@ impl<S: Snapshot> PrefixTree<S> {
     }
 
     /// Removes an idle leaf.
-    fn remove(&mut self, id: u64) -> Node<S> {
+    fn remove(&mut self, id: u64) -> Node {
         self.idle_bytes -= self.bytes(id);
         let node = self.nodes.remove(&id).expect("an idle leaf is in the tree");
         self.idle_leaves.remove(&(node.last_used, id));
@@ -312,13 +270,7 @@ mod tests {
         blocks * layout().block_bytes()
     }
 
-    impl Snapshot for &str {
-        fn bytes(&self) -> usize {
-            self.len()
-        }
-    }
-
-    fn tree() -> PrefixTree<&'static str> {
+    fn tree() -> PrefixTree {
         PrefixTree::new(bytes(1))
     }
 
@@ -329,7 +281,7 @@ mod tests {
     }
 
     /// The whole blocks of a text, each of one repeated token; the place behind them.
-    fn insert(tree: &mut PrefixTree<&'static str>, text: &[u32]) -> (Place, Vec<Arc<Block>>) {
+    fn insert(tree: &mut PrefixTree, text: &[u32]) -> (Place, Vec<Arc<Block>>) {
         let mut place = tree.enter(RopeVariant::default());
         let blocks = text.iter().map(|&token| {
             let own = block();
@@ -340,7 +292,7 @@ mod tests {
     }
 
     /// How many blocks of a text are in the tree.
-    fn known(tree: &mut PrefixTree<&'static str>, text: &[u32]) -> usize {
+    fn known(tree: &mut PrefixTree, text: &[u32]) -> usize {
         let mut place = tree.enter(RopeVariant::default());
         let followed =
             text.iter().take_while(|&&token| tree.follow(&mut place, &[token; BLOCK]).is_some()).count();
@@ -411,30 +363,5 @@ mod tests {
         assert!(tree.insert(&mut place, &whole, &block()).is_none());
         tree.leave(place);
         assert_eq!(tree.idle_bytes(), bytes(3), "the tails 0..10 and 0..20 went");
-    }
-
-    #[test]
-    fn snapshots_stand_at_whole_blocks_and_go_with_them() {
-        let mut tree = tree();
-        let (mut place, _) = insert(&mut tree, &[1]);
-        let text: Vec<u32> = [1, 2, 3, 4].into_iter().flat_map(|token| [token; BLOCK]).collect();
-        tree.insert(&mut place, &[2; BLOCK], &block());
-        tree.attach(&place, "state");
-        tree.insert(&mut place, &[3; BLOCK], &block());
-        assert_eq!(tree.snapshot(&place), None);
-        tree.leave(place);
-        assert_eq!(tree.idle_bytes(), bytes(3) + 5);
-        let mut start = tree.enter(RopeVariant::default());
-        assert_eq!(tree.blocks_to_snapshot(&start, &text), 2);
-        assert_eq!(tree.blocks_to_snapshot(&start, &text[..2 * BLOCK - 1]), 0);
-        for tokens in text.chunks_exact(BLOCK).take(2) {
-            tree.follow(&mut start, tokens);
-        }
-        assert_eq!((tree.snapshot(&start), start.blocks()), (Some(&"state"), 2));
-        tree.leave(start);
-        for left in [bytes(2) + 5, bytes(1), 0] {
-            tree.evict();
-            assert_eq!(tree.idle_bytes(), left);
-        }
     }
 }

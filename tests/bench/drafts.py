@@ -1,0 +1,142 @@
+"""What drafts of prompt look-up gain where an answer repeats its prompt, and cost where it does not.
+
+`python tests/bench/drafts.py --shape smollm2-135m --rounds 5`. The model has the shape's sizes, but attention
+and MLPs add nothing, and the unembedding makes of each token the one with the next id, nearly always. So an
+answer counts up from its prompt's last token, at the full cost of every product, and the prompt decides how
+much of it is a repeat. Both ways take turns in one process; the answers are compared. CPU time is the figure
+for a machine that others use.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ropechat import Engine, Sampling
+from ropechat.engine.bench.shapes import SHAPES, config_of, write_weights
+
+LENGTH = 400
+Prompt = Callable[[Random, int], list[int]]
+
+
+def edit(every: int) -> Prompt:
+    """A text of which one token in `every` is changed, and the beginning of the answer."""
+
+    def prompt(source: Random, vocab_size: int) -> list[int]:
+        first = source.randrange(vocab_size - 2 * LENGTH)
+        text = list(range(first, first + LENGTH))
+        for place in range(every, LENGTH, every):
+            text[place] = source.randrange(vocab_size)
+        return [*source.choices(range(vocab_size), k=30), *text, first, first + 1]
+
+    return prompt
+
+
+def new(source: Random, vocab_size: int) -> list[int]:
+    """A text that the answer has nothing of."""
+    first = source.randrange(vocab_size - 2 * LENGTH)
+    return [*source.choices(range(vocab_size), k=LENGTH), first, first + 1]
+
+
+def misleading(source: Random, vocab_size: int) -> list[int]:
+    """A text with each second pair of the answer, behind which it goes on in another way."""
+    first = source.randrange(vocab_size - 2 * LENGTH)
+    pairs = [
+        id for at in range(first, first + LENGTH // 2, 2) for id in (at, at + 1, source.randrange(vocab_size))
+    ]
+    return [*source.choices(range(vocab_size), k=20), *pairs, first, first + 1]
+
+
+PROMPTS: dict[str, Prompt] = {
+    "a copy": edit(LENGTH),
+    "an edit, 1 token in 30": edit(30),
+    "an edit, 1 token in 12": edit(12),
+    "new text": new,
+    "misleading": misleading,
+}
+
+
+def counting_model(shape: str, folder: Path) -> Path:
+    """Write the model: the random one, with two kinds of matrices near zero and an unembedding of its own."""
+    config = config_of(shape)
+    write_weights(folder / "layers.safetensors", config)
+    data = np.memmap(folder / "layers.safetensors", np.uint8, "r+")
+    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8:begin].tobytes())
+    embedding = header["model.embed_tokens.weight"]["data_offsets"]
+    for name, tensor in header.items():
+        if "o_proj" in name or "down_proj" in name:
+            start, end = tensor["data_offsets"]
+            data[begin + start : begin + end] = 0
+    data.flush()
+    size = max(tensor["data_offsets"][1] for tensor in header.values() if "data_offsets" in tensor)
+    rows = data[begin + embedding[0] : begin + embedding[1]].reshape(config["vocab_size"], -1)
+    second = np.roll(rows, 1, axis=0)
+    entry = {"dtype": "BF16", "shape": [config["vocab_size"], config["hidden_size"]], "data_offsets": [0, 0]}
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    text = json.dumps({"lm_head.weight": entry | {"data_offsets": [0, second.nbytes]}}).encode()
+    names = {name: "layers.safetensors" for name in header if name != "__metadata__"}
+    names["lm_head.weight"] = "lm_head.safetensors"
+    (folder / "lm_head.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + second.tobytes())
+    index = {"metadata": {"total_size": size + second.nbytes}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def measure(engine: Engine, prompt: list[int], sampling: Sampling) -> tuple[list[int], float, float, int]:
+    """(ids, seconds, CPU seconds, drafted tokens) of an answer, without its first token."""
+    steps = engine.generate(prompt, sampling)
+    answer = [next(steps)]
+    wall, cpu = time.perf_counter(), time.process_time()
+    answer += steps
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return [step.id for step in answer], wall, cpu, sum(step.drafted for step in answer)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
+    parser.add_argument("--dtype", default="q8_0")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=128)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = counting_model(given.shape, Path(folder))
+        options: dict[str, Any] = {"dtype": given.dtype, "threads": given.threads, "cache": "off"}
+        engines = {mode: Engine.load(model, **options, speculative=mode) for mode in ("off", "auto")}
+        vocab_size = engines["off"].facts["vocab_size"]
+        found: dict[tuple[str, float, str], list[tuple[float, float, int]]] = {}
+        for number in range(given.rounds):
+            for name, make in PROMPTS.items():
+                for temperature in (0.0, 0.7):
+                    prompt = make(Random(f"{number} {name}"), vocab_size)
+                    sampling = Sampling(temperature=temperature, max_tokens=given.tokens, seed=number)
+                    answers = []
+                    for mode in ("off", "auto") if number % 2 else ("auto", "off"):
+                        ids, *figures = measure(engines[mode], prompt, sampling)
+                        answers.append(ids)
+                        found.setdefault((name, temperature, mode), []).append(tuple(figures))
+                    assert answers[0] == answers[1], f"{name}: the answers differ"
+    print(f"{given.shape}, {given.dtype}: speed with drafts against without, of {given.tokens} tokens")
+    for name in PROMPTS:
+        for temperature in (0.0, 0.7):
+            without, drafts = found[name, temperature, "off"], found[name, temperature, "auto"]
+            wall, cpu, count = (
+                [statistics.median(run[i] for run in runs) for runs in (without, drafts)] for i in range(3)
+            )
+            print(
+                f"{name:24}temperature {temperature}: {wall[0] / wall[1]:.2f} by the clock, "
+                f"{cpu[0] / cpu[1]:.2f} in CPU time, {count[1]:.0f} tokens drafted"
+            )
+
+
+if __name__ == "__main__":
+    main()
