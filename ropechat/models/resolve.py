@@ -31,6 +31,8 @@ def hub_name(model: str | Path) -> "HubName | None":
     text = str(model)
     if isinstance(model, Path) or text.startswith(_LOCAL_STARTS) or text.endswith(("/", ".safetensors")):
         return None
+    if text == BUILTIN:
+        return None
     from ropechat.models.catalog import find_short
     from ropechat.models.hub.names import parse
 

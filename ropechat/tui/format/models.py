@@ -97,20 +97,15 @@ class RowLayout:
     def __init__(self, width: int) -> None:
         self._is_wide = width >= WIDE
         self._columns = COLUMNS if self._is_wide else NARROW_COLUMNS
-        self._numbers = sum(width + 1 for _, width in self._columns)  # cells
-        last = LAST + 2 if self._is_wide else 0
-        self._name = max(16, min(WIDEST, width) - FRAME - self._numbers - last)  # cells
-
-    @property
-    def head(self) -> str:
-        """The names of the columns."""
-        return " " * (self._name + 2) + "".join(name.rjust(width + 1) for name, width in self._columns)
+        numbers, last = sum(width + 1 for _, width in self._columns), LAST + 2 if self._is_wide else 0
+        self._name = max(16, min(WIDEST, width) - FRAME - numbers - last)  # cells
 
     def section(self, first: Row | None) -> Content:
-        """The name of the section that begins with a row, and of its last column."""
+        """The name of the section that begins with a row, and of its columns."""
         name, last = HERE if isinstance(first, ModelSummary) else TO_GET
-        words = name.ljust(self._name + self._numbers + 4) + last if self._is_wide else name
-        return Content.styled(words, "bold $quiet")
+        columns = "".join(name.rjust(width + 1) for name, width in self._columns)
+        last = f"  {last}" if self._is_wide else ""
+        return Content.assemble((name.ljust(self._name + 2), "bold $quiet"), (columns + last, "$quiet"))
 
     def row(self, row: Row, *, is_current: bool) -> Content:
         """A row of the list. is_current: whether the model is loaded."""
@@ -130,7 +125,10 @@ class RowLayout:
             "≈needs": "–" if row.needs is None else format_bytes(row.needs),
             "context": f"{context:,}" if context else "–",
         }
-        parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(row.name), self._name), "")]
+        parts: list[tuple[str, str]] = [
+            (f"{mark} ", style),
+            (fit(self._shorten(one_line(row.name)), self._name), ""),
+        ]
         for name, width in self._columns:
             text = one_line(values[name])
             text = fit(text, width) if cells(text) > width else text.rjust(width)
@@ -138,6 +136,10 @@ class RowLayout:
         if self._is_wide:
             parts.append(("  " + fit(one_line(last), LAST), "$quiet"))
         return Content.assemble(*parts)
+
+    def _shorten(self, name: str) -> str:
+        """A name without its beginning, where it is too long: its end tells more."""
+        return f"…/{name.rpartition('/')[2]}" if cells(name) > self._name and "/" in name else name
 
 
 def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
