@@ -58,13 +58,13 @@ class LateGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
             raise click.UsageError(_no_command(args), ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
-        if args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
+        if not ctx.resilient_parsing and args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
             from ropechat.cli import settings
 
             ctx.obj = settings.read()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment, on_terminal
+from cli_door import Door, command, environment, on_terminal, process
 from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
@@ -256,6 +256,27 @@ def test_a_short_name_is_downloaded_and_found(door: Door, tiny: CatalogModel, hu
         code, out, err = door("run", "-m", name, "--temperature", 0, "--max-tokens", 3, "a")
         assert (code, out) == (0, "bcd\n")
         assert err.startswith(f"model: {folder}/snapshots/{COMMIT}\n")
+
+
+def test_a_shell_completes_models_and_commands(tmp_path: Path) -> None:
+    put = tmp_path / "models"
+    put.mkdir()
+    (put / "one.gguf").write_bytes(b"GGUF")
+    (put / "notes.txt").write_text("no model")
+
+    def offered(*words: str) -> list[str]:
+        line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = process([], _ROPECHAT_COMPLETE="bash_complete", **line)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+    assert offered("ropechat", "run", "-m", "smollm2:1") == ["smollm2:135m", "smollm2:1.7b"]
+    assert "builtin" in offered("ropechat", "chat", "--model", "b")
+    assert offered("ropechat", "run", "-m", f"{put}/") == [f"{put}/one.gguf"]
+    assert offered("ropechat", "mod") == ["models"]
+    assert offered("ropechat", "nothing", "mod") == ["models"]
+    script = process([], _ROPECHAT_COMPLETE="zsh_source")
+    assert script.stdout.startswith(b"#compdef ropechat")
 
 
 def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub) -> None:
