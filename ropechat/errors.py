@@ -16,6 +16,7 @@ RopechatError
 │   ├── NonFiniteError            NaN or infinity in the logits
 │   ├── MemoryLimitError          does not fit in memory
 │   ├── ContextFullError          more tokens than fit in the context
+│   ├── RowTimeoutError           a prompt of many took longer than was allowed
 │   ├── RequestError              an argument out of range
 │   ├── BatchInputError           a batch file cannot be read at all
 │   ├── SettingsError             the settings file or an environment variable is invalid
@@ -94,6 +95,10 @@ class MemoryLimitError(RefusedInputError):
 
 class ContextFullError(RefusedInputError):
     """The tokens do not fit in the context."""
+
+
+class RowTimeoutError(RefusedInputError):
+    """A prompt of many took longer than was allowed."""
 
 
 class RequestError(RefusedInputError):

@@ -43,6 +43,7 @@ class RopeChat(llm.Model):
     """A model of this machine. name: as for `ropechat -m`; None takes the option `model`."""
 
     can_stream = True
+    supports_schema = True
 
     class Options(llm.Options):
         """Options (`-o NAME VALUE`); those that are not given are as for `ropechat run`."""
@@ -68,6 +69,7 @@ class RopeChat(llm.Model):
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
         """Yield the answer's text; the logprobs of its tokens go to response_json."""
         from ropechat.errors import RopechatError
+        from ropechat.grammar import Grammar
         from ropechat.sampling import Sampling
 
         given = prompt.options.model_dump(exclude_none=True)
@@ -75,7 +77,8 @@ class RopeChat(llm.Model):
         try:
             with _LOCK:
                 engine = _engine(given, self._name)
-            sampling = Sampling(**given)
+            grammar = None if prompt.schema is None else Grammar.json_schema(_as_schema(prompt.schema))
+            sampling = Sampling(**given, grammar=grammar)
             messages = list(_messages(prompt.messages))
             steps = engine.reply(messages, sampling, stop=None if stop is None else [stop], top_k=count or 0)
             prompt_tokens = len(engine.prompt_ids(messages))
@@ -96,6 +99,12 @@ class RopeChat(llm.Model):
         response.response_json = {"finish_reason": reason}
         if count is not None:
             response.response_json["logprobs"] = tokens
+
+
+def _as_schema(schema: Any) -> dict[str, Any]:
+    """A schema as llm gives it, a mapping or a pydantic model."""
+    found: dict[str, Any] = schema if isinstance(schema, dict) else schema.model_json_schema()
+    return found
 
 
 def _engine(given: dict[str, Any], name: str | None) -> "Engine":

@@ -107,8 +107,8 @@ _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 class _Kept:
     """A sink that keeps the records by row."""
 
-    ordered = False
-    found = 0
+    ordered = is_full = False
+    found = copied = 0
 
     def __init__(self, size: int) -> None:
         self.records: list[Mapping[str, Any]] = [{} for _ in range(size)]

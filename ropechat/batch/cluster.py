@@ -215,14 +215,19 @@ class Cluster:
                 actor = calls.pop(ref)
                 for record, row in self._results(actor, ref, report, flow):
                     _write(record, row, sink, report, failures)
-            report.elapsed, report.found = time.monotonic() - begun, sink.found
+            report.elapsed = time.monotonic() - begun
+            report.found, report.copied = sink.found, sink.copied
             if on_progress is not None:
                 on_progress(report)
         return report
 
-    def _tasks(self, rows: Iterator[BatchRow], sink: Sink, work: Work, failures: Failures) -> Iterator[Task]:
-        """Yield the rows to compute, with their missing samples."""
+    def _tasks(
+        self, rows: Iterator[BatchRow], sink: Sink, work: Work, failures: Failures
+    ) -> Iterator[Task | None]:
+        """Yield the rows to compute, with their missing samples; None: there is none now."""
         for row in rows:
+            while sink.is_full:
+                yield None
             wanted = sink.begin(row, 1 if work.score else samples_of(row.request, work.settings.samples))
             if wanted and row.request is None:
                 error = row.error or InternalError(f"line {row.line}: no request and no error")
@@ -276,7 +281,7 @@ def _write(
 class _Flow:
     """Rows on their way to the actors: those that came back first, then new ones."""
 
-    def __init__(self, tasks: Iterator[Task]) -> None:
+    def __init__(self, tasks: Iterator[Task | None]) -> None:
         self._tasks = tasks
         self._back: deque[Task] = deque()
 

@@ -246,7 +246,7 @@ def _text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """(status code, body) of a failed row."""
-    own = error["class"] in ("InternalError", "NonFiniteError", "MemoryLimitError")
+    own = error["class"] in ("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError")
     full = error["class"] == "ContextFullError"
     body = {
         "message": error["message"],

@@ -44,6 +44,7 @@ def settings_header(
         "prompt_field": rows.prompt_field,
         "id_field": rows.id_field,
         "score": rows.score,
+        "dedupe": rows.dedupe,
         "keep": rows.keep if isinstance(rows.keep, str) else list(rows.keep),
         **({} if rows.shard is None else {"shard": [rows.shard.number, rows.shard.count]}),
     }

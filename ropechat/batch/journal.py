@@ -189,6 +189,10 @@ class Journal:
                 record: dict[str, Any] = json.loads(file.readline())
                 yield record
 
+    def record(self, offset: int) -> dict[str, Any]:
+        """The record at an offset."""
+        return next(self.records(iter((offset,))))
+
     def remove(self) -> None:
         """Delete the file; it is of no more use."""
         with contextlib.suppress(OSError):

@@ -34,7 +34,7 @@ SAMPLING_FIELDS = {
 """Field of a line -> field of Sampling."""
 NOT_OFFERED: dict[str, object] = {
     "best_of": 1,
-    "echo": False,
+    "echo": False,  # of chats; completions may ask for it
     "suffix": "",
     "frequency_penalty": 0,
     "presence_penalty": 0,
@@ -75,6 +75,8 @@ class LineRequest:
     """OpenAI's endpoint; text of /v1/completions is continued without a chat template."""
     continues: bool = True
     """Whether the answer continues a final assistant message."""
+    echo: bool = False
+    """Whether the text begins with the prompt, of /v1/completions."""
     choices: tuple[str, ...] = ()
     """With --score: the completions to score."""
     is_pair: bool = False
@@ -187,6 +189,9 @@ def parse_request(
     continues = _switch(fields, "continue_final_message", default=True)
     if _switch(fields, "add_generation_prompt", default=False):
         continues = False
+    echo = endpoint == COMPLETIONS and _switch(fields, "echo", default=False)
+    if echo and logprobs is not None:
+        reject("echo: must not be given together with logprobs; `batch --score` has those of given texts")
     sampling = _sampling(fields) | _grammar(fields, flexible)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
@@ -205,6 +210,7 @@ def parse_request(
         tuple(turns),
         endpoint,
         continues,
+        echo,
     )
 
 

@@ -15,7 +15,7 @@ from ropechat.errors import BatchInputError, FileAccessError
 
 _FACTS = (
     *("schema", "input", "ok", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),
-    *("resumed", "elapsed_s", "tok_s", "shard"),
+    *("resumed", "copied", "elapsed_s", "tok_s", "shard"),
     *("answered", "accuracy", "accuracy_stderr", "accuracy_per_byte", "accuracy_per_byte_stderr"),
 )
 """Fields of OUT.run.json about one run; the others are settings, which shards must share."""

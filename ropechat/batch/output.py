@@ -27,10 +27,18 @@ class Sink(Protocol):
     def found(self) -> int:
         """Records of earlier runs that are used again."""
 
+    @property
+    def copied(self) -> int:
+        """Records that are copies of others, see `dedupe`."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no row may be announced until records in progress are written."""
+
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """Announce a row, in order; return which of its samples are to be computed."""
 
-    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> object:
         """Write a record of an announced row."""
 
 
@@ -116,7 +124,8 @@ class Printed:
     """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError."""
 
     ordered = True
-    found = 0
+    found = copied = 0
+    is_full = False
 
     def __init__(self, put: Callable[[str], None], form: Form) -> None:
         self._put, self._form = put, form
@@ -153,6 +162,8 @@ class Journaled:
     """
 
     ordered = False
+    copied = 0
+    is_full = False
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -178,12 +189,20 @@ class Journaled:
             self._places[row.index], self._left[row.index] = place, len(missing)
         return missing
 
-    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+    def offset(self, row: BatchRow, sample: int) -> int:
+        """Where the journal has a record that was found."""
+        offset = self.journal.find(row.id, sample, row.req)
+        assert offset is not None
+        return offset
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> int:
+        """As `Sink.write`; return where the journal has the record."""
         offset = self.journal.append(record)
         self._offsets[self._places[row.index] + record["sample"]] = offset
         self._left[row.index] -= 1
         if not self._left[row.index]:
             del self._places[row.index], self._left[row.index]
+        return offset
 
     @property
     def unused(self) -> int:

@@ -52,6 +52,8 @@ class BatchRow:
     """The fields to copy to the record."""
     req: str = ""
     """A hash of the request: it changes when the row changes."""
+    same: str = ""
+    """With `RowOptions.dedupe` a hash that rows with equal prompts and settings have in common, else ""."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class RowOptions:
     the prompt from the fields, all of which are data then. keep: fields to copy to the record, or `ALL`.
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
     a completion or choices, see `score_line`. shard: read only its rows. flexible: allow whitespace in JSON
-    that a row asks for.
+    that a row asks for. dedupe: rows with equal prompts and settings have equal seeds, and are computed once.
     """
 
     prompt_field: str | None = None
@@ -73,6 +75,7 @@ class RowOptions:
     score: bool = False
     shard: Shard | None = None
     flexible: bool = False
+    dedupe: bool = False
 
 
 @dataclass
@@ -165,8 +168,9 @@ class BatchReader:
             seen.once(id, raw.number)
             kept = self._kept(fields)
             request = self._scored(fields, index) if self.options.score else self._request(fields, index)
-            told = canonical([_told(request), kept])
-            return BatchRow(index, raw.number, id, request, kept=kept, req=_req(told))
+            told = _told(request)
+            same = _req(canonical(told)) if self.options.dedupe else ""
+            return BatchRow(index, raw.number, id, request, None, kept, _req(canonical([told, kept])), same)
         except LineError as fault:
             text = f"{self.source.name}: line {raw.number}: {fault}"
             # A field name may contain a lone surrogate, which cannot be written as UTF-8.
@@ -237,6 +241,7 @@ def _told(request: LineRequest) -> list[Any]:
         request.turns,
         request.endpoint,
         request.continues,
+        *([request.echo] if request.echo else []),
         *([request.choices, request.is_pair, request.answer] if request.choices else []),
     ]
 

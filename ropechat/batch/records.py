@@ -1,14 +1,19 @@
 """The records of a run: what a row's completions or its error become."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ropechat.batch.journal import INTERNAL
 from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.reader import BatchRow
 from ropechat.engine.scheduler import Completion
 from ropechat.errors import RopechatError
 from ropechat.grammar import Grammar
 
+_OWN = ("input", "endpoint", *INTERNAL)
+"""Fields of a record that are of its row, not of the answer."""
+_LINE = re.compile(r"\Aline \d+: ")
 BytesOf = Callable[[int], bytes]
 
 
@@ -50,6 +55,14 @@ def _answer(
     return answer
 
 
+def _prompt_text(request: LineRequest, bytes_of: BytesOf) -> str:
+    """The prompt of a row of /v1/completions, a text or ids, as text."""
+    if isinstance(request.content, str):
+        return request.content
+    ids = [part for part in request.content if isinstance(part, int)]
+    return b"".join(map(bytes_of, ids)).decode("utf-8", "replace")
+
+
 def ok_record(
     row: BatchRow,
     sample: int,
@@ -64,6 +77,8 @@ def ok_record(
     """
     answers = [_answer(completion, logprobs, bytes_of, grammar) for completion in completions]
     record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
+    if row.request is not None and row.request.echo:
+        record["text"] = _prompt_text(row.request, bytes_of) + record["text"]
     if len(answers) > 1:
         record["usage"] = {
             name: sum(answer["usage"][name] for answer in answers) for name in answers[0]["usage"]
@@ -96,6 +111,16 @@ def finish_record(record: dict[str, Any], row: BatchRow, cached: int) -> dict[st
     if row.request is not None and row.request.endpoint != CHAT:
         record["endpoint"] = row.request.endpoint
     return {**record, "req": row.req, "cached_tokens": cached}
+
+
+def copy_record(record: Mapping[str, Any], row: BatchRow) -> dict[str, Any]:
+    """The record of a row whose request is that of another row's record. Nothing of it was computed."""
+    made = {name: value for name, value in record.items() if name not in _OWN}
+    made |= {"id": row.id, "index": row.index}
+    if not record["ok"]:
+        message = _LINE.sub(f"line {row.line}: ", record["error"]["message"], count=1)
+        made["error"] = {**record["error"], "message": message}
+    return finish_record(made, row, tokens_of(record)[0])
 
 
 def samples_of(request: LineRequest | None, samples: int) -> int:

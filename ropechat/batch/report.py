@@ -19,6 +19,8 @@ class BatchReport:
     failed: int = 0
     found: int = 0
     """Records that an earlier run made."""
+    copied: int = 0
+    """Records that are copies of others, see `dedupe`."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -29,7 +31,7 @@ class BatchReport:
 
     @property
     def done(self) -> int:
-        return self.ok + self.failed + self.found
+        return self.ok + self.failed + self.found + self.copied
 
     @property
     def tokens_per_second(self) -> float:
@@ -41,7 +43,7 @@ class BatchReport:
         if self.total is None or not self.ok or not self.made_tokens:
             return None
         per_record = self.completion_tokens / (self.ok + self.failed)
-        left = per_record * (self.total - self.found) - self.made_tokens
+        left = per_record * (self.total - self.found - self.copied) - self.made_tokens
         return max(0.0, left) / self.tokens_per_second
 
 

@@ -110,6 +110,8 @@ class _Jobs:
             if row is None:
                 yield None
                 continue
+            while self._sink.is_full:
+                yield None
             for sample in self._sink.begin(row, samples_of(row.request, self._settings.samples)):
                 pending = _Pending(row, sample)
                 self._waiting[self._count] = pending
@@ -132,7 +134,8 @@ class _Jobs:
         if own is not None and pending.sample == 0:
             seed = own
         else:
-            seed = row_seed(self._run_seed if own is None else own, pending.row.id, pending.sample)
+            name = pending.row.same or pending.row.id
+            seed = row_seed(self._run_seed if own is None else own, name, pending.sample)
         return turn_seed(seed, len(pending.before))
 
     def _job(self, pending: _Pending, request: LineRequest) -> Prompt | Job:
@@ -176,6 +179,7 @@ def run_batch(
     window: int = 16,
     max_errors: int | None = None,
     early_stop: bool = True,
+    timeout: float | None = None,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -184,10 +188,10 @@ def run_batch(
 
     rows: None in place of a row says that there is none now, see `Engine.generate_many`. run_seed: see
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
-    stop when the first rows all fail alike. on_progress: called after each pass and each record. on_failure:
-    called with the message of each failed row. on_note: called once, for ignored fields. A record depends on
-    the model, the row, the settings and the seed, and not on other rows. Raises BatchInputError if the first
-    rows all fail alike, or above max_errors.
+    stop when the first rows all fail alike. timeout: seconds after which a row fails. on_progress: called
+    after each pass and each record. on_failure: called with the message of each failed row. on_note: called
+    once, for ignored fields. A record depends on the model, the row, the settings and the seed, and not on
+    other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
     """
     report, begun = BatchReport(total), time.monotonic()
     failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
@@ -200,7 +204,7 @@ def run_batch(
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
-        report.found = sink.found
+        report.found, report.copied = sink.found, sink.copied
         if on_progress is not None:
             on_progress(report)
 
@@ -214,6 +218,7 @@ def run_batch(
         window=window,
         ordered=sink.ordered,
         grouped=total is not None,  # a pipe is read no further than needed
+        timeout=timeout,
         on_tokens=on_tokens,
     )
     for number, result in results:

@@ -189,6 +189,16 @@ class Counted:
         """As `Sink.found`."""
         return self._sink.found
 
+    @property
+    def copied(self) -> int:
+        """As `Sink.copied`."""
+        return self._sink.copied
+
+    @property
+    def is_full(self) -> bool:
+        """As `Sink.is_full`."""
+        return self._sink.is_full
+
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """As `Sink.begin`."""
         return self._sink.begin(row, samples)

@@ -33,6 +33,7 @@ class Work:
     run_seed: int
     window: int = 16
     score: bool = False
+    timeout: float | None = None
 
 
 class Worker:
@@ -44,7 +45,8 @@ class Worker:
         self._records: queue.SimpleQueue[Mapping[str, Any] | BaseException] = queue.SimpleQueue()
         self._samples: dict[int, Sequence[int]] = {}
         self._unfinished = 0
-        self.found = 0  # as a Sink
+        self.found = self.copied = 0  # as a Sink
+        self.is_full = False
         self.ordered = False
         self.made_tokens = 0
         """New tokens so far, including those of unfinished rows."""
@@ -118,6 +120,7 @@ class Worker:
                 total=None,
                 window=work.window,
                 early_stop=False,
+                timeout=work.timeout,
                 on_progress=tell,
             )
         return not report.cancelled

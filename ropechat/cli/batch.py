@@ -40,9 +40,20 @@ _GROUPS = {
         "shard",
         "dry_run",
         "score",
+        "dedupe",
     ),
     "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
-    "Run": ("resume", "retry_failed", "max_errors", "window", "ray", "any_isa", "progress", "quiet"),
+    "Run": (
+        "resume",
+        "retry_failed",
+        "max_errors",
+        "timeout_row",
+        "window",
+        "ray",
+        "any_isa",
+        "progress",
+        "quiet",
+    ),
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
     "Structured output": (*OPTIONS, "json_flexible"),
@@ -143,10 +154,21 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     is_flag=True,
     help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
 )
+@click.option(
+    "--dedupe",
+    is_flag=True,
+    help="Compute rows with the same prompt and settings once; they then have the same seed. Requires -o.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left.")
 @click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again.")
 @click.option("--max-errors", type=click.IntRange(0), help="Stop when more than n rows have failed.")
+@click.option(
+    "--timeout-row",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    help="Let a row fail that is not finished so long after its start.",
+)
 @click.option(
     "--window",
     type=click.IntRange(1, 256),
@@ -224,9 +246,16 @@ def batch(
         score,
         shard,
         flexible,
+        given.pop("dedupe"),
     )
+    timeout = given.pop("timeout_row")
     if score:
         _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system, grammar=grammar)
+        for name, asked in (("dedupe", rows.dedupe), ("timeout-row", timeout is not None)):
+            if asked:
+                raise click.UsageError(f"--{name}: not possible with --score")
+    if rows.dedupe and not isinstance(out, Path) and not dry_run:
+        raise click.UsageError("--dedupe: requires a file (-o)")
     run = batch_run.BatchRun(
         source,
         form_in,
@@ -237,6 +266,7 @@ def batch(
         quiet=quiet,
         window=given.pop("window"),
         max_errors=given.pop("max_errors"),
+        timeout=timeout,
         ray=given.pop("ray"),
         any_isa=given.pop("any_isa"),
     )

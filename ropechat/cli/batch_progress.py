@@ -38,6 +38,7 @@ def progress_record(report: "BatchReport") -> dict[str, Any]:
         "ok": report.ok,
         "failed": report.failed,
         "resumed": report.found,
+        "copied": report.copied,
         "prompt_tokens": report.prompt_tokens,
         "cached_tokens": report.cached_tokens,
         "tokens": report.made_tokens,
@@ -92,6 +93,7 @@ def closing_line(report: "BatchReport", totals: "Totals", out: "Path | str") -> 
     rows = totals.ok + totals.failed
     cached = f" ({totals.cached_tokens} cached)" if totals.cached_tokens else ""
     resumed = f"{report.found} of an earlier run; " if report.found else ""
+    resumed += f"{report.copied} copied; " if report.copied else ""
     name = "stdout" if out == STREAM else out
     return (
         f"{name}: {rows} rows, {totals.ok} ok, {totals.failed} failed; {resumed}"

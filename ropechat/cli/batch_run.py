@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropechat.batch.dedupe import Deduplicated
 from ropechat.batch.forms import SHARD, STREAMED, Form, form_of, require_parquet, text_form
 from ropechat.batch.header import engine_header, model_header, settings_header
 from ropechat.batch.journal import Journal, differences, has_header, read_header
@@ -80,6 +81,8 @@ class BatchRun:
     quiet: bool
     window: int
     max_errors: int | None
+    timeout: float | None = None
+    """Seconds after which a row fails."""
     ray: str | None = None
     """The address of a Ray cluster, "" for that of this machine; None computes here."""
     any_isa: bool = False
@@ -165,6 +168,7 @@ class BatchRun:
             total=self._records_of(total),
             window=self.window,
             max_errors=self.max_errors,
+            timeout=self.timeout,
             on_progress=self.status,
             on_failure=self.status.failure,
             on_note=self.status.tell,
@@ -304,7 +308,7 @@ class BatchRun:
         opened.enter_context(contextlib.redirect_stdout(io.StringIO()))
         self.status.tell(f"note: {cluster.describe()}")
         header |= cluster.header
-        work = Work(self.sampling, self.settings, run_seed, self.window, self.rows.score)
+        work = Work(self.sampling, self.settings, run_seed, self.window, self.rows.score, self.timeout)
         return lambda reader, sink, total: cluster.run(
             iter(reader),
             sink,
@@ -343,7 +347,7 @@ class _FileRun:
         batch, sink = self.batch, Journaled(self.journal)
         try:
             if compute is not None:
-                report = compute(reader, sink, total)
+                report = compute(reader, Deduplicated(sink) if batch.rows.dedupe else sink, total)
             else:
                 report = BatchReport(total)
                 for row in reader:
@@ -390,6 +394,7 @@ class _FileRun:
             totals,
             accuracy.facts(),
             resumed=report.found,
+            **({"copied": report.copied} if self.batch.rows.dedupe else {}),
             elapsed_s=round(report.elapsed, 3),
             tok_s=round(report.tokens_per_second, 1),
         )

@@ -483,6 +483,7 @@ class Engine:
         window: int = 16,
         ordered: bool = True,
         grouped: bool = False,
+        timeout: float | None = None,
         on_tokens: Callable[[int], None] | None = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
@@ -494,16 +495,21 @@ class Engine:
         others are in progress: it is asked for again after the next pass. top_k: candidates to record per
         token, in `Completion.top`. A failed prompt has its error in its Completion, and the others continue;
         an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
-        Job's seed, not on others. on_tokens(n): called with the number of tokens of each forward pass.
+        Job's seed, not on others. timeout: seconds from the start of a prompt after which it fails with a
+        RowTimeoutError, looked at after each forward pass. on_tokens(n): called with the number of tokens of
+        each forward pass.
         On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler
 
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
+        if timeout is not None and not timeout > 0:
+            raise RequestError(f"timeout: must be above 0 (got {timeout})")
         validate_top_k(top_k)
         many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
-        return Scheduler(many, window, on_tokens, grouped=grouped).run(iter(prompts), ordered=ordered)
+        scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout)
+        return scheduler.run(iter(prompts), ordered=ordered)
 
     def score(
         self,

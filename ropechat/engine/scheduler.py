@@ -1,5 +1,6 @@
 """Continuous batching of many prompts, with completions in the order of the prompts or as they finish."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 from ropechat.conversation import Message
 from ropechat.engine.convert import EventLike
 from ropechat.engine.stop_strings import StopStringFilter
-from ropechat.errors import CancelledError, InternalError, RopechatError
+from ropechat.errors import CancelledError, InternalError, RopechatError, RowTimeoutError
 from ropechat.sampling import Sampling
 from ropechat.trace import FinishReason, Step
 
@@ -132,14 +133,25 @@ class _Active:
     logprobs: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    begun: float = 0.0
 
 
 class Scheduler:
-    """Continuous batching: when a sequence ends, the next prompt takes its place."""
+    """Continuous batching: when a sequence ends, the next prompt takes its place.
+
+    timeout: seconds from the start of a prompt, with all jobs that follow it, after which it fails.
+    """
 
     def __init__(
-        self, backend: Backend, window: int, on_tokens: Callable[[int], None] | None, *, grouped: bool = False
+        self,
+        backend: Backend,
+        window: int,
+        on_tokens: Callable[[int], None] | None,
+        *,
+        grouped: bool = False,
+        timeout: float | None = None,
     ) -> None:
+        self._timeout = timeout
         self._backend = backend
         self._window = window
         self._read_at_once = LOOKAHEAD * window if grouped else 1
@@ -181,6 +193,7 @@ class Scheduler:
                 try:
                     if ready() is None:
                         self._advance()
+                        self._end_late()
                 except CancelledError:
                     more = False
                     waiting.clear()
@@ -213,7 +226,8 @@ class Scheduler:
         except RopechatError as error:
             return _Waiting(index, job, None, error)
 
-    def _admit(self, prompt: _Waiting) -> None:
+    def _admit(self, prompt: _Waiting, begun: float | None = None) -> None:
+        """Start a prompt. begun: when the job before it in the same place began."""
         index, job, ids, error = prompt.index, prompt.job, prompt.ids, prompt.error
         seed, stream = job.draws(self._backend.seed, index)
         if ids is not None:
@@ -222,7 +236,9 @@ class Scheduler:
             except RopechatError as refused:
                 error = refused
             else:
-                self._active[sequence] = _Active(index, seed, len(ids), text_filter, job)
+                active = _Active(index, seed, len(ids), text_filter, job)
+                active.begun = time.monotonic() if begun is None else begun
+                self._active[sequence] = active
                 return
         self._done[index] = Completion(seed=seed, error=error)
 
@@ -244,6 +260,15 @@ class Scheduler:
             self._take(event)
         if made and self._on_tokens is not None:
             self._on_tokens(len(made))
+
+    def _end_late(self) -> None:
+        """Fail the sequences that have taken too long."""
+        if self._timeout is None:
+            return
+        latest = time.monotonic() - self._timeout
+        for sequence, active in list(self._active.items()):
+            if active.begun < latest:
+                self._finish(sequence, None, RowTimeoutError(f"not finished within {self._timeout:g} s"))
 
     def _advance_each(self) -> list[EventLike]:
         """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
@@ -293,4 +318,4 @@ class Scheduler:
         if following is None:
             self._done[active.index] = result
         else:
-            self._admit(self._encode(active.index, following))
+            self._admit(self._encode(active.index, following), active.begun)

@@ -84,3 +84,21 @@ def test_help_does_not_load_the_engine() -> None:
     code += "[name for name in sys.modules if name.startswith(('ropechat.engine', 'tokenizers', 'torch'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "True []\n", done.stderr
+
+
+def test_a_schema_is_honoured() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"enum": ["yes", "no"]}, "sure": {"type": "boolean"}},
+        "required": ["answer", "sure"],
+        "additionalProperties": False,
+    }
+    given = json.loads(command("-m", "ropechat", "--schema", json.dumps(schema), "Is water wet?"))
+    assert given["answer"] in ("yes", "no")
+    assert isinstance(given["sure"], bool)
+    logs = json.loads(command("logs", "--json"))
+    assert json.loads(logs[0]["response"]) == given
+    assert logs[0]["schema_json"] is not None
+    refused = {"type": "array", "uniqueItems": True}
+    with pytest.raises(llm.ModelError, match="uniqueItems"):
+        llm.get_model("ropechat").prompt("x", schema=refused).text()

@@ -288,8 +288,14 @@ def test_completions() -> None:
     for prompt in (["a", "b"], [], "", [[]], [-1], ["a", 1]):
         with pytest.raises(ValueError, match="prompt: "):
             ask(url=COMPLETIONS, prompt=prompt)
+    assert ask(url=COMPLETIONS, prompt="a", echo=True).echo
+    assert not ask(url=COMPLETIONS, prompt="a", echo=None).echo
+    with pytest.raises(ValueError, match="echo: must not be given together with logprobs"):
+        ask(url=COMPLETIONS, prompt="a", echo=True, logprobs=2)
+    with pytest.raises(ValueError, match="echo: must be true or false"):
+        ask(url=COMPLETIONS, prompt="a", echo="yes")
     with pytest.raises(ValueError, match="echo: not supported"):
-        ask(url=COMPLETIONS, prompt="a", echo=True)
+        ask(messages=[{"role": "user", "content": "a"}], echo=True)
 
 
 def test_only_openai_lines_are_taken_when_asked_for(tmp_path: Path) -> None:

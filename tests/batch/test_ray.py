@@ -162,3 +162,28 @@ def test_without_an_address_ray_starts_here(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     alone(rows, "-o", tmp_path / "one.jsonl", *options)
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+
+
+def test_answers_of_a_schema_and_equal_rows(nodes: list[Machine], tmp_path: Path) -> None:
+    """A grammar travels to the nodes with the options and on a line; equal rows are computed once."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99}}, "required": ["n"]}
+    schema |= {"additionalProperties": False}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    rows = [{"id": f"r{number}", "prompt": f"How many? {number % 20}"} for number in range(60)]
+    for row in rows[::7]:
+        row["structured_outputs"] = {"choice": ["yes", "no"]}  # type: ignore[assignment]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--json-schema", tmp_path / "schema.json", "--max-tokens", 24, "--dedupe", *DRAWN]
+    alone(source, "-o", tmp_path / "alone.jsonl", *options)
+    command = batch(nodes[0], source, "-o", tmp_path / "ray.jsonl", *options, "--quiet")
+    subprocess.run(command, env=settings(), check=True, capture_output=True)
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+    facts = json.loads((tmp_path / "ray.jsonl.run.json").read_text())
+    assert facts["copied"] > 20
+    for row, line in zip(rows, (tmp_path / "ray.jsonl").read_text().splitlines(), strict=True):
+        record = json.loads(line)
+        if "structured_outputs" in row:
+            assert record["text"] in ("yes", "no")
+        elif record["finish_reason"] == "stop":
+            assert record["parsed"]["n"] <= 99

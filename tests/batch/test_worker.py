@@ -20,8 +20,8 @@ SAMPLING = Sampling(temperature=1.0, max_tokens=5)
 class Kept:
     """A sink that keeps records."""
 
-    ordered = False
-    found = 0
+    ordered = is_full = False
+    found = copied = 0
 
     def __init__(self) -> None:
         self.records: list[Any] = []

@@ -81,9 +81,9 @@ def follow(session: Session, thread: Inference, turn: Turn) -> None:
 
 def kill_one(folder: Path, seconds: float) -> tuple[list[str], float]:
     """Run the program for some seconds after its imports; what it said, and when it died."""
-    program = subprocess.Popen(
-        [sys.executable, __file__, "write", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    command = [sys.executable, __file__, "write", str(folder)]
+    # Unbuffered: communicate() would not see what readline() had read ahead.
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert program.stdout is not None
     assert program.stdout.readline() == b"ready\n"
     time.sleep(seconds)

@@ -1,0 +1,80 @@
+"""Rows with equal requests: the first is computed, the others get copies of its record (`--dedupe`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ropechat.batch.hash_index import HashIndex, hash64
+from ropechat.batch.output import Journaled
+from ropechat.batch.reader import BatchRow
+from ropechat.batch.records import copy_record
+
+MAX_WAITING = 4096
+"""Rows that wait for a record in progress; beyond that no more rows are read."""
+
+
+class Deduplicated:
+    """A sink in front of a journal, which computes each request once per sample.
+
+    Equal rows have equal seeds (`BatchRow.same` is what they are drawn from), so a copy is what the row alone
+    would give.
+    """
+
+    ordered = False
+
+    def __init__(self, sink: Journaled) -> None:
+        self._sink = sink
+        self._done = HashIndex(wide=True)  # request and sample -> offset in the journal
+        self._progress: dict[int, list[BatchRow]] = {}  # the same -> rows that wait for it
+        self._waiting = 0
+        self.copied = 0
+
+    @property
+    def found(self) -> int:
+        """As `Sink.found`."""
+        return self._sink.found
+
+    @property
+    def is_full(self) -> bool:
+        """As `Sink.is_full`."""
+        return self._waiting >= MAX_WAITING
+
+    def begin(self, row: BatchRow, samples: int) -> list[int]:
+        """As `Sink.begin`; records that are there already are copied at once."""
+        missing = self._sink.begin(row, samples)
+        if not row.same:
+            return missing
+        wanted = []
+        for sample in range(samples):
+            key = _key(row, sample)
+            offset = self._done.get(key)
+            if sample not in missing:
+                if offset is None:
+                    self._done.put(key, self._sink.offset(row, sample))
+            elif offset is not None:
+                self._copy(row, self._sink.journal.record(offset))
+            elif key in self._progress:
+                self._progress[key].append(row)
+                self._waiting += 1
+            else:
+                self._progress[key] = []
+                wanted.append(sample)
+        return wanted
+
+    def write(self, row: BatchRow, record: Mapping[str, Any]) -> int:
+        """As `Sink.write`, for this row and those that wait for it."""
+        offset = self._sink.write(row, record)
+        if row.same:
+            key = _key(row, record["sample"])
+            self._done.put(key, offset)
+            for other in self._progress.pop(key):
+                self._waiting -= 1
+                self._copy(other, record)
+        return offset
+
+    def _copy(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        self._sink.write(row, copy_record(record, row))
+        self.copied += 1
+
+
+def _key(row: BatchRow, sample: int) -> int:
+    return hash64(row.same, str(sample))
