@@ -14,6 +14,7 @@ from ropechat.engine.loading import check, display_name, read_header
 from ropechat.errors import ModelPathError, NotDownloadedError, UnsafePathError
 from ropechat.models import folders, ollama
 from ropechat.models.folders import MAX_DEPTH, models_below
+from ropechat.models.hub import cached_models
 from ropechat.models.installed import ModelSummary, list_installed
 from ropechat.models.resolve import resolve
 
@@ -261,6 +262,19 @@ def test_a_folder_that_cannot_be_listed_is_a_note(tmp_path: Path, monkeypatch: p
     assert [row.name for row in rows] == ["open"]
     assert notes == [f"skipped (Permission denied): {closed}"]
     assert listed(tmp_path / "nothing")[1] == [f"skipped (No such file or directory): {tmp_path / 'nothing'}"]
+
+
+def test_an_unreadable_hub_cache_hides_no_other_model(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> list[Any]:
+        raise PermissionError(13, "Permission denied", "/hub")
+
+    monkeypatch.setattr(cached_models, "list_cached", closed)
+    put(tmp_path / "models/a.gguf")
+    rows, notes = listed(tmp_path / "models")
+    assert [row.name for row in rows] == ["a"]
+    assert notes == ["skipped (Permission denied): /hub"]
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -138,8 +138,10 @@ class RowLayout:
         return Content.assemble(*parts)
 
     def _shorten(self, name: str) -> str:
-        """A name without its beginning, where it is too long: its end tells more."""
-        return f"…/{name.rpartition('/')[2]}" if cells(name) > self._name and "/" in name else name
+        """A name without its owner and "-GGUF", where it is too long: its end tells more."""
+        if cells(name) <= self._name or "/" not in name:
+            return name
+        return f"…/{name.rpartition('/')[2].replace('-GGUF:', ':')}"
 
 
 def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
@@ -189,9 +191,8 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
             note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
-            return [
-                Content.assemble(head, ("  complete, every hash is right: choose it and press ⏎", "$success"))
-            ]
+            done = "  complete, every hash is right: choose it and press ⏎"
+            return [head, Content.styled(done, "$success")]
         case Stage.FAILED:
             return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
     return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]
