@@ -288,6 +288,7 @@ def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub
         code, out, err = door(*arguments)
         assert (code, out) == (2, "")
         assert "did you mean tiny" in err
+    assert "unknown command; did you mean `ropechat chat -m tiny:1b`?" in door("tiny:1b")[2]
     assert not hub.requests
 
 
