@@ -258,6 +258,13 @@ def test_a_short_name_is_downloaded_and_found(door: Door, tiny: CatalogModel, hu
         assert err.startswith(f"model: {folder}/snapshots/{COMMIT}\n")
 
 
+def test_a_model_in_place_of_the_prompt_is_noticed(door: Door, tiny: CatalogModel, model: Path) -> None:
+    for prompt, noticed in (("tiny:1b", True), ("tiny:2b", False), ("tiny", False)):
+        code, _, err = door("run", "-m", model, "--max-tokens", 1, prompt)
+        assert code == 0
+        assert ("`ropechat run -m tiny:1b PROMPT` asks that model" in err) == noticed
+
+
 def test_a_shell_completes_models_and_commands(tmp_path: Path) -> None:
     put = tmp_path / "models"
     put.mkdir()
