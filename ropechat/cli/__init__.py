@@ -1,11 +1,13 @@
 """The command line. `main` is the entry point; each command has its own file, imported on use."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
 
+_COMPLETE = "_ROPECHAT_COMPLETE"  # set by a shell that completes a line, or wants the script that does
 _YOUNG = 50_000
 """Allocations until a garbage collection: a start makes half as many objects, none of them garbage."""
 
@@ -16,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 success, 2 usage error or invalid input, 3 finished but some lines failed, 4 model not found or not
     available, 70 a bug in ropechat, 74 input or output failed, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
     """
+    if _COMPLETE in os.environ:
+        return _complete()
     from ropechat.cli.route import with_command
 
     gc.set_threshold(_YOUNG)
@@ -29,6 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given)
     finally:
         typeahead.release()
+
+
+def _complete() -> int:
+    """Let click write the completions, or the script."""
+    from ropechat.cli.group import ropechat
+
+    try:
+        ropechat.main(prog_name="ropechat", complete_var=_COMPLETE)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
 
 
 def _run(arguments: list[str]) -> int:

@@ -26,7 +26,7 @@ from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ropechat.engine.engine import Engine
     from ropechat.engine.native import ProgressMeter
@@ -95,10 +95,7 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 class _Models:
     """Loads models chosen in the chat, with the command's options except those for the template."""
 
-    def __init__(
-        self, given: dict[str, Any], folders: "Sequence[Path]", progress: "ProgressMeter", *, raw: bool
-    ) -> None:
-        self._folders = folders
+    def __init__(self, given: dict[str, Any], progress: "ProgressMeter", *, raw: bool) -> None:
         self._given = given | {"template": None, "template_vars": {}, "download": False}
         self._progress, self._raw = progress, raw
 
@@ -117,7 +114,7 @@ class _Models:
         """Find it here: loading by name could write to the terminal."""
         from ropechat.models.resolve import resolve
 
-        return resolve(model, self._folders)
+        return resolve(model, model_folders())
 
 
 @click.command()
@@ -204,15 +201,17 @@ def chat(
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
-    progress, folders = ProgressMeter(), model_folders()
+    progress = ProgressMeter()
     chat = LiveChat(
         lambda: load_chat_engine(dict(given), raw=raw, screen=True, progress=progress),
         *(model, sampling, system, Store(conversations_folder()) if store else None),
-        models=_Models(given, folders, progress, raw=raw),
+        models=_Models(given, progress, raw=raw),
         progress=progress.read,
         reads_ahead=reads_ahead,
         kv_bytes=kv_bytes,
     )
     fixed = frozenset(name for name in flags if hasattr(sampling, name))
-    options = ChatOptions(**look, keys=keys, model_folders=folders, settings=SettingsFile(flags), fixed=fixed)
+    options = ChatOptions(
+        **look, keys=keys, model_folders=model_folders(), settings=SettingsFile(flags), fixed=fixed
+    )
     return run_chat(chat, "" if newest else resume, options)

@@ -72,6 +72,15 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
         return int(click.IntRange(1, MAX_INTEGER).convert(value, param, ctx))
 
 
+def _complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """What the shell offers for a model that is being typed."""
+    from ropechat.models.completion import complete_model
+    from ropechat.models.installed import find_models
+
+    found = find_models(model_folders(), lambda note: None)
+    return complete_model(begun, [one.name for one in found if one.reason is None])
+
+
 def model_options(function: F) -> F:
     """-m, --dtype, --kv-dtype, --threads, --context, --no-cache, --download."""
     for option in (
@@ -96,6 +105,7 @@ def model_options(function: F) -> F:
             "model",
             "-m",
             "--model",
+            shell_complete=_complete_model,
             help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
             "(qwen3:0.6b; `ropechat models catalog` lists them) or builtin "
             "[env: ROPECHAT_MODEL; default: builtin].",

@@ -1,6 +1,7 @@
 """`ropechat config`: path, values and validation of the settings."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ def checked_keys(found: settings.UserSettings) -> "Mapping[str, tuple[str, ...]]
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return os.pathsep.join(value) or "-"
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ropechat.cli.exit_codes import Terminated, say
 from ropechat.cli.status import ProgressLine
 from ropechat.errors import NotDownloadedError
-from ropechat.models.catalog import is_short
 from ropechat.models.resolve import BUILTIN, hub_name, resolve
 from ropechat.tui.terminal import typeahead
 from ropechat.util.text import format_bytes, format_duration
@@ -97,8 +96,8 @@ def find_or_download(model: str, *, unasked: bool, folders: Sequence[Path] = ())
     name = hub_name(model)
     try:
         path = resolve(model, folders)
-        if is_short(model) and model != BUILTIN and not Path(model).exists():
-            say(f"model: {path}")
+        if model != BUILTIN and "/" not in model and not Path(model).exists():
+            say(f"model: {path}")  # a short name, or one of another program
         elif name is not None and name.quant is None and path.suffix == ".gguf":
             say(f"model: {path.name}")  # the name does not tell which of several GGUF files it is
         return path

@@ -58,13 +58,13 @@ class LateGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
             raise click.UsageError(_no_command(args), ctx)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
-        if args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
+        if not ctx.resilient_parsing and args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
             from ropechat.cli import settings
 
             ctx.obj = settings.read()
@@ -74,10 +74,11 @@ class LateGroup(click.Group):
 
 def _no_command(args: list[str]) -> str:
     """The error for an unknown command: a typo, or a prompt without a command."""
+    from ropechat.models.catalog import find_short
     from ropechat.util.text import closest_name, fit
 
     first = fit(args[0], 40).rstrip()
-    if os.path.exists(args[0]):
+    if os.path.exists(args[0]) or find_short(args[0]) is not None:
         return f"{first}: unknown command; did you mean `ropechat chat -m {shlex.quote(args[0])}`?"
     words = [word for word in args if not word.startswith("-")] or args
     prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')

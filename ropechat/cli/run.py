@@ -154,6 +154,13 @@ def begin(
     return engine.reply(messages, sampling, top_k=candidates, on_prefill=timing.on_prefill)
 
 
+def _names_model(word: str) -> bool:
+    """Whether a word is a short name of the catalog, which other programs take in place of -m."""
+    from ropechat.models.catalog import find_short  # imported here: few prompts look like a name
+
+    return find_short(word) is not None
+
+
 def prompt_of(words: "Sequence[str]") -> str:
     """The words as one text; where a dash stands among them, the text of stdin as a paragraph of its own."""
     if len(words) < 2:
@@ -322,6 +329,9 @@ def run(
             found |= _of_trace(trace, engine.token_bytes)
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
+        if words and ":" in words[0] and _names_model(words[0]):
+            asks = f"`ropechat run -m {words[0]} PROMPT` asks that model"
+            say(f"note: {words[0]} was read as the prompt; {asks}")
         if words and STREAM not in words and stdin_waits():
             say("note: stdin was not read; - after the prompt adds its text")
         for note in (*engine.facts["notes"], statistics(timing)):

@@ -65,8 +65,8 @@ def read_catalog() -> tuple[CatalogModel, ...]:
 
 
 def is_short(text: str) -> bool:
-    """Whether a text has the form of a short name: word or word:tag."""
-    return _SHORT.fullmatch(text) is not None
+    """Whether a text has the form of a short name: word or word:tag, and not that of a file's name."""
+    return _SHORT.fullmatch(text) is not None and not text.endswith(".gguf")
 
 
 def find_short(text: str) -> CatalogModel | None:

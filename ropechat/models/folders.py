@@ -5,7 +5,6 @@ note.
 """
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ropechat.models.hub import cached_models
-from ropechat.models.weights import CONFIG, INDEX, SINGLE, GgufSet, gguf_sets, join_names
+from ropechat.models.weights import CONFIG, INDEX, SINGLE, GgufSet, gguf_sets, join_names, split_of
 
+_MODEL_FILES = (".gguf", ".safetensors", ".json", ".jinja")
 LM_STUDIO, LLAMA_CPP = "LM Studio", "llama.cpp"
 MAX_DEPTH = 3  # levels of folders below the named one
 MAX_ENTRIES = 20_000  # entries that are read below the named folder
@@ -107,13 +107,23 @@ class _Listing:
         """The models whose files are in this folder. files: name -> size in bytes."""
         if CONFIG in files and files.keys() & {SINGLE, INDEX}:
             yield self._found(self._name(folder), folder, sum(files.values()))
-        sets = gguf_sets(files)
+        parts: dict[tuple[str, int], list[str]] = {}
+        for name in files:
+            if name.endswith(".gguf"):
+                parts.setdefault(split_of(name), []).append(name)
+        whole = [name for (_, count), names in parts.items() if len(names) >= count for name in names]
+        sets = gguf_sets(whole)
         for one in sets:
+            path = folder / one.name
             missing = [name for name in one.files if name not in files]
             reason = f"missing parts {join_names(missing)}; download all parts" if missing else None
-            path = folder / one.name
             size = sum(files.get(name, 0) for name in one.files)
             yield self._found(self._gguf_name(path, one, sets), path, size, reason)
+        for (stem, count), names in parts.items():
+            if len(names) < count:
+                reason = f"{len(names)} of {count} parts are here; download all parts"
+                size = sum(files[name] for name in names)
+                yield self._found(self._name(folder / stem), folder / min(names), size, reason)
 
     def _of_hub_layout(self, repo: str, folder: Path) -> Iterator[FoundModel]:
         try:
@@ -143,13 +153,13 @@ class _Listing:
         if self._source == LM_STUDIO and len(inside.parts) == 3:
             alone = one.quant is not None and [other.quant for other in sets].count(one.quant) == 1
             return f"{inside.parent}:{one.quant if alone else path.name}"
-        return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", str(inside))
+        return split_of(str(inside))[0]
 
 
 def _file_size(entry: "os.DirEntry[str]") -> int | None:
-    """Size in bytes of a regular file, following links; None for everything else."""
+    """Size in bytes of a file of a model, following links; None for everything else."""
     try:
-        return entry.stat().st_size if entry.is_file() else None
+        return entry.stat().st_size if entry.name.endswith(_MODEL_FILES) and entry.is_file() else None
     except OSError:
         return None
 

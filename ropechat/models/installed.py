@@ -85,7 +85,12 @@ def list_installed(
 
 def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
     """Yield what `list_installed` describes, without reading a header; a file of two programs comes twice."""
-    for cached in shelf.list_cached():
+    try:
+        in_cache = shelf.list_cached()
+    except OSError as error:
+        on_note(f"skipped ({error.strerror or error}): {error.filename}")
+        in_cache = []
+    for cached in in_cache:
         pull = f"run `ropechat models pull {cached.name}` to complete it"
         reason = f"incomplete: {', '.join(cached.missing)}; {pull}" if cached.missing else None
         yield FoundModel(str(cached.name), cached.path, cached.size, HUB_CACHE, reason)

@@ -48,7 +48,7 @@ def parse_name(text: str) -> OllamaName | None:
     if len(parts) > 3 or not all(re.fullmatch(_PART, part) for part in (*parts, tag or _TAG)):
         return None
     usual = (_HOST, _NAMESPACE)[: 3 - len(parts)]
-    return OllamaName(*usual, *parts, tag or _TAG)
+    return OllamaName._make((*usual, *parts, tag or _TAG))
 
 
 def models_folders() -> list[Path]:
@@ -100,7 +100,7 @@ def _names(folder: Path, on_note: OnNote) -> list[OllamaName]:
             except OSError as error:
                 on_note(f"skipped ({error.strerror or error}): {where}")
         found = deeper[:_MAX_MANIFESTS]
-    return [OllamaName(*parts) for parts in found]
+    return [OllamaName._make(parts) for parts in found]
 
 
 def _read(folder: Path, name: OllamaName, on_note: OnNote) -> FoundModel | None:

@@ -31,12 +31,16 @@ def hub_name(model: str | Path) -> "HubName | None":
     text = str(model)
     if isinstance(model, Path) or text.startswith(_LOCAL_STARTS) or text.endswith(("/", ".safetensors")):
         return None
-    from ropechat.models.catalog import find_short
-    from ropechat.models.hub.names import parse
+    if text == BUILTIN:
+        return None
+    if "/" in text:
+        from ropechat.models.hub.names import parse
 
-    if (known := find_short(text)) is not None:
-        return known.hub_name
-    return parse(text)
+        return parse(text)
+    from ropechat.models.catalog import find_short
+
+    known = find_short(text)
+    return None if known is None else known.hub_name
 
 
 def resolve(model: str | Path, folders: Sequence[Path] = ()) -> Path:

@@ -67,6 +67,13 @@ def quant_of(name: str) -> str | None:
     return None
 
 
+def split_of(name: str) -> tuple[str, int]:
+    """(name without the part's number and .gguf, number of parts) of a GGUF; 1 part if it is not split."""
+    stem = name.removesuffix(".gguf")
+    match = re.search(_PART, stem)
+    return (stem, 1) if match is None else (stem[: match.start()], int(match[2]))
+
+
 def part_names(name: str) -> tuple[str, ...]:
     """The names of all parts of a split GGUF, given one of them; `name` alone if it is not split."""
     stem = name.removesuffix(".gguf")

@@ -176,6 +176,7 @@ class ChatApp(MessageRoutes):
             "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
             "tint": lambda name: transcript.set_tint(str(name)),
             "view": lambda name: self.reading.use_view(str(name)),
+            "model_folders": self.models.use_folders,
             "tips": lambda shown: self.tips.want(shown=bool(shown)),
             "overview": lambda shown: self.sidebar.want(shown=bool(shown)),
             "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),

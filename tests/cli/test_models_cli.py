@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment, on_terminal
+from cli_door import Door, command, environment, on_terminal, process
 from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
@@ -269,6 +269,34 @@ def test_a_short_name_is_downloaded_and_found(door: Door, tiny: CatalogModel, hu
         assert err.startswith(f"model: {folder}/snapshots/{COMMIT}\n")
 
 
+def test_a_model_in_place_of_the_prompt_is_noticed(door: Door, tiny: CatalogModel, model: Path) -> None:
+    for prompt, noticed in (("tiny:1b", True), ("tiny:2b", False), ("tiny", False)):
+        code, _, err = door("run", "-m", model, "--max-tokens", 1, prompt)
+        assert code == 0
+        assert ("`ropechat run -m tiny:1b PROMPT` asks that model" in err) == noticed
+
+
+def test_a_shell_completes_models_and_commands(tmp_path: Path) -> None:
+    put = tmp_path / "models"
+    put.mkdir()
+    (put / "one.gguf").write_bytes(b"GGUF")
+    (put / "notes.txt").write_text("no model")
+
+    def offered(*words: str) -> list[str]:
+        line = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = process([], _ROPECHAT_COMPLETE="bash_complete", **line)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+    assert offered("ropechat", "run", "-m", "smollm2:1") == ["smollm2:135m", "smollm2:1.7b"]
+    assert "builtin" in offered("ropechat", "chat", "--model", "b")
+    assert offered("ropechat", "run", "-m", f"{put}/") == [f"{put}/one.gguf"]
+    assert offered("ropechat", "mod") == ["models"]
+    assert offered("ropechat", "nothing", "mod") == ["models"]
+    script = process([], _ROPECHAT_COMPLETE="zsh_source")
+    assert script.stdout.startswith(b"#compdef ropechat")
+
+
 def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub) -> None:
     for arguments in (
         ["run", "-m", "tinny:1b", "a"],
@@ -278,6 +306,7 @@ def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub
         code, out, err = door(*arguments)
         assert (code, out) == (2, "")
         assert "did you mean tiny" in err
+    assert "unknown command; did you mean `ropechat chat -m tiny:1b`?" in door("tiny:1b")[2]
     assert not hub.requests
 
 

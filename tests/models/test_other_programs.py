@@ -14,6 +14,7 @@ from ropechat.engine.loading import check, display_name, read_header
 from ropechat.errors import ModelPathError, NotDownloadedError, UnsafePathError
 from ropechat.models import folders, ollama
 from ropechat.models.folders import MAX_DEPTH, models_below
+from ropechat.models.hub import cached_models
 from ropechat.models.installed import ModelSummary, list_installed
 from ropechat.models.resolve import resolve
 
@@ -191,6 +192,17 @@ def test_a_file_that_two_programs_have_is_one_row(home: Path) -> None:
     assert [row.source for row in listed()[0]] == ["LM Studio"]
 
 
+def test_a_split_of_more_parts_than_files_is_one_row(tmp_path: Path) -> None:
+    for part in (2, 3, 1):
+        put(tmp_path / f"models/m-0000{part}-of-99999.gguf")
+    put(tmp_path / "models/n-00007-of-00001.gguf")
+    rows = listed(tmp_path / "models")[0]
+    assert {row.name: row.reason for row in rows} == {
+        "m": "3 of 99999 parts are here; download all parts",
+        "n": "missing parts n-00001-of-00001.gguf; download all parts",
+    }
+
+
 def test_folders_that_the_user_names(home: Path, tmp_path: Path) -> None:
     root = tmp_path / "models"
     for name in ("b-Q8_0.gguf", "a-Q4_0.gguf", "a-Q8_0.gguf", "sub/c.gguf", "notes.txt", ".hidden/d.gguf"):
@@ -204,7 +216,7 @@ def test_folders_that_the_user_names(home: Path, tmp_path: Path) -> None:
     found = ["a-Q4_0", "a-Q8_0", "b-Q8_0", "big/m", "folder", "half/m", "sub/c"]
     assert sorted(rows) == found
     assert rows["big/m"].size == 3 * len(GGUF)
-    assert rows["half/m"].reason == "missing parts m-00002-of-00002.gguf; download all parts"
+    assert rows["half/m"].reason == "1 of 2 parts are here; download all parts"
     assert rows["folder"].model_type == "llama"
     assert rows["a-Q4_0"].source == str(root)
     assert resolve("sub/c", [root]) == root / "sub/c.gguf"
@@ -261,6 +273,19 @@ def test_a_folder_that_cannot_be_listed_is_a_note(tmp_path: Path, monkeypatch: p
     assert [row.name for row in rows] == ["open"]
     assert notes == [f"skipped (Permission denied): {closed}"]
     assert listed(tmp_path / "nothing")[1] == [f"skipped (No such file or directory): {tmp_path / 'nothing'}"]
+
+
+def test_an_unreadable_hub_cache_hides_no_other_model(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> list[Any]:
+        raise PermissionError(13, "Permission denied", "/hub")
+
+    monkeypatch.setattr(cached_models, "list_cached", closed)
+    put(tmp_path / "models/a.gguf")
+    rows, notes = listed(tmp_path / "models")
+    assert [row.name for row in rows] == ["a"]
+    assert notes == ["skipped (Permission denied): /hub"]
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hub_server import Repo, serve, use
 from terminal import Tmux
+
+from ropechat.models.catalog import find_short
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux")
 CODE = "import sys; from ropechat.cli import main; sys.exit(main())"
@@ -107,3 +110,35 @@ def test_the_first_minutes(tmp_path: Path) -> None:
         tmux.press("C-q")
     finally:
         tmux("kill-server")
+
+
+def test_a_bigger_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first screen to an answer of a downloaded model; the Hub is a stand-in with a tiny one."""
+    known = find_short("smollm2:135m")
+    assert known is not None
+    golden = Path(__file__).parents[1] / "golden" / "gguf" / "llama3" / "q8_0.gguf"
+    with serve() as hub:
+        use(hub, tmp_path, monkeypatch)
+        hub.repos[known.repo] = Repo({known.file: golden.read_bytes()})
+        tmux = Tmux(tmp_path, (80, 24))
+        start = shlex.join([sys.executable, "-c", CODE, "chat", "--threads", "1", "--max-tokens", "8"])
+        try:
+            tmux.type(f"XDG_CONFIG_HOME={tmp_path}/settings {start}")
+            tmux.press("Enter")
+            sees(tmux, "F6 models")
+            tmux.press("F6")
+            sees(tmux, "on this machine", "● builtin", "to download", "licence", "↓ SmolLM2 135M", "145 MB")
+            tmux.press("Down")
+            sees(tmux, known.about, "fits in memory · licence apache-2.0", "⏎ load or download")
+            tmux.press("Enter")
+            sees(tmux, "1 file, ", "of disk free", "⏎ downloads")
+            tmux.press("Enter")
+            sees(tmux, "complete, every hash is right: choose it and press ⏎", "Hub cache")
+            tmux.press("Enter")
+            tmux.until(lambda screen: "SmolLM2" in screen.splitlines()[0] and "ready" in screen)
+            tmux.type("Hello there")
+            tmux.press("Enter")
+            sees(tmux, "Hello there", "bits/token", "⏎ send")
+            tmux.press("C-q")
+        finally:
+            tmux("kill-server")

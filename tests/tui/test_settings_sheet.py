@@ -91,6 +91,21 @@ def test_origins_name_the_winner(file: Path, monkeypatch: Any) -> None:
     assert rows["follow"].origin == "default"
 
 
+async def test_folders_with_models_are_typed(chat: Any, file: Path, tmp_path: Path) -> None:
+    async with chat(FakeEngine(STORY), size=(100, 40), look=ChatOptions(settings=SettingsFile({}))) as c:
+        await c.ask("/settings")
+        await c.until(lambda: isinstance(c.app.screen, SettingsScreen))
+        rows = [row.name for row in c.app.screen._rows]
+        await c.pilot.press(*["down"] * rows.index("model_folders"), "enter")
+        await c.pilot.press(*"~/models:/mnt/more", "enter")
+        await c.until(lambda: values().get("model_folders") == ["~/models", "/mnt/more"])
+        assert "~/models:/mnt/m" in c.screen()
+        assert c.app.models._folders == [Path("~/models").expanduser(), Path("/mnt/more")]
+        await c.pilot.press("ctrl+x")
+        await c.until(lambda: "model_folders" not in values())
+        assert c.app.models._folders == []
+
+
 async def test_the_dialog_writes_the_file_and_applies(chat: Any, file: Path) -> None:
     async with chat(FakeEngine(STORY), look=ChatOptions(settings=SettingsFile({}))) as c:
         await c.ask("/settings")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ropechat.errors import DownloadError, FileAccessError, RequestError, RopechatError
 from ropechat.models.hub import cache, client
-from ropechat.models.hub.names import parse
 from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
 from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path, make_plan
+from ropechat.models.resolve import hub_name
 from ropechat.models.weights import TOKENIZER
 from ropechat.util.text import format_bytes
 
@@ -90,11 +90,14 @@ def fetch(plan: DownloadPlan, on_progress: OnProgress | None = None) -> Path:
 def pull(model: str, on_progress: OnProgress | None = None) -> Path:
     """Download a Hub model, or its missing files; return the path for `Engine.load`.
 
-    model: org/name, org/name:QUANT or org/name@revision. Raises as `make_plan` and `fetch` do, RequestError.
+    model: org/name, org/name:QUANT, org/name@revision or a short name of the catalog. Raises as `make_plan`
+    and `fetch` do, RequestError.
     """
-    name = parse(model)
+    name = hub_name(model)
     if name is None:
-        raise RequestError(f"model: must be org/name, org/name:QUANT or org/name@revision (got {model!r})")
+        raise RequestError(
+            f"model: must be org/name, org/name:QUANT, org/name@revision or a short name (got {model!r})"
+        )
     return fetch(make_plan(name), on_progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
@@ -16,7 +17,6 @@ from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from textual.timer import Timer
 
@@ -84,6 +84,10 @@ class ModelsController:
         """Open the dialog. wanted: a model whose download is offered."""
         screen = ModelsScreen(self.chat.model, self.downloads, self.keymap, self._folders, wanted)
         self.view.push(screen, self.switch_model)
+
+    def use_folders(self, names: object) -> None:
+        """List the models of these folders too."""
+        self._folders = [Path(str(name)).expanduser() for name in names] if isinstance(names, list) else []
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is checked."""

@@ -114,20 +114,15 @@ class RowLayout:
         self._known = known_speeds()
         self._is_wide = width >= WIDE
         self._columns = COLUMNS if self._is_wide else NARROW_COLUMNS
-        self._numbers = sum(width + 1 for _, width in self._columns)  # cells
-        last = LAST + 2 if self._is_wide else 0
-        self._name = max(16, min(WIDEST, width) - FRAME - self._numbers - last)  # cells
-
-    @property
-    def head(self) -> str:
-        """The names of the columns."""
-        return " " * (self._name + 2) + "".join(name.rjust(width + 1) for name, width in self._columns)
+        numbers, last = sum(width + 1 for _, width in self._columns), LAST + 2 if self._is_wide else 0
+        self._name = max(16, min(WIDEST, width) - FRAME - numbers - last)  # cells
 
     def section(self, first: Row | None) -> Content:
-        """The name of the section that begins with a row, and of its last column."""
+        """The name of the section that begins with a row, and of its columns."""
         name, last = HERE if isinstance(first, ModelSummary) else TO_GET
-        words = name.ljust(self._name + self._numbers + 4) + last if self._is_wide else name
-        return Content.styled(words, "bold $quiet")
+        columns = "".join(name.rjust(width + 1) for name, width in self._columns)
+        last = f"  {last}" if self._is_wide else ""
+        return Content.assemble((name.ljust(self._name + 2), "bold $quiet"), (columns + last, "$quiet"))
 
     def row(self, row: Row, *, is_current: bool) -> Content:
         """A row of the list. is_current: whether the model is loaded."""
@@ -148,7 +143,10 @@ class RowLayout:
             "tok/s": format_count_rate(rates_of(row, self._known)[1]),
             "context": f"{context:,}" if context else "–",
         }
-        parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(row.name), self._name), "")]
+        parts: list[tuple[str, str]] = [
+            (f"{mark} ", style),
+            (fit(self._shorten(one_line(row.name)), self._name), ""),
+        ]
         for name, width in self._columns:
             text = one_line(values[name])
             text = fit(text, width) if cells(text) > width else text.rjust(width)
@@ -156,6 +154,12 @@ class RowLayout:
         if self._is_wide:
             parts.append(("  " + fit(one_line(last), LAST), "$quiet"))
         return Content.assemble(*parts)
+
+    def _shorten(self, name: str) -> str:
+        """A name without its owner and "-GGUF", where it is too long: its end tells more."""
+        if cells(name) <= self._name or "/" not in name:
+            return name
+        return f"…/{name.rpartition('/')[2].replace('-GGUF:', ':')}"
 
 
 def _rates_in_words(row: ModelSummary | CatalogModel) -> str:
@@ -216,9 +220,8 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
             note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
-            return [
-                Content.assemble(head, ("  complete, every hash is right: choose it and press ⏎", "$success"))
-            ]
+            done = "  complete, every hash is right: choose it and press ⏎"
+            return [head, Content.styled(done, "$success")]
         case Stage.FAILED:
             return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
     return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]

@@ -101,7 +101,6 @@ class ModelsScreen(Dialog["str | None"]):
     def compose(self) -> ComposeResult:
         with Vertical(id="models", classes="sheet"):
             yield SanitizedInput(self._wanted, placeholder=WANTED, id="wanted-model")
-            yield Static(id="head", markup=False)
             yield ChoiceList(id="rows", markup=False)
             yield Static(id="about", markup=False)
             yield Static(id="coming", markup=False)
@@ -109,7 +108,7 @@ class ModelsScreen(Dialog["str | None"]):
 
     def on_mount(self) -> None:
         self.query_one("#rows").can_focus = False
-        self.query_one("#head", Static).update(Content.styled("reading the headers …", "$quiet"))
+        self.query_one("#about", Static).update(Content.styled("reading the headers …", "$quiet"))
         self.look_again()
         self.show_download()
 
@@ -165,7 +164,6 @@ class ModelsScreen(Dialog["str | None"]):
         here = [at for at, one in rows if isinstance(one, ModelSummary) and one.path == self._path]
         first = [at for at, _ in rows]
         options.highlighted = next(iter([*same, *([] if wanted else here), *first]), None)
-        self.query_one("#head", Static).update(Content.styled(layout.head, "$quiet"))
         free = free_memory()
         self.title_with("" if free is None else f"{format_bytes(free)} of memory free")
         self._about()
@@ -300,6 +298,8 @@ class ModelsScreen(Dialog["str | None"]):
             return
         download = self._download
         lines = [] if download is None else describe_download(download, self.keymap)
-        self.query_one("#coming", Static).update(Content("\n").join(lines))
+        coming = self.query_one("#coming", Static)
+        coming.display = bool(lines)
+        coming.update(Content("\n").join(lines))
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
         self.key_hints.show_keys(WITH_DOWNLOAD if works else self.items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from textual.containers import Vertical
@@ -28,6 +29,8 @@ NAME, VALUE = 28, 16  # cells
 
 def shown(value: object) -> str:
     """A value as the settings file writes it; – for none."""
+    if isinstance(value, list):
+        return os.pathsep.join(value) or "–"
     return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
