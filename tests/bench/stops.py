@@ -136,24 +136,16 @@ def main() -> int:
                 continue
             seconds = usual_seconds(arguments, folder)
             for number in SIGNALS:
-                times, codes, told = [], Counter[int](), 0
+                stops = []
                 for _ in range(given.count):
                     moment = draw.uniform(0, seconds)
-                    took, code, err = stop(arguments, folder, number, moment)
-                    if code == 0:
-                        continue
-                    times.append(took)
-                    codes[code] += 1
-                    told += b"Traceback" in err
-                    if took > LIMIT_MS or b"Traceback" in err:
-                        last = err.decode(errors="replace").strip().splitlines()[-1:]
-                        print(f"  {took:.0f} ms after {moment:.3f} s, exit {code}: {last}")
-                shares = " ".join(f"{percentile(times, share):6.0f}" for share in (0.5, 0.9, 0.99, 1.0))
-                print(
-                    f"{what:16} {number.name:8} {shares} ms  exits {dict(codes)}  tracebacks {told}",
-                    flush=True,
-                )
-                slow += sum(took > LIMIT_MS for took in times)
+                    one = stop(arguments, folder, number, moment)
+                    stops += [one] if one.code else []
+                    if one.took > LIMIT_MS or "Traceback" in one.err:
+                        last = one.err.strip().splitlines()[-1:]
+                        print(f"  {one.took:.0f} ms after {moment:.3f} s, exit {one.code}: {last}")
+                report(what, number.name, stops)
+                slow += sum(one.took > LIMIT_MS for one in stops)
     print(f"above {LIMIT_MS} ms: {slow}; load {os.getloadavg()[0]:.1f}")
     return int(slow > 0)
 
