@@ -7,6 +7,7 @@
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
 # make shots                       take the pictures of the chat's main screens again, in tests/shots
+# make catalog                     check ropechat/models/catalog.toml against the Hub; CATALOG=--write notes the day
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
 # Needs Python 3.11 or newer, a Rust toolchain and make. Everything is installed into .venv.
@@ -23,7 +24,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-all test-oldest lint train bench shots build format clean
+.PHONY: help chat test quick test-all test-oldest lint train catalog bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -64,6 +65,9 @@ lint: build $(VENV)/.dev
 
 bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
+
+catalog: build
+	$(BIN)/python tests/bench/catalog.py $(CATALOG)
 
 shots: build
 	$(BIN)/python tests/support/shots.py $(SHOTS)

@@ -24,13 +24,16 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither read nor fill the caches of whoever runs them, nor their chats and settings."""
+    """Tests neither read nor fill the caches of whoever runs them, nor their chats, settings and models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROPECHAT_CACHE", "off")
         for name in ("COLUMNS", "LINES"):  # xdist sets them; programs would take them for the terminal's size
             patch.delenv(name, raising=False)
         patch.setenv("ROPECHAT_DATA", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        for name in ("OLLAMA_MODELS", "LLAMA_CACHE"):
+            patch.setenv(name, str(tmp_path_factory.mktemp("programs")))
         yield
 
 

@@ -7,13 +7,13 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.util.encodings import decode
-from ropechat.util.text import clean, one_line
+from ropechat.util.paths import complete_path
+from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 MAX_FILE = 256 * 1024  # bytes
 LEFT_OUT = 60  # characters of the line that says what is left out
 FOLD_LINES, FOLD_CHARACTERS = 10, 2000
-_LISTED = 5000  # entries of a folder that are read
 _NAMED = re.compile(r'(?<!\S)(@@?)("[^"\n]+"|[^\s"]+)')
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,4}\Z")
 _HEAD = re.compile(r"\n\n([^\n]+):\Z")
@@ -270,22 +269,6 @@ def find_path(before: str) -> tuple[int, str] | None:
     return None if match is None else (match.start(), match[2])
 
 
-def complete_path(begun: str, limit: int = 50) -> list[str]:
+def complete_attachment(begun: str) -> list[str]:
     """Complete a path: @paths of its folder's entries; a folder ends with a slash. Empty without matches."""
-    head, _, start = begun.rpartition("/")
-    folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(
-                (entry.name + ("/" if entry.is_dir() else ""))
-                for entry in islice(entries, _LISTED)
-                if entry.name.startswith(start) and (start or not entry.name.startswith("."))
-            )
-    except (OSError, ValueError, RuntimeError):
-        return []
-    whole = [(f"{head}/" if "/" in begun else "") + name for name in found if _is_plain(name)]
-    return [f'@"{name}"' if " " in name else f"@{name}" for name in whole[:limit]]
-
-
-def _is_plain(name: str) -> bool:
-    return clean(name) == name and not re.search(r'["\n\t]', name)
+    return [f'@"{name}"' if " " in name else f"@{name}" for name in complete_path(begun)]

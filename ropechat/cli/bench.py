@@ -11,6 +11,8 @@ from ropechat.cli.status import StatusLine
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
 
+Q4_K_M = "q4_k_m"
+
 
 def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, ...]:
     """Parse one or more numbers of threads: 1,2,4. None: all cores."""
@@ -31,17 +33,27 @@ class BenchStatus(StatusLine):
         self.show(text)
 
 
-def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Path:
+def _model_of(model: str | None, shape: str | None, dtype: str, progress: BenchStatus) -> Path:
     """The model to measure: a given one, or one of a shape."""
     if shape is None:
+        if dtype == Q4_K_M:
+            raise click.UsageError(f"--dtype {Q4_K_M} needs --shape; a file's own types are --dtype auto")
         chosen = model or BY_NAME["model"].of_environment()
         return resolve(model_or_builtin(None if chosen is None else str(chosen)))
     if model is not None:
         raise click.UsageError("--model and --shape exclude each other; give one of them")
-    from ropechat.engine.bench.shapes import make
+    from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf
+    from ropechat.engine.bench.shapes import config_of, make
     from ropechat.util.paths import cache_folder
 
-    return make(shape, cache_folder() / "bench", progress)
+    folder = cache_folder() / "bench"
+    if dtype != Q4_K_M:
+        return make(shape, folder, progress)
+    if not has_whole_blocks(config_of(shape)):
+        raise click.UsageError(
+            f"--dtype {Q4_K_M}: rows of {shape} are not multiples of 256; take a larger shape"
+        )
+    return make_gguf(shape, folder, progress)
 
 
 @click.command()
@@ -51,9 +63,10 @@ def _model_of(model: str | None, shape: str | None, progress: BenchStatus) -> Pa
 @click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPES),
+    type=click.Choice([*DTYPES, Q4_K_M]),
     default="auto",
     show_default=True,
+    help=f"{Q4_K_M}: of a --shape, a GGUF file with the usual mix of q4_k and q6_k.",
 )
 @click.option(
     "--threads",
@@ -84,9 +97,9 @@ def bench(
 
     progress = BenchStatus()
     try:
-        folder = _model_of(model, shape, progress)
+        folder = _model_of(model, shape, dtype, progress)
         plan = QUICK if quick else replace(Workload(), rounds=rounds)
-        report = measure(folder, dtype, threads, plan, progress)
+        report = measure(folder, "auto" if dtype == Q4_K_M else dtype, threads, plan, progress)
     finally:
         progress.clear()
     StdoutWriter().write((json.dumps(report.record(), allow_nan=False) if as_json else report.table()) + "\n")

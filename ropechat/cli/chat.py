@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from ropechat.cli.common import (
     StdoutWriter,
     load_chat_engine,
+    model_folders,
     model_options,
     model_or_builtin,
     model_path,
@@ -23,7 +25,7 @@ from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
@@ -90,7 +92,8 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 class _Models:
     """Loads models chosen in the chat, with the command's options except those for the template."""
 
-    def __init__(self, given: dict[str, Any], *, raw: bool) -> None:
+    def __init__(self, given: dict[str, Any], folders: "Sequence[Path]", *, raw: bool) -> None:
+        self._folders = folders
         self._given = given | {"template": None, "template_vars": {}, "download": False}
         self._raw = raw
 
@@ -98,11 +101,17 @@ class _Models:
         """Validate a model by its headers. Raises as `Engine.load`."""
         from ropechat.engine.loading import check
 
-        return check(model, self._given["cache"])
+        return check(self._path(model), self._given["cache"])
 
     def load(self, model: str) -> "Engine":
         """Load a model."""
-        return load_chat_engine(self._given | {"model": model}, raw=self._raw, screen=True)
+        return load_chat_engine(self._given | {"model": str(self._path(model))}, raw=self._raw, screen=True)
+
+    def _path(self, model: str) -> Path:
+        """Find it here: loading by name could write to the terminal."""
+        from ropechat.models.resolve import resolve
+
+        return resolve(model, self._folders)
 
 
 @click.command()
@@ -173,11 +182,12 @@ def chat(
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
+    folders = model_folders()
     chat = LiveChat(
         lambda: load_chat_engine(dict(given), raw=raw, screen=True),
         *(model, sampling, system, Store(conversations_folder()) if store else None),
-        models=_Models(given, raw=raw),
+        models=_Models(given, folders, raw=raw),
     )
     fixed = frozenset(name for name in flags if hasattr(sampling, name))
-    options = ChatOptions(**look, keys=keys, settings=SettingsFile(flags), fixed=fixed)
+    options = ChatOptions(**look, keys=keys, model_folders=folders, settings=SettingsFile(flags), fixed=fixed)
     return run_chat(chat, "" if newest else resume, options)

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat import builtin
+from ropechat.cli import settings
 from ropechat.cli.exit_codes import say
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.errors import RequestError
@@ -39,6 +40,24 @@ def setting_option(name: str, *flags: str, **details: Any) -> Callable[[F], F]:
     flags = flags or (f"--{name.replace('_', '-')}",)
     variable = _BY_OPTION[name].variable
     return click.option(*flags, name, cls=_SettingOption, envvar=variable, **details)
+
+
+def current_setting(name: str) -> Any:
+    """The value of a setting that has no flag here: of the environment, the settings file, or the default.
+
+    Raises SettingsError, FileAccessError.
+    """
+    setting = settings.BY_NAME[name]
+    if (found := setting.of_environment()) is not None:
+        return found
+    context = click.get_current_context(silent=True)
+    file = None if context is None else context.find_object(settings.UserSettings)
+    return (file or settings.read()).values.get(name, setting.default)
+
+
+def model_folders() -> list[Path]:
+    """The folders of the setting `model_folders`. Raises SettingsError, FileAccessError."""
+    return [Path(one).expanduser() for one in current_setting("model_folders")]
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
@@ -74,7 +93,8 @@ def model_options(function: F) -> F:
             "model",
             "-m",
             "--model",
-            help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision) or builtin "
+            help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
+            "(qwen3:0.6b; `ropechat models catalog` lists them) or builtin "
             "[env: ROPECHAT_MODEL; default: builtin].",
         ),
     ):
@@ -162,7 +182,7 @@ def model_path(given: dict[str, Any]) -> Path:
     from ropechat.cli.download import find_or_download
 
     model = model_or_builtin(given.pop("model"))
-    return find_or_download(model, unasked=given.pop("download"))
+    return find_or_download(model, unasked=given.pop("download"), folders=model_folders())
 
 
 def load_engine(

@@ -2,13 +2,15 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.cli.exit_codes import Terminated, say
 from ropechat.cli.status import StatusLine, bar, terminal_width
 from ropechat.errors import NotDownloadedError
-from ropechat.models.resolve import hub_name, resolve
+from ropechat.models.catalog import is_short
+from ropechat.models.resolve import BUILTIN, hub_name, resolve
 from ropechat.tui.terminal import typeahead
 from ropechat.util.text import format_bytes, format_duration
 
@@ -93,16 +95,20 @@ def ask(question: str, *, default: bool) -> bool:
     return answer.strip().lower() in (("", "y", "yes") if default else ("y", "yes"))
 
 
-def find_or_download(model: str, *, unasked: bool) -> Path:
+def find_or_download(model: str, *, unasked: bool, folders: Sequence[Path] = ()) -> Path:
     """The path of a model. A missing Hub model is downloaded with the user's consent.
+
+    folders: where other models are, as for `models.resolve.resolve`.
 
     On a terminal the plan is shown and a question asked; elsewhere `unasked` (--download) is required, and
     without it the network is not used. Raises as `models.resolve.resolve`, `make_plan` and `fetch` do.
     """
     name = hub_name(model)
     try:
-        path = resolve(model)
-        if name is not None and name.quant is None and path.suffix == ".gguf":
+        path = resolve(model, folders)
+        if is_short(model) and model != BUILTIN and not Path(model).exists():
+            say(f"model: {path}")
+        elif name is not None and name.quant is None and path.suffix == ".gguf":
             say(f"model: {path.name}")  # the name does not tell which of several GGUF files it is
         return path
     except NotDownloadedError:

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import StdoutWriter, say_warnings
+from ropechat.cli.common import StdoutWriter, model_folders, say_warnings
 from ropechat.cli.exit_codes import say
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.util.text import format_bytes, one_line
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from ropechat.models.catalog import format_count
+    from ropechat.models.installed import format_count
 
     tokenizer = facts["tokenizer"]
     return [
@@ -47,7 +47,8 @@ def _write_sheet(out: StdoutWriter, rows: list[tuple[str, str]]) -> None:
 def models() -> None:
     """List, download, show, check and remove models.
 
-    A MODEL is a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision) or builtin.
+    A MODEL is a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision), a short name
+    (qwen3:0.6b) or builtin.
     """
 
 
@@ -88,27 +89,37 @@ def pull(model: str) -> None:
     GGUF files only, Q4_K_M is chosen, or else the next best one, shown in the plan.
     """
     from ropechat.cli.download import download
+    from ropechat.models.catalog import closest_short
     from ropechat.models.resolve import hub_name
 
     name = hub_name(model)
     if name is None:
-        raise ModelPathError(f"model: must be org/name, org/name:QUANT or org/name@revision (got {model!r})")
+        near = closest_short(model)
+        also = f"; did you mean {near}?" if near else ""
+        raise ModelPathError(
+            "model: must be org/name, org/name:QUANT, org/name@revision or a short name such as qwen3:0.6b "
+            f"(got {model!r}){also}"
+        )
     StdoutWriter().write(f"{download(name)}\n")
 
 
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
 def list_models(as_json: bool) -> None:
-    """List the models in the Hub cache and the built-in one, from their headers."""
+    """List the models on this machine, from their headers.
+
+    They are those of the Hub cache, Ollama, LM Studio, llama.cpp and the folders of the setting
+    model_folders.
+    """
     from ropechat.cli.models_table import table
     from ropechat.cli.status import StatusLine
     from ropechat.engine.loading import read_header
-    from ropechat.models.catalog import ModelSummary, read_catalog
     from ropechat.models.hub.cache import cache_folder
+    from ropechat.models.installed import ModelSummary, list_installed
     from ropechat.models.pack_cache import packed_entries, packed_folder
 
     line, found, out = StatusLine(), list[ModelSummary](), StdoutWriter()
-    for row in read_catalog(read_header):
+    for row in list_installed(read_header, model_folders(), lambda note: line.note(f"note: {note}")):
         found.append(row)
         if line.is_terminal and line.is_due:
             line.show(f"{len(found)} models read")
@@ -123,12 +134,38 @@ def list_models(as_json: bool) -> None:
         say(f"packed weights: {format_bytes(packed)} in {packed_folder()}; `models rm --packed` removes them")
 
 
+@models.command("catalog")
+@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
+def list_catalog(as_json: bool) -> None:
+    """List models to download, and what each needs.
+
+    NEEDS: the weights and a full context. HERE: whether it is on this machine, or else whether it fits.
+    """
+    from ropechat.cli.models_table import catalog_table
+    from ropechat.cli.status import terminal_width
+    from ropechat.engine.native import free_memory
+    from ropechat.models.catalog import read_catalog
+    from ropechat.models.installed import find_models
+
+    known, free, out = read_catalog(), free_memory(), StdoutWriter()
+    found = [one for one in find_models(model_folders(), lambda note: None) if one.reason is None]
+    here = {one for one in known if any(one.is_model(model.name, model.path) for model in found)}
+    if as_json:
+        rows = [{**one.__dict__, "needs": one.needs, "here": one in here} for one in known]
+        out.write(json.dumps(rows, indent=1) + "\n")
+        return
+    for text in catalog_table(known, here, free, terminal_width() if out.is_terminal else None):
+        out.write(text + "\n")
+    memory = "" if free is None else f"{format_bytes(free)} of memory free; "
+    say(f"{memory}`ropechat chat -m NAME` asks before it downloads, with the Hub's own sizes")
+
+
 @models.command()
 @click.argument("model")
 def show(model: str) -> None:
     """Show the path, files and properties of MODEL."""
     from ropechat.engine.engine import Engine
-    from ropechat.models.catalog import packed_size
+    from ropechat.models.installed import packed_size
     from ropechat.models.resolve import resolve
 
     path, out = resolve(model), StdoutWriter()
@@ -173,8 +210,8 @@ def rm(model: str | None, packed: bool, yes: bool) -> None:
     The cache is shared with other programs that use huggingface_hub; they download the model again when they
     need it. Its packed weights are removed too.
     """
-    from ropechat.models.catalog import find_packs
     from ropechat.models.hub.cached_models import Removal, plan_removal
+    from ropechat.models.installed import find_packs
     from ropechat.models.resolve import hub_name, resolve
 
     if packed:

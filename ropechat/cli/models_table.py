@@ -1,11 +1,13 @@
-"""The table of `ropechat models list`."""
+"""The tables of `ropechat models list` and `catalog`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
-from ropechat.models.catalog import ModelSummary, format_count
+from ropechat.models.catalog import CatalogModel
+from ropechat.models.installed import ModelSummary, format_count
 from ropechat.util.text import cell_width, fit, format_bytes, one_line
 
-_TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "WHERE")
+_TITLES = ("MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "FROM", "WHERE")
+_CATALOG_TITLES = ("NAME", "MODEL", "SIZE", "NEEDS", "HERE", "CONTEXT", "LICENSE", "GOOD FOR")
 
 
 def _cells_of(row: ModelSummary) -> tuple[str, ...]:
@@ -18,6 +20,7 @@ def _cells_of(row: ModelSummary) -> tuple[str, ...]:
         one_line(row.dtype or "–"),
         str(row.context or "–"),
         template,
+        one_line(row.source),
         one_line(str(row.path)),
     )
 
@@ -25,11 +28,43 @@ def _cells_of(row: ModelSummary) -> tuple[str, ...]:
 def table(found: Sequence[ModelSummary]) -> Iterator[str]:
     """Yield the lines of the table, with the reason below a model that cannot be loaded."""
     if not found:
-        yield "no models found; download one with `ropechat models pull org/name`"
+        yield "no models found; `ropechat models catalog` lists some to download"
         return
-    lines = [_TITLES, *(_cells_of(row) for row in found)]
-    widths = [max(cell_width(line[column]) for line in lines) for column in range(len(_TITLES) - 1)]
+    lines = _aligned([_TITLES, *(_cells_of(row) for row in found)])
     for line, row in zip(lines, (None, *found), strict=True):
-        yield "  ".join((*(fit(text, width) for text, width in zip(line, widths, strict=False)), line[-1]))
+        yield line
         if row is not None and row.reason is not None:
             yield f"  cannot load: {one_line(row.reason)}"
+
+
+def catalog_table(
+    models: Sequence[CatalogModel], here: Container[CatalogModel], free: int | None, width: int | None
+) -> Iterator[str]:
+    """Yield the lines of the catalog's table. here: models on this machine; free: bytes of memory.
+
+    width: cells of the terminal; a line that is longer is continued below. None: lines are not broken.
+    """
+    rows = [
+        (
+            *(one.short[0], one.name, format_bytes(one.size), format_bytes(one.needs)),
+            "yes" if one in here else "fits" if free is None or one.needs <= free else "too big",
+            *(f"{one.max_position_embeddings:,}", one.license, one.about),
+        )
+        for one in models
+    ]
+    lines = list(_aligned([_CATALOG_TITLES, *rows]))
+    if width is None or max(map(cell_width, lines)) <= width:
+        yield from lines
+        return
+    short = _aligned([row[:-1] for row in (_CATALOG_TITLES, *rows)])
+    for line, row in zip(short, (None, *rows), strict=True):
+        yield line.rstrip()
+        if row is not None:
+            yield f"    {row[-1]}"
+
+
+def _aligned(lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns of equal width; the last one is as it is."""
+    widths = [max(cell_width(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
+    for line in lines:
+        yield "  ".join((*(fit(text, width) for text, width in zip(line, widths, strict=False)), line[-1]))

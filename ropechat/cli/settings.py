@@ -56,6 +56,11 @@ def _count(value: object) -> None:
         raise ValueError(f"must be an integer of at least 1 (got {value!r:.40})")
 
 
+def _texts(value: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.strip() for one in value):
+        raise ValueError(f"must be a list of non-empty strings (got {value!r:.40})")
+
+
 def _sampling(name: str) -> Check:
     def check(value: object) -> None:
         given: Any = value
@@ -69,6 +74,10 @@ def _sampling(name: str) -> Check:
 
 def _to_switch(text: str) -> object:
     return _SWITCH.get(text.strip().lower(), text)
+
+
+def _to_texts(text: str) -> object:
+    return [one for one in text.split(os.pathsep) if one.strip()]
 
 
 def _to_number(text: str) -> object:
@@ -126,6 +135,7 @@ _STEPS = {
 }
 SETTINGS = (
     Setting("model", "builtin", _text, "the default model, as for -m"),
+    Setting("model_folders", [], _texts, f"more folders with models ({os.pathsep} between two)", _to_texts),
     Setting("dtype", "auto", _choice(*DTYPES), "type of the weights"),
     Setting("kv_dtype", "auto", _choice(*KV_DTYPES), "type of the KV cache"),
     Setting("threads", None, _count, "number of threads; unset: all cores", _to_number),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import F, FileName, StdoutWriter, stdin_stream
+from ropechat.cli.common import F, FileName, StdoutWriter, current_setting, stdin_stream
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
@@ -91,17 +91,7 @@ def _take_settings(given: dict[str, Any]) -> Sampling | None:
 
 def _setting(name: str, value: Any) -> Any:
     """A flag, else the environment variable, else the settings file, else the default."""
-    from ropechat.cli import settings
-
-    if value is not None:
-        return value
-    setting = settings.BY_NAME[f"sampling.{name}"]
-    found = setting.of_environment()
-    if found is not None:
-        return found
-    context = click.get_current_context(silent=True)
-    file = None if context is None else context.find_object(settings.UserSettings)
-    return setting.default if file is None else file.values.get(setting.name, setting.default)
+    return value if value is not None else current_setting(f"sampling.{name}")
 
 
 def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay: bool) -> int:

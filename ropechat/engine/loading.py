@@ -29,6 +29,11 @@ def display_name(model: Path) -> str:
         if folder.name == "snapshots" and repo.startswith("models--"):
             quant = f":{quant_of(path.name) or path.name}" if path.suffix == ".gguf" else ""
             return repo.removeprefix("models--").replace("--", "/") + quant
+    if path.parent.name == "blobs":
+        from ropechat.models import ollama  # imported here: few models are of Ollama
+
+        if (name := ollama.name_of(path)) is not None:
+            return name
     if path.name.lower() in _PLAIN_NAMES and path.parent.name:
         return f"{path.parent.name}/{path.name}"
     return path.name.removesuffix(".gguf") or str(path)

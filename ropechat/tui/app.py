@@ -138,7 +138,7 @@ class ChatApp(MessageRoutes):
         view.remember = self.settings.remember
         self.tips = TipsController(chat, view, self.tip, wanted=self.look.tips)
         self.commands.ran = self.tips.ran
-        self.models = ModelsController(chat, view, path, writing, self.sampling)
+        self.models = ModelsController(chat, view, path, writing, self.sampling, self.look.model_folders)
         self.terminal = TerminalController(view, self.composer)
         hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
         lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)

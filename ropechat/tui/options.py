@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 class SettingRow(NamedTuple):
@@ -36,8 +37,8 @@ class SettingsEditor(Protocol):
 class ChatOptions:
     """See `ropechat config` for each. theme, tint, view, when_full: names. keys: changed keys by command id.
 
-    settings: where changed settings are written; None: nowhere. fixed: sampling settings that the command
-    line gave, which a resumed chat does not change.
+    model_folders: more folders with models. settings: where changed settings are written; None: nowhere.
+    fixed: sampling settings that the command line gave, which a resumed chat does not change.
     """
 
     theme: str = "auto"
@@ -50,5 +51,6 @@ class ChatOptions:
     tips: bool = False
     when_full: str = "ask"
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    model_folders: Sequence[Path] = ()
     settings: SettingsEditor | None = None
     fixed: frozenset[str] = frozenset()

@@ -1,8 +1,13 @@
-"""The folders that ropechat uses on this machine. The only importer of platformdirs."""
+"""The folders that ropechat uses on this machine (the only importer of platformdirs); completing a path."""
 
 import os
 import sys
+from itertools import islice
 from pathlib import Path
+
+from ropechat.util.text import one_line
+
+_LISTED = 5000  # entries of a folder that are read
 
 
 def _of_home(variable: str, folder: str) -> Path | None:
@@ -49,3 +54,24 @@ def settings_file() -> Path:
 def personas_folder() -> Path:
     """The folder of personas, beside the settings file; it need not exist."""
     return settings_file().parent / "personas"
+
+
+def complete_path(begun: str, endings: tuple[str, ...] = ("",), limit: int = 50) -> list[str]:
+    """Complete a path by the entries of its folder; a folder ends with a slash. Empty without matches.
+
+    endings: of the files that are wanted. Names with control characters or quotes are left out.
+    """
+    head, _, start = begun.rpartition("/")
+    folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(
+                (entry.name + ("/" if entry.is_dir() else ""))
+                for entry in islice(entries, _LISTED)
+                if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+            )
+    except (OSError, ValueError, RuntimeError):
+        return []
+    plain = [name for name in found if one_line(name) == name and '"' not in name]
+    wanted = [name for name in plain if name.endswith(("/", *endings))]
+    return [(f"{head}/" if "/" in begun else "") + name for name in wanted[:limit]]

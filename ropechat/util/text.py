@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
@@ -103,6 +103,13 @@ def format_duration(seconds: float) -> str:
     minutes, second = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def common_prefix(words: Sequence[str]) -> str:
+    """What all words begin with; "" without words."""
+    first, last = min(words, default=""), max(words, default="")
+    same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
+    return first[:same]
 
 
 def closest_name(word: str, names: Iterable[str]) -> str:

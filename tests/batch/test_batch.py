@@ -409,6 +409,7 @@ def test_a_lost_terminal_keeps_what_is_done(tmp_path: Path, model: Path) -> None
     assert 3 <= len({json.loads(line)["index"] for line in lines}) == len(lines)
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, model: Path) -> None:
     """As by `nohup`."""
     (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 50)
@@ -495,6 +496,7 @@ def test_a_program_may_wait_for_each_answer(tmp_path: Path, model: Path) -> None
     assert child.returncode == 3
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough(tmp_path: Path, model: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
     arguments = ["batch", "-m", str(model), str(tmp_path / "in.jsonl"), "-o", "-", "--max-tokens", "1"]

@@ -1,7 +1,8 @@
 """One engine in a process of its own, which does what `peers.py` writes to its stdin. Needs that engine only.
 
 `peer_worker.py --list` tells which engines this Python has. `peer_worker.py ENGINE MODEL THREADS DTYPE` loads
-one and answers JSON lines; with `--start` it makes one token instead, says so and ends.
+one and answers JSON lines; with `--start` it makes one token instead, says so and ends. ik_llama.cpp takes
+the folder of its programs behind the type.
 """
 
 import ctypes
@@ -9,7 +10,9 @@ import importlib
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
@@ -229,12 +232,60 @@ class OnnxRuntime:
         return len(prompts) * decode / (time.perf_counter() - begin)
 
 
+class IkLlamaCpp:
+    """ik_llama.cpp by its own programs, each measurement in a process of its own; `folder` has them.
+
+    The flags are the best that were measured for each kind of work: weights are repacked (-rtr) for decoding
+    and for bf16, without flash attention at a short context, with a cache of q8_0 at a long one.
+    """
+
+    LONG_CONTEXT = 1024
+
+    def __init__(self, model: str, threads: int, dtype: str, folder: str) -> None:
+        self.model, self.threads, self.dtype, self.folder = model, threads, dtype, folder
+
+    def about(self) -> str:
+        return self.bench("-p", "1")["build_commit"]
+
+    def call(self, program: str, *options: str) -> str:
+        command = [os.path.join(self.folder, program), "-m", self.model, "-t", str(self.threads), *options]
+        with tempfile.TemporaryDirectory() as logs:  # where some builds write a log
+            done = subprocess.run(command, capture_output=True, text=True, cwd=logs)
+        assert done.returncode == 0, f"{program}: {done.stderr[-200:]}"
+        return done.stdout + done.stderr
+
+    def bench(self, *options: str) -> dict[str, Any]:
+        """The only test of a run of llama-bench."""
+        out = self.call("llama-bench", "-o", "json", "-r", "1", "-n", "0", *options)
+        (test,) = json.loads(out[out.index("[\n") : out.rindex("]") + 1])
+        return test
+
+    def run(self, ids: Sequence[int], decode: int) -> tuple[float, float]:
+        if decode == 0:
+            options = ["-p", str(len(ids)), "-fa", "1", "-rtr", str(int(self.dtype == "bf16"))]
+            return self.bench(*options)["avg_ns"] / 1e9, 0.0
+        options = ["-fa", "0"]
+        if len(ids) >= self.LONG_CONTEXT:
+            options = ["-fa", "1", "-ctk", "q8_0", "-ctv", "q8_0"]
+        found = self.bench("-p", "0", "-gp", f"{len(ids)},{decode}", "-rtr", "1", *options)
+        return 0.0, found["avg_ns"] / 1e9
+
+    def batch(self, prompts: Sequence[Sequence[int]], decode: int) -> float:
+        count, length = len(prompts), len(prompts[0])
+        sizes = {"-c": count * (length + decode), "-npp": length, "-ntg": decode, "-npl": count}
+        given = [str(part) for size in sizes.items() for part in size]
+        out = self.call("llama-batched-bench", "-b", "2048", "-ub", "512", *given)
+        rows = [line.split("|") for line in out.splitlines() if line.startswith("|")]
+        return float(rows[-1][8])  # S_TG t/s
+
+
 ENGINES: dict[str, Any] = {
     "ropechat": Ropechat,
     "llama.cpp": LlamaCpp,
     "openvino": OpenVino,
     "openvino-f32": OpenVinoF32,
     "onnxruntime": OnnxRuntime,
+    "ik_llama.cpp": IkLlamaCpp,
 }
 PACKAGES = {
     "ropechat": "ropechat",
@@ -258,13 +309,18 @@ def installed() -> dict[str, str]:
 
 def answer(peer: Peer, task: dict[str, Any]) -> dict[str, Any]:
     """What a task gave, and how much of the processor it took."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     values: Any
     if task["task"] == "run":
         values = peer.run(task["ids"], task["decode"])
     else:
         values = peer.batch(task["prompts"], task["decode"])
-    return {"values": values, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+    return {"values": values, "wall_s": time.perf_counter() - wall, "cpu_s": cpu_seconds() - cpu}
+
+
+def cpu_seconds() -> float:
+    """What this process and the ones it has waited for took of the processors."""
+    return sum(os.times()[:4])
 
 
 def private_stdout() -> Callable[[str], None]:
@@ -284,9 +340,10 @@ def main() -> None:
         print(json.dumps(installed()))
         return
     say = private_stdout()
-    name, model, threads, dtype = sys.argv[1:5]
-    peer = ENGINES[name](model, int(threads), dtype)
-    if sys.argv[5:] == ["--start"]:
+    name, model, threads, dtype, *others = sys.argv[1:]
+    folder = [one for one in others if one != "--start"]
+    peer = ENGINES[name](model, int(threads), dtype, *folder)
+    if "--start" in others:
         peer.run([5, 6, 7, 8], 0)
         say("token")
         return

@@ -20,6 +20,7 @@ from typing import Any
 
 from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
 
+from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf
 from ropechat.engine.bench.measure import Prompts, Workload, load_average
 from ropechat.engine.bench.memory import Memory
 from ropechat.engine.bench.result import Spread, align_columns, find_quiet_rounds
@@ -34,8 +35,13 @@ INSTALL = {
     "openvino": "pip install openvino-genai",
     "onnxruntime": "pip install onnxruntime-genai onnx",
 }
+IK_BUILD = """To build ik_llama.cpp for this machine, for --ik ik_llama.cpp/build/bin:
+  git clone https://github.com/ikawrakow/ik_llama.cpp
+  cmake -S ik_llama.cpp -B ik_llama.cpp/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF
+  cmake --build ik_llama.cpp/build --target llama-bench llama-batched-bench -j
+"""
 FORMATS = {  # what each engine calls the type; none: it does not have the type
-    "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16"},
+    "llama.cpp": {"q8_0": "q8_0", "q4_0": "q4_0", "bf16": "bf16", "q4_k_m": "q4_k_m"},
     "openvino": {"q8_0": "int8", "q4_0": "int4", "bf16": "bf16"},
     "openvino-f32": {"q8_0": "int8", "q4_0": "int4"},
     "onnxruntime": {"q8_0": "int8", "q4_0": "int4"},
@@ -58,6 +64,8 @@ class Peer:
     model: Path
     dtype: str
     threads: int
+    folder: Path | None = None
+    """Where its programs are, for an engine that is no Python package."""
     about: str = ""
     process: subprocess.Popen[str] | None = None
     values: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -66,7 +74,12 @@ class Peer:
 
     def command(self) -> list[str]:
         engine = self.name.partition(" ")[0]
-        return [self.python, WORKER, engine, str(self.model), str(self.threads), self.dtype]
+        folder = [str(self.folder)] if self.folder else []
+        return [self.python, WORKER, engine, str(self.model), str(self.threads), self.dtype, *folder]
+
+    def has(self, metric: str) -> bool:
+        """ik_llama.cpp's programs tell speeds, not when a first token is there."""
+        return metric != "start" or self.folder is None
 
     def begin(self) -> None:
         self.process = subprocess.Popen(
@@ -114,9 +127,10 @@ class Peer:
 # ---- Which peers there are
 
 
-def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) -> list[Peer]:
+def find_peers(pythons: Sequence[str], ik: Path | None, model: Path, dtype: str, threads: int) -> list[Peer]:
     """ropechat first. What is missing is named on stderr."""
-    found = [Peer("ropechat", "", sys.executable, model, dtype, threads)]
+    own = "auto" if model.suffix == ".gguf" else dtype
+    found = [Peer("ropechat", "", sys.executable, model, own, threads)]
     for python in pythons:
         listed = subprocess.run([python, WORKER, "--list"], capture_output=True, text=True, check=True)
         for name, version in json.loads(listed.stdout).items():
@@ -131,14 +145,27 @@ def find_peers(pythons: Sequence[str], model: Path, dtype: str, threads: int) ->
                 others = [peer for peer in found if peer.name.startswith(name)]
                 label = f"{name} ({Path(python).parent.parent.name})" if others else name
                 found.append(Peer(label, version, python, twin, dtype, threads))
+    if ik is not None and (peer := ik_peer(ik, pythons[0], model, dtype, threads)):
+        found.append(peer)
     for name, how in INSTALL.items():
         if not any(peer.name.startswith(name) for peer in found):
             say(f"{name}: not here; {how}, and name that Python with --peer-python")
     return found
 
 
+def ik_peer(folder: Path, python: str, model: Path, dtype: str, threads: int) -> Peer | None:
+    """ik_llama.cpp, which the user built."""
+    programs = [folder / name for name in ("llama-bench", "llama-batched-bench")]
+    if missing := [program for program in programs if not program.is_file()]:
+        raise SystemExit(f"--ik {folder}: must have {missing[0].name}; --help says how to build it")
+    twin = twin_of("llama.cpp", python, model, dtype)
+    return twin and Peer("ik_llama.cpp", "", python, twin, dtype, threads, folder.absolute())
+
+
 def twin_of(name: str, python: str, model: Path, kind: str) -> Path | None:
     """The same weights in a peer's own format, made once."""
+    if model.suffix == ".gguf":
+        return model
     path = model.parent / f"{model.name}-{kind}.{ {'llama.cpp': 'gguf'}.get(name, name) }"
     if path.exists():
         return path
@@ -216,7 +243,7 @@ def run_rounds(peers: list[Peer], plan: Workload, options: Options, vocab_size: 
             rounds.append(about)
         for metric in options.metrics:
             for peer in list(peers):
-                if index < 0 and metric not in ("prefill", "start"):
+                if not peer.has(metric) or (index < 0 and metric not in ("prefill", "start")):
                     continue
                 try:
                     value = undisturbed(peer, metric, prompts, plan, options)
@@ -253,7 +280,7 @@ def report_of(
         names = {"engine": peer.name, "version": peer.version, "about": peer.about, "file": peer.model.name}
         results.append(names | spreads | ({"peak_mb": max(peer.peaks)} if peer.peaks else {}))
     for result in results[1:]:
-        for metric in peers[0].values:
+        for metric in peers[0].values.keys() & result.keys():
             ours, theirs = results[0][metric]["median"], result[metric]["median"]
             result[metric]["ratio"] = theirs / ours if metric == "start" else ours / theirs
     return about | {"rounds": list(rounds), "left_out": keep.count(False), "results": results}
@@ -265,10 +292,13 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
     for result in report["results"]:
         cells = [result["engine"], result["version"]]
         for metric in metrics:
-            spread = result[metric]
+            spread = result.get(metric)
+            if spread is None:
+                cells.append("–")
+                continue
             ratio = f" [{spread['ratio']:.2f}x]" if "ratio" in spread else ""
             cells.append(f"{spread['median']:.1f} ({spread['min']:.1f}-{spread['max']:.1f}){ratio}")
-        rows.append(cells + ([f"{result['peak_mb']:.0f}"] if "start" in metrics else []))
+        rows.append(cells + ([f"{result.get('peak_mb', 0):.0f}"] if "start" in metrics else []))
     loads = [one["load_average"] for one in report["rounds"]]
     reads = [one["memory_read"] / 1e9 for one in report["rounds"]]
     head = (
@@ -281,13 +311,15 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
 
 
 def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    model = make(shape, folder, say)
+    if dtype == "q4_k_m" and not has_whole_blocks(config_of(shape)):
+        raise SystemExit(f"{dtype}: rows of {shape} are not multiples of 256; take a larger --shape")
+    model = make_gguf(shape, folder, say) if dtype == "q4_k_m" else make(shape, folder, say)
     plan = Workload().fitted(config_of(shape)["max_position_embeddings"])
     if given.quick:
         from ropechat.engine.bench.measure import QUICK as plan
     metrics = tuple(given.metrics.split(","))
     options = Options(metrics, given.rounds, given.patience, given.retries)
-    peers = find_peers(given.peer_python or [sys.executable], model, dtype, given.threads)
+    peers = find_peers(given.peer_python or [sys.executable], given.ik, model, dtype, given.threads)
     try:
         for peer in list(peers):
             say(f"loading {peer.name}")
@@ -306,13 +338,16 @@ def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0], epilog=IK_BUILD, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--shape", action="append", choices=SHAPES)
-    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16"])
+    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16", "q4_k_m"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--metrics", default=",".join(METRICS), help=",".join(METRICS))
     parser.add_argument("--peer-python", action="append", help="a Python that has peers; may be repeated")
+    parser.add_argument("--ik", type=Path, metavar="FOLDER", help="programs of ik_llama.cpp, built as below")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for an idle machine")
     parser.add_argument("--retries", type=int, default=3, help="of a measurement that others disturbed")
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")

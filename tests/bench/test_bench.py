@@ -16,7 +16,7 @@ from models import TINY, write_llama
 
 from ropechat import Engine
 from ropechat.cli import main
-from ropechat.engine.bench import shapes
+from ropechat.engine.bench import gguf, shapes
 from ropechat.engine.bench.measure import Prompts, Workload, time_batch
 from ropechat.engine.bench.result import Report, Rounds, Spread, find_quiet_rounds
 
@@ -41,6 +41,7 @@ def bench(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
     return code, *capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_json(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = bench(capfd, "-m", model, "--quick", "--json", "--threads", "1,2", "--dtype", "q8_0")
     assert code == 0, err
@@ -85,6 +86,8 @@ def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest
         (["--threads", "0"], "must be a number of at least 1, or several as in 1,2 (got '0')"),
         (["--threads", "1,x", "-m", "."], "must be a number of at least 1, or several as in 1,2 (got '1,x')"),
         (["-m", ".", "--shape", "stories15m"], "give one of them"),
+        (["-m", ".", "--dtype", "q4_k_m"], "--dtype q4_k_m needs --shape"),
+        (["--shape", "stories15m", "--dtype", "q4_k_m"], "not multiples of 256; take a larger shape"),
         (["-m", "nowhere"], "nowhere: model not found"),
     ],
 )
@@ -202,3 +205,62 @@ def test_a_shape_on_the_command_line(
     assert code == 0, err
     assert out.startswith("stories15m, bf16, ")
     assert (tmp_path / "bench" / "stories15m" / "config.json").exists()
+
+
+# ---- GGUF files
+
+
+BLOCKS_256 = TINY | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 32}
+
+
+def test_a_shape_becomes_a_q4_k_m_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ropechat.util.paths.cache_folder", lambda: tmp_path)
+    monkeypatch.setitem(shapes.SHAPES, "stories15m", BLOCKS_256 | {"num_hidden_layers": 8})
+    code, out, err = bench(
+        capfd, "--shape", "stories15m", "--dtype", "q4_k_m", "--quick", "--json", "--threads", "1"
+    )
+    assert code == 0, err
+    assert json.loads(out)["model"] == "stories15m-q4_k_m"
+    (path,) = (tmp_path / "bench").iterdir()
+    facts = Engine.check(path)
+    assert {"q4_k", "q6_k"} <= set(facts["packed_types"])
+    assert (facts["num_hidden_layers"], facts["tokenizer"]) == (8, 300)
+    row = Engine.load(path).logits([1, 2, 3])[-1]
+    assert 0.5 < row.std() < 20
+
+
+def test_random_blocks_have_the_wanted_spread() -> None:
+    import numpy as np
+
+    rng = np.random.Generator(np.random.SFC64(1))
+    q4 = gguf.random_blocks(gguf.Q4_K, 400, 0.5, rng)
+    d, dmin = (q4[:, at : at + 2].copy().view("<f2").astype(float) for at in (0, 2))
+    low = (q4[:, 16:] & 15).astype(float)
+    # The first blocks' scales and minima are 6 bits of one byte each.
+    scale, least = (q4[:, at : at + 1] & 63 for at in (4, 8))
+    values = d * scale * low[:, :32] - dmin * least
+    assert abs(values.std() / 0.5 - 1) < 0.1
+    assert abs(values.mean()) < 0.1
+    q6 = gguf.random_blocks(gguf.Q6_K, 400, 0.5, rng)
+    scales = q6[:, 192:208].copy().view(np.int8).astype(float)
+    assert abs(scales.std() * math.sqrt(341.5) * q6[:, 208:].copy().view("<f2")[0, 0] / 0.5 - 1) < 0.1
+
+
+def test_more_bits_are_where_llama_cpp_has_them() -> None:
+    finer = [layer for layer in range(32) if gguf.has_more_bits(layer, 32)]
+    assert finer == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+
+
+def test_an_interrupted_gguf_writer_leaves_nothing(
+    tiny_shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gguf, "random_blocks", interrupted)
+    monkeypatch.setitem(shapes.SHAPES, tiny_shape, BLOCKS_256)
+    with pytest.raises(KeyboardInterrupt):
+        gguf.make_gguf(tiny_shape, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,8 @@ from ropechat.engine.bench import shapes
 
 pytestmark = pytest.mark.slow
 
+BLOCKS_256 = TINY | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 32}
+
 SCRIPTS = Path(__file__).parents[1] / "bench"
 
 
@@ -66,6 +68,50 @@ def test_peers_alone(
     run(peers, monkeypatch, tmp_path, "--metrics", "prefill,decode", python=bare_python)
     out, _ = capfd.readouterr()
     assert out.splitlines()[1].split() == ["engine", "version", "prefill", "decode"]
+
+
+FAKE_IK = """#!{python}
+import json, sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+assert given["-m"].endswith("-q4_k_m.gguf") and given["-t"] == "1", given
+if sys.argv[0].endswith("batched-bench"):
+    print("| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | T s | S t/s |", file=sys.stderr)
+    print("|----|----|---|------|--------|----------|--------|----------|-----|-------|", file=sys.stderr)
+    print("| 8 | 4 | 8 | 96 | 0.5 | 128.00 | 0.25 | 777.00 | 0.75 | 128.00 |", file=sys.stderr)
+else:
+    prompt, _, tokens = given.get("-gp", given["-p"]).partition(",")
+    assert given.get("-rtr") == "01"[bool(tokens)] or prompt == "1", given
+    seconds = int(tokens) / 50 if tokens else int(prompt) / 200
+    print(json.dumps([{{"build_commit": "abc", "avg_ns": int(seconds * 1e9)}}], indent=1))
+"""
+
+
+def test_ik_llama_cpp_by_its_programs(
+    peers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    bare_python: str,
+) -> None:
+    monkeypatch.setitem(shapes.SHAPES, "stories15m", BLOCKS_256)
+    for name in ("llama-bench", "llama-batched-bench"):
+        (tmp_path / name).write_text(FAKE_IK.format(python=sys.executable))
+        (tmp_path / name).chmod(0o755)
+    options = ["--json", "--dtype", "q4_k_m", "--ik", str(tmp_path)]
+    run(peers, monkeypatch, tmp_path / "models", *options, python=bare_python)
+    ours, ik = json.loads(capfd.readouterr().out)["results"]
+    assert (ours["engine"], ik["engine"], ik["about"]) == ("ropechat", "ik_llama.cpp", "abc")
+    assert [round(ik[name]["median"]) for name in ("prefill", "decode", "depth", "batch8")] == [
+        200,
+        50,
+        50,
+        777,
+    ]
+    assert "start" not in ik
+    assert ik["decode"]["ratio"] == pytest.approx(ours["decode"]["median"] / ik["decode"]["median"])
+    (tmp_path / "llama-bench").unlink()
+    with pytest.raises(SystemExit, match=r"must have llama-bench; --help says how to build it"):
+        run(peers, monkeypatch, tmp_path / "models", *options, python=bare_python)
 
 
 def test_a_peer_that_dies_is_left_out(peers: ModuleType, tmp_path: Path) -> None:

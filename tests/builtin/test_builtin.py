@@ -55,6 +55,7 @@ def test_it_answers(engine: Engine, texts: list[str], key: str) -> None:
     assert re.search(key, answer(engine, *texts)), answer(engine, *texts)
 
 
+@pytest.mark.slow
 def test_some_of_the_evaluation(engine: Engine) -> None:
     """The whole of it is `python -m ropechat.builtin.training.evaluate`; the card has its figures."""
     asked = [one for one in questions.questions() if one["part"] == "test"]

@@ -249,6 +249,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 # ---- inspect
 
 
+@pytest.mark.slow
 def test_inspect_table_fits_every_width(model: Path) -> None:
     from ropechat.util.text import cell_width
 

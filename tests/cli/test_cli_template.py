@@ -309,6 +309,7 @@ def test_variables_of_a_batch_line(door: Door, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["{% if %}", 5, "{{ 9 ** (9 ** 9) }}"])
 def test_a_broken_template_stops_the_chat_but_not_the_model(
     template: Any, door: Door, tmp_path: Path

@@ -17,6 +17,8 @@ from hub_server import COMMIT, Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 
 from ropechat import builtin
+from ropechat.models import catalog
+from ropechat.models.catalog import CatalogModel
 
 CONFIG = b'{"vocab_size": 260, "torch_dtype": "bfloat16"}'
 TOKENIZER_CONFIG = b'{"bos_token": "<s>", "eos_token": "</s>"}'
@@ -186,6 +188,7 @@ def test_ctrl_c_does_not_wait_for_the_network(door: Door, hub: Hub, folder: Path
     assert child.wait(timeout=30) == 130  # the server sends the next byte after a minute
 
 
+@pytest.mark.slow
 def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
     done = subprocess.run(
         command(["models", "pull", "org/name"]),
@@ -203,6 +206,7 @@ def test_a_full_disk(door: Door, hub: Hub, folder: Path) -> None:
 # ---- A terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
     run = ["run", "-m", "org/name", "--temperature", "0", "--max-tokens", "2", "a"]
     code, text = on_terminal(run, b"n\n")
@@ -222,6 +226,122 @@ def test_a_terminal_is_asked(hub: Hub, folder: Path) -> None:
     assert (code, folder.exists()) == (0, False)
 
 
+# ---- Short names, the catalog
+
+
+@pytest.fixture
+def tiny(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CatalogModel:
+    """A small model as the only one of the catalog, on the Hub; nothing else on this machine."""
+    size = len(FILES["model.safetensors"])
+    shape = {"num_parameters": 67_600, "max_position_embeddings": 64, "num_hidden_layers": 1}
+    shape |= {"num_key_value_heads": 1, "head_dim": 8}
+    texts = {"license": "mit", "gated": False, "about": "A test.", "checked": ""}
+    one = CatalogModel("Tiny", ("tiny:1b", "tiny"), "org/name", "model.safetensors", size, **shape, **texts)
+    monkeypatch.setattr(catalog, "read_catalog", lambda: (one,))
+    monkeypatch.setattr(builtin, "FOLDER", tmp_path / "none")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return one
+
+
+def test_a_short_name_is_downloaded_and_found(door: Door, tiny: CatalogModel, hub: Hub, folder: Path) -> None:
+    code, out, err = door("run", "-m", "tiny:1b", "a")
+    assert (code, out) == (4, "")
+    how = "run `ropechat models pull tiny:1b` to download 512 kB (org/name)"
+    assert err == f"error: tiny:1b: not on this machine; {how}\n"
+    assert not hub.requests
+    code, out, err = door("models", "pull", "tiny:1b")
+    assert (code, out) == (0, f"{folder}/snapshots/{COMMIT}\n")
+    for name in ("tiny:1b", "Tiny", "tiny:latest"):
+        code, out, err = door("run", "-m", name, "--temperature", 0, "--max-tokens", 3, "a")
+        assert (code, out) == (0, "bcd\n")
+        assert err.startswith(f"model: {folder}/snapshots/{COMMIT}\n")
+
+
+def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub) -> None:
+    for arguments in (
+        ["run", "-m", "tinny:1b", "a"],
+        ["models", "pull", "tinny:1b"],
+        ["models", "show", "tny"],
+    ):
+        code, out, err = door(*arguments)
+        assert (code, out) == (2, "")
+        assert "did you mean tiny" in err
+    assert not hub.requests
+
+
+def test_the_catalog_says_what_is_here_and_what_fits(
+    door: Door, tiny: CatalogModel, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row() -> list[str]:
+        code, out, _ = door("models", "catalog")
+        lines = out.splitlines()
+        assert (code, len(lines)) == (0, 2)
+        assert lines[0].split() == [
+            "NAME",
+            "MODEL",
+            "SIZE",
+            "NEEDS",
+            "HERE",
+            "CONTEXT",
+            "LICENSE",
+            "GOOD",
+            "FOR",
+        ]
+        return lines[1].split()
+
+    needs = ["514", "kB"]
+    assert row() == ["tiny:1b", "Tiny", "512", "kB", *needs, "fits", "64", "mit", "A", "test."]
+    monkeypatch.setattr("ropechat.engine.native.free_memory", lambda: 513_000)
+    assert row()[6:8] == ["too", "big"]
+    assert door("models", "pull", "tiny")[0] == 0
+    assert row()[6] == "yes"
+    (record,) = json.loads(door("models", "catalog", "--json")[1])
+    assert (record["short"], record["needs"], record["here"]) == (["tiny:1b", "tiny"], 514_048, True)
+
+
+def test_the_catalog_on_a_terminal(hub: Hub) -> None:
+    for columns in (60, 80, 160):
+        code, text = on_terminal(["models", "catalog"], COLUMNS=str(columns))
+        lines = text.splitlines()
+        assert code == 0
+        assert max(map(len, lines[:-1])) <= max(columns, 76)
+        wide = next(line for line in lines if line.startswith("qwen3:0.6b"))
+        assert ("A good first model" in wide) == (columns == 160)
+
+
+def test_a_terminal_is_asked_for_a_short_name(hub: Hub) -> None:
+    hub.repos["unsloth/SmolLM2-135M-Instruct-GGUF"] = Repo(
+        {"SmolLM2-135M-Instruct-Q8_0.gguf": b"GGUF" + bytes(60_000), "other-Q4_0.gguf": b"GGUF"}
+    )
+    code, text = on_terminal(["run", "-m", "smollm2:135m", "a"], b"n\n")
+    assert code == 4
+    assert "Download 60 kB? [Y/n]" in text
+    assert "SmolLM2-135M-Instruct-Q8_0.gguf" in text
+
+
+def test_folders_of_the_settings_are_listed(
+    door: Door, tiny: CatalogModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "more/\x1b[31mname"
+    made.mkdir(parents=True)
+    for file, data in FILES.items():
+        if not file.endswith(".gguf"):
+            (made / file).write_bytes(data)
+    monkeypatch.setenv("ROPECHAT_MODEL_FOLDERS", f"{tmp_path / 'more'}{os.pathsep}{tmp_path / 'nothing'}")
+    code, out, err = door("models", "list")
+    assert code == 0
+    assert f"note: skipped (No such file or directory): {tmp_path / 'nothing'}\n" in err
+    assert "\x1b" not in out + err
+    assert str(tmp_path / "more") in out
+    (row,) = json.loads(door("models", "list", "--json")[1])
+    assert (row["name"], row["path"], row["source"]) == (made.name, str(made), str(tmp_path / "more"))
+    made.rename(tmp_path / "more/plain")
+    code, out, err = door("run", "-m", "plain", "--temperature", 0, "--max-tokens", 3, "a")
+    assert (code, out) == (0, "bcd\n")
+    assert err.startswith(f"model: {tmp_path}/more/plain\n")
+
+
 # ---- list, show, check, rm
 
 
@@ -230,7 +350,7 @@ def test_list_show_check_rm(
 ) -> None:
     monkeypatch.setattr(builtin, "FOLDER", tmp_path / "none")
     code, out, err = door("models", "list")
-    assert (code, out) == (0, "no models found; download one with `ropechat models pull org/name`\n")
+    assert (code, out) == (0, "no models found; `ropechat models catalog` lists some to download\n")
     hub.repos["org/half"] = Repo(dict(FILES))
     door("models", "pull", "org/name")
     door("models", "pull", "org/name:Q8_0")
@@ -239,10 +359,10 @@ def test_list_show_check_rm(
     code, out, err = door("models", "list")
     lines = out.splitlines()
     assert code == 0
-    titles = ["MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "WHERE"]
+    titles = ["MODEL", "SIZE", "FAMILY", "PARAMETERS", "DTYPE", "CONTEXT", "TEMPLATE", "FROM", "WHERE"]
     assert lines[0].split() == titles
     rows = {line.split()[0]: line.split() for line in lines[1:] if not line.startswith(" ")}
-    assert rows["org/name"][1:-1] == ["516", "kB", "llama", "67.6K", "bfloat16", "64", "no"]
+    assert rows["org/name"][1:-1] == ["516", "kB", "llama", "67.6K", "bfloat16", "64", "no", "Hub", "cache"]
     assert set(rows) == {"org/name", "org/name:Q8_0"}
     code, out, err = door("models", "list", "--json")
     one, two = json.loads(out)

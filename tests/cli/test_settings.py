@@ -1,6 +1,7 @@
 """Settings: what is read, what is refused and where, and what goes before what."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def test_every_setting_is_an_option_with_its_variable() -> None:
 
     options = {option.name: option for option in chat.params if isinstance(option, click.Option)}
     for setting in settings.SETTINGS:
+        if setting.name == "model_folders":
+            continue  # it is for every command, and a flag would only repeat -m
         assert options[setting.option].envvar == setting.variable, setting.name
         if setting.default is not None and setting.name != "model":
             assert options[setting.option].default == setting.default, setting.name
@@ -155,7 +158,9 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("setting", settings.SETTINGS, ids=lambda setting: setting.option)
+@pytest.mark.parametrize(
+    "setting", [one for one in settings.SETTINGS if one.name != "model_folders"], ids=lambda one: one.option
+)
 def test_an_option_reads_its_variable_as_config_show_does(
     setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +188,19 @@ def test_an_option_reads_its_variable_as_config_show_does(
         found.append(outcome(used))
         assert found[-1] == outcome(shown), text
     assert len({str(one) for one in found}) > 1
+
+
+def test_folders_with_models(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ropechat.cli.common import model_folders
+
+    file.write_text('model_folders = ["~/models", "/mnt/more models"]\n')
+    assert model_folders() == [Path("~/models").expanduser(), Path("/mnt/more models")]
+    monkeypatch.setenv("ROPECHAT_MODEL_FOLDERS", f"/one{os.pathsep}{os.pathsep}/two")
+    assert model_folders() == [Path("/one"), Path("/two")]
+    for text in ("model_folders = '/one'", "model_folders = [1]", "model_folders = ['']"):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match="line 1: model_folders: must be a list of non-empty strings"):
+            settings.read()
 
 
 def test_switches_take_what_click_takes() -> None:
@@ -226,7 +244,7 @@ def test_a_broken_file_stops_what_uses_it(command: str, door: Door, file: Path) 
     assert (code, out) == (2, "")
     assert err == f"error: {file}: line 2: top_k: unknown setting; did you mean sampling.top_k?\n"
     assert door(command, "--help")[0] == 0
-    assert door("models", "list")[0] == 0
+    assert door("config", "path")[0] == 0
 
 
 def test_inspect_counts_candidates_not_what_is_drawn_from(door: Door, file: Path, tmp_path: Path) -> None:

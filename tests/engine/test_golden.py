@@ -24,6 +24,7 @@ def test_logits(directory: Path, isa: str) -> None:
         golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
 
 
+@pytest.mark.slow
 def test_greedy(directory: Path, isa: str) -> None:
     """Prefill, then a cache: the same ids and the same logits as full recomputation at every step."""
     golden, engine = Golden.read(directory), load(directory, context=LONGEST)

@@ -61,6 +61,7 @@ def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512) -> s
     return done.stdout
 
 
+@pytest.mark.slow
 def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
     """Weights of 41 MB beside a mapped file of the same size, threads (their heaps too), buffers."""
     said = [outcome(model, room << 20) for room in (1, 8, 30, 45, 60, 80, 100, 120, 140, 400)]
@@ -72,6 +73,7 @@ def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
         assert "ulimit -v" in line or "--" in line, line
 
 
+@pytest.mark.slow
 def test_auto_takes_a_smaller_type_where_the_stored_one_does_not_fit(model: Path) -> None:
     rooms = (room << 20 for room in range(60, 200, 10))
     smaller = [said for said in (outcome(model, room, "auto") for room in rooms) if "as stored" in said]

@@ -24,6 +24,7 @@ def run(model: str | Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", LAUNCH, *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_gguf_of_the_hub_is_downloaded_and_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"m-{kind.upper()}.gguf": (GOLDEN / f"{kind}.gguf").read_bytes() for kind in ("q8_0", "q4_0")}
     with serve() as hub:

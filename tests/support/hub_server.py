@@ -34,12 +34,17 @@ def git_sha1(data: bytes) -> str:
 
 @dataclass
 class Repo:
-    """files: name -> content. gated: a token is needed for files. commits: revision -> commit."""
+    """files: name -> content. gated: a token is needed for files. commits: revision -> commit.
+
+    facts: more keys of the listing, such as cardData and gguf. sizes: listed sizes that are not the files'.
+    """
 
     files: dict[str, bytes]
     gated: bool = False
     private: bool = False
     commits: dict[str, str] = field(default_factory=lambda: {"main": COMMIT})
+    facts: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,11 +91,11 @@ class Hub:
         return one.method == "GET" and one.path.endswith(f"/{file}") and not file.endswith(LFS_ENDINGS)
 
 
-def _listed(hub: Hub, name: str, data: bytes) -> dict[str, Any]:
-    entry: dict[str, Any] = {"rfilename": name, "size": len(data), "blobId": git_sha1(data)}
+def _listed(hub: Hub, name: str, data: bytes, size: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_sha1(data)}
     if name.endswith(LFS_ENDINGS):
         digest = hub.lies.get(name, sha256(data))
-        entry |= {"lfs": {"sha256": digest, "size": len(data), "pointerSize": 130}}
+        entry |= {"lfs": {"sha256": digest, "size": size, "pointerSize": 130}}
     return entry
 
 
@@ -129,8 +134,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not commit:
             return self._refuse(404, "RevisionNotFound")
         if at:
-            listing = [_listed(hub, name, data) for name, data in found.files.items()]
-            return self._json({"id": repo_id, "sha": commit, "siblings": listing, "gated": found.gated})
+            sizes = found.sizes
+            listing = [
+                _listed(hub, one, data, sizes.get(one, len(data))) for one, data in found.files.items()
+            ]
+            answer = {"id": repo_id, "sha": commit, "siblings": listing, "gated": found.gated}
+            return self._json(answer | found.facts)
         if found.gated and token != f"Bearer {hub.token}":
             return self._refuse(401 if token is None else 403, "GatedRepo")
         return self._resolve(repo_id, "/".join(rest[2:]), found, commit, start)

@@ -275,7 +275,9 @@ def stand_in(folder: Path, name: str, shape: str) -> None:
 def furnish(home: Path) -> None:
     """An environment of our own: colours, no settings, personas, models."""
     for name in [
-        name for name in os.environ if name.startswith(("ROPECHAT_", "HF_", "XDG_", "NO_COLOR", "SSH_"))
+        name
+        for name in os.environ
+        if name.startswith(("ROPECHAT_", "HF_", "XDG_", "OLLAMA_", "LLAMA_", "NO_COLOR", "SSH_"))
     ]:
         del os.environ[name]
     os.chdir(home)

@@ -143,6 +143,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(value[key], (*path, key))
 
 
+@pytest.mark.slow
 def test_an_odd_value_anywhere_is_refused_or_harmless(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,6 +255,7 @@ async def test_another_models_answer_is_not_forked(chat: Any) -> None:
         assert len(answers(c)) == 2
 
 
+@pytest.mark.slow
 async def test_branches_and_compare(chat: Any) -> None:
     engine = FakeEngine(STORY)
     async with chat(engine, size=(120, 40)) as c:

@@ -257,6 +257,7 @@ async def test_context_full_ends_the_answer_and_says_so(chat: Any) -> None:
         assert len(c.app.transcript.blocks) == len(c.app.transcript.page.tops)
 
 
+@pytest.mark.slow
 async def test_a_draft_that_does_not_fit_shows_before_it_is_sent(chat: Any) -> None:
     async with chat(FakeEngine(context=20)) as c:
         c.app.composer.set_text("word " * 50)
@@ -334,6 +335,7 @@ async def test_new_chat_asks_first(chat: Any) -> None:
         assert STORY.startswith(answer(c).node.text)
 
 
+@pytest.mark.slow
 async def test_help_lists_every_command(chat: Any) -> None:
     from ropechat.tui.commands.registry import ALL, CONTEXTS
 

@@ -31,6 +31,7 @@ def columns(c: Any) -> list[int]:
     return [n for n, side in enumerate(c.app.screen.query(".side"), 1) if side.display]
 
 
+@pytest.mark.slow
 async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
     async with chat(FakeEngine(["one two", "three four"]), size=(100, 30)) as c:
         await c.ask("Hi")
@@ -62,6 +63,7 @@ async def test_compare_from_the_transcript_and_keep_one(chat: Any) -> None:
             assert "/compare 1 2: two to 4 of the 2 answers" in c.line("footer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "first"), [(80, [3, 4]), (120, [2, 3, 4]), (160, [1, 2, 3, 4])])
 async def test_a_series_is_written_and_compared(chat: Any, width: int, first: list[int]) -> None:
     engine = FakeEngine(FOUR)
@@ -158,6 +160,7 @@ async def transcript_keys(c: Any, *keys: str) -> None:
     await c.pilot.press(*keys)
 
 
+@pytest.mark.slow
 async def test_up_to_four_marked_answers(chat: Any) -> None:
     async with chat(FakeEngine(FOUR), size=(160, 45)) as c:
         await c.ask("Hi")

@@ -108,6 +108,7 @@ async def test_files_that_cannot_be_attached(
         assert not c.app.session.turns
 
 
+@pytest.mark.slow
 async def test_a_file_that_does_not_fit_stays_a_file(
     chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +306,7 @@ async def test_the_gauge_counts_what_will_be_sent(
 # --- completion ---
 
 
+@pytest.mark.slow
 async def test_commands_are_completed(chat: Any) -> None:
     async with chat(FakeEngine("ok")) as c:
         await c.pilot.press(*"/re")
@@ -349,6 +351,7 @@ async def test_tab_with_nothing_to_complete_says_what_it_is_for(chat: Any) -> No
 # --- history ---
 
 
+@pytest.mark.slow
 async def test_questions_of_earlier_chats_are_recalled(chat: Any, tmp_path: Path) -> None:
     store = Store(tmp_path / "data")
     async with chat(FakeEngine("ok"), store=store) as c:

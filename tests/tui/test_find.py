@@ -51,6 +51,7 @@ async def test_find_in_prose_goes_over_marks(chat: Any) -> None:
         assert "none" in c.screen()
 
 
+@pytest.mark.slow
 async def test_find_sees_what_comes(chat: Any) -> None:
     engine = FakeEngine(STORY * 3, context=10**5, rate=300)
     async with chat(engine) as c:
@@ -60,6 +61,7 @@ async def test_find_sees_what_comes(chat: Any) -> None:
         assert c.app.transcript.finder.count == 3
 
 
+@pytest.mark.slow
 async def test_a_thousand_messages_are_laid_out_only_where_they_are_seen(chat: Any) -> None:
     from ropechat.tui.render.blocks import AnswerBlock, Block
 

@@ -72,6 +72,7 @@ async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
         assert [c.strips()[y].text for y in range(view.region.y, edge)] == before[view.region.y : edge]
 
 
+@pytest.mark.slow
 async def test_following_goes_on_until_the_cursor_would_leave(chat: Any) -> None:
     engine = FakeEngine(STORY * 6, context=10**5)
     async with chat(engine) as c:
@@ -95,6 +96,7 @@ async def test_following_goes_on_until_the_cursor_would_leave(chat: Any) -> None
         assert row_of_cursor(c) < 0
 
 
+@pytest.mark.slow
 async def test_who_goes_to_the_end_stays_there(chat: Any) -> None:
     engine = FakeEngine(STORY * 6, context=10**5)
     async with chat(engine) as c:
@@ -145,6 +147,7 @@ async def test_the_inspector_keeps_what_it_says_until_the_new_token_is_there(cha
         await c.idle()
 
 
+@pytest.mark.slow
 async def test_a_first_token_does_not_wait_for_the_apps_queue(chat: Any) -> None:
     engine = FakeEngine("ok", rate=1)
     async with chat(engine) as c:

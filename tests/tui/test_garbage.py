@@ -34,6 +34,7 @@ def as_before() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
     gc_pause.hold_off()
     gc_pause.rest()

@@ -35,6 +35,7 @@ async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None
         assert any("█" in line for line in lines)
 
 
+@pytest.mark.slow
 async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
     asked: list[tuple[Any, ...]] = []
 
@@ -65,6 +66,7 @@ async def test_bytes_that_are_no_text_and_blanks_are_visible(chat: Any) -> None:
         assert "⟨F0⟩⟨9F⟩⏎␛·" in inspector.text
 
 
+@pytest.mark.slow
 async def test_f4_opens_and_escape_closes(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await c.ask("Tell")

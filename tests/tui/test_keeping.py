@@ -16,6 +16,7 @@ from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
 
 
+@pytest.mark.slow
 async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
     engine = FakeEngine(["One answer.", "Another one.", "Third."])
     async with chat(engine, store=store, system="Be brief.") as c:
@@ -108,6 +109,7 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
         assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.node.text)
 
 
+@pytest.mark.slow
 async def test_the_list_of_chats(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(["About apples.", "About pears."]), store=store, size=(100, 30)) as c:
         await c.ask("Apples?")
@@ -141,6 +143,7 @@ async def test_the_list_of_chats(chat: Any, store: Store) -> None:
         assert [summary.title for summary in store.conversations().result(5)] == ["Pears?"]
 
 
+@pytest.mark.slow
 async def test_slash_commands(
     chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +174,7 @@ async def test_slash_commands(
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen))
 
 
+@pytest.mark.slow
 async def test_a_title_is_changed_at_its_end_after_a_search(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("Paris."), store=store) as c:
         await c.ask("What is the capital of France?")

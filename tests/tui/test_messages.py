@@ -100,6 +100,7 @@ async def test_tokens_that_were_not_drawn_are_told_apart(chat: Any) -> None:
         assert "24 tok (12 new) ·" in c.screen()
 
 
+@pytest.mark.slow
 async def test_a_chat_of_another_model_says_so_and_shows_no_speed_of_it(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(STORY, rate=500), store=store) as c:
         await told(c, "Tell")
@@ -181,6 +182,7 @@ async def test_without_room_for_the_overview_each_press_says_so(chat: Any, given
         assert not c.app.overview.display
 
 
+@pytest.mark.slow
 async def test_no_system_text_is_said_and_no_notice_stays_that_is_untrue(chat: Any) -> None:
     async with chat(FakeEngine(["One.", "Two."])) as c:
         assert "no system text from the next question on" in await told(c, "/system -")
@@ -208,6 +210,7 @@ async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> 
         assert f"qqq: unknown setting; there are {everything}" in " ".join(c.screen().split())
 
 
+@pytest.mark.slow
 async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any) -> None:
     async with chat(FakeEngine(["One two."])) as c:
         await told(c, "Hi")

@@ -13,10 +13,18 @@ from fakes import FakeEngine
 from hub_server import Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 from models import write_llama
+from textual.widgets import Input
 
 from ropechat.chat.download import Stage
 from ropechat.errors import MemoryLimitError, ModelFileError
+from ropechat.models.catalog import find_short
+from ropechat.models.installed import ModelSummary
+from ropechat.models.resolve import resolve
+from ropechat.tui.format import models as rows
+from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.models import ModelsScreen
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "gguf" / "llama3"
 
 
 class Models:
@@ -144,6 +152,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         assert "only that model can continue it" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -170,6 +179,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: not isinstance(c.app.screen, ModelsScreen))
 
 
+@pytest.mark.slow
 async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
     from ropechat.models.hub.transfer import pull
 
@@ -205,6 +215,7 @@ async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
         await c.until(lambda: c.app.session.info.name == "where")
 
 
+@pytest.mark.slow
 async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made") | {"model-x.txt": b""})
     hub.repos["org/tiny"].files["model.safetensors"] += b""
@@ -243,6 +254,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: len(models.loaded) == 1)
 
 
+@pytest.mark.slow
 async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
     hub.body = lambda file, start, rest: rest[: len(rest) // 3] if "safetensors" in file else rest
@@ -275,6 +287,139 @@ async def test_a_download_goes_on_under_the_chat_and_tells_its_end(
         assert c.app.models.watching is False  # nothing looks any more
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (60, 20)])
+async def test_a_model_of_the_catalog_is_downloaded_and_loaded(
+    chat: Any, hub: Hub, size: tuple[int, int]
+) -> None:
+    known = find_short("smollm2:135m")
+    assert known is not None
+    files = {known.file: (GOLDEN / "q8_0.gguf").read_bytes(), "other-Q4_K_M.gguf": b"GGUF"}
+    hub.repos[known.repo] = Repo(files)
+    models = Models()
+    async with chat(FakeEngine("ok"), size=size, models=models) as c:
+        screen = await opened(c)
+        assert "to download" in c.screen()
+        assert "↓ SmolLM2 135M" in c.screen()
+        await c.pilot.press(*"smollm2:135")
+        await c.until(lambda: known.about in c.screen())
+        assert "fits in memory · licence apache-2.0 · smollm2:135m" in c.screen()
+        assert not hub.requests
+        await c.pilot.press("enter")
+        await c.until(lambda: stage(c) is Stage.PLANNED)
+        await c.until(lambda: "⏎ downloads" in c.screen())
+        await c.pilot.press("enter")
+        await c.until(lambda: stage(c) is Stage.DONE)
+        await c.until(lambda: any(isinstance(row, ModelSummary) for row in screen._shown))
+        assert "↓ SmolLM2 135M" not in c.screen()
+        assert getattr(screen._chosen(), "name", "") == str(known.hub_name)
+        await c.pilot.press("enter")
+        await c.until(lambda: len(models.loaded) == 1)
+
+
+async def test_what_does_not_fit_says_so(chat: Any, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "free_memory", lambda: 2 * 10**9)
+    async with chat(FakeEngine("ok"), models=Models()) as c:
+        await opened(c)
+        await c.pilot.press(*"gpt-oss")
+        await c.until(lambda: "! gpt-oss 20B" in c.screen())
+        assert "too big for the free memory · licence apache-2.0 · gpt-oss:20b" in c.screen()
+        await c.pilot.press(*["backspace"] * 7, *"qwen3:06")
+        await c.until(lambda: "not found here; did you mean qwen3:0.6b?" in c.screen())
+
+
+@pytest.mark.slow
+async def test_a_command_offers_the_download(chat: Any, hub: Hub) -> None:
+    known = find_short("smollm2:135m")
+    assert known is not None
+    hub.repos[known.repo] = Repo({known.file: (GOLDEN / "q8_0.gguf").read_bytes()})
+
+    class Here(Models):
+        def check(self, model: str) -> object:
+            return resolve(model)
+
+    models = Here()
+    async with chat(FakeEngine("ok"), models=models) as c:
+        await c.ask("/model smollm2:135m")
+        await c.until(lambda: stage(c) is Stage.PLANNED)
+        await c.until(lambda: "⏎ downloads" in c.screen())
+        assert not any("/resolve/" in request.path for request in hub.requests)
+        await c.pilot.press("enter")
+        await c.until(lambda: stage(c) is Stage.DONE)
+        await c.until(lambda: isinstance(c.app.screen._chosen(), ModelSummary))
+        await c.pilot.press("enter")
+        await c.until(lambda: len(models.loaded) == 1)
+        await c.ask("/model qwen3:06b")
+        await c.until(lambda: "did you mean qwen3:0.6b?" in " ".join(c.screen().split()))
+
+
+@pytest.mark.slow
+async def test_models_of_other_programs_and_folders(
+    chat: Any, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ollama = tmp_path / "ollama"
+    blob = ollama / "blobs" / f"sha256-{'a' * 64}"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes((GOLDEN / "q8_0.gguf").read_bytes())
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{'a' * 64}"}
+    manifest = ollama / "manifests/registry.ollama.ai/library/qwen3/0.6b"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    monkeypatch.setenv("OLLAMA_MODELS", str(ollama))
+    named = tmp_path / "named"
+    named.mkdir()
+    for name in ("a-Q4_0.gguf", "b-Q8_0.gguf", "\x1b[31mc.gguf"):
+        (named / name).write_bytes((GOLDEN / "q4_0.gguf").read_bytes())
+    models, look = Models(), ChatOptions(model_folders=(named, tmp_path / "nothing"))
+    async with chat(FakeEngine("ok"), size=(100, 30), models=models, look=look) as c:
+        await opened(c)
+        assert "skipped (No such file or directory): /" in c.screen()
+        for name, source in (("qwen3:0.6b", "Ollama"), ("a-Q4_0", "named"), ("b-Q8_0", "named")):
+            assert any(name in line and source in line for line in c.screen().splitlines())
+        assert "\x1b" not in c.screen()
+        await c.pilot.press(*"Qwen3 0.6")  # the catalog's name finds what is here
+        assert "↓ Qwen3 0.6B" not in c.screen()
+        assert str(blob)[:40] in c.screen()
+        await c.pilot.press("ctrl+d")
+        assert "only what was downloaded can be deleted here" in c.screen()
+        assert blob.exists()
+        await c.pilot.press("enter")
+        await c.until(lambda: len(models.loaded) == 1)
+
+
+async def test_tab_completes_paths_and_names(chat: Any, hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "several"
+    folder.mkdir(parents=True)
+    (tmp_path / "models" / "notes.txt").write_text("no model")
+    for name in ("one.gguf", "two.gguf"):
+        (folder / name).write_bytes(b"GGUF")
+    models = Models()
+    async with chat(FakeEngine("ok"), size=(120, 30), models=models) as c:
+        screen = await opened(c)
+        field = screen.query_one(Input)
+        field.value = f"{tmp_path}/mo"
+        await c.pilot.press("tab", "tab")
+        assert field.value == f"{folder}/"
+        await c.pilot.press("tab")
+        assert "one.gguf  two.gguf" in c.screen()
+        assert screen._shown[1:] == [str(folder / "one.gguf"), str(folder / "two.gguf")]
+        field.value = "smollm2:13"
+        await c.pilot.press("tab")
+        assert field.value == "smollm2:135m"
+        field.value = str(folder)
+        await c.until(lambda: len(screen._shown) == 3)
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: c.app.session.info.name == "two.gguf")
+        await c.idle()
+        c.app.composer.set_text("/model qwen3:0")
+        await c.pilot.press("tab")
+        assert c.app.composer.text == "/model qwen3:0.6b "
+        c.app.composer.set_text(f"/model {folder}/o")
+        await c.pilot.press("tab")
+        assert c.app.composer.text == f"/model {folder}/one.gguf "
+
+
+@pytest.mark.slow
 async def test_what_cannot_be_downloaded_says_why(chat: Any, hub: Hub) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30), models=Models()) as c:
         await opened(c)

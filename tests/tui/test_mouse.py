@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from branches import answers, last
 from fakes import STORY, FakeEngine
 
@@ -33,6 +34,7 @@ async def click(c: Any, text: str, times: int = 1, last: bool = False, by: int =
     await c.pilot.pause(0.05)
 
 
+@pytest.mark.slow
 async def test_keys_of_the_footer_are_pressed(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "two"])) as c:
         await told(c)
@@ -98,6 +100,7 @@ async def test_columns_of_a_comparison_are_chosen(chat: Any) -> None:
         assert last(c).node != second
 
 
+@pytest.mark.slow
 async def test_sampling_is_set_in_its_bars(chat: Any) -> None:
     for size in ((80, 24), WIDE):
         async with chat(FakeEngine(STORY), size=size) as c:

@@ -31,6 +31,7 @@ def click(tmux: Tmux, text: str, by: int = 0) -> None:
         tmux("send-keys", "-l", f"\x1b[<0;{place}{end}")
 
 
+@pytest.mark.slow
 def test_the_first_minutes(tmp_path: Path) -> None:
     tmux = Tmux(tmp_path, (80, 24))
     start = shlex.join([sys.executable, "-c", CODE, "chat", "--threads", "1"])

@@ -48,6 +48,7 @@ async def two_chats(c: Any) -> None:
     await c.until(lambda: "Second" in c.app.overview.text)
 
 
+@pytest.mark.slow
 async def test_chats_are_listed_and_opened_without_taking_the_keyboard(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(["one", "two", "three"]), store=store, size=WIDE) as c:
         assert "chats" not in c.app.overview.text  # nothing was said yet
@@ -77,6 +78,7 @@ async def test_a_chat_that_was_deleted_in_its_sheet_goes(chat: Any, store: Store
         assert "● Second chat?" in c.app.overview.text
 
 
+@pytest.mark.slow
 async def test_branches_are_opened_or_scrolled_to(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "Another one.", "Third."], context=10**5), size=WIDE) as c:
         await c.ask("Tell")
@@ -100,6 +102,7 @@ async def test_branches_are_opened_or_scrolled_to(chat: Any) -> None:
         await c.until(lambda: isinstance(c.app.screen, BranchesScreen))
 
 
+@pytest.mark.slow
 async def test_a_click_on_what_is_shown_scrolls_there(chat: Any) -> None:
     async with chat(FakeEngine([STORY * 20, "Two."], context=10**5), size=WIDE) as c:
         await c.ask("Tell")
@@ -113,6 +116,7 @@ async def test_a_click_on_what_is_shown_scrolls_there(chat: Any) -> None:
         assert last(c).node == node
 
 
+@pytest.mark.slow
 async def test_personas_and_sampling(chat: Any) -> None:
     personas.save("teacher", "Teach.")
     personas.save("poet", "Rhyme.")
@@ -164,6 +168,7 @@ async def test_a_key_hides_it_and_a_setting_too(chat: Any) -> None:
         assert "150 columns" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_an_answer_that_streams_costs_it_nothing(
     chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

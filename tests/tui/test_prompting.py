@@ -77,6 +77,7 @@ async def test_the_same_system_text_changes_nothing(chat: Any) -> None:
         assert said(engine) == ["A", "one", "ok", "two"]
 
 
+@pytest.mark.slow
 async def test_personas_are_kept_chosen_and_deleted(chat: Any) -> None:
     engine = FakeEngine("ok")
     async with chat(engine, size=(120, 30)) as c:
@@ -167,6 +168,7 @@ async def test_a_question_that_does_not_fit_asks(chat: Any) -> None:
         assert len(c.app.session.turns) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "later"), [("s", OverflowPolicy.ASK), ("a", OverflowPolicy.SLIDE)])
 async def test_slide_leaves_out_as_few_as_needed_and_says_so(
     chat: Any, key: str, later: OverflowPolicy
@@ -208,6 +210,7 @@ async def test_begin_fresh_reads_the_question_only(chat: Any) -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_slide_and_stop_are_remembered(chat: Any) -> None:
     engine = filled()
     async with chat(engine) as c:
@@ -269,6 +272,7 @@ async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setti
         assert not c.app.session.tree[c.app.session.turns[-1].asked].context_start
 
 
+@pytest.mark.slow
 async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) -> None:
     engine = filled()
     async with chat(engine, size=(100, 40)) as c:

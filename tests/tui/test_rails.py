@@ -179,6 +179,7 @@ async def test_not_this_needs_the_inspector(chat: Any) -> None:
         assert "press F4 first" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_ban_and_favour_an_alternative(chat: Any) -> None:
     engine = FakeEngine("a b c d")
     async with chat(engine, size=(100, 30)) as c:

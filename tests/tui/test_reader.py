@@ -165,6 +165,7 @@ async def test_q_ends_it(engine: Engine) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_a_second_model_beside_the_first(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ async def drawn(c: Any, name: str) -> str:
     return str(shown(c, c.app.screen.query_one(".sheet")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (50, 20), (160, 45)])
 async def test_views_turn_and_fit(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size) as c:
@@ -65,6 +66,7 @@ async def test_without_a_model_there_is_no_sheet(chat: Any) -> None:
         assert not isinstance(c.app.screen, RopeScreen)
 
 
+@pytest.mark.slow
 async def test_views_of_the_loaded_model(chat: Any) -> None:
     async with chat(Engine.load("builtin", threads=1), size=(100, 40)) as c:
         await c.idle()
@@ -93,6 +95,7 @@ def sheet(c: Any) -> str:
     return str(shown(c, c.app.screen.query_one(".sheet")))
 
 
+@pytest.mark.slow
 async def test_a_measurement_is_stopped_and_the_screen_goes_on(
     chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,7 @@ async def test_seed_none_and_presets_are_typed(chat: Any) -> None:
         assert "greedy|precise" in c.line("footer")
 
 
+@pytest.mark.slow
 async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any) -> None:
     async with chat(FakeEngine("ok yes"), size=(100, 40)) as c:
         await c.pilot.press("f7")

@@ -11,8 +11,9 @@ from reading import answered, inspected
 from snapshots import compare, shown
 
 from ropechat.chat import personas
-from ropechat.models.catalog import ModelSummary
+from ropechat.models.installed import ModelSummary
 from ropechat.tui.commands.keymap import Keymap, KeymapError
+from ropechat.tui.format import models as rows
 from ropechat.tui.format import stats as facts
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens import branches, chats, models
@@ -57,7 +58,8 @@ def still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "format_seconds", lambda value: "1.00 s")
     monkeypatch.setattr(facts, "free_memory", lambda: 16 * 10**9)
     monkeypatch.setattr(models, "free_memory", lambda: 16 * 10**9)
-    monkeypatch.setattr(models, "found_models", lambda current: (list(MODELS), MODELS[0].path))
+    monkeypatch.setattr(rows, "free_memory", lambda: 16 * 10**9)
+    monkeypatch.setattr(models, "found_models", lambda *given: (list(MODELS), MODELS[0].path))
     monkeypatch.setattr(branches, "format_time", lambda seconds: "12:34")
     monkeypatch.setattr(chats, "format_time", lambda seconds: "12:34")
 
@@ -106,6 +108,9 @@ async def test_models(chat: Any, size: tuple[int, int]) -> None:
         await c.pilot.press("down")
         await c.pilot.pause(0.1)
         compare(name("models", size), shown(c, sheet))
+        await c.pilot.press(*["down"] * 4)
+        await c.pilot.pause(0.1)
+        compare(name("models-catalog", size), shown(c, sheet))
 
 
 @pytest.mark.slow
@@ -167,6 +172,7 @@ async def test_the_chosen_row_shows_with_few_colours_and_with_none(
 # --- keys ---
 
 
+@pytest.mark.slow
 async def test_keys_in_sheets_can_be_others_and_are_shown(chat: Any) -> None:
     chosen = ChatOptions(
         keys={"branches.mark": ("x",), "sheet.leave": ("ctrl+w",), "chat.branches": ("f12",)}

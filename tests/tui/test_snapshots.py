@@ -38,6 +38,7 @@ async def test_views(chat: Any, name: str, theme: str) -> None:
         compare(f"{name}-{theme.removeprefix('ropechat-')}", drawn(view))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokens", "prose"])
 async def test_narrow(chat: Any, name: str) -> None:
     async with chat(FakeEngine(DOCUMENT, context=10**5), size=(44, 70)) as c:

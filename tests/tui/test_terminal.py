@@ -105,6 +105,7 @@ class Terminal:
         self.wait_for(b"tok/s")
 
 
+@pytest.mark.slow
 def test_quit_while_generating_is_quick_and_restores() -> None:
     terminal = Terminal(RUN)
     terminal.generating()
@@ -115,6 +116,7 @@ def test_quit_while_generating_is_quick_and_restores() -> None:
     assert all(mark in terminal.output for mark in RESTORED)
 
 
+@pytest.mark.slow
 def test_quit_when_the_engine_does_not_listen() -> None:
     code = "FakeEngine.cancel = lambda self: None\nFakeEngine.close = lambda self: time.sleep(60)\n"
     code += "def load():\n    engine = FakeEngine(); engine.gate.clear(); return engine\n"

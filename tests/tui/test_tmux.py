@@ -45,6 +45,7 @@ def stop_one(tmux: Tmux) -> int:
     raise AssertionError(screen)
 
 
+@pytest.mark.slow
 def test_ask_stop_fork_quit_resume(tmux: Tmux) -> None:
     """On the built-in model, whatever it says: so hot that it hardly ever comes to an end."""
     code = "import sys; from ropechat.cli import main; sys.exit(main())"

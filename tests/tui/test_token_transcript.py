@@ -86,6 +86,7 @@ async def test_f3_at_the_end_stays_at_the_end(chat: Any) -> None:
 # --- follow ---
 
 
+@pytest.mark.slow
 async def test_new_lines_are_told_and_g_goes_there(chat: Any) -> None:
     engine = FakeEngine(STORY * 6, context=10**5, rate=400)
     async with chat(engine) as c:
@@ -105,6 +106,7 @@ async def test_new_lines_are_told_and_g_goes_there(chat: Any) -> None:
         assert not view.follow
 
 
+@pytest.mark.slow
 async def test_a_click_on_the_mark_of_new_lines_goes_there(chat: Any) -> None:
     engine = FakeEngine(STORY * 6, context=10**5, rate=400)
     async with chat(engine) as c:
@@ -118,6 +120,7 @@ async def test_a_click_on_the_mark_of_new_lines_goes_there(chat: Any) -> None:
         assert view.follow
 
 
+@pytest.mark.slow
 async def test_the_end_is_exact_once_the_answer_is_complete(chat: Any) -> None:
     async with chat(FakeEngine(STORY * 20, context=10**5, rate=2000)) as c:
         await c.ask("Tell")

@@ -139,6 +139,7 @@ async def test_escapes_never_reach_the_screen(chat: Any) -> None:
             assert not raw(c)
 
 
+@pytest.mark.slow
 async def test_an_escape_split_over_tokens_does_not_pass(chat: Any) -> None:
     from fakes import fake_step
 

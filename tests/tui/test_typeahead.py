@@ -30,10 +30,12 @@ PLAIN = "log ERROR one\rline two\r/quit\rline three\r"
 # --- keys ---
 
 
+@pytest.mark.slow
 def test_no_key_of_the_first_seconds_is_lost(tmp_path: Path) -> None:
     assert typed_early.lost(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_question_typed_before_the_program_runs_is_asked(tmp_path: Path) -> None:
     program = typed_early.started(tmp_path)
     program.press("Né, early?\r".encode())  # Python itself takes longer to start than this
@@ -84,6 +86,7 @@ def test_a_refused_start_gives_the_terminal_back(arguments: Sequence[str]) -> No
     assert termios.tcgetattr(program.master) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
 def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | None, tmp_path: Path) -> None:
     program = typed_early.started(tmp_path)
@@ -104,6 +107,7 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | None, tmp_pa
 # --- pastes ---
 
 
+@pytest.mark.slow
 def test_a_paste_with_escape_sequences_is_one_paste(tmp_path: Path) -> None:
     program = typed_early.started(tmp_path)
     program.until(b"ready", 60)

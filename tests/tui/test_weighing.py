@@ -67,6 +67,7 @@ async def test_a_text_of_several_tokens_asks_which_one(chat: Any) -> None:
         assert biases(c) == {5000 + ord("y"): 2.5}
 
 
+@pytest.mark.slow
 async def test_ids_and_numbers_are_checked(chat: Any) -> None:
     async with chat(FakeEngine(STORY, facts=FACTS), size=(100, 30)) as c:
         await told(c, "/ban #12")
@@ -98,6 +99,7 @@ async def test_nothing_is_weighed_before_there_are_tokens(chat: Any) -> None:
         assert "no model is loaded" in await told(c, "/ban x")
 
 
+@pytest.mark.slow
 async def test_the_seed_of_an_answer_is_locked_and_freed(chat: Any) -> None:
     async with chat(FakeEngine("one two"), size=(100, 30)) as c:
         assert "no answer has a seed" in await told(c, "/seed lock")

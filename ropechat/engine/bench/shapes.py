@@ -48,6 +48,29 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131072,
         "rope_theta": 500000.0,
     },
+    "llama-3.2-3b": {
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+    },
+    "llama-3.1-8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+    },
     "stories15m": {
         "hidden_size": 288,
         "intermediate_size": 768,
@@ -63,14 +86,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def config_of(shape: str) -> dict[str, Any]:
-    """The config.json of a shape: plain llama (no biases, no RoPE scaling), tied embeddings."""
+    """The config.json of a shape: plain llama, without biases and RoPE scaling."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
+        "tie_word_embeddings": True,
         **SHAPES[shape],
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
         "attention_bias": False,
         "mlp_bias": False,
         "torch_dtype": "bfloat16",
@@ -98,6 +121,8 @@ def tensors_of(config: dict[str, Any]) -> Iterator[Tensor]:
         yield matrix(f"{layer}.mlp.up_proj", inner, hidden)
         yield matrix(f"{layer}.mlp.down_proj", hidden, inner)
     yield "model.norm.weight", (hidden,), 0.0
+    if not config["tie_word_embeddings"]:
+        yield matrix("lm_head", config["vocab_size"], hidden, 3.0)
 
 
 def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:
@@ -141,13 +166,15 @@ def byte_alphabet() -> list[str]:
 def vocabulary_of(vocab_size: int) -> tuple[list[str], list[tuple[str, str]]]:
     """Tokens and merges of a byte-level BPE vocabulary of a given size, with random pairs as words."""
     random, tokens, merges = Random(0), byte_alphabet(), []
-    known = set(tokens)
+    known, parts = set(tokens), list(tokens)
     while len(tokens) < vocab_size:
-        left, right = random.choice(tokens), random.choice(tokens)
-        if len(left) + len(right) <= _LONGEST_TOKEN and left + right not in known:
+        left, right = random.choices(parts, k=2)
+        if left + right not in known:
             known.add(left + right)
             tokens.append(left + right)
             merges.append((left, right))
+            if len(left + right) <= _LONGEST_TOKEN // 2:
+                parts.append(left + right)
     return tokens, merges
 
 

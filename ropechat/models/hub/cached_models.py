@@ -50,16 +50,23 @@ def list_cached() -> list[CachedModel]:
     found: list[CachedModel] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in sorted(cache.cache_folder().iterdir()):
-            repo = folder.name.removeprefix(cache.PREFIX).replace("--", "/", 1)
-            if folder.name.startswith(cache.PREFIX) and is_repo(repo) and folder.is_dir():
-                found += _models_of(repo, folder)
+            repo = repo_of(folder.name)
+            if repo is not None and folder.is_dir():
+                found += models_of(repo, folder)
     return found
 
 
-def _models_of(repo: str, folder: Path) -> list[CachedModel]:
+def repo_of(folder: str) -> str | None:
+    """The repository whose folder in the cache has this name; None for other names."""
+    repo = folder.removeprefix(cache.PREFIX).replace("--", "/", 1)
+    return repo if folder.startswith(cache.PREFIX) and is_repo(repo) else None
+
+
+def models_of(repo: str, folder: Path) -> list[CachedModel]:
+    """The models of a repository's folder, complete or not."""
     found: list[CachedModel] = []
     for commit, revision in _revisions(folder):
-        found += _in_snapshot(repo, revision, cache.snapshot_folder(repo, commit))
+        found += _in_snapshot(repo, revision, folder / "snapshots" / commit)
     partial = sum(_size(path) for path in _entries(folder / "blobs") if path.name.endswith(_INCOMPLETE))
     if partial and not any(one.missing for one in found):
         found.append(CachedModel(HubName(repo), folder, partial, ("the rest of a stopped download",)))

@@ -70,6 +70,14 @@ class DownloadPlan:
             _memory_line(self.weights, free_memory),
         ]
 
+    def brief_lines(self, free_memory: int | None) -> list[str]:
+        """`lines` without names and folders, for narrow places."""
+        begun = f" ({format_bytes(self.here)} already here)" if self.here else ""
+        count = len(self.files)
+        size = f"{count} file{'' if count == 1 else 's'}, {format_bytes(self.total)}{begun}"
+        disk = f"{format_bytes(free_disk(self.folder))} of disk free"
+        return [f"{size}; {disk}", _memory_line(self.weights, free_memory)]
+
     def check_disk(self) -> None:
         """Raise DownloadError if the download does not fit on the disk."""
         free = free_disk(self.folder)

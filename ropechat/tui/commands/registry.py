@@ -145,6 +145,7 @@ ALTERNATIVES = (
     ),
 )
 MODELS = (
+    Command("models.complete", "tab", "complete", "Complete a path or a name", "complete", priority=True),
     Command("models.pause", "ctrl+t", "pause", "Pause or resume the download", "pause", priority=True),
     Command("models.cancel", "ctrl+x", "cancel", "Cancel the download", "cancel", priority=True),
     Command(

@@ -8,12 +8,15 @@ from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
 from ropechat.chat.reading import SharedWorker
+from ropechat.errors import NotDownloadedError
+from ropechat.models.resolve import hub_name
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from textual.timer import Timer
 
@@ -40,9 +43,11 @@ class ModelsController:
         path: TranscriptController,
         composer: ComposerController,
         sampling: SamplingController,
+        folders: Sequence[Path],
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer, self.sampling = path, composer, sampling
+        self._folders = folders
         self.downloads = chat.downloads
         self._wanted = ""  # the model that is being loaded
         self._watch: Timer | None = None
@@ -73,8 +78,12 @@ class ModelsController:
         if model:
             self.switch_model(model)
         elif not self.view.closes(ModelsScreen):
-            screen = ModelsScreen(self.chat.model, self.downloads, self.keymap)
-            self.view.push(screen, self.switch_model)
+            self._open()
+
+    def _open(self, wanted: str = "") -> None:
+        """Open the dialog. wanted: a model whose download is offered."""
+        screen = ModelsScreen(self.chat.model, self.downloads, self.keymap, self._folders, wanted)
+        self.view.push(screen, self.switch_model)
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is checked."""
@@ -99,8 +108,10 @@ class ModelsController:
             self.path.show()
 
     def not_loaded(self, event: ev.LoadFailed) -> None:
-        """Report a failed load and what to do."""
-        self._wanted = ""
+        """Report a failed load and what to do; a model that is not here can be downloaded."""
+        wanted, self._wanted = self._wanted, ""
+        if wanted and isinstance(event.error, NotDownloadedError) and hub_name(wanted) is not None:
+            self._open(wanted)
         if event.kept and self.session.info is not None:
             self.path.notice("error", f"Not loaded: {explain(event.error)}")
             self.path.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")

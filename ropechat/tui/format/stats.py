@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.engine.native import free_memory
-from ropechat.models.catalog import format_count
+from ropechat.models.installed import format_count
 from ropechat.tui.format.status import format_rate, format_seconds
 from ropechat.util.text import format_bytes, one_line
 

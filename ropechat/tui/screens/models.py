@@ -1,4 +1,4 @@
-"""The models on this machine: load one, or download another."""
+"""The models on this machine and those of the catalog: load one, or download one."""
 
 from __future__ import annotations
 
@@ -11,43 +11,50 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat import builtin
 from ropechat.chat.download import Stage
 from ropechat.engine.loading import read_header
 from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
-from ropechat.models.catalog import format_count, read_catalog, remove, summarize
+from ropechat.models.completion import complete_model
+from ropechat.models.installed import HUB_CACHE, ModelSummary, list_installed, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
-from ropechat.tui.render.width import cells, fit
+from ropechat.tui.format.models import (
+    Row,
+    RowLayout,
+    describe_download,
+    describe_row,
+    is_loaded,
+    key_of,
+    models_here,
+    models_to_get,
+)
+from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
-from ropechat.tui.widgets.bars import meter
 from ropechat.tui.widgets.input import SanitizedInput
-from ropechat.util.text import format_bytes, one_line
+from ropechat.util.text import common_prefix, format_bytes, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from textual.app import ComposeResult
 
     from ropechat.chat.download import Download
     from ropechat.chat.downloads import Downloads
-    from ropechat.models.catalog import ModelSummary
     from ropechat.models.hub.names import HubName
     from ropechat.tui.commands.keymap import Keymap
 
-WANTED = "filter; a Hub id to download (org/name, org/name:Q4_K_M); a path"
-WITH_DOWNLOAD = (("⏎", "load or get"), "models.pause", "models.cancel", "sheet.leave")
-SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-COLUMNS = (("params", 6), ("dtype", 6), ("size", 7), ("≈needs", 7), ("context", 7))
-METER = 24
-PATHS = ("/", "./", "../", "~")
+WANTED = "filter, a Hub id (org/name:Q4_K_M) or a path"
+WITH_DOWNLOAD = (("⏎", "load or download"), "models.pause", "models.cancel", "sheet.leave")
 
 
-def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
+def found_models(
+    current: str, folders: Sequence[Path], on_note: Callable[[str], None]
+) -> tuple[list[ModelSummary], Path | None]:
     """All models on this machine including the current one, and the current one's path."""
-    found = list(read_catalog(read_header))
+    found = list(list_installed(read_header, folders, on_note))
     try:
-        path = resolve(current)
+        path = resolve(current, folders)
     except RopechatError:
         return found, None
     if all(row.path != path for row in found):
@@ -57,22 +64,33 @@ def found_models(current: str) -> tuple[list[ModelSummary], Path | None]:
 
 
 class ModelsScreen(Dialog["str | None"]):
-    """A search field, the models, details and a download; the result is the model to load."""
+    """A search field, the models, details and a download; the result is the model to load.
+
+    folders: more folders with models. wanted: a model that is not here; its download is offered at once.
+    """
 
     BINDINGS = bindings("models")
     context = "models"
     heading = "models"
-    items = (("⏎", "load or get"), ("type", "to filter"), "models.delete", "sheet.leave")
+    items = (("⏎", "load or download"), ("type", "to filter"), "models.delete", "sheet.leave")
 
     class DownloadChanged(Message):
         """A download was begun, paused, resumed or cancelled."""
 
-    def __init__(self, current: str, downloads: Downloads, keymap: Keymap) -> None:
+    def __init__(
+        self,
+        current: str,
+        downloads: Downloads,
+        keymap: Keymap,
+        folders: Sequence[Path] = (),
+        wanted: str = "",
+    ) -> None:
         super().__init__(keymap)
-        self._current, self._downloads = current, downloads
+        self._current, self._downloads, self._folders = current, downloads, folders
+        self._wanted = wanted
         self._rows: list[ModelSummary] = []
         self._path: Path | None = None
-        self._shown: list[ModelSummary | str] = []  # a text: a Hub id or a path
+        self._shown: list[Row | None] = []  # None: the name of a section
         self._read = False
         self._sure = ""  # the model that a second press deletes
 
@@ -82,10 +100,7 @@ class ModelsScreen(Dialog["str | None"]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="models", classes="sheet"):
-            yield SanitizedInput(
-                placeholder=WANTED,
-                id="wanted-model",
-            )
+            yield SanitizedInput(self._wanted, placeholder=WANTED, id="wanted-model")
             yield Static(id="head", markup=False)
             yield ChoiceList(id="rows", markup=False)
             yield Static(id="about", markup=False)
@@ -103,12 +118,23 @@ class ModelsScreen(Dialog["str | None"]):
         self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     async def _load(self) -> None:
+        notes: list[str] = []
+        chosen = self._chosen()
         try:
-            self._rows, self._path = await asyncio.to_thread(found_models, self._current)
+            self._rows, self._path = await asyncio.to_thread(
+                found_models, self._current, self._folders, notes.append
+            )
         except (RopechatError, OSError) as error:
-            self.say(str(error), "$error")
+            notes.append(str(error))
+        if notes:
+            more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
+            self.say(f"{one_line(notes[0])}{more}")
         self._read = True
-        self._list()
+        self._list("" if chosen is None else key_of(chosen))
+        if self._wanted and (offered := self._chosen()) is not None:
+            self._wanted = ""
+            if not is_loaded(offered):
+                self._take()
 
     def on_resize(self) -> None:
         if self._read:
@@ -124,81 +150,40 @@ class ModelsScreen(Dialog["str | None"]):
         if self._read:
             self._list()
 
-    def _list(self) -> None:
+    def _list(self, chosen: str = "") -> None:
+        """Fill the list; chosen: the key of the row to highlight, if it is still there."""
         wanted = self._text
-        self._shown = [row for row in self._rows if wanted.lower() in row.name.lower()]
-        known = {row.name for row in self._rows if row.reason is None}
-        if wanted.startswith(PATHS) or (hub_name(wanted) is not None and wanted not in known):
-            self._shown.append(wanted)
+        self._shown = []
+        for found in (models_here(self._rows, wanted), models_to_get(self._rows, wanted)):
+            self._shown += [None, *found] if found else []
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(self._line(one)) for one in self._shown])
-        here = [n for n, one in enumerate(self._shown) if not isinstance(one, str) and one.path == self._path]
-        options.highlighted = (here[0] if here and not wanted else 0) if self._shown else None
-        head = "  model".ljust(self._name_width + 2) + "".join(
-            name.rjust(width + 1) for name, width in self._columns
-        )
-        self.query_one("#head", Static).update(Content.styled(head, "$quiet"))
+        layout = RowLayout(self.app.size.width)
+        options.add_options([self._option(layout, at) for at in range(len(self._shown))])
+        rows = [(at, one) for at, one in enumerate(self._shown) if one is not None]
+        same = [at for at, one in rows if key_of(one) == chosen]
+        here = [at for at, one in rows if isinstance(one, ModelSummary) and one.path == self._path]
+        first = [at for at, _ in rows]
+        options.highlighted = next(iter([*same, *([] if wanted else here), *first]), None)
+        self.query_one("#head", Static).update(Content.styled(layout.head, "$quiet"))
         free = free_memory()
         self.title_with("" if free is None else f"{format_bytes(free)} of memory free")
         self._about()
 
-    @property
-    def _columns(self) -> tuple[tuple[str, int], ...]:
-        return COLUMNS if self.app.size.width >= 76 else COLUMNS[2:4]
+    def _option(self, layout: RowLayout, at: int) -> Option:
+        row = self._shown[at]
+        if row is None:
+            return Option(layout.section(self._shown[at + 1]), disabled=True)
+        return Option(layout.row(row, is_current=isinstance(row, ModelSummary) and row.path == self._path))
 
-    @property
-    def _name_width(self) -> int:
-        rest = sum(width + 1 for _, width in self._columns)
-        return max(16, min(100, self.app.size.width) - 7 - rest)
-
-    def _line(self, one: ModelSummary | str) -> Content:
-        if isinstance(one, str):
-            what = "load" if one.startswith(PATHS) else "download"
-            return Content.assemble(
-                ("↓ " if what == "download" else "  ", "$primary"), f"{what} {one_line(one)}"
-            )
-        mark, style = (
-            ("●", "$primary") if one.path == self._path else ("!", "$warning") if one.reason else (" ", "")
-        )
-        free = free_memory()
-        values = {
-            "params": "–" if one.num_parameters is None else format_count(one.num_parameters),
-            "dtype": SHORT.get(one.dtype or "–", one.dtype or "–"),
-            "size": format_bytes(one.size),
-            "≈needs": "–" if one.needs is None else format_bytes(one.needs),
-            "context": f"{one.context:,}" if one.context else "–",
-        }
-        parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(one.name), self._name_width), "")]
-        for name, width in self._columns:
-            heavy = name == "≈needs" and free is not None and (one.needs or 0) > free
-            text = (
-                fit(one_line(values[name]), width)
-                if cells(values[name]) > width
-                else values[name].rjust(width)
-            )
-            parts.append((" " + text, "$warning" if heavy else "$quiet"))
-        return Content.assemble(*parts)
-
-    def _chosen(self) -> ModelSummary | str | None:
+    def _chosen(self) -> Row | None:
         index = self.query_one(OptionList).highlighted
         return None if index is None or index >= len(self._shown) else self._shown[index]
 
     def _about(self) -> None:
-        one = self._chosen()
-        text, style = "", "$quiet"
-        if one is None:
-            text = "not found here; type a Hub id (org/name) or a path"
-        elif isinstance(one, str):
-            text = "⏎ loads it" if one.startswith(PATHS) else "⏎ shows size and files first"
-        elif one.reason:
-            text, style = f"cannot load: {one.reason}", "$warning"
-        else:
-            template = "with a chat template" if one.chat_template else "no chat template: it continues text"
-            place = "comes with ropechat" if one.name == builtin.NAME else str(one.path)
-            text = f"architecture {one.model_type}, {template}\n{place}"
+        text, style = describe_row(self._chosen(), self._text)
         lines = [fit(one_line(line), max(20, min(96, self.app.size.width - 4))) for line in text.split("\n")]
-        self.query_one("#about", Static).update(Content.styled("\n" + "\n".join(lines), style))
+        self.query_one("#about", Static).update(Content.styled("\n".join(lines), style))
 
     def on_option_list_option_highlighted(self, _: OptionList.OptionHighlighted) -> None:
         self._about()
@@ -208,8 +193,23 @@ class ModelsScreen(Dialog["str | None"]):
         options = self.query_one(OptionList)
         self._sure = ""
         self.say("")
-        if self._shown:
-            options.highlighted = ((options.highlighted or 0) + by) % len(self._shown)
+        if any(one is not None for one in self._shown):
+            at = options.highlighted or 0
+            while self._shown[at := (at + by) % len(self._shown)] is None:
+                pass
+            options.highlighted = at
+            if at == 1:
+                options.scroll_home(animate=False)  # the section's name is above the first row
+
+    def action_complete(self) -> None:
+        """Complete the path or name in the field; several ways on are shown."""
+        field = self.query_one(Input)
+        found = complete_model(field.value, [row.name for row in self._rows])
+        field.value = common_prefix(found) or field.value
+        field.cursor_position = len(field.value)
+        if len(found) > 1:
+            ends = (name.rstrip("/").rpartition("/")[2] for name in found)
+            self.say("  ".join(map(one_line, ends)), "$quiet")
 
     # --- doing ---
 
@@ -225,7 +225,7 @@ class ModelsScreen(Dialog["str | None"]):
         one, download = self._chosen(), self._download
         if one is None:
             return
-        name = one if isinstance(one, str) else one.name
+        name = key_of(one)
         if (
             download is not None
             and str(download.name) == name
@@ -233,14 +233,12 @@ class ModelsScreen(Dialog["str | None"]):
         ):
             download.start()
             self.post_message(self.DownloadChanged())
-        elif isinstance(one, str) and one.startswith(PATHS):
-            self.dismiss(one)
-        elif isinstance(one, str) or (one.reason and hub_name(one.name) is not None):
-            self.say(self._plan(name))
-        elif one.reason:
-            self.say(one.reason)
+        elif is_loaded(one):
+            self.dismiss(str(getattr(one, "path", one)))
+        elif isinstance(one, ModelSummary) and one.source != HUB_CACHE:
+            self.say(one.reason or "")
         else:
-            self.dismiss(str(one.path))
+            self.say(self._plan(name))
         self.show_download()
 
     def _plan(self, model: str) -> str:
@@ -275,8 +273,8 @@ class ModelsScreen(Dialog["str | None"]):
     def action_delete(self) -> None:
         """Delete a download at the second press; not the model that is in use."""
         one = self._chosen()
-        name = None if one is None or isinstance(one, str) else hub_name(one.name)
-        if one is None or isinstance(one, str) or name is None or one.name == builtin.NAME:
+        name = hub_name(one.name) if isinstance(one, ModelSummary) and one.source == HUB_CACHE else None
+        if not isinstance(one, ModelSummary) or name is None:
             self.say("only what was downloaded can be deleted here")
         elif one.path == self._path:
             self.say("this model is in use; load another one first")
@@ -301,40 +299,7 @@ class ModelsScreen(Dialog["str | None"]):
         if not self.query("#coming"):  # the timer may come before the widgets, or after them
             return
         download = self._download
-        text = Content("") if download is None else Content("\n").join(told(download, self.keymap))
-        self.query_one("#coming", Static).update(text)
+        lines = [] if download is None else describe_download(download, self.keymap)
+        self.query_one("#coming", Static).update(Content("\n").join(lines))
         works = download is not None and download.stage not in (Stage.DONE, Stage.CANCELLED)
         self.key_hints.show_keys(WITH_DOWNLOAD if works else self.items)
-
-
-def told(download: Download, keymap: Keymap) -> list[Content]:
-    """The state of a download in a few lines."""
-    name, plan = one_line(str(download.name)), download.plan
-    pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
-    head = Content.assemble(("\n↓ ", "$primary"), name)
-    bar = [
-        (part, style) for part, style in zip(meter(download.share, METER), ("$primary", "$rule"), strict=True)
-    ]
-    words = one_line("  " + "  ".join(download.words))
-    match download.stage:
-        case Stage.ASKING:
-            return [Content.assemble(head, ("  asking the Hub …", "$quiet"))]
-        case Stage.PLANNED if plan is not None:
-            lines = [Content.styled("  " + one_line(line), "$quiet") for line in plan.lines(free_memory())]
-            return [
-                head,
-                *lines,
-                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} cancels", "$primary"),
-            ]
-        case Stage.RUNNING:
-            return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
-        case Stage.PAUSING | Stage.PAUSED:
-            note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
-            return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
-        case Stage.DONE:
-            return [
-                Content.assemble(head, ("  complete, every hash is right: choose it and press ⏎", "$success"))
-            ]
-        case Stage.FAILED:
-            return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
-    return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]

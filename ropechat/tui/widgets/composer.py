@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 from textual.widgets import TextArea
 
-from ropechat.chat.draft import Pastes, Unsent, complete_path, find_path
+from ropechat.chat.draft import Pastes, Unsent, complete_attachment, find_path
+from ropechat.models.completion import complete_model
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.input import typed
-from ropechat.util.text import clean
+from ropechat.util.text import clean, common_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
+_MODEL = re.compile(r"/model (.*)")
 MAX_CLEARED = 10  # texts that were cleared and not sent, which are stored with the draft
 
 
@@ -135,8 +138,10 @@ class Composer(TextArea):
                 f"/{one.slash}" for one in keys.ALL if one.slash.startswith(before[1:]) and one.slash
             )
             return 0, words
+        if row == 0 and (model := _MODEL.fullmatch(before)):
+            return model.start(1), complete_model(model[1])
         if (begun := find_path(before)) is not None:
-            return begun[0], complete_path(begun[1])
+            return begun[0], complete_attachment(begun[1])
         return column, []
 
     def _complete(self) -> bool:
@@ -147,7 +152,7 @@ class Composer(TextArea):
         else:
             start, words = self.offers()
             at = -1
-            chosen = _shared(words)
+            chosen = common_prefix(words)
             row, column = self.cursor_location
             if words and self.document.get_line(row)[start:column] == chosen:
                 at, chosen = 0, words[0]
@@ -320,10 +325,3 @@ def _renamed(text: str, labels: Mapping[str, str]) -> str:
 
 def _holds(text: str, wanted: str) -> bool:
     return wanted.casefold() in text.casefold()
-
-
-def _shared(words: list[str]) -> str:
-    """The common prefix of all words."""
-    first, last = min(words, default=""), max(words, default="")
-    same = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), None)
-    return first[:same]

@@ -1,0 +1,195 @@
+"""The lists of models: which rows a typed text leaves, and how a row and a download look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from textual.content import Content
+
+from ropechat import builtin
+from ropechat.chat.download import Stage
+from ropechat.engine.native import free_memory
+from ropechat.models.catalog import CatalogModel, closest_short, read_catalog
+from ropechat.models.folders import models_below
+from ropechat.models.installed import ModelSummary, format_count
+from ropechat.models.resolve import hub_name
+from ropechat.tui.render.width import cells, fit
+from ropechat.tui.widgets.bars import meter
+from ropechat.util.text import format_bytes, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ropechat.chat.download import Download
+    from ropechat.tui.commands.keymap import Keymap
+
+Row: TypeAlias = "ModelSummary | CatalogModel | str"
+"""A model that is here, one of the catalog, or a typed Hub id or path."""
+
+COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("context", 7))
+NARROW_COLUMNS = COLUMNS[1:3]
+LAST = 10  # cells of the last column, which each section names
+HERE, TO_GET = ("on this machine", "from"), ("to download", "licence")  # a section, and its last column
+WIDE, WIDEST = 76, 100  # cells: from where all columns are shown, and of the whole dialog
+FRAME = 7  # cells around a row: frame, scroll bar, mark
+METER = 24
+PATHS = ("/", "./", "../", "~")
+
+
+def key_of(row: Row) -> str:
+    """What a row is known by: the same for a model that is here and one to download."""
+    return str(row.hub_name) if isinstance(row, CatalogModel) else getattr(row, "name", str(row))
+
+
+def is_loaded(row: Row) -> bool:
+    """Whether a row is loaded when it is chosen; others are downloaded, or cannot be loaded."""
+    if isinstance(row, ModelSummary):
+        return row.reason is None
+    return isinstance(row, str) and row.startswith(PATHS)
+
+
+def models_here(rows: Sequence[ModelSummary], wanted: str) -> list[Row]:
+    """The models on this machine that a text names; of a typed folder the models in it, if it has several."""
+    if not wanted.startswith(PATHS):
+        return [row for row in rows if _holds(wanted, (row.name, *_names_in_catalog(row)))]
+    found = list(models_below(Path(wanted).expanduser(), wanted, lambda note: None, depth=0))
+    return [str(one.path) for one in found] if len(found) > 1 else [wanted]
+
+
+def models_to_get(rows: Sequence[ModelSummary], wanted: str) -> list[Row]:
+    """The models of the catalog that a text names and that are not among `rows`, and a typed Hub id."""
+    if wanted.startswith(PATHS):
+        return []
+    here = [row for row in rows if row.reason is None]
+    found: list[Row] = [
+        one
+        for one in read_catalog()
+        if _holds(wanted, _names_of(one)) and not any(one.is_model(row.name, row.path) for row in here)
+    ]
+    known = {key_of(row) for row in (*here, *found)}
+    typed = "/" in wanted and hub_name(wanted) is not None and wanted not in known
+    return [*found, wanted] if typed else found
+
+
+def _holds(wanted: str, names: Iterable[str]) -> bool:
+    return any(wanted.lower() in name.lower() for name in names)
+
+
+def _names_of(model: CatalogModel) -> tuple[str, ...]:
+    return (model.name, *model.short, str(model.hub_name))
+
+
+def _names_in_catalog(row: ModelSummary) -> tuple[str, ...]:
+    """The names that the catalog has for a model that is here."""
+    return next((_names_of(one) for one in read_catalog() if one.is_model(row.name, row.path)), ())
+
+
+def _fits(needs: int | None) -> bool:
+    """Whether a number of bytes fits in the free memory; True if either is unknown."""
+    free = free_memory()
+    return needs is None or free is None or needs <= free
+
+
+class RowLayout:
+    """How rows are laid out on a screen of this width."""
+
+    def __init__(self, width: int) -> None:
+        self._is_wide = width >= WIDE
+        self._columns = COLUMNS if self._is_wide else NARROW_COLUMNS
+        self._numbers = sum(width + 1 for _, width in self._columns)  # cells
+        last = LAST + 2 if self._is_wide else 0
+        self._name = max(16, min(WIDEST, width) - FRAME - self._numbers - last)  # cells
+
+    @property
+    def head(self) -> str:
+        """The names of the columns."""
+        return " " * (self._name + 2) + "".join(name.rjust(width + 1) for name, width in self._columns)
+
+    def section(self, first: Row | None) -> Content:
+        """The name of the section that begins with a row, and of its last column."""
+        name, last = HERE if isinstance(first, ModelSummary) else TO_GET
+        words = name.ljust(self._name + self._numbers + 4) + last if self._is_wide else name
+        return Content.styled(words, "bold $quiet")
+
+    def row(self, row: Row, *, is_current: bool) -> Content:
+        """A row of the list. is_current: whether the model is loaded."""
+        if isinstance(row, str):
+            mark, what = ("  ", "load") if row.startswith(PATHS) else ("↓ ", "download")
+            return Content.assemble((mark, "$primary"), f"{what} {one_line(row)}")
+        if isinstance(row, CatalogModel):
+            mark, style = ("↓", "$primary") if _fits(row.needs) else ("!", "$warning")
+            context, last = row.max_position_embeddings, row.license
+        else:
+            mark, style = ("!", "$warning") if row.reason else (" ", "")
+            mark, style = ("●", "$primary") if is_current else (mark, style)
+            context, last = row.context or 0, Path(row.source).name
+        values = {
+            "params": "–" if row.num_parameters is None else format_count(row.num_parameters),
+            "size": format_bytes(row.size),
+            "≈needs": "–" if row.needs is None else format_bytes(row.needs),
+            "context": f"{context:,}" if context else "–",
+        }
+        parts: list[tuple[str, str]] = [(f"{mark} ", style), (fit(one_line(row.name), self._name), "")]
+        for name, width in self._columns:
+            text = one_line(values[name])
+            text = fit(text, width) if cells(text) > width else text.rjust(width)
+            parts.append((" " + text, "$warning" if name == "≈needs" and not _fits(row.needs) else "$quiet"))
+        if self._is_wide:
+            parts.append(("  " + fit(one_line(last), LAST), "$quiet"))
+        return Content.assemble(*parts)
+
+
+def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
+    """(what is said of the chosen row, its style). wanted: the typed text, for which there may be no row."""
+    if row is None:
+        near = closest_short(wanted)
+        also = f"did you mean {near}?" if near else "type a Hub id (org/name) or a path"
+        return f"not found here; {also}", "$quiet"
+    if isinstance(row, str):
+        return "⏎ loads it" if row.startswith(PATHS) else "⏎ shows size and files first", "$quiet"
+    if isinstance(row, CatalogModel):
+        fits = "fits in memory" if _fits(row.needs) else "too big for the free memory"
+        gate = " · the Hub asks for an account" if row.gated else ""
+        return f"{row.about}\n{fits} · licence {row.license} · {row.short[0]}{gate}", "$quiet"
+    if row.reason:
+        return f"cannot load: {row.reason}\n{row.path}", "$warning"
+    template = "with a chat template" if row.chat_template else "no chat template: it continues text"
+    dtype = f" in {row.dtype}" if row.dtype else ""
+    place = "comes with ropechat" if row.name == builtin.NAME else str(row.path)
+    return f"{row.model_type}{dtype}, {template}\n{place}", "$quiet"
+
+
+def describe_download(download: Download, keymap: Keymap) -> list[Content]:
+    """The state of a download in a few lines."""
+    name, plan = one_line(str(download.name)), download.plan
+    pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
+    head = Content.assemble(("\n↓ ", "$primary"), name)
+    bar = [
+        (part, style) for part, style in zip(meter(download.share, METER), ("$primary", "$rule"), strict=True)
+    ]
+    words = one_line("  " + "  ".join(download.words))
+    match download.stage:
+        case Stage.ASKING:
+            return [Content.assemble(head, ("  asking the Hub …", "$quiet"))]
+        case Stage.PLANNED if plan is not None:
+            lines = [
+                Content.styled("  " + one_line(line), "$quiet") for line in plan.brief_lines(free_memory())
+            ]
+            return [
+                head,
+                *lines,
+                Content.styled(f"  ⏎ downloads {format_bytes(plan.rest)}   {cancel} cancels", "$primary"),
+            ]
+        case Stage.RUNNING:
+            return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
+        case Stage.PAUSING | Stage.PAUSED:
+            note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
+            return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
+        case Stage.DONE:
+            return [
+                Content.assemble(head, ("  complete, every hash is right: choose it and press ⏎", "$success"))
+            ]
+        case Stage.FAILED:
+            return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
+    return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]
