@@ -12,7 +12,7 @@ from ropechat.conversation import with_seed
 from ropechat.errors import CancelledError, ContextFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from ropechat.chat.protocols import ChatEngine
     from ropechat.chat.session import Session
@@ -31,7 +31,7 @@ class Question:
 
     def answer(
         self, engine: ChatEngine, top_k: int, on_prefill: Callable[[int, int], None]
-    ) -> Iterator[Step]:
+    ) -> Generator[Step]:
         """Yield the steps of the answer. top_k: alternatives per token; 0 takes the chat's number.
 
         Raises ContextFullError, after the question was taken back.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -294,17 +294,19 @@ def run(
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
     line = ProgressLine("none" if quiet else progress)
-    with ExitStack() as closing:
-        chat = closing.enter_context(stored.opened()) if stored is not None else None
+    with ExitStack() as exits:
+        chat = exits.enter_context(stored.opened()) if stored is not None else None
         if chat is not None:
             chat.choose_model(given, quiet=quiet)
         engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar, line=line)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
+        steps: Iterator[Step]
         if chat is not None:
             question = chat.ask(engine.name, text, sampling, system, when_full)
             sampling = question.sampling
-            steps = question.answer(engine, candidates, timing.on_prefill)
+            # Closed before the store: after a signal, that writes the end of the answer.
+            steps = exits.enter_context(closing(question.answer(engine, candidates, timing.on_prefill)))
         else:
             sampling = _with_seed(sampling) if candidates else sampling
             steps = begin(engine, text, system, raw, sampling, timing, candidates)

@@ -49,7 +49,7 @@ def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> 
     except ImportError:
         raise RequestError(INSTALL) from None
     _prepare(chat_options)
-    command = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "from ropechat.cli import entry; entry()"]
     server = WebServer(shlex.join([*command, "chat", *chat_options]), host, port, exposed=expose)
     os.environ["COLORTERM"] = "truecolor"  # the browser draws the chat, not this terminal
     say(f"{server.public_url}  (Ctrl-C to stop)")

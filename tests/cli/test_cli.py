@@ -433,3 +433,37 @@ def test_what_is_no_command_is_answered_with_what_was_meant(
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {meant}")
     assert err.count("\n") == 1
+
+
+def test_the_program_ends_with_its_exit_code_and_all_that_was_begun() -> None:
+    code = """
+import atexit, os, threading, time
+def late():
+    time.sleep(0.2)
+    os.write(1, b"thread ")
+atexit.register(lambda: os.write(1, b"handler"))
+from ropechat.cli import entry
+threading.Thread(target=late).start()
+entry()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "chats", "show", "none"],
+        capture_output=True,
+        env=environment(),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, b"thread handler")
+    assert done.stderr.startswith(b"error: conversation 'none'")
+    shown = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, timeout=60)
+    assert (shown.returncode, shown.stdout[:6]) == (0, b"Usage:")
+    assert shown.stdout.endswith(b"thread handler")
+
+
+def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ropechat import cli
+
+    def interrupted(given: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ropechat.cli.route.with_command", interrupted)
+    assert cli.main(["models", "list"]) == 130

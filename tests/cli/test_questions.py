@@ -1,13 +1,14 @@
 """`ropechat "question"`, `-c`, and what is stored of questions on the command line."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_door import Door, on_terminal
+from cli_door import Door, command, environment, on_terminal
 from model_folders import CHATML, byte_folder
 
 from ropechat.cli.route import with_command
@@ -173,3 +174,29 @@ def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> N
     assert "model, which answered before, is not known here by name; use -m" in err
     code, out, err = door("run", "-c", "--max-tokens", 2, "--json", "c")
     assert (code, json.loads(out)["model"], "note:" in err) == (0, "builtin", False)
+
+
+def test_what_was_said_before_a_stop_is_stored(model: Path, data: Path) -> None:
+    slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
+    slow += (
+        "fake_core.Engine._advance = lambda *a: (time.sleep(0.2), fake_core.Engine._advance_fast(*a))[1]\n"
+    )
+    words = ["run", "-m", str(model), "--store", "--max-tokens", "60", "--temperature", "0", "!"]
+    arguments = command(words)
+    arguments[2] = arguments[2].replace("from ropechat.cli", slow + "from ropechat.cli")
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        child = subprocess.Popen(
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(ROPECHAT_DATA=str(data)),
+        )
+        assert child.stdout is not None
+        said = child.stdout.read(2)
+        child.send_signal(number)
+        said += child.communicate(timeout=20)[0]
+        assert child.returncode == code
+        last = chats(data)[0].tree.path()[-1]
+        assert (str(last.state), last.finish_reason) == ("stopped", "cancelled")
+        assert last.model.endswith("/model")
+        assert last.text == said.decode().rstrip("\n")

@@ -1,7 +1,8 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
     python tests/support/shots.py                 the README's pictures, in tests/shots
-    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...] [--no-color]   all sizes
+    python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]
+                                 [--theme light] [--no-color]                every screen
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
@@ -328,6 +329,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path)
     parser.add_argument("--size", nargs="*", default=SIZES)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--theme", help="light, ansi-dark, ansi-light (16 colours of the terminal), ...")
     parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
     args = parser.parse_args()
     wanted = set(args.only) if args.to else set(README)
@@ -335,6 +337,7 @@ def main() -> int:
         home = Path(name)
         furnish(home)
         os.environ |= {"NO_COLOR": "1"} if args.no_color else {}
+        os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
         for size in args.size:
             to = args.to or FOLDER
             asyncio.run(play([first, earlier, reading, branches, sheets, writing], size, to, wanted, home))

@@ -259,3 +259,16 @@ async def test_the_widgets_of_a_sheet_go_when_nobody_waits(
         await c.until(lambda: c.app.screen is not left)
         await c.idle()
         await c.until(lambda: left.is_attached == stays)
+
+
+async def test_help_on_a_narrow_screen_keeps_its_columns(chat: Any) -> None:
+    """A wrapped line goes on below the text, not below the keys."""
+    async with chat(FakeEngine("x"), size=(60, 20)) as c:
+        await c.pilot.press("f1")
+        await c.until(
+            lambda: "In the first or last line" in c.screen() and "before, or after it" in c.screen()
+        )
+        lines = c.screen().splitlines()
+        first = next(line for line in lines if "In the first or last line" in line)
+        second = next(line for line in lines if "before, or after it" in line)
+        assert second.index("before") == first.index("In the first")

@@ -10,7 +10,7 @@ from reading import answered, feed, row_of_cursor
 from rich.color import Color, ColorSystem
 from rich.style import Style
 
-from ropechat.tui.format.theme import DARK, LIGHT, tint_styles
+from ropechat.tui.format.theme import DARK, LIGHT, for_content, tint_styles
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.tint import NAMES
 
@@ -290,3 +290,18 @@ def test_tints_differ_with_16_colours_and_with_none() -> None:
     for words in (tint_styles(True, ansi=True), tint_styles(True, ansi=True, colourless=True)):
         assert len(set(words)) == 5
     assert all(Style.parse(words).color is None for words in tint_styles(True, True, True))
+
+
+def test_the_terminals_own_colours_are_the_same_in_both_libraries() -> None:
+    from textual.style import Style as ContentStyle
+
+    def shown(colour: Any) -> Any:
+        """The colour as Rich would show it."""
+        return None if colour is None else colour.rich_color.get_truecolor()
+
+    given = (tint_styles(True, ansi=True), tint_styles(True, True, True), tint_styles(False, ansi=False))
+    for words in (words for styles in given for words in styles):
+        rich, content = Style.parse(words), ContentStyle.parse(for_content(words))
+        assert bool(content.reverse) == bool(rich.reverse)
+        assert shown(content.foreground) == (rich.color and rich.color.get_truecolor())
+        assert shown(content.background) == (rich.bgcolor and rich.bgcolor.get_truecolor())

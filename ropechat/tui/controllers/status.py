@@ -86,7 +86,7 @@ class StatusController:
             return figures
         app = self.transcript.app
         colours = theme.tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
-        legend = status.legend(self.transcript.tint, colours)
+        legend = status.legend(self.transcript.tint, tuple(map(theme.for_content, colours)))
         if cells(legend) > room:
             return figures
         while figures and cells([*legend, *figures]) > room:

@@ -67,6 +67,7 @@ DEFAULTS = {"rule": "#6b727c", "quiet": "#868d96"}  # for Textual's own themes
 _TINT_DARK = ("", "on #2b2a22", "on #47391f", "on #74491d", "#fff4e4 on #a3452b")
 _TINT_LIGHT = ("", "on #f4ecd6", "on #f0d9a5", "on #edb978", "#1d1208 on #e58f6b")
 _TINT_16 = ("", "yellow", "black on yellow", "bright_white on magenta", "bold bright_white on red")
+_NAMES_16 = {"black", "yellow", "magenta", "red", "bright_white"}
 _TINT_NONE = ("", "underline", "bold underline", "reverse", "bold reverse")
 
 
@@ -75,6 +76,11 @@ def tint_styles(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, 
     if colourless:
         return _TINT_NONE
     return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
+
+
+def for_content(style: str) -> str:
+    """A style of `tint_styles`, which has Rich's names, with Textual's names of the terminal's colours."""
+    return " ".join(f"ansi_{word}" if word in _NAMES_16 else word for word in style.split())
 
 
 def choose_theme(environ: Mapping[str, str], wanted: str = "auto") -> str:

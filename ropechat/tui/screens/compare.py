@@ -13,7 +13,7 @@ from textual.widgets import Static
 from ropechat.chat import presets
 from ropechat.conversation import common_prefix_length
 from ropechat.tui.format.lists import describe_node
-from ropechat.tui.format.theme import tint_styles
+from ropechat.tui.format.theme import for_content, tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
@@ -195,6 +195,7 @@ class CompareScreen(Dialog["str | None"]):
     def _body(self, node: Node) -> Content:
         app = self.app
         styles = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
+        styles = tuple(map(for_content, styles))
         start = clean("".join(step.text for step in node.steps[: self._common]))
         end = start[-TAIL * self._width :]
         before = "… " + end.partition(" ")[2] if len(end) < len(start) else start

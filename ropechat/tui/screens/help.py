@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
+MIN_WRAPPED = 16  # cells beside the keys; in less room long lines begin again at the left edge
 TALL = 40  # rows of a screen with room for all facts
 NO_BREAK = "\N{NO-BREAK SPACE}"
 MOVES = (  # what needs no telling among others
@@ -59,6 +61,10 @@ class HelpScreen(Dialog[None]):
         self.query_one("#help").can_focus = False
         self._wanted.focus()
 
+    def on_resize(self) -> None:
+        """Wrap the lines again, once the width of a column is known."""
+        self.call_after_refresh(lambda: self._fill(self._wanted.value))
+
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show what holds the words."""
         self._fill(event.value)
@@ -89,7 +95,7 @@ class HelpScreen(Dialog[None]):
                 row for row in table if all(word in " ".join((*row, title)).casefold() for word in wanted)
             ]
             if rows:
-                found.append(_table(title, rows, max(cell_len(left) for left, _ in rows)))
+                found.append(self._table(title, rows, max(cell_len(left) for left, _ in rows)))
         facts = [fact for fact in FACTS if all(word in fact.casefold() for word in wanted)]
         found += [[Content.styled(fact, "$quiet") for fact in facts]] if facts else []
         return found or [[Content.styled(f"nothing about “{words}”", "$quiet")]]
@@ -101,12 +107,21 @@ class HelpScreen(Dialog[None]):
         if self._place == "composer":
             tables[CONTEXTS["everywhere"]] = self._keys("everywhere")
         widest = max(cell_len(left) for table in tables.values() for left, _ in table)
-        parts = [_table(title, table, widest) for title, table in tables.items()]
+        parts = [self._table(title, table, widest) for title, table in tables.items()]
         others = [name for name in ("everywhere", "transcript", "composer") if CONTEXTS[name] not in tables]
         lines = [self._in_short(name) for name in others]
         lines.append(_flow("Typed", [f"/{one.slash}" for one in ALL if one.slash]))
         facts = FACTS if self.app.size.height >= TALL else FACTS[:1]
         return [*parts, [*lines, *(Content.styled(fact, "$quiet") for fact in facts)]]
+
+    def _table(self, title: str, rows: list[tuple[str, str]], widest: int) -> list[Content]:
+        made, indent = [Content.styled(title, "bold $primary")], widest + 2
+        room = self.query_one("#left").content_size.width - indent
+        for left, right in rows:
+            gap = " " * (indent - cell_len(left))
+            lines = textwrap.wrap(right, room) if room >= MIN_WRAPPED else [right]
+            made.append(Content.assemble((left + gap, "bold"), f"\n{' ' * indent}".join(lines)))
+        return [*made, Content("")]
 
     def _in_short(self, context: str) -> Content:
         found = [one for one in ALL if one.context == context and one.keys]
@@ -144,11 +159,3 @@ def halves(parts: list[list[Content]]) -> list[list[Content]]:
 def _flow(title: str, words: list[str]) -> Content:
     """A title and words, one after the other."""
     return Content.assemble((f"{title}: ", "bold $primary"), " · ".join(words))
-
-
-def _table(title: str, rows: list[tuple[str, str]], widest: int) -> list[Content]:
-    made = [Content.styled(title, "bold $primary")]
-    for left, right in rows:
-        gap = " " * (widest + 2 - cell_len(left))
-        made.append(Content.assemble((left + gap, "bold"), right))
-    return [*made, Content("")]

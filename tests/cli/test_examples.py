@@ -1,0 +1,119 @@
+"""The examples of `--help` and of the pages in docs/ run as they stand, with the built-in model.
+
+docs/batch.md and docs/structured-output.md have tests of their own beside their code.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropechat.cli.group import LateGroup
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("run", "inspect", "compare", "rope")
+PAGES = ("inspect", "compare", "rope", "scoring", "stages", "inside-the-model")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
+FILES = {  # what the examples read
+    "a.txt": "Once upon a time there was a cat.\n",
+    "b.txt": "The capital of Italy is Rome.\n",
+    "text.txt": "The cat sat on the mat. It was warm there.\n",
+    "book.txt": "Once upon a time there was a token.\n" * 20,
+    "essay.txt": "Rotary embeddings turn pairs of numbers.\n" * 8,
+    "question.txt": "What is RoPE?",
+    "reply.txt": "RoPE turns queries and keys.",
+    "answer.txt": "The cat sat on the mat.",
+    "chat.json": '[{"role": "user", "content": "Which city?"}]',
+    "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
+    "README.md": "# A page\n\nIt has one sentence.\n",
+    "person.json": '{"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, '
+    '"required": ["age"], "additionalProperties": false}',
+}
+
+
+def of_help() -> list[Any]:
+    """The lines below "Examples:" of each command."""
+    found = []
+    for name in COMMANDS:
+        command = LateGroup().get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        assert command.epilog is not None
+        lines = [line.strip() for line in command.epilog.partition("Examples:")[2].splitlines()]
+        found += [pytest.param(line, id=f"{name}-{at}") for at, line in enumerate(filter(None, lines))]
+    return found
+
+
+def blocks(name: str) -> list[tuple[str, str, str]]:
+    """(the text before it, language, source) of each block of code of a page."""
+    parts = re.split(r"^```", (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [(before, *inside.split("\n", 1)) for before, inside in zip(parts[::2], parts[1::2], strict=False)]
+
+
+def of_page(name: str) -> list[str]:
+    """The commands of a page, in their order, but those that name a model or file as a placeholder."""
+    shown = [source for _, language, source in blocks(name) if language in ("", "console")]
+    lines = [line for source in shown for line in re.findall(COMMAND, source, re.MULTILINE)]
+    return [line for line in lines if not re.search(r"\b(org|folder)/", line)]
+
+
+def files_of(name: str) -> dict[str, str]:
+    """The files that a page shows: their names stand in the line before."""
+    found = {}
+    for before, language, source in blocks(name):
+        named = re.search(r"`([\w]+\.py)`[^\n]*:\s*\Z", before)
+        if named is not None and language == "python":
+            found[named[1]] = source
+    return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Any:
+    launcher = Path(sys.executable).with_name("ropechat")
+    if not launcher.exists():
+        pytest.skip("ropechat is not installed beside this Python")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    environ = {**os.environ, "PATH": f"{launcher.parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    environ |= {"HF_HOME": str(tmp_path / "hub"), "ROPECHAT_DATA": str(tmp_path / "data"), "NO_COLOR": "1"}
+
+    def run(line: str) -> None:
+        if "jq" in line and shutil.which("jq") is None:
+            pytest.skip("no jq on this machine")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert "error:" not in done.stderr, f"{line}\n{done.stderr}"
+
+    return run
+
+
+@pytest.mark.parametrize("line", of_help())
+def test_an_example_of_help(line: str, shell: Any) -> None:
+    if " -c " in line:
+        shell('ropechat run --store "Why is the sky blue?"')  # at a terminal the example before stores it
+    shell(line)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page(page: str, shell: Any, tmp_path: Path) -> None:
+    for name, source in files_of(page).items():
+        (tmp_path / name).write_text(source)
+    for line in of_page(page):
+        shell(line)
+
+
+def test_examples_are_found() -> None:
+    assert len(of_help()) > 20
+    assert sum(len(of_page(page)) for page in PAGES) > 20
+    assert "capitals.py" in files_of("inspect")
