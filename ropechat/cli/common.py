@@ -11,7 +11,7 @@ import click
 
 from ropechat import builtin
 from ropechat.cli import settings
-from ropechat.cli.exit_codes import say
+from ropechat.cli.exit_codes import check_signals, say
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.cli.status import ProgressLine
 from ropechat.errors import RequestError
@@ -234,6 +234,7 @@ def load_engine(
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 
         engine = Engine.from_load(loading, first_prompt, grammar)
+    check_signals()
     if not screen:
         say_warnings(engine.facts["warnings"])
     if (command := click.get_current_context(silent=True)) is not None:

@@ -32,20 +32,39 @@ class Terminated(BaseException):
         self.code = code
 
 
+_arrived: list[BaseException] = []
+"""What the signals of this command raised."""
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(128 + number)
+    _arrived.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated(128 + number))
+    raise _arrived[-1]
+
+
+def check_signals() -> None:
+    """Raise what a signal raised before, if that was lost.
+
+    Python drops an exception that is raised in a callback, such as those of imports. Called before the work
+    begins, so that a signal during the start ends the command.
+    """
+    if _arrived:
+        raise _arrived[-1]
 
 
 @contextlib.contextmanager
 def _ending_signals() -> Iterator[None]:
     """While a command runs, SIGTERM and SIGHUP raise Terminated, so that resources are released.
 
+    SIGINT raises KeyboardInterrupt as usual; what was raised is kept for `check_signals`.
+
     Signals ignored by the caller, as with `nohup`, stay ignored.
     """
     before = {}
+    _arrived.clear()
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.getsignal(number)
+            if signal.getsignal(number) not in (signal.SIG_IGN, None) and signal.getsignal(number) is usual:
                 before[number] = signal.signal(number, _terminate)
     except ValueError:  # not the main thread: signals are handled elsewhere
         yield

@@ -4,7 +4,8 @@
 
 Each command runs with the built-in model or another one, is stopped at a moment between its start and its
 usual end, and is awaited. A line per command and signal: milliseconds to the end of the process (p50, p90,
-p99, p100), processor time among them, exit codes (negative: killed before Python could handle the signal),
+p99, p100), processor time since then (with that of children it awaits), exit codes (negative: killed before
+Python could handle the signal),
 and tracebacks (Python's own, when ctrl+c comes before the program does). The exit code is 1 if one took more
 than 300 ms. Run it on a quiet machine.
 """

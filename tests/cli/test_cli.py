@@ -1,5 +1,6 @@
 """The command line: what goes to stdout, what to stderr, and with which exit code it ends."""
 
+import contextlib
 import json
 import os
 import signal
@@ -467,3 +468,17 @@ def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("ropechat.cli.route.with_command", interrupted)
     assert cli.main(["models", "list"]) == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_a_callback_swallows_ends_the_command_later(number: signal.Signals) -> None:
+    from ropechat.cli import exit_codes
+
+    with exit_codes._ending_signals():
+        with contextlib.suppress(KeyboardInterrupt, exit_codes.Terminated):
+            os.kill(os.getpid(), number)
+            time.sleep(1)  # the handler runs at the latest here
+        with pytest.raises((KeyboardInterrupt, exit_codes.Terminated)):
+            exit_codes.check_signals()
+    with exit_codes._ending_signals():
+        exit_codes.check_signals()  # of the next command
