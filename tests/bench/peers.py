@@ -159,7 +159,9 @@ def ik_peer(folder: Path, python: str, model: Path, dtype: str, threads: int) ->
     if missing := [program for program in programs if not program.is_file()]:
         raise SystemExit(f"--ik {folder}: must have {missing[0].name}; --help says how to build it")
     twin = twin_of("llama.cpp", python, model, dtype)
-    return twin and Peer("ik_llama.cpp", "", python, twin, dtype, threads, folder.absolute())
+    if twin is None:
+        return None
+    return Peer("ik_llama.cpp", "", python, twin, dtype, threads, folder.absolute())
 
 
 def twin_of(name: str, python: str, model: Path, kind: str) -> Path | None:
@@ -274,7 +276,7 @@ def report_of(
     peers: Sequence[Peer], rounds: Sequence[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
     keep = find_quiet_rounds([one["memory_read"] for one in rounds])
-    results = []
+    results: list[dict[str, Any]] = []
     for peer in peers:
         spreads = {metric: kept_of(values, keep).record() for metric, values in peer.values.items()}
         names = {"engine": peer.name, "version": peer.version, "about": peer.about, "file": peer.model.name}

@@ -165,7 +165,7 @@ def _write_tensor(file: BinaryIO, tensor: Tensor, rng: "np.random.Generator") ->
         count, spread = tensor.rows * tensor.columns // _VALUES, tensor.gain / math.sqrt(tensor.columns)
         for start in range(0, count, _BLOCKS_AT_A_TIME):
             some = min(_BLOCKS_AT_A_TIME, count - start)
-            file.write(random_blocks(tensor.kind, some, spread, rng))
+            file.write(random_blocks(tensor.kind, some, spread, rng).data)
     file.write(bytes(-tensor.bytes % _ALIGNMENT))
 
 

@@ -13,6 +13,9 @@ use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, place_of, q4_k_q5_k, q
 use std::ops::Range;
 
 /// How a step of a 32-block format yields the values of its two blocks.
+///
+/// What decides between two ways to multiply is a constant, not a function: without link-time optimization a function of
+/// another compilation unit is called in the innermost loop.
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: PackedType;
@@ -28,6 +31,8 @@ pub(super) trait BlockFormat {
     const FACTOR: i16 = 1;
     /// The largest integer as it is stored.
     const MAX: usize;
+    /// How many groups of four products fit a pair of i16 sums: activations are at most 127.
+    const QUADS_IN_I16: usize = i16::MAX as usize / (2 * 127 * Self::MAX);
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
     /// Where the values of a step begin: after its own scales, and the minima if there are any.
@@ -220,7 +225,7 @@ struct Unpacked<const BYTES: usize>([u8; BYTES]);
 /// sums fit i16, to i16 where not, and then the rows' values too. Sums wait in the output from part to part.
 #[inline(always)]
 unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
-    let in_i16 = quads_in_i16::<F>() > 0;
+    let in_i16 = F::QUADS_IN_I16 > 0;
     let step_bytes = if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES };
     let mut values = Unpacked([0; UNPACKED_BYTES]);
     let mut words = Unpacked([0; 12 * UNPACKED_BYTES / LANES]);
@@ -339,11 +344,6 @@ fn prefetch_ahead<F: BlockFormat>(panel: *const u8, step: usize, i: usize) {
     prefetch_l2(panel.wrapping_add(step * F::BYTES_PER_STEP + AHEAD + bytes(i)), bytes(i + 1) - bytes(i));
 }
 
-/// How many groups of four products of a block fit a pair of i16 sums: activations are at most 127.
-const fn quads_in_i16<F: BlockFormat>() -> usize {
-    i16::MAX as usize / (2 * 127 * F::MAX)
-}
-
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
 unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: bool>(
@@ -351,7 +351,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
     tile: &Tile,
 ) {
     let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
-    let in_i16 = V::SUMS_IN_I16 && quads_in_i16::<F>() > 0;
+    let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
     let as_words = UNPACKED && !in_i16;
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
@@ -410,7 +410,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                             } else {
                                 ints[m] = V::dot4(ints[m], values, x);
                             }
-                            if in_i16 && ($t + 1) % quads_in_i16::<F>() == 0 {
+                            if in_i16 && ($t + 1) % F::QUADS_IN_I16 == 0 {
                                 ints[m] = V::add_words(ints[m], words[m], F::FACTOR);
                                 words[m] = V::words_zero();
                             }

@@ -2,7 +2,7 @@
 
 use super::super::lanes::Lanes;
 use super::super::table::{Isa, kernels};
-use super::six_bits;
+use super::six_bits::six_bits;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 

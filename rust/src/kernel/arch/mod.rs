@@ -7,6 +7,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod six_bits;
 
 use super::table::{Isa, Table};
 pub(super) use scalar::SCALAR;
@@ -40,30 +42,4 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
     }
     #[cfg(not(target_arch = "x86_64"))]
     (isa == Isa::Scalar).then_some(&SCALAR)
-}
-
-/// Sixteen integers of six bits as bytes, see [`Lanes::load_u6`](super::lanes::Lanes::load_u6).
-///
-/// # Safety
-/// Needs SSE2, which every x86-64 has; both addresses are valid for 16 bytes.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn six_bits(
-    low: *const u8,
-    low_at: usize,
-    high: *const u8,
-    high_at: usize,
-) -> std::arch::x86_64::__m128i {
-    use std::arch::x86_64::*;
-    // SAFETY: the caller's duty. The masks leave no bit that was shifted in from a neighbour.
-    unsafe {
-        let low = _mm_srl_epi16(_mm_loadu_si128(low.cast()), _mm_cvtsi32_si128(low_at as i32));
-        let high = _mm_loadu_si128(high.cast());
-        let high = match high_at {
-            0..4 => _mm_sll_epi16(high, _mm_cvtsi32_si128(4 - high_at as i32)),
-            _ => _mm_srl_epi16(high, _mm_cvtsi32_si128(high_at as i32 - 4)),
-        };
-        let (low, high) = (_mm_and_si128(low, _mm_set1_epi8(15)), _mm_and_si128(high, _mm_set1_epi8(48)));
-        _mm_or_si128(low, high)
-    }
 }

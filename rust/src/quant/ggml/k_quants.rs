@@ -15,9 +15,9 @@
 //! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
 //! with 32 bytes of high bits.
 
-use super::SUPER_BLOCK;
 use super::bytes::{first, half};
 use crate::quant::panels::q4_k_q5_k::Numbers;
+use crate::quant::panels::step::SUPER_BLOCK;
 use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.
