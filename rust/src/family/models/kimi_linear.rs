@@ -109,14 +109,14 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 fn kimi_linear(metadata: &Metadata<'_>) -> Result<Config> {
-    let routing =
-        Routing { experts: "num_experts", scaling: ("routed_scaling_factor", 2.446), ..Routing::DEEPSEEK };
-    let mla = MlaDefaults { q_lora_rank: None, rotation: Rotation::None, ..MlaDefaults::DEEPSEEK };
-    let config = common(metadata, &DEFAULTS, &mla, &routing, 1)?;
     only_word(metadata, "moe_router_activation_func", "sigmoid")?;
     if !metadata.flag_or("mla_use_nope", true)? {
         return Err(metadata.unsupported("mla_use_nope", "must be true (got false)"));
     }
+    let routing =
+        Routing { experts: "num_experts", scaling: ("routed_scaling_factor", 2.446), ..Routing::DEEPSEEK };
+    let mla = MlaDefaults { q_lora_rank: None, rotation: Rotation::None, ..MlaDefaults::DEEPSEEK };
+    let config = common(metadata, &DEFAULTS, &mla, &routing, 1)?;
     // The routing is always by groups, and nothing is rotated.
     for key in ["use_grouped_topk", "rope_theta", "rope_scaling", "rope_parameters"] {
         metadata.get(key);

@@ -76,7 +76,8 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         (Some(types), _) => types,
         (None, true) => by_numbers(metadata, layers)?,
         (None, false) => {
-            let mixer = |layer: usize| if layer % 2 == 0 { Mixer::Attention } else { Mixer::Recurrent };
+            let mixer =
+                |layer: usize| if layer.is_multiple_of(2) { Mixer::Attention } else { Mixer::Recurrent };
             (0..layers).map(mixer).collect()
         }
     };

@@ -3,7 +3,9 @@
 //! <https://arxiv.org/abs/2510.04476>).
 
 use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::config::Recurrent;
 use crate::forward::recurrent::{Rows, Source, keep_inputs};
+use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
 use crate::model::{AttentionLayer, QkConvolutionWeights};
 
@@ -24,7 +26,7 @@ pub(super) fn convolve(
     input: &mut Activations,
     buffers: &mut ConvolutionBuffers,
 ) {
-    let Some(crate::config::Recurrent::BeforeAttention(sizes)) = pass.config.recurrent else { return };
+    let Some(Recurrent::BeforeAttention(sizes)) = pass.config.recurrent else { return };
     let (heads, kernels, pool) = (layer.heads, pass.kernels, pass.pool);
     let (dim, width, all) = (heads.head_dim, heads.qk_width(), heads.qkv_width());
     let (rows, half, taps) = (qkv.len() / stride, (all - width) / 2, sizes.grouped_size);
@@ -41,7 +43,7 @@ pub(super) fn convolve(
     for (head, weight) in weights.grouped.iter().enumerate() {
         let columns = head * dim..(head + 1) * dim;
         let of_row = |row: usize, out: &mut [f32]| {
-            let mut channels = weights.depthwise_bias[columns.clone()].to_vec();
+            let mut channels = vec![0.0; dim];
             for tap in 0..taps {
                 channels.copy_from_slice(&weights.depthwise_bias[columns.clone()]);
                 for (place, weight) in weights.depthwise.chunks_exact(width).enumerate() {
@@ -57,7 +59,7 @@ pub(super) fn convolve(
         };
         let dtype = weight.dtype();
         input.quantize_rows(rows, dim * taps, dtype, kernels, pool, RowSource::Computed(&of_row));
-        crate::forward::residual::matmul(pass, weight, input, product);
+        matmul(pass, weight, input, product);
         by_rows(pool, result, all, |row, out| {
             out[columns.clone()].copy_from_slice(&product[row * weight.padded_out()..][..dim]);
         });

@@ -42,7 +42,8 @@ pub(super) fn prepare(
                 weights.inner_norms.iter().zip([rank, state, state])
             {
                 let (part, others) = rest.split_at_mut(width);
-                norm(pass.config.norm, &part.to_vec(), weight, bias, part, pass.kernels);
+                let latent = part.to_vec();
+                norm(pass.config.norm, &latent, weight, bias, part, pass.kernels);
                 rest = others;
             }
         });
