@@ -87,8 +87,10 @@ def chat() -> Callable[..., Any]:
 
         names = ("system", "store", "resume", "look", "models")
         system, store, resume, look, models = (settings.pop(name, None) for name in names)
+        progress = settings.pop("progress", lambda: None)
         sampling = Sampling(**{"max_tokens": 1000, **settings})
-        app = ChatApp(LiveChat(load, "models/fake-1m", sampling, system, store, models), resume, look)
+        live = LiveChat(load, "models/fake-1m", sampling, system, store, models, progress)
+        app = ChatApp(live, resume, look)
         async with app.run_test(size=size) as pilot:
             running = Chat(app, pilot, engine)
             if wait:
