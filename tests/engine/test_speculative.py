@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from core import CancelToken, add, generate, load
 from golden_cases import GOLDEN
 
 from ropechat import Engine, Grammar, Job, Sampling
-from ropechat.errors import RequestError
+from ropechat.errors import CancelledError, RequestError
 from ropechat.inspector.draws import recorded_draws
 from ropechat.inspector.jsonl import token_record
 from ropechat.trace import Step
@@ -142,3 +143,21 @@ def test_what_the_clock_decides_is_the_same() -> None:
 def test_a_value_that_is_none_is_refused() -> None:
     with pytest.raises(RequestError, match="speculative: must be auto, off or always"):
         Engine.load("builtin", speculative="maybe")
+
+
+def test_a_cancelled_step_leaves_no_draft() -> None:
+    plain, drafting = (load(GOLDEN / "llama3_new", speculative=mode) for mode in ("off", "always"))
+    ids = [5, 6, 7, 8, 9] * 12
+    expected, _, _ = generate(plain, ids, 40, logit_bias=[(5, 9.0), (6, 9.0)])
+    sequence = add(drafting, ids, 40, logit_bias=[(5, 9.0), (6, 9.0)])
+    cancelled, found, drafted = CancelToken(), [], 0
+    cancelled.cancel()
+    while len(found) < 40:
+        for _ in range(2):
+            with pytest.raises(CancelledError):
+                drafting.step([sequence], cancelled)
+        events = [event for event in drafting.step([sequence], CancelToken()) if event.kind == "token"]
+        found += [event.id for event in events]
+        drafted += sum(event.drafted for event in events)
+    assert found == expected
+    assert drafted > 0

@@ -129,8 +129,8 @@ impl Engine {
         self.phase_times.unwrap_or_default()
     }
 
-    /// Sets whether tokens are drafted; the default is off, and so are models with a recurrent state (the results do not
-    /// depend on it).
+    /// Sets whether tokens are drafted (the results do not depend on it). The default is off; models with a recurrent
+    /// state stay off.
     pub fn set_speculative(&mut self, mode: Speculative) {
         let can_go_back = self.model.kv_layout.recurrent.layers == 0;
         self.speculation.mode = if can_go_back { mode } else { Speculative::Off };
@@ -435,7 +435,7 @@ impl Engine {
         Ok(outcomes)
     }
 
-    /// The masks of the rows to read, by the index of their sequence; of sequences with a grammar.
+    /// The masks of the rows to read, by the index of their sequence; of generated sequences with a grammar.
     fn masks(
         &self,
         taken: &[(u64, Sequence)],
@@ -443,7 +443,7 @@ impl Engine {
     ) -> Result<BTreeMap<usize, Vec<Mask>>> {
         let mut indices: Vec<usize> = wanted.iter().map(|&(_, index, _)| index).collect();
         indices.dedup();
-        indices.retain(|&index| taken[index].1.matcher.is_some());
+        indices.retain(|&index| taken[index].1.is_constrained());
         let mut jobs: Vec<_> = indices.into_iter().map(|index| (index, Ok(Vec::new()))).collect();
         self.pool.for_each(&mut jobs, |(index, masks)| *masks = taken[*index].1.masks());
         jobs.into_iter().map(|(index, masks)| Ok((index, masks?))).collect()

@@ -55,6 +55,11 @@ impl Sequence {
         self.ids.len() - self.drafted - 1
     }
 
+    /// Whether the tokens that are drawn must match a grammar.
+    pub fn is_constrained(&self) -> bool {
+        self.matcher.is_some() && matches!(self.goal, Goal::Generate(_))
+    }
+
     /// What the grammar allows behind the last token and behind the drafted ones, as far as those can be drawn; none
     /// without a grammar.
     pub fn masks(&self) -> Result<Vec<Mask>> {

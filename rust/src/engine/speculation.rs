@@ -63,7 +63,7 @@ impl Speculation {
             let Goal::Generate(generation) = goal else { continue };
             let len = ids.len();
             lookup.draft(ids, count);
-            // Nothing follows a token that ends the sequence, nor does anybody commit rows behind it.
+            // No row follows a token that ends the sequence.
             let stop = ids[len..].iter().position(|id| generation.stop_ids.contains(id));
             ids.truncate(stop.map_or(ids.len(), |stop| len + stop));
             // Where keys are rotated in another way from some length on, a draft ends before it.
