@@ -99,7 +99,10 @@ def format_bytes(count: int) -> str:
 
 def limit_words(limit: int, size: int) -> str:
     """What is wrong with a size of so many bytes: must be at most 16.8 MB (got 20 MB)."""
-    return f"must be at most {format_bytes(limit)} (got {format_bytes(size)})"
+    most, got = format_bytes(limit), format_bytes(size)
+    if most == got:
+        most, got = f"{limit:,} bytes", f"{size:,}"
+    return f"must be at most {most} (got {got})"
 
 
 def format_duration(seconds: float) -> str:

@@ -118,13 +118,13 @@ def test_refused(
 
 def test_ctrl_c_leaves_cleanly(model: Path) -> None:
     process = subprocess.Popen(
-        [*LAUNCH, "bench", "-m", model, "--rounds", "1000"],
+        [*LAUNCH, "bench", "-m", model, "--rounds", "1000", "--progress", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stderr is not None
-    assert process.stderr.readline().startswith("start to first token")
+    assert process.stderr.readline().startswith('{"stage": "starting"')
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)

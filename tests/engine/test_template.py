@@ -162,7 +162,7 @@ def test_a_file_that_is_too_long(tmp_path: Path) -> None:
     template = ChatTemplate.load(tmp_path, {})
     assert template is not None
     with pytest.raises(
-        ChatTemplateError, match=r"\.jinja: chat_template: must be at most 262144 bytes \(got 262145\)"
+        ChatTemplateError, match=r"\.jinja: chat_template: must be at most 262,144 bytes \(got 262,145\)"
     ):
         template.render(TURN)
 

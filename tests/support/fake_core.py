@@ -91,7 +91,6 @@ class Engine:
                 "kv_dtype": "f32" if kv_dtype == "auto" else kv_dtype,
                 "context": context or 64,
                 "context_is_stated": context is not None,
-                "packing_seconds": 0.0,
                 "weight_bytes": 1000,
             }
         )
@@ -283,4 +282,5 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         "warnings": [],
         "notes": ["dtype: f32, as stored (0 bytes)"],
         "from_pack": False,
+        "packing_seconds": 0.0,
     }

@@ -45,7 +45,7 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
     ("no chats", [ESC, CLEAR, ESC], b"send"),
     ("searched", [F2, PASTE], b"Q"),
     ("not found in chats", [ESC], b"send"),
-    ("models", [F6], b"load or get"),
+    ("models", [F6], b"to download"),
     ("wanted", [PASTE], b"Q"),
     ("a path", [CLEAR, b"/", PASTE], b"Q"),
     ("no models", [ESC], b"send"),
