@@ -83,7 +83,9 @@ def _read(file: Path, model: Path | None = None) -> Speed | None:
         if model is not None and found["model"] != str(model.resolve()):
             return None
         return Speed(
-            *(_number(found.get(name)) for name in ("prefill", "decode", "packing")),
+            prefill=_number(found.get("prefill")),
+            decode=_number(found.get("decode")),
+            packing=_number(found.get("packing")),
             weights=int(_number(found.get("weights")) or 0),
             products=int(_number(found.get("products")) or 0),
             growth=_number(found.get("growth")) or 0.0,

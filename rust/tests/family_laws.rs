@@ -307,11 +307,11 @@ const FAMILIES: &[(&str, &str)] = &[
         "zaya",
         r#""head_dim": 10, "layer_types": ["hybrid", "hybrid_sliding", "hybrid"], "sliding_window": 9, "cca_time0": 3,
         "num_experts": 5, "moe_intermediate_size": 12, "router_hidden_size": 9,
-        "rope_parameters": {"hybrid": {"rope_theta": 1e5}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
+        "rope_parameters": {"hybrid": {"rope_theta": 1e5, "partial_rotary_factor": 0.6}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
     ),
     (
         "recurrent_gemma",
-        r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "attention_window_size": 9,
+        r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.6, "attention_window_size": 9,
         "block_types": ["recurrent", "attention"]"#,
     ),
     ("llama", r#""rope_scaling": {"type": "proportional"}, "partial_rotary_factor": 0.5"#),
@@ -572,7 +572,7 @@ fn the_last_layer_of_the_lens_predicts_what_the_model_does() {
             engine.lens(&mut first_token, &[*layer], 1, &CancelToken::default()).is_ok()
         };
         let last = (1..).take_while(&mut is_layer).last().unwrap();
-        let (mut reading, mut found, mut layers) = (engine.read(ids, 0).unwrap(), Vec::new(), [0; 4]);
+        let (mut reading, mut found, mut layers) = (engine.read(ids, 0).unwrap(), Vec::new(), [0; 8]);
         loop {
             let rows = engine.lens(&mut reading, &[last, 0], 3, &CancelToken::default()).unwrap();
             if rows.is_empty() {

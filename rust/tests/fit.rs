@@ -29,11 +29,17 @@ fn refused(model: &Folder, dtype: Option<PackedType>, context: usize, bytes: u64
     }
 }
 
-/// Bytes that the refusal says are needed.
-fn needed(model: &Folder, dtype: Option<PackedType>) -> u64 {
-    let text = refused(model, dtype, CONTEXT, 0);
-    let words: Vec<&str> = text.split("memory: ").nth(1).unwrap().split(' ').collect();
-    words[0].parse().unwrap()
+/// The fewest bytes with which a type is not refused.
+fn needed(model: &Folder, dtype: PackedType) -> u64 {
+    let (mut refused, mut enough) = (0, 1 << 40);
+    while enough - refused > 1 {
+        let bytes = (refused + enough) / 2;
+        match chosen(model, Some(dtype), CONTEXT, bytes) {
+            Ok(_) => enough = bytes,
+            Err(_) => refused = bytes,
+        }
+    }
+    enough
 }
 
 #[test]
@@ -46,7 +52,7 @@ fn what_is_needed_is_what_loading_takes() {
         for dtype in [PackedType::F32, PackedType::BF16, PackedType::Q8_0] {
             let loaded = Model::load(&checkpoint, config.clone(), Some(dtype), &Pool::new(1)).unwrap();
             let kv = (CONTEXT / 32 * loaded.kv_layout.block_bytes()) as u64;
-            let rest = needed(&model, Some(dtype)) - kv - loaded.weight_bytes() as u64;
+            let rest = needed(&model, dtype) - kv - loaded.weight_bytes() as u64;
             // The buffers of a pass are the same whatever the weights are.
             assert_eq!(*before.get_or_insert(rest), rest, "{dtype:?}");
         }
@@ -56,7 +62,7 @@ fn what_is_needed_is_what_loading_takes() {
 #[test]
 fn auto_keeps_what_is_stored_while_that_is_comfortable() {
     let model = write_model(SHAPES[0]);
-    let stored = needed(&model, None);
+    let stored = needed(&model, PackedType::F32);
     let choice = chosen(&model, None, CONTEXT, 2 * stored).unwrap();
     assert_eq!((choice.dtype, choice.is_smaller), (None, false));
     assert!(choice.words.starts_with("dtype: f32, as stored ("), "{}", choice.words);
@@ -65,8 +71,8 @@ fn auto_keeps_what_is_stored_while_that_is_comfortable() {
     assert!(choice.is_smaller && choice.dtype == Some(PackedType::BF16), "{choice:?}");
     assert!(choice.words.starts_with("dtype: bf16 (") && choice.words.contains("as stored (f32)"));
 
-    let q8_0 = needed(&model, Some(PackedType::Q8_0));
-    let bf16 = needed(&model, Some(PackedType::BF16));
+    let q8_0 = needed(&model, PackedType::Q8_0);
+    let bf16 = needed(&model, PackedType::BF16);
     assert!(q8_0 < bf16);
     let choice = chosen(&model, None, CONTEXT, q8_0 + (bf16 - q8_0) / 2).unwrap();
     assert_eq!(choice.dtype, Some(PackedType::Q8_0), "uncomfortable, and better than nothing");
@@ -75,7 +81,7 @@ fn auto_keeps_what_is_stored_while_that_is_comfortable() {
 #[test]
 fn what_was_asked_for_is_kept_or_refused() {
     let model = write_model(SHAPES[0]);
-    let need = needed(&model, Some(PackedType::F32));
+    let need = needed(&model, PackedType::F32);
     assert_eq!(chosen(&model, Some(PackedType::F32), CONTEXT, need).unwrap().dtype, Some(PackedType::F32));
     let text = refused(&model, Some(PackedType::F32), CONTEXT, need - 1);
     for part in ["model.safetensors: memory: ", " are needed (", "4096 tokens", "free here; --context 3840"] {

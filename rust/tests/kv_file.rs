@@ -303,7 +303,7 @@ fn a_writer_that_stops_or_fails_leaves_nothing() {
     assert!(files(&folder).is_empty());
     fs::write(folder.join("text.kv.1-0.part"), "half of one").unwrap();
     assert!(kept.write(&path, ROOMY, &CancelToken::default()).unwrap());
-    assert_eq!(files(&folder), [path.clone()], "what a dead writer left goes");
+    assert_eq!(files(&folder), std::slice::from_ref(&path), "what a dead writer left goes");
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let refused = kept.write(&path, ROOMY, &CancelToken::default());

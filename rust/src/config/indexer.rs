@@ -40,17 +40,6 @@ pub enum IndexChoice {
     Blocks { index_block_size: usize, index_topk_blocks: usize, index_local_blocks: usize },
 }
 
-/// Whether a layer's attention reads chosen positions only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerIndexer {
-    /// It reads all that its mask allows.
-    None,
-    /// It has an indexer.
-    Full,
-    /// It reads what the last indexer before it chose (`indexer_types`; glm_moe_dsa).
-    Shared,
-}
-
 impl Indexer {
     /// Values of a row of the indexer's queries.
     pub fn q_width(&self) -> usize {

@@ -16,7 +16,7 @@ pub use crate::kernel::Activation;
 pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use hyper::HyperConnections;
-pub use indexer::{IndexChoice, Indexer, LayerIndexer, RotatedPart};
+pub use indexer::{IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use recurrent::{
     BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent, RgLru, SelectiveScan,
@@ -24,9 +24,9 @@ pub use recurrent::{
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
-    HeadTransform, Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, Residual,
-    ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
+    HeadTransform, Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer,
+    MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent,
+    QueryScaling, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{

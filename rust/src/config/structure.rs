@@ -1,6 +1,5 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
-use super::indexer::LayerIndexer;
 use crate::kernel::Activation;
 
 /// What differs from layer to layer.
@@ -34,6 +33,17 @@ pub struct LayerSpec {
     pub residual_factors: [ResidualFactors; 2],
     /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
     pub gate_cutoff: Option<f32>,
+}
+
+/// Whether a layer's attention reads chosen positions only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerIndexer {
+    /// It reads all that its mask allows.
+    None,
+    /// It has an indexer.
+    Full,
+    /// It reads what the last indexer before it chose (`indexer_types`; glm_moe_dsa).
+    Shared,
 }
 
 /// Where a layer's values come from.

@@ -6,7 +6,7 @@ use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::{Epilogue, Weight};
 use crate::config::{Norm, ResidualFactors};
 use crate::kernel::Kernels;
-use crate::model::{NormGate, NormWeights, ResidualScales};
+use crate::model::{Adapter, NormGate, NormWeights, ResidualScales};
 use crate::quant::PackedType;
 use std::cell::RefCell;
 
@@ -115,6 +115,28 @@ thread_local! {
 pub(super) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: &mut Vec<f32>) {
     out.resize(input.rows() * weight.padded_out(), 0.0);
     weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(out));
+}
+
+/// product += up(down(input)), part by part; `input` is used for the latents.  // product [rows, stride]
+pub(super) fn adapt(
+    pass: Pass<'_>,
+    adapter: &Adapter,
+    input: &mut Activations,
+    product: &mut [f32],
+    stride: usize,
+) {
+    let (rows, rank, latent_stride) = (input.rows(), adapter.rank, adapter.down.padded_out());
+    let (mut latents, mut added, mut first) = (Vec::new(), Vec::new(), 0);
+    matmul(pass, &adapter.down, input, &mut latents);
+    for (part, (columns, up)) in adapter.ups.iter().enumerate() {
+        let latent = |row: usize| &latents[row * latent_stride + part * rank..][..rank];
+        input.quantize_rows(rows, rank, up.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
+        matmul(pass, up, input, &mut added);
+        by_rows(pass.pool, product, stride, |row, product| {
+            pass.kernels.add(&mut product[first..][..*columns], &added[row * up.padded_out()..][..*columns]);
+        });
+        first += columns;
+    }
 }
 
 /// out = norm(x), or x where the model has no norm.  // [hidden_size]

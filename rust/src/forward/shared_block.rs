@@ -3,12 +3,12 @@
 
 use super::attention::{AttentionBuffers, attend_input};
 use super::mlp::{gate_panels, quantize_gated};
-use super::residual::{BranchBuffers, matmul, norm, normed_input};
+use super::residual::{BranchBuffers, adapt, matmul, norm, normed_input};
 use super::rope::RopeAngles;
 use super::state::{Pass, Run};
-use crate::compute::activations::{Activations, RowSource, by_rows};
+use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::weight::Epilogue;
-use crate::model::{Adapter, AttentionLayer, NormWeights, SharedBlockWeights};
+use crate::model::{AttentionLayer, NormWeights, SharedBlockWeights};
 use std::cell::RefCell;
 
 /// Buffers of a shared block.
@@ -72,26 +72,4 @@ pub(super) fn shared_block(
 thread_local! {
     /// One row of the stream and its embedding.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-/// product += up(down(input)), part by part; `input` is used for the latents.  // product [rows, stride]
-pub(super) fn adapt(
-    pass: Pass<'_>,
-    adapter: &Adapter,
-    input: &mut Activations,
-    product: &mut [f32],
-    stride: usize,
-) {
-    let (rows, rank, latent_stride) = (input.rows(), adapter.rank, adapter.down.padded_out());
-    let (mut latents, mut added, mut first) = (Vec::new(), Vec::new(), 0);
-    matmul(pass, &adapter.down, input, &mut latents);
-    for (part, (columns, up)) in adapter.ups.iter().enumerate() {
-        let latent = |row: usize| &latents[row * latent_stride + part * rank..][..rank];
-        input.quantize_rows(rows, rank, up.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
-        matmul(pass, up, input, &mut added);
-        by_rows(pass.pool, product, stride, |row, product| {
-            pass.kernels.add(&mut product[first..][..*columns], &added[row * up.padded_out()..][..*columns]);
-        });
-        first += columns;
-    }
 }

@@ -82,7 +82,8 @@ impl<'a> Loader<'a> {
             Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
                 Some(Mlp::DenseAndMoeForNext(Box::new((dense(mlp)?, self.moe(moe)?))))
             }
-            Some(MlpTensors::DenseAndMoe(mlp, moe, [dense_out_norm, moe_norm, moe_out_norm])) => {
+            Some(MlpTensors::DenseAndMoe(mlp, moe, norms)) => {
+                let [dense_out_norm, moe_norm, moe_out_norm] = &**norms;
                 Some(Mlp::DenseAndMoe(Box::new(DenseAndMoe {
                     dense: dense(mlp)?,
                     moe: self.moe(moe)?,

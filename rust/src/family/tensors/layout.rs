@@ -205,7 +205,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             (LayerMlp::DenseAndMoe, Some(moe)) => Some(MlpTensors::DenseAndMoe(
                 dense(),
                 at.moe(moe),
-                names.moe_norms.map(|name| at.norm(name, hidden)),
+                Box::new(names.moe_norms.map(|name| at.norm(name, hidden))),
             )),
             _ => Some(MlpTensors::Dense(dense())),
         },

@@ -95,7 +95,7 @@ pub enum MlpTensors {
     /// A mixture of experts.
     Moe(MoeTensors),
     /// Both; norms after the MLP, before the mixture and after it.
-    DenseAndMoe(DenseTensors, MoeTensors, [NormSpec; 3]),
+    DenseAndMoe(DenseTensors, MoeTensors, Box<[NormSpec; 3]>),
     /// Both, of which the mixture's output waits for the next layer.
     DenseAndMoeForNext(DenseTensors, MoeTensors),
 }

@@ -3,9 +3,8 @@
 //!
 //! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins.
 
-use super::Columns;
 use crate::compute::activations::by_rows;
-use crate::config::{IndexChoice, Indexer};
+use crate::config::{Config, IndexChoice, Indexer};
 use crate::forward::residual::norm;
 use crate::forward::rope::{RopeAngles, apply_rope};
 use crate::forward::state::Pass;
@@ -15,6 +14,24 @@ use crate::model::{AttentionLayer, IndexerWeights, NormWeights};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Where values are in a row of queries, keys and values, behind those.
+pub(super) struct Columns {
+    /// The gates of attention's output.
+    pub gates: Range<usize>,
+    /// Queries, key and weights of the indexer.
+    pub indexer: Range<usize>,
+}
+
+impl Columns {
+    pub fn of(config: &Config, layer: &AttentionLayer) -> Self {
+        let heads = layer.heads;
+        let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
+        let gates = start..start + config.attention_gate.rows(heads);
+        let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
+        Self { indexer: gates.end..gates.end + width, gates }
+    }
+}
 
 /// Scores that are kept at once, unless one row has more: 16 MB.
 const SCORES: usize = 1 << 22;

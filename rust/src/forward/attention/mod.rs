@@ -8,25 +8,23 @@ mod observed;
 mod online_softmax;
 mod tiles;
 
-use super::residual::{BranchBuffers, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input};
+use super::residual::{
+    BranchBuffers, adapt, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input,
+};
 use super::rope::{RopeAngles, apply_rope};
-use super::shared_block::adapt;
 use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
-use crate::config::{
-    AttentionGate, Config, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling,
-};
+use crate::config::{AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
-use indexer::Choices;
+use indexer::{Choices, Columns};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
 use std::cell::RefCell;
-use std::ops::Range;
 
 /// Buffers of attention.
 #[derive(Default)]
@@ -169,24 +167,6 @@ fn combine_differential(
         norm(pass.config.norm, head, &ones, &ones, out, kernels);
     }
     kernels.scale(out, 1.0 - initial);
-}
-
-/// Where values are in a row of queries, keys and values, behind those.
-struct Columns {
-    /// The gates of attention's output.
-    gates: Range<usize>,
-    /// Queries, key and weights of the indexer.
-    indexer: Range<usize>,
-}
-
-impl Columns {
-    fn of(config: &Config, layer: &AttentionLayer) -> Self {
-        let heads = layer.heads;
-        let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
-        let gates = start..start + config.attention_gate.rows(heads);
-        let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
-        Self { indexer: gates.end..gates.end + width, gates }
-    }
 }
 
 /// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
