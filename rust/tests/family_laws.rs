@@ -311,8 +311,8 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
     (
         "recurrent_gemma",
-        r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.6, "attention_window_size": 9,
-        "block_types": ["recurrent", "attention"]"#,
+        r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.7,
+        "attention_window_size": 9, "block_types": ["recurrent", "attention"]"#,
     ),
     ("llama", r#""rope_scaling": {"type": "proportional"}, "partial_rotary_factor": 0.5"#),
     ("llama", r#""rope_scaling": {"type": "dynamic", "factor": 2}, "max_position_embeddings": 50"#),
