@@ -12,13 +12,13 @@ use crate::model::{AltUpLayer, Layer};
 
 /// The streams between two layers; inside a layer `x` is the one that it computes.
 #[derive(Default)]
-pub(super) struct Streams {
+pub(super) struct AltUpStreams {
     all: Vec<Vec<f32>>, // [num_inputs][rows, hidden_size]
     laurel: Vec<f32>,   // [rows, hidden_size]
     delta: Vec<f32>,    // [rows, hidden_size]
 }
 
-impl Streams {
+impl AltUpStreams {
     /// The embedding, and its projections at the same magnitude.  // x [rows, hidden_size]
     pub fn start(&mut self, pass: Pass<'_>, projections: &[Weight], x: &[f32], branch: &mut BranchBuffers) {
         self.all.resize(projections.len() + 1, Vec::new());

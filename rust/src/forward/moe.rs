@@ -38,20 +38,6 @@ struct ExpertBatch {
     out: Vec<f32>,   // [rows, padded hidden_size]
 }
 
-/// x += sum of weight * expert(norm(x)) over the chosen experts, and the shared one.  // x [rows, hidden_size]
-pub(super) fn moe_forward(
-    pass: Pass<'_>,
-    mlp: &MoeMlp,
-    [norm, out_norm]: [Option<&NormWeights>; 2],
-    factors: ResidualFactors,
-    x: &mut [f32],
-    branch: &mut BranchBuffers,
-    buffers: &mut MoeBuffers,
-) {
-    experts(pass, mlp, norm, x, branch, buffers);
-    add_experts(pass, out_norm, factors, buffers, x);
-}
-
 /// As [`add_experts`], with learned vectors.  // x [rows, hidden_size]
 pub(super) fn add_scaled_experts(
     pass: Pass<'_>,
@@ -62,7 +48,7 @@ pub(super) fn add_scaled_experts(
     add_scaled(pass, scales, &buffers.sum, pass.config.hidden_size, x);
 }
 
-/// x += norm(what [`experts`] left).  // x [rows, hidden_size]
+/// x += norm(what [`experts`] or [`dense_and_moe`] left).  // x [rows, hidden_size]
 pub(super) fn add_experts(
     pass: Pass<'_>,
     out_norm: Option<&NormWeights>,
@@ -73,13 +59,12 @@ pub(super) fn add_experts(
     add_result(pass, out_norm, factors, &buffers.sum, pass.config.hidden_size, x);
 }
 
-/// x += norm(norm(dense(norm(x))) + norm(experts(norm(x)))).  // x [rows, hidden_size]
+/// norm(dense(norm(x))) + norm(experts(norm(x))), into the buffers.  // x [rows, hidden_size]
 pub(super) fn dense_and_moe(
     pass: Pass<'_>,
     both: &DenseAndMoe,
-    [norm, out_norm]: [Option<&NormWeights>; 2],
-    factors: ResidualFactors,
-    x: &mut [f32],
+    norm: Option<&NormWeights>,
+    x: &[f32],
     branch: &mut BranchBuffers,
     buffers: &mut MoeBuffers,
 ) {
@@ -98,7 +83,6 @@ pub(super) fn dense_and_moe(
         sum.copy_from_slice(&dense);
         pass.kernels.add(sum, &routed);
     });
-    add_result(pass, out_norm, factors, sum, hidden_size, x);
 }
 
 /// The sum of weight * expert(norm(x)) over the chosen experts, and the shared one, into the buffers.

@@ -1,6 +1,8 @@
 //! Who looks into a forward pass. The pass computes the same with and without it, and asks once per layer whether it is there.
 
-use super::attention::ObservedHeads;
+use super::attention::{AttentionBuffers, ObservedHeads};
+use super::state::{Pass, Run};
+use crate::model::Layer;
 
 /// Looks at the layers of a pass over one run.
 pub trait Observer {
@@ -12,4 +14,21 @@ pub trait Observer {
 
     /// Queries, keys and attention weights of a layer, where they are wanted.
     fn heads(&mut self, heads: &ObservedHeads<'_>);
+}
+
+/// Shows a layer to its observer.  // x [rows, hidden_size]
+pub(super) fn observe(
+    observer: &mut dyn Observer,
+    pass: Pass<'_>,
+    layer: &Layer,
+    run: &Run<'_>,
+    attention: &AttentionBuffers,
+    x: &[f32],
+) {
+    observer.after_layer(layer.index, x);
+    if let Some(weights) = &layer.attention
+        && observer.wants_heads(layer.index)
+    {
+        observer.heads(&attention.observed(pass, weights, run));
+    }
 }

@@ -1,0 +1,75 @@
+//! The MLP of a layer, in two parts: dense, a mixture of experts, or both.
+//!
+//! The first part reads the residual stream, the second adds to it. Where attention and the MLP are parallel branches,
+//! attention is computed between the two.
+
+use super::mlp::{down_proj, gate_up_proj};
+use super::moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts};
+use super::residual::{BranchBuffers, normed_input};
+use super::state::Pass;
+use crate::compute::phases::{Phase, lap};
+use crate::config::ResidualFactors;
+use crate::model::{DenseMlp, Layer, Mlp, Model};
+
+/// What the first part leaves for the second.
+#[derive(Default)]
+pub(super) struct FeedForwardBuffers {
+    gated: Vec<f32>, // [rows, intermediate_size]
+    moe: MoeBuffers,
+}
+
+/// The gated rows of a dense MLP, the sum of the experts of a mixture.  // x [rows, hidden_size]
+pub(super) fn start_feed_forward(
+    pass: Pass<'_>,
+    layer: &Layer,
+    x: &[f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut FeedForwardBuffers,
+) {
+    let FeedForwardBuffers { gated, moe } = buffers;
+    let norm = layer.mlp_norm.as_ref();
+    let mut dense = |mlp: &DenseMlp, branch: &mut BranchBuffers| {
+        normed_input(pass, norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
+        gate_up_proj(pass, mlp, &branch.input, gated);
+    };
+    match &layer.mlp {
+        None => {}
+        Some(Mlp::Dense(mlp)) => dense(mlp, branch),
+        Some(Mlp::Moe(mlp)) => experts(pass, mlp, norm, x, branch, moe),
+        Some(Mlp::DenseAndMoe(both)) => dense_and_moe(pass, both, norm, x, branch, moe),
+        Some(Mlp::DenseAndMoeForNext(both)) => {
+            experts(pass, &both.1, norm, x, branch, moe);
+            lap(Phase::Experts);
+            dense(&both.0, branch);
+        }
+    }
+}
+
+/// x += what the first part left, through down_proj where the MLP is dense.  // x [rows, hidden_size]
+pub(super) fn finish_feed_forward(
+    pass: Pass<'_>,
+    model: &Model,
+    layer: &Layer,
+    branch: &mut BranchBuffers,
+    buffers: &FeedForwardBuffers,
+    x: &mut [f32],
+) {
+    let FeedForwardBuffers { gated, moe } = buffers;
+    let (out_norm, factors) = (layer.mlp_out_norm.as_ref(), layer.spec.residual_factors[1]);
+    match &layer.mlp {
+        None => {}
+        Some(Mlp::Dense(mlp)) => down_proj(pass, mlp, out_norm, factors, gated, branch, x),
+        Some(Mlp::DenseAndMoeForNext(both)) => down_proj(pass, &both.0, out_norm, factors, gated, branch, x),
+        Some(Mlp::Moe(_) | Mlp::DenseAndMoe(_)) => {
+            match &layer.mlp_residual_scales {
+                Some(scales) => add_scaled_experts(pass, scales, moe, x),
+                None => add_experts(pass, out_norm, factors, moe, x),
+            }
+            lap(Phase::Experts);
+        }
+    }
+    let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
+    if let Some(Mlp::DenseAndMoeForNext(_)) = before {
+        add_experts(pass, None, ResidualFactors::ONE, moe, x);
+    }
+}
