@@ -151,34 +151,12 @@ impl Weight {
 
     /// Multiplies `x` by this matrix; `epilogue` says where the result goes.  // x [rows, in_features]
     pub fn matmul(&self, x: &Activations, kernels: Kernels, pool: &Pool, epilogue: Epilogue<'_>) {
-        assert!(x.width() == self.in_features() && x.fits(self.dtype()));
-        let writer = EpilogueWriter::new(epilogue, x.rows(), self.panels);
-        // Panels in pairs, so that a gated pair is never cut.
-        let all = self.panels.div_ceil(2);
-        let blocks = x.rows().div_ceil((ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS));
-        let row_block = x.rows().div_ceil(blocks).next_multiple_of(LANES).min(x.rows()); // all about equal
-        let work = |pairs: Range<usize>| {
-            let mut tile = TILE.take();
-            tile.resize((row_block * 2 * LANES).max(tile.len()), 0.0);
-            for first in (0..x.rows()).step_by(row_block) {
-                let rows = first..(first + row_block).min(x.rows());
-                for pair in pairs.clone() {
-                    let width = self.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
-                    within(Phase::Epilogue, || {
-                        // SAFETY: threads have disjoint pairs, so no two write the same columns.
-                        unsafe { writer.write(&tile, rows.clone(), 2 * pair, width, kernels) }
-                    });
-                }
-            }
-            TILE.set(tile);
-        };
-        if self.bytes() * x.rows() < WORTH_THREADS {
-            work(0..all);
-        } else {
-            // Several parts per thread, so that the others can take over the work of a thread that is delayed.
-            let parts = all.min(PARTS_PER_THREAD * pool.threads());
-            pool.run(parts, &|part| work(all * part / parts..all * (part + 1) / parts));
-        }
+        matmul_each(&[RowsOf { weight: self, rows: 0..x.rows() }], x, kernels, pool, epilogue);
+    }
+
+    /// Panels in pairs, so that a gated pair is never cut.
+    fn pairs(&self) -> usize {
+        self.panels.div_ceil(2)
     }
 
     /// The product of some rows with up to two panels, bias added; returns the columns written.  // tile [rows, 32]
@@ -212,6 +190,73 @@ impl Weight {
     }
 }
 
+/// Rows of an input, and the matrix that they are multiplied with.
+pub struct RowsOf<'a> {
+    pub weight: &'a Weight,
+    pub rows: Range<usize>,
+}
+
+impl RowsOf<'_> {
+    fn cost(&self) -> usize {
+        self.weight.bytes() * self.rows.len()
+    }
+}
+
+/// Multiplies rows of `x` by a matrix each, as one job of the pool; `epilogue` has all rows. The matrices have the same
+/// sizes and read the same activations; rows ascend.  // x [rows, in_features]
+pub fn matmul_each(
+    jobs: &[RowsOf<'_>],
+    x: &Activations,
+    kernels: Kernels,
+    pool: &Pool,
+    epilogue: Epilogue<'_>,
+) {
+    let Some(RowsOf { weight: first, .. }) = jobs.first() else { return };
+    let mut free = 0;
+    for RowsOf { weight, rows } in jobs {
+        assert!(x.width() == weight.in_features() && x.fits(weight.dtype()));
+        assert!(weight.panels == first.panels && free <= rows.start && rows.start <= rows.end);
+        free = rows.end;
+    }
+    assert!(free <= x.rows());
+    let writer = EpilogueWriter::new(epilogue, x.rows(), first.panels);
+    let work = |job: &RowsOf<'_>, pairs: Range<usize>| {
+        let (weight, rows) = (job.weight, job.rows.clone());
+        let blocks = rows.len().div_ceil((ROW_BLOCK / x.row_bytes()).max(LEAST_ROWS));
+        // All about equal.
+        let row_block = rows.len().div_ceil(blocks.max(1)).next_multiple_of(LANES).min(rows.len());
+        let mut tile = TILE.take();
+        tile.resize((row_block * 2 * LANES).max(tile.len()), 0.0);
+        for first in rows.clone().step_by(row_block.max(1)) {
+            let rows = first..(first + row_block).min(rows.end);
+            for pair in pairs.clone() {
+                let width = weight.tile(x, rows.clone(), 2 * pair, kernels, &mut tile);
+                within(Phase::Epilogue, || {
+                    // SAFETY: jobs have disjoint rows and the parts of a job disjoint pairs, so no two threads write the same values.
+                    unsafe { writer.write(&tile, rows.clone(), 2 * pair, width, kernels) }
+                });
+            }
+        }
+        TILE.set(tile);
+    };
+    let cost: usize = jobs.iter().map(RowsOf::cost).sum();
+    if cost < WORTH_THREADS {
+        return jobs.iter().for_each(|job| work(job, 0..job.weight.pairs()));
+    }
+    // Several parts per thread, so that the others can take over the work of a thread that is delayed.
+    let all = PARTS_PER_THREAD * pool.threads();
+    let parts_of = |job: &RowsOf<'_>| (all * job.cost()).div_ceil(cost).clamp(1, job.weight.pairs());
+    pool.run(jobs.iter().map(parts_of).sum(), &|mut part| {
+        for job in jobs {
+            let (parts, pairs) = (parts_of(job), job.weight.pairs());
+            if part < parts {
+                return work(job, pairs * part / parts..pairs * (part + 1) / parts);
+            }
+            part -= parts;
+        }
+    });
+}
+
 thread_local! {
     /// The product of a row block and a pair of panels, before the epilogue.  // [rows, 32]
     static TILE: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
@@ -237,14 +282,14 @@ enum EpilogueKind {
     Activate(Activation),
 }
 
-/// An [`Epilogue`] that threads share: each writes its own columns.
+/// An [`Epilogue`] that threads share: each writes its own rows and columns.
 struct EpilogueWriter {
     kind: EpilogueKind,
     out: *mut f32,
     stride: usize,
 }
 
-// SAFETY: `write` writes disjoint columns per thread, which its caller guarantees.
+// SAFETY: threads write disjoint values, which the caller of `write` guarantees.
 unsafe impl Sync for EpilogueWriter {}
 
 impl EpilogueWriter {
@@ -270,7 +315,7 @@ impl EpilogueWriter {
     /// Writes the tile of `rows` and the panels from `panel` on to the output.
     ///
     /// # Safety
-    /// No other thread touches the columns of these panels meanwhile, and `rows` are rows of the output.
+    /// No other thread touches these rows of the columns of these panels meanwhile, and `rows` are rows of the output.
     unsafe fn write(&self, tile: &[f32], rows: Range<usize>, panel: usize, width: usize, kernels: Kernels) {
         let first = match self.kind {
             EpilogueKind::Store | EpilogueKind::Add | EpilogueKind::Activate(_) => panel * LANES,
@@ -284,7 +329,7 @@ impl EpilogueWriter {
         };
         for (row, tile) in rows.zip(tile.chunks_exact(2 * LANES)) {
             // SAFETY: row < rows, and first < stride (checked in `new`, for every panel) makes first + columns <= stride:
-            // this is inside the output, whose length `new` checked too. No other thread has these columns.
+            // this is inside the output, whose length `new` checked too. No other thread has these values.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.out.add(row * self.stride + first), columns) };
             match self.kind {
@@ -308,16 +353,50 @@ mod tests {
     use crate::quant::StorageType;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    /// A matrix of 8 columns.
+    fn weight(values: &[f32], pool: &Pool) -> Weight {
+        let rows = SourceRows::Stored(bytemuck::cast_slice(values));
+        let source = Source { tensor_type: StorageType::F32, out_features: values.len() / 8, rows };
+        let shape = PanelShape::new(&[values.len() / 8], Arrangement::Stacked, 8, PackedType::F32);
+        let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, pool, &|_, _| ()).unwrap();
+        Weight::stacked(vec![(shape, Storage::Memory(Arc::new(data)))])
+    }
+
+    /// Rows that are multiplied with a matrix each have the bits of a matmul with that matrix; other rows stay.
+    #[test]
+    fn matrices_share_a_job_by_rows() {
+        let kernels = Kernels::of(Isa::Scalar).unwrap();
+        for threads in 1..4 {
+            let pool = Pool::new(threads);
+            let values = |factor: f32| (0..4800 * 8).map(|i| factor * (i % 97) as f32).collect::<Vec<_>>();
+            let weights = [weight(&values(1.0), &pool), weight(&values(-0.5), &pool)];
+            let mut x = Activations::default();
+            let row = |row: usize, out: &mut [f32]| out.fill(row as f32 + 1.0);
+            x.quantize_rows(7, 8, PackedType::F32, kernels, &pool, RowSource::Computed(&row));
+            let all = weights.each_ref().map(|weight| {
+                let mut out = vec![0.0; 7 * 4800];
+                weight.matmul(&x, kernels, &pool, Epilogue::Store(&mut out));
+                out
+            });
+            let mut mixed = vec![9.0; 7 * 4800];
+            let jobs =
+                [RowsOf { weight: &weights[1], rows: 1..3 }, RowsOf { weight: &weights[0], rows: 4..7 }];
+            matmul_each(&jobs, &x, kernels, &pool, Epilogue::Store(&mut mixed));
+            for (row, mixed) in mixed.chunks_exact(4800).enumerate() {
+                match row {
+                    1 | 2 => assert_eq!(mixed, &all[1][row * 4800..][..4800]),
+                    0 | 3 => assert!(mixed.iter().all(|&value| value == 9.0)),
+                    _ => assert_eq!(mixed, &all[0][row * 4800..][..4800]),
+                }
+            }
+        }
+    }
+
     /// An output that is too narrow or too short for the panels is refused before anything is written.
     #[test]
     fn an_epilogue_that_does_not_fit_is_refused() {
         let (pool, kernels) = (Pool::new(1), Kernels::of(Isa::Scalar).unwrap());
-        let bytes = [0; 40 * 8 * 4];
-        let rows = SourceRows::Stored(&bytes);
-        let source = Source { tensor_type: StorageType::F32, out_features: 40, rows };
-        let data = pack(&[source], Arrangement::Stacked, 8, PackedType::F32, &pool, &|_, _| ()).unwrap();
-        let shape = PanelShape::new(&[40], Arrangement::Stacked, 8, PackedType::F32);
-        let weight = Weight::stacked(vec![(shape, Storage::Memory(Arc::new(data)))]);
+        let weight = weight(&[0.0; 40 * 8], &pool);
         let mut x = Activations::default();
         x.quantize_rows(2, 8, PackedType::F32, kernels, &pool, RowSource::Computed(&|_, out| out.fill(1.0)));
         let refused = |epilogue: Epilogue<'_>| {

@@ -11,17 +11,21 @@ use crate::model::{DenseMlp, NormWeights};
 
 /// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // gated [rows, intermediate_size]
 pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, gated: &mut Vec<f32>) {
-    let (width, activation) = (mlp.intermediate_size, mlp.activation);
-    gated.resize(input.rows() * width, 0.0);
+    gated.resize(input.rows() * mlp.intermediate_size, 0.0);
     if let Some(cutoff) = mlp.gate_cutoff {
         return sparse_gate_up(pass, mlp, input, cutoff, gated);
     }
-    let epilogue = match mlp.shape {
+    mlp.gate_up_proj.matmul(input, pass.kernels, pass.pool, gate_epilogue(mlp, gated));
+    lap(Phase::GateUpProj);
+}
+
+/// What is done with the product of gate_up_proj.  // gated [rows, intermediate_size]
+pub(super) fn gate_epilogue<'a>(mlp: &DenseMlp, gated: &'a mut [f32]) -> Epilogue<'a> {
+    let (width, activation) = (mlp.intermediate_size, mlp.activation);
+    match mlp.shape {
         MlpShape::Gated => Epilogue::Gate(activation, gated, width),
         MlpShape::Plain => Epilogue::Activate(activation, gated, width),
-    };
-    mlp.gate_up_proj.matmul(input, pass.kernels, pass.pool, epilogue);
-    lap(Phase::GateUpProj);
+    }
 }
 
 /// The same, with gates below mean + `cutoff` standard deviations of their row cut to zero: what is above counts.

@@ -3,16 +3,17 @@
 //! Law 1: a row's choice depends on the row alone, and its experts' outputs are added in the order of their numbers,
 //! whichever other rows chose them.
 
-use super::mlp::{gate_up_proj, quantize_gated};
+use super::mlp::{gate_epilogue, gate_up_proj, quantize_gated};
 use super::residual::{BranchBuffers, add_result, add_scaled, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
-use crate::compute::weight::Epilogue;
+use crate::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
 use crate::config::{
     Activation, ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring,
 };
 use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, ResidualScales, RouterMlpWeights};
 use crate::quant::PackedType;
+use std::ops::Range;
 
 /// Buffers of a mixture.
 #[derive(Default)]
@@ -21,22 +22,27 @@ pub(super) struct MoeBuffers {
     router_logits: Vec<f32>, // [rows, padded num_experts]
     /// The state of a router with an MLP, which the next layer's router adds.  // [rows, padded state]
     router_state: Vec<f32>,
-    shared_gates: Vec<f32>, // [rows, padded 1]
-    chosen: Vec<Vec<(usize, f32)>>,
-    sum: Vec<f32>,        // [rows, hidden_size]
-    latent: Vec<f32>,     // [rows, padded latent_size]
-    latent_sum: Vec<f32>, // [rows, latent_size]
+    shared_gates: Vec<f32>,         // [rows, padded 1]
+    chosen: Vec<Vec<(usize, f32)>>, // [rows][num_experts_per_tok]
+    sum: Vec<f32>,                  // [rows, hidden_size]
+    latent: Vec<f32>,               // [rows, padded latent_size]
+    latent_sum: Vec<f32>,           // [rows, latent_size]
     batch: ExpertBatch,
 }
 
-/// The rows of one expert.
+/// Rows of some experts, expert by expert. A row of the pass stands here once for each of these experts that it chose.
 #[derive(Default)]
 struct ExpertBatch {
-    rows: Vec<usize>,
-    weights: Vec<f32>,
+    /// The rows of the pass, and their weights.
+    rows: Vec<(usize, f32)>,
     gated: Vec<f32>, // [rows, intermediate_size]
     out: Vec<f32>,   // [rows, padded hidden_size]
+    /// Where each row of the pass stands, in the order of the experts.
+    places: Vec<Vec<usize>>,
 }
+
+/// Rows of a batch of experts: so many keep all threads busy, and need little memory.
+const BATCH_ROWS: usize = 1024;
 
 /// As [`add_experts`], with learned vectors.  // x [rows, hidden_size]
 pub(super) fn add_scaled_experts(
@@ -145,17 +151,7 @@ pub(super) fn experts(
     };
     expert_sum.clear();
     expert_sum.resize(rows * expert_rows.width, 0.0);
-    for (number, expert) in mlp.experts.iter().enumerate() {
-        batch.rows.clear();
-        batch.weights.clear();
-        for (row, chosen) in chosen.iter().enumerate() {
-            if let Some((_, weight)) = chosen.iter().find(|(chosen, _)| *chosen == number) {
-                batch.rows.push(row);
-                batch.weights.push(*weight);
-            }
-        }
-        expert_mlp(pass, expert, config.input, expert_rows, batch, branch, expert_sum);
-    }
+    add_chosen_experts(pass, &mlp.experts, chosen, config.input, expert_rows, batch, branch, expert_sum);
     if let Some([_, from_latent]) = &mlp.latent {
         let width = expert_rows.width;
         let stored = |row: usize| &latent_sum[row * width..][..width];
@@ -176,14 +172,14 @@ pub(super) fn experts(
         }
     }
     if let Some(shared) = &mlp.shared_expert {
-        batch.rows.clear();
-        batch.rows.extend(0..rows);
         let gate = |row: usize| match mlp.shared_expert_gate {
             None => 1.0,
             Some(ref gate) => 1.0 / (1.0 + (-shared_gates[row * gate.padded_out()]).exp()),
         };
-        batch.weights = (0..rows).map(gate).collect();
-        expert_mlp(pass, shared, ExpertInput::Normed, whole_rows, batch, branch, sum);
+        batch.rows.clear();
+        batch.rows.extend((0..rows).map(|row| (row, gate(row))));
+        let all = [(shared, 0..rows)];
+        add_batch(pass, &all, ExpertInput::Normed, whole_rows, batch, branch, sum);
     }
     if config.output_factor != 1.0 {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
@@ -227,40 +223,87 @@ impl<'a> ExpertRows<'a> {
     }
 }
 
-/// sum[row] += weight * expert(input[row]) for the rows of the batch.  // sum [rows, width of the input]
-fn expert_mlp(
+/// sum[row] += weight * expert(read[row]) for the chosen experts of every row.  // sum [rows, width of what is read]
+#[allow(clippy::too_many_arguments)]
+fn add_chosen_experts(
     pass: Pass<'_>,
-    expert: &DenseMlp,
+    experts: &[DenseMlp],
+    chosen: &[Vec<(usize, f32)>],
+    input: ExpertInput,
+    read: ExpertRows<'_>,
+    batch: &mut ExpertBatch,
+    branch: &mut BranchBuffers,
+    sum: &mut [f32],
+) {
+    let mut rows_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
+    for (row, chosen) in chosen.iter().enumerate() {
+        for &(expert, weight) in chosen.iter().filter(|(expert, _)| *expert < experts.len()) {
+            rows_of[expert].push((row, weight));
+        }
+    }
+    // Experts of one batch read the same activations.
+    let types = |expert: &DenseMlp| [expert.gate_up_proj.dtype(), expert.down_proj.dtype()];
+    let mut jobs: Vec<(&DenseMlp, Range<usize>)> = Vec::new();
+    batch.rows.clear();
+    for (expert, rows) in experts.iter().zip(&rows_of).filter(|(_, rows)| !rows.is_empty()) {
+        let fits = jobs.last().is_none_or(|(last, _)| types(last) == types(expert));
+        if !fits || batch.rows.len() + rows.len() > BATCH_ROWS {
+            add_batch(pass, &jobs, input, read, batch, branch, sum);
+            jobs.clear();
+            batch.rows.clear();
+        }
+        let first = batch.rows.len();
+        batch.rows.extend_from_slice(rows);
+        jobs.push((expert, first..batch.rows.len()));
+    }
+    add_batch(pass, &jobs, input, read, batch, branch, sum);
+}
+
+/// sum[row] += weight * expert(read[row]) for the rows of a batch, all experts as one job of the pool.
+fn add_batch(
+    pass: Pass<'_>,
+    jobs: &[(&DenseMlp, Range<usize>)],
     weighted: ExpertInput,
     read: ExpertRows<'_>,
     batch: &mut ExpertBatch,
     branch: &mut BranchBuffers,
     sum: &mut [f32],
 ) {
-    let (ExpertBatch { rows, weights, gated, out }, input) = (batch, &mut branch.input);
-    if rows.is_empty() {
-        return;
-    }
-    let (width, dtype) = (read.width, expert.gate_up_proj.dtype());
-    let of_row = |row: usize| read.row(rows[row]);
-    let of_row_weighted = |row: usize, out: &mut [f32]| {
-        out.copy_from_slice(of_row(row));
-        pass.kernels.scale(out, weights[row]);
+    let Some(&(first, _)) = jobs.first() else { return };
+    let (ExpertBatch { rows, gated, out, places }, input) = (batch, &mut branch.input);
+    let (width, kernels, pool) = (read.width, pass.kernels, pass.pool);
+    let of_row = |place: usize| read.row(rows[place].0);
+    let of_row_weighted = |place: usize, out: &mut [f32]| {
+        out.copy_from_slice(of_row(place));
+        kernels.scale(out, rows[place].1);
     };
     let source = match weighted {
         ExpertInput::Weighted => RowSource::Computed(&of_row_weighted),
         ExpertInput::Normed | ExpertInput::OwnNorm => RowSource::Stored(&of_row),
     };
-    input.quantize_rows(rows.len(), width, dtype, pass.kernels, pass.pool, source);
-    gate_up_proj(pass, expert, input, gated);
-    quantize_gated(pass, expert, rows.len(), gated, input);
-    matmul(pass, &expert.down_proj, input, out);
-    let outputs = out.chunks_exact(expert.down_proj.padded_out());
-    for ((&row, &weight), out) in rows.iter().zip(&*weights).zip(outputs) {
-        let sum = &mut sum[row * width..][..width];
-        let weight = if weighted == ExpertInput::Weighted { 1.0 } else { weight };
-        pass.kernels.axpby(sum, &out[..width], 1.0, weight);
+    input.quantize_rows(rows.len(), width, first.gate_up_proj.dtype(), kernels, pool, source);
+    let products = |weight: fn(&DenseMlp) -> &Weight| -> Vec<RowsOf<'_>> {
+        jobs.iter().map(|(expert, rows)| RowsOf { weight: weight(expert), rows: rows.clone() }).collect()
+    };
+    gated.resize(rows.len() * first.intermediate_size, 0.0);
+    let gate_up = products(|expert| &expert.gate_up_proj);
+    matmul_each(&gate_up, input, kernels, pool, gate_epilogue(first, gated));
+    quantize_gated(pass, first, rows.len(), gated, input);
+    let stride = first.down_proj.padded_out();
+    out.resize(rows.len() * stride, 0.0);
+    matmul_each(&products(|expert| &expert.down_proj), input, kernels, pool, Epilogue::Store(out));
+
+    places.iter_mut().for_each(Vec::clear);
+    places.resize(sum.len() / width, Vec::new());
+    for (place, &(row, _)) in rows.iter().enumerate() {
+        places[row].push(place);
     }
+    by_rows(pool, sum, width, |row, sum| {
+        for &place in &places[row] {
+            let weight = if weighted == ExpertInput::Weighted { 1.0 } else { rows[place].1 };
+            kernels.axpby(sum, &out[place * stride..][..width], 1.0, weight);
+        }
+    });
 }
 
 /// The experts of one row, in the order of their numbers, with their weights.
