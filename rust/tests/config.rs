@@ -306,6 +306,8 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("zaya", "num_experts_per_tok", json!(2)),
         ("zaya", "attention_bias", json!(true)),
         ("zaya", "layer_types", json!(["hybrid", "linear_attention"])),
+        ("doge", "is_moe", json!(true)),
+        ("jetmoe", "attention_bias", json!(true)),
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
         ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),

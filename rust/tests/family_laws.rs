@@ -310,6 +310,14 @@ const FAMILIES: &[(&str, &str)] = &[
         "rope_parameters": {"hybrid": {"rope_theta": 1e5, "partial_rotary_factor": 0.6}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
     ),
     (
+        "doge",
+        r#""head_dim": 10, "keep_window_size": 11, "sliding_window": 40, "attention_bias": true, "mlp_bias": true"#,
+    ),
+    (
+        "jetmoe",
+        r#""num_attention_heads": 6, "kv_channels": 10, "num_local_experts": 5, "num_experts_per_tok": 3, "rms_norm_eps": 1e-3"#,
+    ),
+    (
         "recurrent_gemma",
         r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.7,
         "attention_window_size": 9, "block_types": ["recurrent", "attention"]"#,

@@ -42,6 +42,8 @@ pub struct Moe {
     pub router: Router,
     /// Factor of the sum of all experts (cohere2_moe: 1/2, the average of routed and shared).
     pub output_factor: f32,
+    /// A bias of that sum (jetmoe).
+    pub output_bias: Bias,
 }
 
 impl Moe {
@@ -66,6 +68,7 @@ impl Moe {
             shared: SharedExpert::None,
             router: Router::Linear,
             output_factor: 1.0,
+            output_bias: Bias::None,
         }
     }
 

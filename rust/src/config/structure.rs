@@ -271,6 +271,8 @@ pub enum Residual {
     Parallel,
     /// As `Sequential`, where learned vectors scale and shift the stream and what is added (zaya).
     Scaled,
+    /// As `Sequential`, where learned vectors scale the stream (doge).
+    StreamScaled,
 }
 
 /// How queries, keys and values are projected.
@@ -295,6 +297,9 @@ pub enum Attention {
         /// Norm of the rotated part of a key (dots3_note_text).
         k_rope_norm: Option<Norm>,
     },
+    /// Mixture of attention heads: a router chooses experts, each with a projection of queries and one of outputs; keys and
+    /// values are the same for all (Zhang et al. 2022, <https://arxiv.org/abs/2210.05144>; jetmoe).
+    MixtureOfHeads { num_experts: usize, num_experts_per_tok: usize },
 }
 
 /// What latent attention projects queries from.

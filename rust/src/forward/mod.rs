@@ -36,7 +36,7 @@ use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
 use cycles::CycleStates;
 use hyper::{HyperStreams, branches};
-use mlp::{down_proj, gate_up_proj};
+use mlp::{down_proj, gate_up_proj, scaled_down_proj};
 use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts, moe_forward};
 use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
@@ -152,7 +152,10 @@ pub fn observed_forward(
                 hyper.join(pass, layer, x);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
-                down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
+                match &layer.mlp_residual_scales {
+                    Some(scales) => scaled_down_proj(pass, mlp, scales, gated, branch, x),
+                    None => down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x),
+                }
             }
             (Residual::Scaled, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
@@ -260,8 +263,10 @@ pub fn lm_head(
     let (pass, weight) = (Pass::new(model, compute), model.lm_head());
     let Workspace { x, branch: BranchBuffers { input, out: transformed, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
+    let final_norm = model.config.final_norm.unwrap_or(model.config.norm);
     let normed = |r: usize, out: &mut [f32]| {
-        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+        let (x, NormWeights { weight, bias, .. }) = (&x[rows[r] * hidden_size..][..hidden_size], &model.norm);
+        norm(final_norm, x, weight, bias, out, pass.kernels);
     };
     let stride = match (&model.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {

@@ -201,6 +201,9 @@ pub(super) fn experts(
         batch.weights = (0..rows).map(gate).collect();
         expert_mlp(pass, shared, ExpertInput::Normed, whole_rows, batch, branch, sum);
     }
+    if !mlp.output_bias.is_empty() {
+        by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.add(sum, &mlp.output_bias));
+    }
     if config.output_factor != 1.0 {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
     }
@@ -280,7 +283,7 @@ fn expert_mlp(
 }
 
 /// The experts of one row, in the order of their numbers, with their weights.
-fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
+pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
     chosen.clear();
     let capped: Vec<f32>;
     let logits = match config.logit_softcapping {

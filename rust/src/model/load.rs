@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer,
-    MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, QkConvolutionWeights,
-    RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
+    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput,
+    Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -153,7 +153,7 @@ impl<'a> Loader<'a> {
         let spec = self.config.layers[index];
         let latent_factors = match self.config.attention_of(&spec) {
             Attention::Mla { latent_factors, .. } => latent_factors,
-            Attention::Heads => [1.0; 2],
+            Attention::Heads | Attention::MixtureOfHeads { .. } => [1.0; 2],
         };
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
@@ -169,6 +169,19 @@ impl<'a> Loader<'a> {
                 k_rope_norm: tensors.k_rope_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
                 kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
+            QkvTensors::Experts(tensors) => {
+                let exact = Loader { dtype: Some(PackedType::F32), ..*self };
+                Projection::Experts(Box::new(HeadExpertsWeights {
+                    kv_proj: self.matrix(&tensors.kv_proj)?,
+                    router: exact.matrix(&tensors.router)?,
+                    queries: tensors
+                        .queries
+                        .iter()
+                        .map(|matrix| self.matrix(matrix))
+                        .collect::<Result<_>>()?,
+                    bias: self.vector(&tensors.bias)?,
+                }))
+            }
         };
         let qk_norms = match tensors.qk_norms {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
@@ -188,6 +201,17 @@ impl<'a> Loader<'a> {
             }),
             _ => None,
         };
+        let dynamic_mask = match &tensors.dynamic_mask {
+            None => None,
+            Some(mask) => Some(DynamicMaskWeights {
+                a: self.vector(&mask.a)?,
+                dt_proj: self.rows(std::slice::from_ref(&mask.dt_proj), mask.dt_proj.shape[1])?,
+                dt_bias: match &mask.dt_bias[..] {
+                    [] => vec![0.0; mask.dt_proj.rows.count()],
+                    bias => self.rows(bias, 1)?,
+                },
+            }),
+        };
         let mut attention_norm = some(norm)?;
         if let Some(norm) = &mut attention_norm {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.attention_input_factor);
@@ -200,6 +224,7 @@ impl<'a> Loader<'a> {
             attention_norm,
             projection,
             indexer,
+            dynamic_mask,
             convolution,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
@@ -209,7 +234,11 @@ impl<'a> Loader<'a> {
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
-            o_proj: self.matrix_of_layer(index, &tensors.o_proj)?,
+            o_proj: tensors
+                .o_proj
+                .iter()
+                .map(|matrix| self.matrix_of_layer(index, matrix))
+                .collect::<Result<_>>()?,
             attention_out_norm: some(out_norm)?,
             residual_scales: None,
         })
@@ -231,8 +260,13 @@ impl<'a> Loader<'a> {
         self.config.layers[..layer].iter().filter(|layer| layer.mixer.is_recurrent()).count()
     }
 
-    /// How a branch is added: scale and bias of the branch, then of the stream.
+    /// How a branch is added: scale and bias of the branch, then of the stream; or the scale of the stream alone.
     fn residual_scales(&self, tensors: &[TensorRows]) -> Result<Option<ResidualScales>> {
+        if let [stream] = tensors {
+            let stream = self.vector(stream)?;
+            let [branch, bias] = [1.0, 0.0].map(|value| vec![value; stream.len()]);
+            return Ok(Some(ResidualScales { branch, stream, bias }));
+        }
         let [branch, branch_bias, stream, stream_bias] = tensors else { return Ok(None) };
         let (branch, stream) = (self.vector(branch)?, self.vector(stream)?);
         let both = [(&branch, self.vector(branch_bias)?), (&stream, self.vector(stream_bias)?)];
@@ -482,6 +516,7 @@ impl<'a> Loader<'a> {
                 None => None,
                 Some([to, back]) => Some([self.matrix(to)?, self.matrix(back)?]),
             },
+            output_bias: self.rows(&tensors.output_bias, 1)?,
             experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,

@@ -111,8 +111,10 @@ pub struct AttentionLayer {
     pub lambdas: Option<[f32; 2]>,
     /// Attention sinks: one score per query head that has no value; empty when the model has none.
     pub sinks: Vec<f32>,
-    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
-    pub o_proj: Weight,
+    /// What makes the numbers of keys that are added to scores.
+    pub dynamic_mask: Option<DynamicMaskWeights>,
+    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
+    pub o_proj: Vec<Weight>,
     /// Norm of attention's output.
     pub attention_out_norm: Option<NormWeights>,
     /// How the output is added, where that has learned vectors.
@@ -247,6 +249,32 @@ pub enum Projection {
     Heads(Weight),
     /// Multi-head latent attention.
     Mla(Box<MlaWeights>),
+    /// A mixture of attention heads.
+    Experts(Box<HeadExpertsWeights>),
+}
+
+/// A mixture of attention heads, besides its output projections. Its width is that of all keys.
+#[derive(Clone)]
+pub struct HeadExpertsWeights {
+    /// k and v of all heads.  // [2 * width, hidden_size]
+    pub kv_proj: Weight,
+    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    pub router: Weight,
+    /// q of each expert.  // each [width, hidden_size]
+    pub queries: Vec<Weight>,
+    /// Bias of the sum of all outputs.  // [hidden_size]
+    pub bias: Vec<f32>,
+}
+
+/// What makes the number of a key in dynamic mask attention: exp(A softplus(dt_proj(v))).
+#[derive(Clone)]
+pub struct DynamicMaskWeights {
+    /// [num_kv_heads]
+    pub a: Vec<f32>,
+    /// [num_kv_heads, values of all heads]
+    pub dt_proj: Vec<f32>,
+    /// Zeros without one.  // [num_kv_heads]
+    pub dt_bias: Vec<f32>,
 }
 
 /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
@@ -353,6 +381,8 @@ pub struct MoeMlp {
     pub per_expert_scale: Vec<f32>,
     /// To the latent of the experts and back, where they work in one.
     pub latent: Option<[Weight; 2]>,
+    /// Bias of the sum of all experts; empty when the model has none.  // [hidden_size]
+    pub output_bias: Vec<f32>,
     /// The experts.
     pub experts: Vec<DenseMlp>,
     /// The expert that every token passes.
@@ -367,6 +397,7 @@ impl Projection {
         match self {
             Projection::Heads(weight) => weight.dtype(),
             Projection::Mla(weights) => weights.a_proj.dtype(),
+            Projection::Experts(weights) => weights.kv_proj.dtype(),
         }
     }
 
@@ -374,7 +405,7 @@ impl Projection {
     pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) => {
+            Projection::Mla(_) | Projection::Experts(_) => {
                 let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
                 layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
             }
@@ -411,13 +442,17 @@ impl AttentionLayer {
     }
 
     fn weights(&self) -> Vec<&Weight> {
-        let mut all = vec![&self.o_proj];
+        let mut all: Vec<&Weight> = self.o_proj.iter().collect();
         all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
             Projection::Mla(weights) => {
                 all.extend([&weights.a_proj, &weights.kv_b_proj]);
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
+            }
+            Projection::Experts(weights) => {
+                all.extend([&weights.kv_proj, &weights.router]);
+                all.extend(&weights.queries);
             }
         }
         all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));

@@ -86,6 +86,10 @@ impl Prefix<'_> {
                     self.matrix(&[(back, hidden)], latent, moe.latent_bias),
                 ]
             }),
+            output_bias: with_bias(
+                moe.output_bias,
+                vec![self.vector("mlp.bias", Rows::all(config.hidden_size))],
+            ),
             experts,
             shared_expert,
         }

@@ -2,10 +2,13 @@
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
 mod convolution;
+mod dynamic_mask;
+mod head_experts;
 mod indexer;
 mod mla;
 mod observed;
 mod online_softmax;
+mod score_bias;
 mod tiles;
 
 use super::residual::{
@@ -20,10 +23,13 @@ use crate::config::{AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNorm
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
+use dynamic_mask::KeyNumbers;
+use head_experts::HeadExpertBuffers;
 use indexer::{Choices, Columns};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
+use score_bias::ScoreBias;
 use std::cell::RefCell;
 
 /// Buffers of attention.
@@ -33,6 +39,9 @@ pub(super) struct AttentionBuffers {
     mla: MlaBuffers,
     /// What the last layer with an indexer chose.
     choices: Choices,
+    /// Numbers of the keys that the last layer with a dynamic mask read.
+    key_numbers: KeyNumbers,
+    head_experts: HeadExpertBuffers,
     convolved: ConvolutionBuffers,
     partials: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
@@ -53,13 +62,15 @@ impl AttentionBuffers {
         run: &'a Run<'_>,
     ) -> ObservedHeads<'a> {
         let unrotated = self.unrotated.as_deref().unwrap_or_default();
-        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, chosen(layer, &self.choices))
+        let bias = ScoreBias::of(layer, &self.key_numbers);
+        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, (chosen(layer, &self.choices), bias))
     }
 }
 
 /// The choices that a layer's attention follows, if it does.
 fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
-    (layer.spec.indexer != LayerIndexer::None).then_some(choices)
+    let chooses = layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
+    (chooses && !choices.is_empty()).then_some(choices)
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
@@ -89,13 +100,17 @@ pub(super) fn attend_input(
     buffers: &mut AttentionBuffers,
 ) {
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, choices, convolved, partials, unrotated } = buffers;
+    let AttentionBuffers { qkv, mla, choices, key_numbers, head_experts, convolved, partials, unrotated } =
+        buffers;
     let rows = pass.rows(x);
     let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
+        Projection::Experts(weights) => {
+            head_experts::project(pass, layer, weights, x, &mut branch.input, head_experts, qkv);
+        }
     }
     if let Some(adapter) = adapter {
         adapt(pass, adapter, &mut branch.input, qkv, stride);
@@ -111,8 +126,18 @@ pub(super) fn attend_input(
     if let Some(indexer) = &layer.indexer {
         choices.choose(pass, layer, &indexer.spec, &caches, qkv);
     }
-    tiles::attend(pass, layer, &caches, qkv, chosen(layer, choices), partials);
+    if let Some(mask) = config.dynamic_mask {
+        key_numbers.read(pass, layer, &caches);
+        key_numbers.choose(pass, layer, mask, &caches, choices);
+    }
+    let bias = ScoreBias::of(layer, key_numbers);
+    tiles::attend(pass, layer, &caches, qkv, (chosen(layer, choices), bias), partials);
     lap(Phase::Attention);
+    if let Projection::Experts(weights) = &layer.projection {
+        head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
+        return lap(Phase::OProj);
+    }
+    let [o_proj] = &layer.o_proj[..] else { return };
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
@@ -120,7 +145,7 @@ pub(super) fn attend_input(
     branch.input.quantize_rows(
         rows,
         width,
-        layer.o_proj.dtype(),
+        o_proj.dtype(),
         kernels,
         pool,
         RowSource::Computed(&|row, out| {
@@ -144,11 +169,11 @@ pub(super) fn attend_input(
     );
     lap(Phase::Norm);
     if let Some(scales) = &layer.residual_scales {
-        matmul(pass, &layer.o_proj, &branch.input, &mut branch.out);
-        return add_scaled(pass, scales, &branch.out, layer.o_proj.padded_out(), x);
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        return add_scaled(pass, scales, &branch.out, o_proj.padded_out(), x);
     }
     let factors = layer.spec.residual_factors[0];
-    add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+    add_residual(pass, o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
     lap(Phase::OProj);
 }
 
@@ -239,6 +264,11 @@ fn rotate_and_store(
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
             norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
+            if let Some(weights) = &layer.dynamic_mask {
+                let values = &qkv[layer.heads.qk_width()..layer.heads.qkv_width()];
+                let numbers = dynamic_mask::numbers(weights, values);
+                segment.block.write_index_key(layer.kv_index, segment.offset + row, &numbers, pass.kernels);
+            }
             if let Some(weights) = &layer.indexer {
                 let values = &mut qkv[columns.clone()];
                 indexer::prepare(pass, weights, angles, segment.row + row, values);
