@@ -19,14 +19,15 @@ pub use hyper::HyperConnections;
 pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use recurrent::{
-    BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent, RgLru, SelectiveScan,
+    BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
+    RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer,
     MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent,
-    QueryScaling, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
+    QueryScaling, RelativeScores, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
@@ -90,6 +91,8 @@ pub struct Config {
     pub indexer: Option<Indexer>,
     /// Numbers of keys that are added to scores and choose what is read.
     pub dynamic_mask: Option<DynamicMask>,
+    /// Learned scores by distance.
+    pub relative_scores: Option<RelativeScores>,
     /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
     /// `attention_scale` is another factor.
     pub attention_multiplier: f32,

@@ -1,13 +1,13 @@
 //! The MLP: gate_up_proj with its activation, then down_proj.
 
-use super::residual::{BranchBuffers, add_residual, add_scaled, matmul, norm};
+use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::{Activation, MlpShape, ResidualFactors};
 use crate::kernel::{Kernels, LANES};
-use crate::model::{DenseMlp, NormWeights, ResidualScales};
+use crate::model::{DenseMlp, NormWeights};
 
 /// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // gated [rows, intermediate_size]
 pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, gated: &mut Vec<f32>) {
@@ -75,20 +75,17 @@ pub(super) fn down_proj(
     lap(Phase::DownProj);
 }
 
-/// As [`down_proj`], added with learned vectors.  // gated [rows, intermediate_size], x [rows, hidden_size]
-pub(super) fn scaled_down_proj(
+/// branch.out = down_proj(gated); returns the stride of its rows.  // gated [rows, intermediate_size]
+pub(super) fn down_proj_result(
     pass: Pass<'_>,
     mlp: &DenseMlp,
-    scales: &ResidualScales,
     gated: &[f32],
-    branch: &mut BranchBuffers,
-    x: &mut [f32],
-) {
-    let BranchBuffers { input, out } = branch;
-    quantize_gated(pass, mlp, pass.rows(x), gated, input);
+    BranchBuffers { input, out }: &mut BranchBuffers,
+) -> usize {
+    quantize_gated(pass, mlp, gated.len() / mlp.intermediate_size, gated, input);
     matmul(pass, &mlp.down_proj, input, out);
-    add_scaled(pass, scales, out, mlp.down_proj.padded_out(), x);
     lap(Phase::DownProj);
+    mlp.down_proj.padded_out()
 }
 
 /// input = gated, in the type that down_proj is multiplied with.  // gated [rows, intermediate_size]

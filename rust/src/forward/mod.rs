@@ -10,6 +10,7 @@
 
 mod alt_up;
 mod attention;
+mod branch_convolution;
 mod cycles;
 mod hyper;
 mod mlp;
@@ -34,13 +35,14 @@ use crate::error::Result;
 use crate::model::{Layer, Mlp, Model, NormWeights};
 use alt_up::Streams;
 use attention::{AttentionBuffers, attention};
+use branch_convolution::add_convolved;
 use cycles::CycleStates;
 use hyper::{HyperStreams, branches};
-use mlp::{down_proj, gate_up_proj, scaled_down_proj};
-use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts, moe_forward};
+use mlp::{down_proj, down_proj_result, gate_up_proj};
+use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts};
 use per_layer::PerLayerInputs;
-use recurrent::{RecurrentBuffers, add_mixed, mix};
-use residual::{BranchBuffers, norm, norm_or_copy, norm_stream, normed_input};
+use recurrent::{RecurrentBuffers, Rows, add_mixed, mix};
+use residual::{BranchBuffers, add_scaled, norm, norm_or_copy, norm_stream, normed_input};
 use rope::RopeAngles;
 use shared_block::{SharedBlockBuffers, shared_block};
 use state::Pass;
@@ -152,9 +154,18 @@ pub fn observed_forward(
                 hyper.join(pass, layer, x);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
-                match &layer.mlp_residual_scales {
-                    Some(scales) => scaled_down_proj(pass, mlp, scales, gated, branch, x),
-                    None => down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x),
+                match (&layer.mlp_residual_scales, &layer.mlp_convolution) {
+                    (None, None) => down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x),
+                    (Some(scales), _) => {
+                        let stride = down_proj_result(pass, mlp, gated, branch);
+                        add_scaled(pass, scales, &branch.out, stride, x);
+                    }
+                    (None, Some(convolution)) => {
+                        let stride = down_proj_result(pass, mlp, gated, branch);
+                        let result = Rows { values: &branch.out, stride };
+                        let buffers = mixers.attention.branch_convolutions();
+                        add_convolved(pass, convolution, runs, result, buffers, x);
+                    }
                 }
             }
             (Residual::Scaled, Some(Mlp::Moe(mlp))) => {
@@ -168,7 +179,15 @@ pub fn observed_forward(
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 hyper.join(pass, layer, x);
-                moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
+                experts(pass, mlp, mlp_norm, x, branch, moe);
+                match &layer.mlp_convolution {
+                    None => add_experts(pass, mlp_out_norm, factors, moe, x),
+                    Some(convolution) => {
+                        let result = Rows { values: moe.sum(), stride: model.config.hidden_size };
+                        let buffers = mixers.attention.branch_convolutions();
+                        add_convolved(pass, convolution, runs, result, buffers, x);
+                    }
+                }
             }
             (_, Some(Mlp::DenseAndMoeForNext(both))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);

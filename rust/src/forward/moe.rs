@@ -38,18 +38,11 @@ struct ExpertBatch {
     out: Vec<f32>,   // [rows, padded hidden_size]
 }
 
-/// x += sum of weight * expert(norm(x)) over the chosen experts, and the shared one.  // x [rows, hidden_size]
-pub(super) fn moe_forward(
-    pass: Pass<'_>,
-    mlp: &MoeMlp,
-    [norm, out_norm]: [Option<&NormWeights>; 2],
-    factors: ResidualFactors,
-    x: &mut [f32],
-    branch: &mut BranchBuffers,
-    buffers: &mut MoeBuffers,
-) {
-    experts(pass, mlp, norm, x, branch, buffers);
-    add_experts(pass, out_norm, factors, buffers, x);
+impl MoeBuffers {
+    /// What [`experts`] left.  // [rows, hidden_size]
+    pub fn sum(&self) -> &[f32] {
+        &self.sum
+    }
 }
 
 /// As [`add_experts`], with learned vectors.  // x [rows, hidden_size]
@@ -305,7 +298,7 @@ pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chose
     let mut choice = scores.clone();
     choice.iter_mut().zip(correction_bias).for_each(|(score, bias)| *score += bias);
     let open: Vec<usize> = match config.groups {
-        ExpertGroups::None => (0..scores.len()).collect(),
+        ExpertGroups::None => (0..config.choosable()).collect(),
         ExpertGroups::Limited { n_group, topk_group, group_top_k, closed } => {
             let size = scores.len() / n_group;
             let group_scores: Vec<f32> = choice
@@ -327,7 +320,8 @@ pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chose
             }
         }
     };
-    let picked = top_k(&choice, open, config.num_experts_per_tok);
+    let mut picked = top_k(&choice, open, config.num_experts_per_tok);
+    picked.extend(config.choosable()..config.router_rows());
     let weights: Vec<f32> = match config.scoring {
         Scoring::SigmoidOfLogit => picked.iter().map(|&expert| sigmoid(&scores[expert])).collect(),
         _ => picked.iter().map(|&expert| scores[expert]).collect(),

@@ -9,7 +9,8 @@ use super::pack::PanelSource;
 use super::weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
     HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput,
-    Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
+    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -22,9 +23,9 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AdapterTensors, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors,
-    MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows,
-    SharedBlockTensors, TensorRows,
+    self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors, HyperTensors, Join,
+    MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors,
+    RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, SUPER_BLOCK, StorageType};
@@ -58,11 +59,18 @@ impl<'a> Loader<'a> {
         };
         let attention =
             tensors.attention.map(|attention| self.attention(index, attention, of_attention)).transpose()?;
+        let (branch_convolutions, mlp_convolution) = match &tensors.branch_convolutions {
+            None => (None, None),
+            Some(convolutions) => {
+                let [of_kv, of_attention, of_mlp] = self.branch_convolutions(index, convolutions)?;
+                (Some(Box::new([of_kv, of_attention])), Some(of_mlp))
+            }
+        };
         let attention = match attention {
             None => None,
             Some(attention) => {
                 let residual_scales = self.residual_scales(&scales_of_attention)?;
-                Some(AttentionLayer { residual_scales, ..attention })
+                Some(AttentionLayer { residual_scales, branch_convolutions, ..attention })
             }
         };
         let shared_block = match (&tensors.shared_block, &attention) {
@@ -132,6 +140,7 @@ impl<'a> Loader<'a> {
             shared_block,
             mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
             mlp,
+            mlp_convolution,
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
             per_layer_input,
             alt_up,
@@ -225,6 +234,8 @@ impl<'a> Loader<'a> {
             projection,
             indexer,
             dynamic_mask,
+            relative_scores: self.relative_scores(&tensors.relative_scores)?,
+            branch_convolutions: None,
             convolution,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
@@ -253,6 +264,43 @@ impl<'a> Loader<'a> {
             depthwise_bias: self.vector(&tensors.depthwise_bias)?,
             grouped: tensors.grouped.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
         })
+    }
+
+    /// Convolutions of keys and values, of attention's output, and of the MLP's.
+    fn branch_convolutions(
+        &self,
+        layer: usize,
+        tensors: &BranchConvolutionTensors,
+    ) -> Result<[ShortConvolution; 3]> {
+        let BranchConvolutionTensors { kv, attention, mlp, mlp_scale } = tensors;
+        let (positions, state_layer) = (attention.shape[2], self.state_layer(layer));
+        let hidden_size = self.config.hidden_size;
+        let kv_channels = match self.config.recurrent {
+            Some(Recurrent::OfBranches(convolutions)) => convolutions.kv_channels,
+            _ => 0,
+        };
+        let load = |sources: &[TensorRows], first_channel: usize, scale: f32| {
+            let by_channel = self.rows(sources, positions)?;
+            let (channels, mut weight) = (by_channel.len() / positions, by_position(&by_channel, positions));
+            weight[(positions - 1) * channels..].iter_mut().for_each(|weight| *weight += 1.0);
+            weight.iter_mut().for_each(|weight| *weight *= scale);
+            let state_start = (positions - 1) * first_channel;
+            Ok::<_, Error>(ShortConvolution { state_layer, state_start, channels, weight })
+        };
+        let scale = self.vector(mlp_scale)?.first().copied().unwrap_or(1.0);
+        Ok([
+            load(kv, 0, 1.0)?,
+            load(std::slice::from_ref(attention), kv_channels, 1.0)?,
+            load(std::slice::from_ref(mlp), kv_channels + hidden_size, scale)?,
+        ])
+    }
+
+    fn relative_scores(&self, tensors: &[TensorRows]) -> Result<Option<RelativeScoreWeights>> {
+        let [tensor] = tensors else { return Ok(None) };
+        let extent = tensor.shape[1];
+        let mut profiles = self.rows(tensors, extent)?;
+        profiles.chunks_exact_mut(extent).for_each(<[f32]>::reverse);
+        Ok(Some(RelativeScoreWeights { extent, profiles }))
     }
 
     /// A layer's place among those with a recurrent state.

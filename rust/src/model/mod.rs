@@ -7,8 +7,8 @@ mod weights;
 pub use weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
     HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding,
-    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights,
-    SharedBlockWeights,
+    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
+    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 
 use crate::checkpoint::Checkpoint;

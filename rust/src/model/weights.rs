@@ -46,6 +46,8 @@ pub struct Layer {
     pub mlp: Option<Mlp>,
     /// Norm of the MLP's output.
     pub mlp_out_norm: Option<NormWeights>,
+    /// Convolution of the MLP's output.
+    pub mlp_convolution: Option<ShortConvolution>,
     /// Its part of the second embedding.
     pub per_layer_input: Option<PerLayerInput>,
     /// What it needs of several residual streams.
@@ -69,6 +71,28 @@ pub struct QkConvolutionWeights {
     pub depthwise_bias: Vec<f32>,
     /// Per head.  // each [head_dim, head_dim * positions]
     pub grouped: Vec<Weight>,
+}
+
+/// A causal convolution per channel over the last positions.
+#[derive(Clone)]
+pub struct ShortConvolution {
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Where its inputs are in that state.
+    pub state_start: usize,
+    /// What it convolves.
+    pub channels: usize,
+    /// What the convolution reads is added to its result: one is added to the last weights.  // [positions, channels]
+    pub weight: Vec<f32>,
+}
+
+/// Learned scores by distance.
+#[derive(Clone)]
+pub struct RelativeScoreWeights {
+    /// Distances that have a score.
+    pub extent: usize,
+    /// Scores from the greatest distance to 0.  // [d_rel, extent]
+    pub profiles: Vec<f32>,
 }
 
 /// Where a branch is added: x = stream * x + branch * result + bias, by channel.
@@ -99,6 +123,10 @@ pub struct AttentionLayer {
     pub projection: Projection,
     /// What chooses the positions that are read, where the layer has it.
     pub indexer: Option<IndexerWeights>,
+    /// Learned scores by distance.
+    pub relative_scores: Option<RelativeScoreWeights>,
+    /// Convolution of k and v, and of attention's output.
+    pub branch_convolutions: Option<Box<[ShortConvolution; 2]>>,
     /// Convolutions of q and k.
     pub convolution: Option<QkConvolutionWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]

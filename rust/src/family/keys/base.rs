@@ -197,6 +197,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         attention: Attention::Heads,
         indexer: None,
         dynamic_mask: None,
+        relative_scores: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,

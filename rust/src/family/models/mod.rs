@@ -39,6 +39,7 @@ mod helium;
 mod hrm_text;
 mod hunyuan;
 mod hy_v4;
+mod inkling;
 mod jamba;
 mod jetmoe;
 mod kimi_linear;
@@ -198,5 +199,6 @@ pub static FAMILIES: &[&Family] = &[
     &zaya::ZAYA,
     &doge::DOGE,
     &jetmoe::JETMOE,
+    &inkling::INKLING_TEXT,
     &dtransformer::DTRANSFORMER_ROPE,
 ];

@@ -39,7 +39,19 @@ impl Prefix<'_> {
         }
         matrix.weights.extend(weight);
         self.add_indexer(&mut matrix, true);
+        if let Some(relative) = config.relative_scores {
+            const R_PROJ: Tensor = tensor!("self_attn.r_proj");
+            let rows = self.heads.num_attention_heads * relative.d_rel;
+            matrix.weights.extend(self.matrix(&[(R_PROJ, rows)], self.attention_input, Bias::None).weights);
+        }
         matrix
+    }
+
+    /// Profiles of scores by distance.
+    pub fn relative_scores(&self) -> Vec<TensorRows> {
+        let Some(relative) = self.config.relative_scores else { return Vec::new() };
+        let name = self.name("self_attn.rel_logits_proj.proj");
+        vec![TensorRows::whole(name, Stored::OutIn, relative.d_rel, relative.extent(self.layer))]
     }
 
     /// Adds the indexer's projections of the row: queries too, unless they are made of a latent.

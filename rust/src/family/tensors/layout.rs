@@ -154,6 +154,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             Attention::MixtureOfHeads { num_experts, .. } => at.head_experts(num_experts),
         },
         indexer: at.indexer(),
+        relative_scores: at.relative_scores(),
         dynamic_mask: config.dynamic_mask.map(|_| at.dynamic_mask()),
         convolution: match (&config.recurrent, spec.mixer) {
             (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
@@ -198,6 +199,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         attention: spec.mixer.has_attention().then(|| attention(of_attention)),
         recurrent: match &config.recurrent {
             Some(recurrent) if spec.mixer.is_recurrent() => at.recurrent(recurrent),
+            _ => None,
+        },
+        branch_convolutions: match config.recurrent {
+            Some(Recurrent::OfBranches(convolutions)) => {
+                Some(Box::new(at.branch_convolutions(convolutions.kernel_size)))
+            }
             _ => None,
         },
         shared_block,

@@ -163,6 +163,19 @@ pub struct DynamicMaskTensors {
     pub dt_bias: Vec<TensorRows>,
 }
 
+/// Convolutions of a layer's branches, each [channels, 1, positions].
+#[derive(Debug, Clone)]
+pub struct BranchConvolutionTensors {
+    /// Of keys, and of values.
+    pub kv: [TensorRows; 2],
+    /// Of what attention adds.
+    pub attention: TensorRows,
+    /// Of what the MLP adds.
+    pub mlp: TensorRows,
+    /// Factor of what the MLP gives.
+    pub mlp_scale: TensorRows,
+}
+
 /// The convolutions of queries and keys.
 #[derive(Debug, Clone)]
 pub struct QkConvolutionTensors {
@@ -181,6 +194,8 @@ pub struct AttentionTensors {
     pub projection: QkvTensors,
     /// The indexer, where the layer has one.
     pub indexer: Option<IndexerTensors>,
+    /// Profiles of scores by distance, [d_rel, distances]; empty when the model has none.
+    pub relative_scores: Vec<TensorRows>,
     /// What makes the numbers of keys, where they are added to scores.
     pub dynamic_mask: Option<DynamicMaskTensors>,
     /// Convolutions of queries and keys.
@@ -259,6 +274,8 @@ pub struct LayerTensors {
     pub attention: Option<AttentionTensors>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<RecurrentTensors>,
+    /// Convolutions of its branches.
+    pub branch_convolutions: Option<Box<BranchConvolutionTensors>>,
     /// The rest of a shared block, where the layer's attention is in one.
     pub shared_block: Option<Box<SharedBlockTensors>>,
     /// The MLP, where the layer has one.
@@ -457,6 +474,7 @@ impl AttentionTensors {
             q_norm.iter().for_each(|norm| norm.each(add));
             k_norm.each(add);
         }
+        add(&self.relative_scores);
         if let Some(DynamicMaskTensors { a, dt_proj, dt_bias }) = &self.dynamic_mask {
             [a, dt_proj].into_iter().for_each(|source| add(std::slice::from_ref(source)));
             add(dt_bias);
@@ -507,6 +525,11 @@ impl LayerTensors {
         self.norms.iter().flatten().for_each(|norm| norm.each(add));
         self.attention.iter().for_each(|attention| attention.each(add));
         self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
+        if let Some(convolutions) = &self.branch_convolutions {
+            let BranchConvolutionTensors { kv, attention, mlp, mlp_scale } = &**convolutions;
+            add(kv);
+            [attention, mlp, mlp_scale].into_iter().for_each(|source| add(std::slice::from_ref(source)));
+        }
         self.shared_block.iter().for_each(|block| block.each(add));
         match &self.mlp {
             None => {}

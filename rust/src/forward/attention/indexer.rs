@@ -21,6 +21,8 @@ pub(super) struct Columns {
     pub gates: Range<usize>,
     /// Queries, key and weights of the indexer.
     pub indexer: Range<usize>,
+    /// What mixes learned scores by distance.
+    pub relative: Range<usize>,
 }
 
 impl Columns {
@@ -29,7 +31,10 @@ impl Columns {
         let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
         let gates = start..start + config.attention_gate.rows(heads);
         let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
-        Self { indexer: gates.end..gates.end + width, gates }
+        let indexer = gates.end..gates.end + width;
+        let d_rel = config.relative_scores.map_or(0, |relative| relative.d_rel);
+        let relative = indexer.end..indexer.end + heads.num_attention_heads * d_rel;
+        Self { gates, indexer, relative }
     }
 }
 

@@ -11,6 +11,8 @@ mod online_softmax;
 mod score_bias;
 mod tiles;
 
+use super::branch_convolution::{BranchConvolutionBuffers, add_convolved, convolve_columns};
+use super::recurrent;
 use super::residual::{
     BranchBuffers, adapt, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input,
 };
@@ -43,12 +45,18 @@ pub(super) struct AttentionBuffers {
     key_numbers: KeyNumbers,
     head_experts: HeadExpertBuffers,
     convolved: ConvolutionBuffers,
+    branch_convolutions: BranchConvolutionBuffers,
     partials: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
 }
 
 impl AttentionBuffers {
+    /// Buffers of convolutions of branches.
+    pub fn branch_convolutions(&mut self) -> &mut BranchConvolutionBuffers {
+        &mut self.branch_convolutions
+    }
+
     /// Whether the next layer keeps its q and k before rotation.
     pub fn keep_unrotated(&mut self, wanted: bool) {
         self.unrotated = wanted.then(|| self.unrotated.take().unwrap_or_default());
@@ -62,7 +70,7 @@ impl AttentionBuffers {
         run: &'a Run<'_>,
     ) -> ObservedHeads<'a> {
         let unrotated = self.unrotated.as_deref().unwrap_or_default();
-        let bias = ScoreBias::of(layer, &self.key_numbers);
+        let bias = ScoreBias::of(pass, layer, &self.key_numbers, &self.qkv);
         ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, (chosen(layer, &self.choices), bias))
     }
 }
@@ -100,8 +108,17 @@ pub(super) fn attend_input(
     buffers: &mut AttentionBuffers,
 ) {
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, choices, key_numbers, head_experts, convolved, partials, unrotated } =
-        buffers;
+    let AttentionBuffers {
+        qkv,
+        mla,
+        choices,
+        key_numbers,
+        head_experts,
+        convolved,
+        branch_convolutions,
+        partials,
+        unrotated,
+    } = buffers;
     let rows = pass.rows(x);
     let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
@@ -118,6 +135,10 @@ pub(super) fn attend_input(
     if let Some(weights) = &layer.convolution {
         convolution::convolve(pass, layer, weights, runs, (qkv, stride), &mut branch.input, convolved);
     }
+    if let Some([of_kv, _]) = layer.branch_convolutions.as_deref() {
+        let first = layer.heads.q_width();
+        convolve_columns(pass, of_kv, runs, (qkv, stride), first, branch_convolutions);
+    }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
     lap(Phase::RopeAndCache);
@@ -130,7 +151,7 @@ pub(super) fn attend_input(
         key_numbers.read(pass, layer, &caches);
         key_numbers.choose(pass, layer, mask, &caches, choices);
     }
-    let bias = ScoreBias::of(layer, key_numbers);
+    let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
     tiles::attend(pass, layer, &caches, qkv, (chosen(layer, choices), bias), partials);
     lap(Phase::Attention);
     if let Projection::Experts(weights) = &layer.projection {
@@ -168,6 +189,11 @@ pub(super) fn attend_input(
         }),
     );
     lap(Phase::Norm);
+    if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        let output = recurrent::Rows { values: &branch.out, stride: o_proj.padded_out() };
+        return add_convolved(pass, of_output, runs, output, branch_convolutions, x);
+    }
     if let Some(scales) = &layer.residual_scales {
         matmul(pass, o_proj, &branch.input, &mut branch.out);
         return add_scaled(pass, scales, &branch.out, o_proj.padded_out(), x);
@@ -311,8 +337,9 @@ fn norm_and_rotate(
         norm_both(qkv);
     }
     if config.query_scaling != QueryScaling::None {
-        let factor = config.query_scaling.factor(layer.spec.rope, position);
-        kernels.scale(&mut qkv[..queries], factor as f32);
+        let factor = config.query_scaling.factor(&layer.spec, position) as f32;
+        kernels.scale(&mut qkv[..queries], factor);
+        kernels.scale(&mut qkv[Columns::of(config, layer).relative], factor);
     }
     if layer.spec.shares_kv_of.is_none() {
         let values = &mut qkv[both..layer.heads.qkv_width()];

@@ -105,7 +105,7 @@ impl<'a> ObservedHeads<'a> {
             scores[..first].fill(f32::NEG_INFINITY);
             scores[place + 1..].fill(f32::NEG_INFINITY);
             if self.bias.is_some() {
-                let of_query = ScoredQuery { row, head, first };
+                let of_query = ScoredQuery { row, head, place, first };
                 self.bias.add(kernels, of_query, scale, &mut scores[first..=place]);
             } else {
                 kernels.scale(&mut scores[first..=place], scale);

@@ -259,7 +259,7 @@ impl LayerAttention<'_> {
         let (rows, group) = (task.rows.len(), self.widths.group);
         let row = query / group % rows;
         let head = (task.heads.start + query / (group * rows)) * group + query % group;
-        ScoredQuery { row: task.rows.start + row, head, first }
+        ScoredQuery { row: task.rows.start + row, head, place: task.position + row, first }
     }
 
     /// What a row chose, a word per tile, where an indexer chooses.
