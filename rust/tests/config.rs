@@ -251,10 +251,10 @@ fn yarn_attention_factor() {
 #[test]
 fn known_models_that_are_not_computed_say_what_they_would_need() {
     for (model_type, needs) in [
-        ("mamba", "selective scans"),
+        ("mamba", "no attention"),
         ("zamba", "Mamba"),
         ("bailing_moe_linear", "lightning"),
-        ("inkling_text", "scores by distance"),
+        ("inkling_mm_model", "other names"),
         ("qwen4_exp_text", "n-gram"),
         ("lfm2_vl", "convolution"),
         ("bert", "encoder"),
@@ -306,6 +306,10 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("zaya", "num_experts_per_tok", json!(2)),
         ("zaya", "attention_bias", json!(true)),
         ("zaya", "layer_types", json!(["hybrid", "linear_attention"])),
+        ("doge", "is_moe", json!(true)),
+        ("jetmoe", "attention_bias", json!(true)),
+        ("inkling_text", "unpadded_vocab_size", json!(9)),
+        ("inkling_text", "layer_types", json!(["hybrid", "linear_attention"])),
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
         ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),
         ("dtransformer_rope", "rope_pairs", json!("half-split")),

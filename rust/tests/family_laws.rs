@@ -310,6 +310,22 @@ const FAMILIES: &[(&str, &str)] = &[
         "rope_parameters": {"hybrid": {"rope_theta": 1e5, "partial_rotary_factor": 0.6}, "hybrid_sliding": {"partial_rotary_factor": 0.4}}"#,
     ),
     (
+        "doge",
+        r#""head_dim": 10, "keep_window_size": 11, "sliding_window": 40, "attention_bias": true, "mlp_bias": true"#,
+    ),
+    (
+        "jetmoe",
+        r#""num_attention_heads": 6, "kv_channels": 10, "num_local_experts": 5, "num_experts_per_tok": 3, "rms_norm_eps": 1e-3"#,
+    ),
+    (
+        "inkling_text",
+        r#""head_dim": 10, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "swa_head_dim": 9,
+        "sliding_window_size": 9, "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"], "d_rel": 5,
+        "rel_extent": 21, "log_scaling_n_floor": 13, "conv_kernel_size": 3, "n_routed_experts": 5,
+        "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "mlp_layer_types": ["dense", "sparse", "sparse"]"#,
+    ),
+    (
         "recurrent_gemma",
         r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.7,
         "attention_window_size": 9, "block_types": ["recurrent", "attention"]"#,
@@ -615,6 +631,7 @@ fn query_factor(config: &Config, rope: LayerRope, position: usize) -> f64 {
         QueryScaling::Llama4 { beta, original_max_position_embeddings: trained } => {
             1.0 + beta * ((position / trained) as f64).ln_1p()
         }
+        QueryScaling::LogWhereUnwindowed { .. } => unreachable!("scores of such layers hold more than q k"),
         _ if rope != LayerRope::None => 1.0,
         QueryScaling::WhereUnrotated { attn_scale, floor_scale } => {
             1.0 + attn_scale * (1.0 + (next / floor_scale).floor()).ln()
@@ -665,6 +682,10 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                 let spec = &config.layers[layer];
                 // q and k are seen before the norm that follows rotation; a layer that reads others' keys shows none.
                 if config.qk_norm_place == QkNormPlace::AfterRotation || spec.shares_kv_of.is_some() {
+                    continue;
+                }
+                // Scores hold more than q k.
+                if config.dynamic_mask.is_some() || config.relative_scores.is_some() {
                     continue;
                 }
                 let rope = match spec.rope {

@@ -28,6 +28,7 @@ HYBRIDS = [
         "recurrent_gemma",
         "zamba2",
         "zaya",
+        "inkling_text",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

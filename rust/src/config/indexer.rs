@@ -18,6 +18,16 @@ pub struct Indexer {
     pub choice: IndexChoice,
 }
 
+/// Dynamic mask attention (Shi et al. 2025, <https://arxiv.org/abs/2508.02124>; doge): a number exp(A softplus(dt)) per key,
+/// made of its values, is added to its scores, and a query reads the keys with the highest numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct DynamicMask {
+    /// Keys that a query reads of each key/value head. transformers leaves open which of equal numbers comes first; here it
+    /// is the later position.
+    pub keep_window_size: usize,
+}
+
 /// Which dimensions of an indexer's queries and keys are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RotatedPart {

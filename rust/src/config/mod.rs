@@ -16,17 +16,18 @@ pub use crate::kernel::Activation;
 pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use hyper::HyperConnections;
-pub use indexer::{IndexChoice, Indexer, RotatedPart};
+pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use recurrent::{
-    BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent, RgLru, SelectiveScan,
+    BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
+    RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
     AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
     HeadTransform, Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer,
     MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent,
-    QueryScaling, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
+    QueryScaling, RelativeScores, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
@@ -72,6 +73,8 @@ pub struct Config {
     pub embedding_norm: EmbeddingNorm,
     /// Normalization of rows, of the residual stream and of q and k alike.
     pub norm: Norm,
+    /// The norm after the last layer, where it is another one (jetmoe).
+    pub final_norm: Option<Norm>,
     /// What the norms' weight tensors hold.
     pub norm_weight: NormWeight,
     /// Biases of the norms.
@@ -86,6 +89,10 @@ pub struct Config {
     pub attention: Attention,
     /// The indexer of the layers that have one.
     pub indexer: Option<Indexer>,
+    /// Numbers of keys that are added to scores and choose what is read.
+    pub dynamic_mask: Option<DynamicMask>,
+    /// Learned scores by distance.
+    pub relative_scores: Option<RelativeScores>,
     /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
     /// `attention_scale` is another factor.
     pub attention_multiplier: f32,

@@ -42,6 +42,8 @@ pub struct Moe {
     pub router: Router,
     /// Factor of the sum of all experts (cohere2_moe: 1/2, the average of routed and shared).
     pub output_factor: f32,
+    /// A bias of that sum (jetmoe).
+    pub output_bias: Bias,
 }
 
 impl Moe {
@@ -66,13 +68,26 @@ impl Moe {
             shared: SharedExpert::None,
             router: Router::Linear,
             output_factor: 1.0,
+            output_bias: Bias::None,
         }
     }
 
     /// Rows of the router.
     pub fn router_rows(&self) -> usize {
-        // A router with an MLP may choose no expert.
+        self.choosable() + self.always_chosen()
+    }
+
+    /// What tokens choose from: experts, and none of them where the router has an MLP.
+    pub fn choosable(&self) -> usize {
         self.num_experts + self.zero_experts + usize::from(self.router != Router::Linear)
+    }
+
+    /// Experts that the router scores and every token passes; their numbers follow those of the others.
+    pub fn always_chosen(&self) -> usize {
+        match self.shared {
+            SharedExpert::Scored { count } => count,
+            _ => 0,
+        }
     }
 }
 
@@ -179,6 +194,11 @@ pub enum SharedExpert {
     Added {
         /// Width of its MLP.
         intermediate_size: usize,
+    },
+    /// So many experts like the others, which the router scores with those, and which are always chosen (inkling).
+    Scored {
+        /// `n_shared_experts`.
+        count: usize,
     },
     /// Added times sigmoid(shared_expert_gate(x)) (qwen2_moe).
     Gated {

@@ -126,7 +126,7 @@ pub enum Mixer {
         /// Its place among the layers with a shared block.
         index: usize,
     },
-    /// Attention behind convolutions of its queries and keys, which keep a state (zaya).
+    /// Attention with convolutions, which keep a state (zaya, inkling).
     ConvolvedAttention,
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
@@ -271,6 +271,8 @@ pub enum Residual {
     Parallel,
     /// As `Sequential`, where learned vectors scale and shift the stream and what is added (zaya).
     Scaled,
+    /// As `Sequential`, where learned vectors scale the stream (doge).
+    StreamScaled,
 }
 
 /// How queries, keys and values are projected.
@@ -295,6 +297,9 @@ pub enum Attention {
         /// Norm of the rotated part of a key (dots3_note_text).
         k_rope_norm: Option<Norm>,
     },
+    /// Mixture of attention heads: a router chooses experts, each with a projection of queries and one of outputs; keys and
+    /// values are the same for all (Zhang et al. 2022, <https://arxiv.org/abs/2210.05144>; jetmoe).
+    MixtureOfHeads { num_experts: usize, num_experts_per_tok: usize },
 }
 
 /// What latent attention projects queries from.
@@ -304,6 +309,26 @@ pub enum QueryLatent {
     Normed,
     /// The normed latent and the latent itself, side by side; per head the query, then the gate of its output (axk2).
     NormedAndRaw,
+}
+
+/// Learned scores by distance: a projection of the row to `d_rel` numbers per query head mixes as many profiles of scores, one
+/// for each distance, which are added to the head's scores (inkling).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields with the names of their keys
+pub struct RelativeScores {
+    pub d_rel: usize,
+    /// Distances that have a score, in layers without a window; others have as many as their window is long.
+    pub rel_extent: usize,
+}
+
+impl RelativeScores {
+    /// Distances that have a score in a layer.
+    pub fn extent(self, layer: &LayerSpec) -> usize {
+        match layer.mask {
+            Mask::Sliding(window) => window,
+            Mask::Causal | Mask::Chunked(_) => self.rel_extent,
+        }
+    }
 }
 
 /// What a query's position does to its scores.
@@ -322,12 +347,18 @@ pub enum QueryScaling {
     WhereUnrotated { attn_scale: f64, floor_scale: f64 },
     /// In layers that do not rotate, q *= (1 + (position + 1) / length)^exponent (beam).
     PowerWhereUnrotated { exponent: f64, length: f64 },
+    /// In layers without a window, q and the learned scores by distance *= 1 + alpha ln(max((position + 1) / n_floor, 1))
+    /// (`log_scaling_alpha`, `log_scaling_n_floor`; inkling).
+    LogWhereUnwindowed { alpha: f64, n_floor: f64 },
 }
 
 impl QueryScaling {
-    /// The factor of the queries at a position, in a layer with this rotation.
-    pub fn factor(self, rope: LayerRope, position: usize) -> f64 {
-        match (self, rope) {
+    /// The factor of a layer's queries at a position.
+    pub fn factor(self, layer: &LayerSpec, position: usize) -> f64 {
+        match (self, layer.rope) {
+            (QueryScaling::LogWhereUnwindowed { alpha, n_floor }, _) if layer.mask == Mask::Causal => {
+                1.0 + alpha * ((position + 1) as f64 / n_floor).max(1.0).ln()
+            }
             (QueryScaling::Llama4 { beta, original_max_position_embeddings: trained }, _) => {
                 1.0 + beta * ((position / trained) as f64).ln_1p()
             }

@@ -3,10 +3,12 @@
 //! The first part reads the residual stream, the second adds to it. Where attention and the MLP are parallel branches,
 //! attention is computed between the two.
 
-use super::mlp::{down_proj, gate_up_proj};
-use super::moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts};
-use super::residual::{BranchBuffers, normed_input};
-use super::state::Pass;
+use super::branch_convolution::{BranchConvolutionBuffers, add_convolved};
+use super::mlp::{down_proj, down_proj_result, gate_up_proj};
+use super::moe::{MoeBuffers, dense_and_moe, experts};
+use super::recurrent::Rows;
+use super::residual::{BranchBuffers, add_result, add_scaled, normed_input};
+use super::state::{Pass, Run};
 use crate::compute::phases::{Phase, lap};
 use crate::config::ResidualFactors;
 use crate::model::{DenseMlp, Layer, Mlp, Model};
@@ -16,6 +18,7 @@ use crate::model::{DenseMlp, Layer, Mlp, Model};
 pub(super) struct FeedForwardBuffers {
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
+    convolution: BranchConvolutionBuffers,
 }
 
 /// The gated rows of a dense MLP, the sum of the experts of a mixture.  // x [rows, hidden_size]
@@ -26,7 +29,7 @@ pub(super) fn start_feed_forward(
     branch: &mut BranchBuffers,
     buffers: &mut FeedForwardBuffers,
 ) {
-    let FeedForwardBuffers { gated, moe } = buffers;
+    let FeedForwardBuffers { gated, moe, .. } = buffers;
     let norm = layer.mlp_norm.as_ref();
     let mut dense = |mlp: &DenseMlp, branch: &mut BranchBuffers| {
         normed_input(pass, norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
@@ -50,26 +53,43 @@ pub(super) fn finish_feed_forward(
     pass: Pass<'_>,
     model: &Model,
     layer: &Layer,
+    runs: &mut [Run<'_>],
     branch: &mut BranchBuffers,
-    buffers: &FeedForwardBuffers,
+    buffers: &mut FeedForwardBuffers,
     x: &mut [f32],
 ) {
-    let FeedForwardBuffers { gated, moe } = buffers;
+    let FeedForwardBuffers { gated, moe, convolution: of_convolution } = buffers;
     let (out_norm, factors) = (layer.mlp_out_norm.as_ref(), layer.spec.residual_factors[1]);
-    match &layer.mlp {
-        None => {}
-        Some(Mlp::Dense(mlp)) => down_proj(pass, mlp, out_norm, factors, gated, branch, x),
-        Some(Mlp::DenseAndMoeForNext(both)) => down_proj(pass, &both.0, out_norm, factors, gated, branch, x),
-        Some(Mlp::Moe(_) | Mlp::DenseAndMoe(_)) => {
-            match &layer.mlp_residual_scales {
-                Some(scales) => add_scaled_experts(pass, scales, moe, x),
-                None => add_experts(pass, out_norm, factors, moe, x),
-            }
-            lap(Phase::Experts);
+    let (scales, convolution) = (layer.mlp_residual_scales.as_ref(), layer.mlp_convolution.as_ref());
+    let is_plain = scales.is_none() && convolution.is_none();
+    let result = match &layer.mlp {
+        None => None,
+        Some(Mlp::Dense(mlp)) if is_plain => {
+            down_proj(pass, mlp, out_norm, factors, gated, branch, x);
+            None
         }
+        Some(Mlp::DenseAndMoeForNext(both)) => {
+            down_proj(pass, &both.0, out_norm, factors, gated, branch, x);
+            None
+        }
+        Some(Mlp::Dense(mlp)) => {
+            let stride = down_proj_result(pass, mlp, gated, branch);
+            Some(Rows { values: &branch.out, stride })
+        }
+        Some(Mlp::Moe(_) | Mlp::DenseAndMoe(_)) => {
+            Some(Rows { values: moe.sum(), stride: pass.config.hidden_size })
+        }
+    };
+    if let Some(result) = result {
+        match (scales, convolution) {
+            (Some(scales), _) => add_scaled(pass, scales, result.values, result.stride, x),
+            (None, Some(weights)) => add_convolved(pass, weights, runs, result, of_convolution, x),
+            (None, None) => add_result(pass, out_norm, factors, result.values, result.stride, x),
+        }
+        lap(Phase::Experts);
     }
     let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
     if let Some(Mlp::DenseAndMoeForNext(_)) = before {
-        add_experts(pass, None, ResidualFactors::ONE, moe, x);
+        add_result(pass, None, ResidualFactors::ONE, moe.sum(), pass.config.hidden_size, x);
     }
 }

@@ -1,13 +1,13 @@
 //! From rows of the residual stream to logits.
 
-use super::residual::{BranchBuffers, norm_or_copy};
+use super::residual::{BranchBuffers, norm, norm_or_copy};
 use super::state::{Compute, Pass};
 use super::workspace::Workspace;
 use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
 use crate::config::HeadTransform;
-use crate::model::Model;
+use crate::model::{Model, NormWeights};
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]
 pub fn lm_head(
@@ -20,8 +20,10 @@ pub fn lm_head(
     let (pass, weight) = (Pass::new(model, compute), model.lm_head());
     let Workspace { x, branch: BranchBuffers { input, out: transformed, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
+    let final_norm = model.config.final_norm.unwrap_or(model.config.norm);
     let normed = |r: usize, out: &mut [f32]| {
-        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+        let (x, NormWeights { weight, bias, .. }) = (&x[rows[r] * hidden_size..][..hidden_size], &model.norm);
+        norm(final_norm, x, weight, bias, out, pass.kernels);
     };
     let stride = match (&model.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {

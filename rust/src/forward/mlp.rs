@@ -79,6 +79,19 @@ pub(super) fn down_proj(
     lap(Phase::DownProj);
 }
 
+/// branch.out = down_proj(gated); returns the stride of its rows.  // gated [rows, intermediate_size]
+pub(super) fn down_proj_result(
+    pass: Pass<'_>,
+    mlp: &DenseMlp,
+    gated: &[f32],
+    BranchBuffers { input, out }: &mut BranchBuffers,
+) -> usize {
+    quantize_gated(pass, mlp, gated.len() / mlp.intermediate_size, gated, input);
+    matmul(pass, &mlp.down_proj, input, out);
+    lap(Phase::DownProj);
+    mlp.down_proj.padded_out()
+}
+
 /// input = gated, in the type that down_proj is multiplied with.  // gated [rows, intermediate_size]
 pub(super) fn quantize_gated(
     pass: Pass<'_>,

@@ -10,6 +10,7 @@
 
 mod alt_up;
 mod attention;
+mod branch_convolution;
 mod cycles;
 mod embed;
 mod feed_forward;
@@ -93,7 +94,7 @@ pub fn observed_forward(
             streams.enter_mlp(pass, layer, x);
             start_feed_forward(pass, layer, x, branch, feed_forward);
         }
-        finish_feed_forward(pass, model, layer, branch, feed_forward, x);
+        finish_feed_forward(pass, model, layer, runs, branch, feed_forward, x);
         streams.leave_layer(pass, model, layer, observer.is_some(), x, branch);
         if layer.scalar != 1.0 {
             by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, layer.scalar));

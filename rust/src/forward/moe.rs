@@ -4,14 +4,12 @@
 //! whichever other rows chose them.
 
 use super::mlp::{gate_epilogue, gate_up_proj, quantize_gated};
-use super::residual::{BranchBuffers, add_result, add_scaled, matmul, norm_or_copy, normed_input};
+use super::residual::{BranchBuffers, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
-use crate::config::{
-    Activation, ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, ResidualFactors, Scoring,
-};
-use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, ResidualScales, RouterMlpWeights};
+use crate::config::{Activation, ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring};
+use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, RouterMlpWeights};
 use crate::quant::PackedType;
 use std::ops::Range;
 
@@ -44,25 +42,11 @@ struct ExpertBatch {
 /// Rows of a batch of experts: so many keep all threads busy, and need little memory.
 const BATCH_ROWS: usize = 1024;
 
-/// As [`add_experts`], with learned vectors.  // x [rows, hidden_size]
-pub(super) fn add_scaled_experts(
-    pass: Pass<'_>,
-    scales: &ResidualScales,
-    buffers: &MoeBuffers,
-    x: &mut [f32],
-) {
-    add_scaled(pass, scales, &buffers.sum, pass.config.hidden_size, x);
-}
-
-/// x += norm(what [`experts`] or [`dense_and_moe`] left).  // x [rows, hidden_size]
-pub(super) fn add_experts(
-    pass: Pass<'_>,
-    out_norm: Option<&NormWeights>,
-    factors: ResidualFactors,
-    buffers: &MoeBuffers,
-    x: &mut [f32],
-) {
-    add_result(pass, out_norm, factors, &buffers.sum, pass.config.hidden_size, x);
+impl MoeBuffers {
+    /// What [`experts`] or [`dense_and_moe`] left.  // [rows, hidden_size]
+    pub fn sum(&self) -> &[f32] {
+        &self.sum
+    }
 }
 
 /// norm(dense(norm(x))) + norm(experts(norm(x))), into the buffers.  // x [rows, hidden_size]
@@ -180,6 +164,9 @@ pub(super) fn experts(
         batch.rows.extend((0..rows).map(|row| (row, gate(row))));
         let all = [(shared, 0..rows)];
         add_batch(pass, &all, ExpertInput::Normed, whole_rows, batch, branch, sum);
+    }
+    if !mlp.output_bias.is_empty() {
+        by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.add(sum, &mlp.output_bias));
     }
     if config.output_factor != 1.0 {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.scale(sum, config.output_factor));
@@ -307,7 +294,7 @@ fn add_batch(
 }
 
 /// The experts of one row, in the order of their numbers, with their weights.
-fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
+pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
     chosen.clear();
     let capped: Vec<f32>;
     let logits = match config.logit_softcapping {
@@ -329,7 +316,7 @@ fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec
     let mut choice = scores.clone();
     choice.iter_mut().zip(correction_bias).for_each(|(score, bias)| *score += bias);
     let open: Vec<usize> = match config.groups {
-        ExpertGroups::None => (0..scores.len()).collect(),
+        ExpertGroups::None => (0..config.choosable()).collect(),
         ExpertGroups::Limited { n_group, topk_group, group_top_k, closed } => {
             let size = scores.len() / n_group;
             let group_scores: Vec<f32> = choice
@@ -351,7 +338,8 @@ fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec
             }
         }
     };
-    let picked = top_k(&choice, open, config.num_experts_per_tok);
+    let mut picked = top_k(&choice, open, config.num_experts_per_tok);
+    picked.extend(config.choosable()..config.router_rows());
     let weights: Vec<f32> = match config.scoring {
         Scoring::SigmoidOfLogit => picked.iter().map(|&expert| sigmoid(&scores[expert])).collect(),
         _ => picked.iter().map(|&expert| scores[expert]).collect(),

@@ -34,7 +34,7 @@ struct KvLayer {
     heads: usize,
     head_dim: usize,
     value_dim: usize,
-    /// Width of the indexer's key; 0 where the layer has no indexer.
+    /// Width of the indexer's key, or of the numbers of a dynamic mask; 0 where the layer has neither.
     index_dim: usize,
     /// Where its keys start in a block.
     start: usize,
@@ -47,8 +47,10 @@ impl KvLayout {
         let of_layer = |layer: &crate::config::LayerSpec| {
             let heads = config.heads(layer);
             let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
-            let index_dim = config.indexer_of(layer).map_or(0, |indexer| indexer.index_head_dim);
             let num_heads = if has_none { 0 } else { heads.num_key_value_heads };
+            // Dynamic mask attention keeps a number per head.
+            let numbers = config.dynamic_mask.map_or(0, |_| num_heads);
+            let index_dim = config.indexer_of(layer).map_or(numbers, |indexer| indexer.index_head_dim);
             [num_heads, heads.head_dim, heads.v_head_dim, index_dim]
         };
         let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);

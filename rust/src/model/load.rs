@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer,
-    MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput, Projection, QkConvolutionWeights,
-    RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
+    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput,
+    Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
+    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -22,9 +23,9 @@ use crate::config::{
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AdapterTensors, AttentionTensors, DenseTensors, HyperTensors, Join, MatrixSpec, MlpTensors,
-    MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows,
-    SharedBlockTensors, TensorRows,
+    self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors, HyperTensors, Join,
+    MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors,
+    RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, SUPER_BLOCK, StorageType};
@@ -58,11 +59,18 @@ impl<'a> Loader<'a> {
         };
         let attention =
             tensors.attention.map(|attention| self.attention(index, attention, of_attention)).transpose()?;
+        let (branch_convolutions, mlp_convolution) = match &tensors.branch_convolutions {
+            None => (None, None),
+            Some(convolutions) => {
+                let [of_kv, of_attention, of_mlp] = self.branch_convolutions(index, convolutions)?;
+                (Some(Box::new([of_kv, of_attention])), Some(of_mlp))
+            }
+        };
         let attention = match attention {
             None => None,
             Some(attention) => {
                 let residual_scales = self.residual_scales(&scales_of_attention)?;
-                Some(AttentionLayer { residual_scales, ..attention })
+                Some(AttentionLayer { residual_scales, branch_convolutions, ..attention })
             }
         };
         let shared_block = match (&tensors.shared_block, &attention) {
@@ -132,6 +140,7 @@ impl<'a> Loader<'a> {
             shared_block,
             mlp_norm: mlp_norm.map(|spec| self.mlp_norm(&spec)).transpose()?,
             mlp,
+            mlp_convolution,
             mlp_out_norm: mlp_out_norm.map(|spec| self.norm(&spec)).transpose()?,
             per_layer_input,
             alt_up,
@@ -153,7 +162,7 @@ impl<'a> Loader<'a> {
         let spec = self.config.layers[index];
         let latent_factors = match self.config.attention_of(&spec) {
             Attention::Mla { latent_factors, .. } => latent_factors,
-            Attention::Heads => [1.0; 2],
+            Attention::Heads | Attention::MixtureOfHeads { .. } => [1.0; 2],
         };
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
@@ -169,6 +178,19 @@ impl<'a> Loader<'a> {
                 k_rope_norm: tensors.k_rope_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
                 kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
             })),
+            QkvTensors::Experts(tensors) => {
+                let exact = Loader { dtype: Some(PackedType::F32), ..*self };
+                Projection::Experts(Box::new(HeadExpertsWeights {
+                    kv_proj: self.matrix(&tensors.kv_proj)?,
+                    router: exact.matrix(&tensors.router)?,
+                    queries: tensors
+                        .queries
+                        .iter()
+                        .map(|matrix| self.matrix(matrix))
+                        .collect::<Result<_>>()?,
+                    bias: self.vector(&tensors.bias)?,
+                }))
+            }
         };
         let qk_norms = match tensors.qk_norms {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
@@ -188,6 +210,17 @@ impl<'a> Loader<'a> {
             }),
             _ => None,
         };
+        let dynamic_mask = match &tensors.dynamic_mask {
+            None => None,
+            Some(mask) => Some(DynamicMaskWeights {
+                a: self.vector(&mask.a)?,
+                dt_proj: self.rows(std::slice::from_ref(&mask.dt_proj), mask.dt_proj.shape[1])?,
+                dt_bias: match &mask.dt_bias[..] {
+                    [] => vec![0.0; mask.dt_proj.rows.count()],
+                    bias => self.rows(bias, 1)?,
+                },
+            }),
+        };
         let mut attention_norm = some(norm)?;
         if let Some(norm) = &mut attention_norm {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.attention_input_factor);
@@ -200,6 +233,9 @@ impl<'a> Loader<'a> {
             attention_norm,
             projection,
             indexer,
+            dynamic_mask,
+            relative_scores: self.relative_scores(&tensors.relative_scores)?,
+            branch_convolutions: None,
             convolution,
             qk_norms,
             value_norm: some(tensors.value_norm.as_ref())?,
@@ -209,7 +245,11 @@ impl<'a> Loader<'a> {
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
-            o_proj: self.matrix_of_layer(index, &tensors.o_proj)?,
+            o_proj: tensors
+                .o_proj
+                .iter()
+                .map(|matrix| self.matrix_of_layer(index, matrix))
+                .collect::<Result<_>>()?,
             attention_out_norm: some(out_norm)?,
             residual_scales: None,
         })
@@ -226,13 +266,55 @@ impl<'a> Loader<'a> {
         })
     }
 
+    /// Convolutions of keys and values, of attention's output, and of the MLP's.
+    fn branch_convolutions(
+        &self,
+        layer: usize,
+        tensors: &BranchConvolutionTensors,
+    ) -> Result<[ShortConvolution; 3]> {
+        let BranchConvolutionTensors { kv, attention, mlp, mlp_scale } = tensors;
+        let (positions, state_layer) = (attention.shape[2], self.state_layer(layer));
+        let hidden_size = self.config.hidden_size;
+        let kv_channels = match self.config.recurrent {
+            Some(Recurrent::OfBranches(convolutions)) => convolutions.kv_channels,
+            _ => 0,
+        };
+        let load = |sources: &[TensorRows], first_channel: usize, scale: f32| {
+            let by_channel = self.rows(sources, positions)?;
+            let (channels, mut weight) = (by_channel.len() / positions, by_position(&by_channel, positions));
+            weight[(positions - 1) * channels..].iter_mut().for_each(|weight| *weight += 1.0);
+            weight.iter_mut().for_each(|weight| *weight *= scale);
+            let state_start = (positions - 1) * first_channel;
+            Ok::<_, Error>(ShortConvolution { state_layer, state_start, channels, weight })
+        };
+        let scale = self.vector(mlp_scale)?.first().copied().unwrap_or(1.0);
+        Ok([
+            load(kv, 0, 1.0)?,
+            load(std::slice::from_ref(attention), kv_channels, 1.0)?,
+            load(std::slice::from_ref(mlp), kv_channels + hidden_size, scale)?,
+        ])
+    }
+
+    fn relative_scores(&self, tensors: &[TensorRows]) -> Result<Option<RelativeScoreWeights>> {
+        let [tensor] = tensors else { return Ok(None) };
+        let extent = tensor.shape[1];
+        let mut profiles = self.rows(tensors, extent)?;
+        profiles.chunks_exact_mut(extent).for_each(<[f32]>::reverse);
+        Ok(Some(RelativeScoreWeights { extent, profiles }))
+    }
+
     /// A layer's place among those with a recurrent state.
     fn state_layer(&self, layer: usize) -> usize {
         self.config.layers[..layer].iter().filter(|layer| layer.mixer.is_recurrent()).count()
     }
 
-    /// How a branch is added: scale and bias of the branch, then of the stream.
+    /// How a branch is added: scale and bias of the branch, then of the stream; or the scale of the stream alone.
     fn residual_scales(&self, tensors: &[TensorRows]) -> Result<Option<ResidualScales>> {
+        if let [stream] = tensors {
+            let stream = self.vector(stream)?;
+            let [branch, bias] = [1.0, 0.0].map(|value| vec![value; stream.len()]);
+            return Ok(Some(ResidualScales { branch, stream, bias }));
+        }
         let [branch, branch_bias, stream, stream_bias] = tensors else { return Ok(None) };
         let (branch, stream) = (self.vector(branch)?, self.vector(stream)?);
         let both = [(&branch, self.vector(branch_bias)?), (&stream, self.vector(stream_bias)?)];
@@ -482,6 +564,7 @@ impl<'a> Loader<'a> {
                 None => None,
                 Some([to, back]) => Some([self.matrix(to)?, self.matrix(back)?]),
             },
+            output_bias: self.rows(&tensors.output_bias, 1)?,
             experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,

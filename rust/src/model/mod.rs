@@ -5,9 +5,10 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HyperWeights, IndexerWeights, Layer,
-    MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection,
-    QkConvolutionWeights, RecurrentWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
+    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding,
+    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
+    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 
 use crate::checkpoint::Checkpoint;

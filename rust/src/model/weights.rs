@@ -46,6 +46,8 @@ pub struct Layer {
     pub mlp: Option<Mlp>,
     /// Norm of the MLP's output.
     pub mlp_out_norm: Option<NormWeights>,
+    /// Convolution of the MLP's output.
+    pub mlp_convolution: Option<ShortConvolution>,
     /// Its part of the second embedding.
     pub per_layer_input: Option<PerLayerInput>,
     /// What it needs of several residual streams.
@@ -69,6 +71,28 @@ pub struct QkConvolutionWeights {
     pub depthwise_bias: Vec<f32>,
     /// Per head.  // each [head_dim, head_dim * positions]
     pub grouped: Vec<Weight>,
+}
+
+/// A causal convolution per channel over the last positions.
+#[derive(Clone)]
+pub struct ShortConvolution {
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Where its inputs are in that state.
+    pub state_start: usize,
+    /// What it convolves.
+    pub channels: usize,
+    /// What the convolution reads is added to its result: one is added to the last weights.  // [positions, channels]
+    pub weight: Vec<f32>,
+}
+
+/// Learned scores by distance.
+#[derive(Clone)]
+pub struct RelativeScoreWeights {
+    /// Distances that have a score.
+    pub extent: usize,
+    /// Scores from the greatest distance to 0.  // [d_rel, extent]
+    pub profiles: Vec<f32>,
 }
 
 /// Where a branch is added: x = stream * x + branch * result + bias, by channel.
@@ -99,6 +123,10 @@ pub struct AttentionLayer {
     pub projection: Projection,
     /// What chooses the positions that are read, where the layer has it.
     pub indexer: Option<IndexerWeights>,
+    /// Learned scores by distance.
+    pub relative_scores: Option<RelativeScoreWeights>,
+    /// Convolution of k and v, and of attention's output.
+    pub branch_convolutions: Option<Box<[ShortConvolution; 2]>>,
     /// Convolutions of q and k.
     pub convolution: Option<QkConvolutionWeights>,
     /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
@@ -111,8 +139,10 @@ pub struct AttentionLayer {
     pub lambdas: Option<[f32; 2]>,
     /// Attention sinks: one score per query head that has no value; empty when the model has none.
     pub sinks: Vec<f32>,
-    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]
-    pub o_proj: Weight,
+    /// What makes the numbers of keys that are added to scores.
+    pub dynamic_mask: Option<DynamicMaskWeights>,
+    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
+    pub o_proj: Vec<Weight>,
     /// Norm of attention's output.
     pub attention_out_norm: Option<NormWeights>,
     /// How the output is added, where that has learned vectors.
@@ -247,6 +277,32 @@ pub enum Projection {
     Heads(Weight),
     /// Multi-head latent attention.
     Mla(Box<MlaWeights>),
+    /// A mixture of attention heads.
+    Experts(Box<HeadExpertsWeights>),
+}
+
+/// A mixture of attention heads, besides its output projections. Its width is that of all keys.
+#[derive(Clone)]
+pub struct HeadExpertsWeights {
+    /// k and v of all heads.  // [2 * width, hidden_size]
+    pub kv_proj: Weight,
+    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    pub router: Weight,
+    /// q of each expert.  // each [width, hidden_size]
+    pub queries: Vec<Weight>,
+    /// Bias of the sum of all outputs.  // [hidden_size]
+    pub bias: Vec<f32>,
+}
+
+/// What makes the number of a key in dynamic mask attention: exp(A softplus(dt_proj(v))).
+#[derive(Clone)]
+pub struct DynamicMaskWeights {
+    /// [num_kv_heads]
+    pub a: Vec<f32>,
+    /// [num_kv_heads, values of all heads]
+    pub dt_proj: Vec<f32>,
+    /// Zeros without one.  // [num_kv_heads]
+    pub dt_bias: Vec<f32>,
 }
 
 /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
@@ -353,6 +409,8 @@ pub struct MoeMlp {
     pub per_expert_scale: Vec<f32>,
     /// To the latent of the experts and back, where they work in one.
     pub latent: Option<[Weight; 2]>,
+    /// Bias of the sum of all experts; empty when the model has none.  // [hidden_size]
+    pub output_bias: Vec<f32>,
     /// The experts.
     pub experts: Vec<DenseMlp>,
     /// The expert that every token passes.
@@ -367,6 +425,7 @@ impl Projection {
         match self {
             Projection::Heads(weight) => weight.dtype(),
             Projection::Mla(weights) => weights.a_proj.dtype(),
+            Projection::Experts(weights) => weights.kv_proj.dtype(),
         }
     }
 
@@ -374,7 +433,7 @@ impl Projection {
     pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) => {
+            Projection::Mla(_) | Projection::Experts(_) => {
                 let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
                 layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
             }
@@ -411,13 +470,17 @@ impl AttentionLayer {
     }
 
     fn weights(&self) -> Vec<&Weight> {
-        let mut all = vec![&self.o_proj];
+        let mut all: Vec<&Weight> = self.o_proj.iter().collect();
         all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
             Projection::Mla(weights) => {
                 all.extend([&weights.a_proj, &weights.kv_b_proj]);
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
+            }
+            Projection::Experts(weights) => {
+                all.extend([&weights.kv_proj, &weights.router]);
+                all.extend(&weights.queries);
             }
         }
         all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));

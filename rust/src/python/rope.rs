@@ -48,7 +48,9 @@ pub(super) fn spec<'py>(py: Python<'py>, config: &Config, length: usize) -> PyRe
             Some((beta, original_max_position_embeddings))
         }
         // These scale layers that do not rotate: no part of a rotation's picture.
-        QueryScaling::WhereUnrotated { .. } | QueryScaling::PowerWhereUnrotated { .. } => None,
+        QueryScaling::WhereUnrotated { .. }
+        | QueryScaling::PowerWhereUnrotated { .. }
+        | QueryScaling::LogWhereUnwindowed { .. } => None,
     };
     found.set_item("query_scaling", query_scaling)?;
     let layers = PyList::empty(py);

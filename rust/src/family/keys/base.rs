@@ -185,6 +185,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         embedding_multiplier: 1.0,
         embedding_norm: EmbeddingNorm::None,
         norm: norm(metadata, defaults.norm)?,
+        final_norm: None,
         norm_weight: NormWeight::Plain,
         norm_bias: match defaults.norm {
             NormKey::Rms(..) => Bias::None,
@@ -195,6 +196,8 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         residual_multiplier: 1.0,
         attention: Attention::Heads,
         indexer: None,
+        dynamic_mask: None,
+        relative_scores: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
         qk_norm: QkNorm::None,

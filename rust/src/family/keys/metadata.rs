@@ -53,9 +53,9 @@ impl<'a> Metadata<'a> {
 
     /// The key that the file uses for `key`.
     fn actual<'k>(&self, key: &'k str) -> &'k str {
-        let own = self.aliases.iter().filter(|(usual, _)| *usual == key).map(|(_, own)| *own);
-        let mut own = own.filter(|own| self.values.contains_key(*own) || !self.values.contains_key(key));
-        own.next().unwrap_or(key)
+        let own = || self.aliases.iter().filter(|(usual, _)| *usual == key).map(|(_, own)| *own);
+        let has = |key: &&str| self.values.contains_key(*key);
+        own().find(has).or_else(|| if has(&key) { None } else { own().next() }).unwrap_or(key)
     }
 
     /// The value of a key, if it is there and not null. Marks the key as understood.

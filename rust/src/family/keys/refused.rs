@@ -4,15 +4,20 @@
 pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
     Some(match model_type {
         "mamba" | "mamba2" | "falcon_mamba" | "codestral_mamba" => {
-            "a state space model (Mamba) has no attention; it would need selective scans and their state"
+            "it has no attention; only hybrids of Mamba and attention are computed"
         }
-        "zamba" | "plamo2" => "some of its layers are Mamba; they would need selective scans and their state",
+        "zamba" | "plamo2" => {
+            "this hybrid of Mamba and attention has no family file; CONTRIBUTING says how to add one"
+        }
         "bailing_moe_linear" => {
             "some of its layers are linear attention (lightning attention); they would need a recurrent state"
         }
         "lfm2_vl" => "some of its layers are short convolutions; they would need a convolution and its state",
-        "inkling_text" | "inkling" | "inkling2_text" | "inkling2" => {
-            "its attention adds learned scores by distance, and its branches pass convolutions; both would need their own code"
+        "inkling_mm_model" => {
+            "its tensors have other names and orders of rows than inkling_text, the text model that is computed"
+        }
+        "inkling2_text" | "inkling2" => {
+            "it has mixers that inkling_text has not; they would need their own code"
         }
         "qwen4_exp_text" | "qwen4_exp" => {
             "it has several residual streams (hyper-connections), hashed n-gram embeddings, and attention that reads chosen \
@@ -37,8 +42,6 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "deepseek_v4" => {
             "its attention reads compressed keys beside a window; it would need their cache and its mixing of streams"
         }
-        "doge" => "its attention keeps the keys with the highest learned scores; it would need that choice",
-        "jetmoe" => "its query and output projections are experts; it would need attention over chosen heads",
         "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
         "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
         | "qwen3_vl_moe" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {

@@ -30,6 +30,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("max_position_embeddings", "model_max_length"),
     ("norm_topk_prob", "moe_renormalize"),
     ("n_group", "num_expert_group"),
+    // What a message names where a file has neither.
+    ("num_experts", "num_experts"),
     ("num_experts", "num_local_experts"),
     ("num_experts_per_tok", "num_experts_per_token"),
     ("n_shared_experts", "num_shared_experts"),

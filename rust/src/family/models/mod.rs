@@ -12,6 +12,7 @@ mod dbrx;
 mod deepseek;
 mod deepseek_v32;
 mod diffllama;
+mod doge;
 mod dots1;
 mod dots3_note;
 mod dtransformer;
@@ -38,7 +39,9 @@ mod helium;
 mod hrm_text;
 mod hunyuan;
 mod hy_v4;
+mod inkling;
 mod jamba;
+mod jetmoe;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -194,5 +197,8 @@ pub static FAMILIES: &[&Family] = &[
     &recurrent_gemma::RECURRENT_GEMMA,
     &zamba2::ZAMBA2,
     &zaya::ZAYA,
+    &doge::DOGE,
+    &jetmoe::JETMOE,
+    &inkling::INKLING_TEXT,
     &dtransformer::DTRANSFORMER_ROPE,
 ];

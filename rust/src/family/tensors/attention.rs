@@ -2,10 +2,13 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{IndexerTensors, Join, MatrixSpec, NormSpec, QkConvolutionTensors};
+use super::spec::{
+    DynamicMaskTensors, HeadExpertsTensors, IndexerTensors, Join, MatrixSpec, NormSpec, QkConvolutionTensors,
+    QkvTensors,
+};
 use crate::config::{
     Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Norm,
-    QkConvolution, QkNorm, Qkv, RotatedPart, Tensor, ValueNorm, Values, tensor,
+    QkConvolution, QkNorm, Qkv, RotatedPart, Stored, Tensor, ValueNorm, Values, tensor,
 };
 
 impl Prefix<'_> {
@@ -36,7 +39,19 @@ impl Prefix<'_> {
         }
         matrix.weights.extend(weight);
         self.add_indexer(&mut matrix, true);
+        if let Some(relative) = config.relative_scores {
+            const R_PROJ: Tensor = tensor!("self_attn.r_proj");
+            let rows = self.heads.num_attention_heads * relative.d_rel;
+            matrix.weights.extend(self.matrix(&[(R_PROJ, rows)], self.attention_input, Bias::None).weights);
+        }
         matrix
+    }
+
+    /// Profiles of scores by distance.
+    pub fn relative_scores(&self) -> Vec<TensorRows> {
+        let Some(relative) = self.config.relative_scores else { return Vec::new() };
+        let name = self.name("self_attn.rel_logits_proj.proj");
+        vec![TensorRows::whole(name, Stored::OutIn, relative.d_rel, relative.extent(self.layer))]
     }
 
     /// Adds the indexer's projections of the row: queries too, unless they are made of a latent.
@@ -76,7 +91,7 @@ impl Prefix<'_> {
         let dim = indexer.index_head_dim;
         let rank = match config.attention_of(self.layer) {
             Attention::Mla { q_lora_rank, .. } => q_lora_rank,
-            Attention::Heads => None,
+            Attention::Heads | Attention::MixtureOfHeads { .. } => None,
         };
         let vector = |name| self.vector(name, self.index_heads(indexer, 1));
         let norm = |name: Tensor| NormSpec {
@@ -274,6 +289,65 @@ impl Prefix<'_> {
             depthwise_bias: self.vector(DEPTHWISE.bias, Rows::all(width)),
             grouped: (0..width / dim).map(of_head).collect(),
         }
+    }
+
+    /// What makes the numbers of keys in dynamic mask attention.
+    pub fn dynamic_mask(&self) -> DynamicMaskTensors {
+        const DT_PROJ: Tensor = tensor!("self_attn.dt_proj");
+        let groups = self.heads.num_key_value_heads;
+        let (width, bias) = (groups * self.heads.v_head_dim, self.config.attention_bias);
+        DynamicMaskTensors {
+            a: self.vector("self_attn.A", Rows::all(groups)),
+            dt_proj: TensorRows::whole(self.name(DT_PROJ.weight), self.config.names.stored, groups, width),
+            dt_bias: with_bias(bias, vec![self.vector(DT_PROJ.bias, Rows::all(groups))]),
+        }
+    }
+
+    /// Keys and values, and the queries of each expert.
+    pub fn head_experts(&self, num_experts: usize) -> QkvTensors {
+        let (hidden, width) = (self.config.hidden_size, self.expert_width());
+        QkvTensors::Experts(Box::new(HeadExpertsTensors {
+            kv_proj: self.matrix(&[(tensor!("self_attention.kv_proj"), 2 * width)], hidden, Bias::None),
+            router: self.matrix(
+                &[(tensor!("self_attention.experts.router.layer"), num_experts)],
+                hidden,
+                Bias::None,
+            ),
+            queries: self.head_expert_matrices("input_linear", num_experts, [width, hidden]),
+            bias: self.vector("self_attention.experts.bias", Rows::all(hidden)),
+        }))
+    }
+
+    /// The output projection of each expert.
+    pub fn head_expert_outputs(&self, num_experts: usize) -> Vec<MatrixSpec> {
+        let sizes = [self.config.hidden_size, self.expert_width()];
+        self.head_expert_matrices("output_linear", num_experts, sizes)
+    }
+
+    /// Values of a row of one expert's queries: as many as keys have.
+    fn expert_width(&self) -> usize {
+        self.heads.num_key_value_heads * self.heads.head_dim
+    }
+
+    /// The matrices of all experts in one tensor [expert, out, in].
+    fn head_expert_matrices(
+        &self,
+        name: &str,
+        num_experts: usize,
+        [out, columns]: [usize; 2],
+    ) -> Vec<MatrixSpec> {
+        let matrix = |number: usize| MatrixSpec {
+            weights: vec![TensorRows {
+                name: self.name(&format!("self_attention.experts.{name}.weight")),
+                shape: vec![num_experts, out, columns],
+                stored: Stored::OutIn,
+                rows: Rows::range(number * out, out),
+            }],
+            biases: Vec::new(),
+            in_features: columns,
+            join: Join::Stacked,
+        };
+        (0..num_experts).map(matrix).collect()
     }
 
     /// The norm of the values, which has no tensors.

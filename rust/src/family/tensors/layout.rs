@@ -51,7 +51,7 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             Residual::Scaled => ["scale", "bias"]
                 .map(|part| at.vector(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
                 .to_vec(),
-            Residual::Sequential | Residual::Parallel => Vec::new(),
+            Residual::Sequential | Residual::Parallel | Residual::StreamScaled => Vec::new(),
         },
         per_layer,
         streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
@@ -151,8 +151,11 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         projection: match config.attention_of(spec) {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             mla @ Attention::Mla { .. } => at.mla(mla),
+            Attention::MixtureOfHeads { num_experts, .. } => at.head_experts(num_experts),
         },
         indexer: at.indexer(),
+        relative_scores: at.relative_scores(),
+        dynamic_mask: config.dynamic_mask.map(|_| at.dynamic_mask()),
         convolution: match (&config.recurrent, spec.mixer) {
             (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
                 Some(at.qk_convolution(*convolution))
@@ -174,14 +177,17 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             }
             _ => Vec::new(),
         },
-        o_proj: at.matrix(
-            &[(names.o_proj, hidden)],
-            match config.head_outputs {
-                HeadOutputs::Own => heads.out_width(),
-                HeadOutputs::Differential => heads.out_width() / 2,
-            },
-            at.attention_out_bias(layer + 1 == config.layers.len()),
-        ),
+        o_proj: match config.attention_of(spec) {
+            Attention::MixtureOfHeads { num_experts, .. } => at.head_expert_outputs(num_experts),
+            Attention::Heads | Attention::Mla { .. } => vec![at.matrix(
+                &[(names.o_proj, hidden)],
+                match config.head_outputs {
+                    HeadOutputs::Own => heads.out_width(),
+                    HeadOutputs::Differential => heads.out_width() / 2,
+                },
+                at.attention_out_bias(layer + 1 == config.layers.len()),
+            )],
+        },
     };
     LayerTensors {
         norms: [
@@ -193,6 +199,12 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         attention: spec.mixer.has_attention().then(|| attention(of_attention)),
         recurrent: match &config.recurrent {
             Some(recurrent) if spec.mixer.is_recurrent() => at.recurrent(recurrent),
+            _ => None,
+        },
+        branch_convolutions: match config.recurrent {
+            Some(Recurrent::OfBranches(convolutions)) => {
+                Some(Box::new(at.branch_convolutions(convolutions.kernel_size)))
+            }
             _ => None,
         },
         shared_block,
@@ -241,13 +253,17 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],
         },
-        residual_scales: ["post_attention", "post_mlp"].map(|place| match config.residual {
-            Residual::Scaled => {
-                let parts = ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"];
-                let part = |part| at.vector(&format!("{place}_residual_scale.{part}"), Rows::all(hidden));
-                parts.map(part).to_vec()
-            }
-            Residual::Sequential | Residual::Parallel => Vec::new(),
-        }),
+        residual_scales: [("post_attention", "input"), ("post_mlp", "post_attention")].map(
+            |(place, stream)| match config.residual {
+                Residual::StreamScaled => vec![at.vector(&format!("{stream}_residual"), Rows::all(hidden))],
+                Residual::Scaled => {
+                    let parts =
+                        ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"];
+                    let part = |part| at.vector(&format!("{place}_residual_scale.{part}"), Rows::all(hidden));
+                    parts.map(part).to_vec()
+                }
+                Residual::Sequential | Residual::Parallel => Vec::new(),
+            },
+        ),
     }
 }

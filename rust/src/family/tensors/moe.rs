@@ -36,7 +36,7 @@ impl Prefix<'_> {
     /// A mixture of experts.
     pub fn moe(&self, moe: &Moe) -> MoeTensors {
         let (config, count) = (self.config, moe.num_experts);
-        let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect();
+        let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect::<Vec<_>>();
         let (router, experts, shared_expert) = match config.names.moe {
             MoeNames::Each { router, experts, parts, shared } => {
                 let outer = moe.latent_size.unwrap_or(config.hidden_size);
@@ -48,14 +48,23 @@ impl Prefix<'_> {
                 (router, each(&|number| self.interleaved_expert(number, moe, gate_up, down)), None)
             }
             MoeNames::Fused { router, gate_up, down, stored, shared } => {
+                let own = each(&|number| self.fused_expert(number, moe, gate_up, down, stored));
+                let scored = match (moe.shared, shared.gate_up) {
+                    (SharedExpert::Scored { count }, GateUp::Separate { gate, up }) => {
+                        let all = Moe { num_experts: count, ..*moe };
+                        let expert = |number| self.merged_expert(number, &all, [gate, up, shared.down]);
+                        (0..count).map(expert).collect()
+                    }
+                    _ => Vec::new(),
+                };
                 let shared = match moe.shared {
-                    SharedExpert::None => None,
+                    SharedExpert::None | SharedExpert::Scored { .. } => None,
                     SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
                         let mlp = self.dense_mlp(shared.gate_up, shared.down, intermediate_size, Bias::None);
                         Some((mlp, self.shared_gate(moe.shared)))
                     }
                 };
-                (router, each(&|number| self.fused_expert(number, moe, gate_up, down, stored)), shared)
+                (router, own.into_iter().chain(scored).collect(), shared)
             }
             MoeNames::Flat { router, parts } => {
                 (router, each(&|number| self.flat_expert(number, moe, parts)), None)
@@ -86,6 +95,10 @@ impl Prefix<'_> {
                     self.matrix(&[(back, hidden)], latent, moe.latent_bias),
                 ]
             }),
+            output_bias: with_bias(
+                moe.output_bias,
+                vec![self.vector("mlp.bias", Rows::all(config.hidden_size))],
+            ),
             experts,
             shared_expert,
         }
@@ -112,7 +125,7 @@ impl Prefix<'_> {
 
     /// `e_score_correction_bias`.
     fn correction_bias(&self, moe: &Moe) -> Vec<TensorRows> {
-        let (names, count) = (&self.config.names, moe.router_rows());
+        let (names, count) = (&self.config.names, moe.choosable());
         let tensor = self.vector(names.correction_bias, Rows::all(count));
         let shape = names.correction_bias_shape.iter().copied().chain([count]).collect();
         with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
@@ -227,7 +240,7 @@ impl Prefix<'_> {
         let parts = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
         let hidden = self.config.hidden_size;
         match shared {
-            SharedExpert::None => None,
+            SharedExpert::None | SharedExpert::Scored { .. } => None,
             SharedExpert::Added { intermediate_size } => {
                 Some((self.expert(path, parts, hidden, intermediate_size), None))
             }
@@ -275,7 +288,7 @@ impl Prefix<'_> {
     ) -> Option<(DenseTensors, Option<MatrixSpec>)> {
         let hidden = self.config.hidden_size;
         let (width, gated) = match shared {
-            SharedExpert::None => return None,
+            SharedExpert::None | SharedExpert::Scored { .. } => return None,
             SharedExpert::Added { intermediate_size } => (intermediate_size, false),
             SharedExpert::Gated { intermediate_size } => (intermediate_size, true),
         };

@@ -2,16 +2,17 @@
 
 use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
-use super::spec::{Join, MatrixSpec, NormSpec, RecurrentTensors};
+use super::spec::{BranchConvolutionTensors, Join, MatrixSpec, NormSpec, RecurrentTensors};
 use crate::config::{
-    Bias, GatedOutput, InProj, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan, Stored, Tensor,
+    Bias, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
+    Stored, Tensor, tensor,
 };
 
 impl Prefix<'_> {
     /// A layer's recurrent mixer; None where the state is attention's.
     pub fn recurrent(&self, recurrent: &Recurrent) -> Option<RecurrentTensors> {
         Some(match recurrent {
-            Recurrent::BeforeAttention(_) => return None,
+            Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => return None,
             Recurrent::ShortConv { kernel_size, bias } => self.short_conv(*kernel_size, *bias),
             Recurrent::Linear(linear) => self.linear_attention(linear),
             Recurrent::SelectiveScan(scan) => self.selective_scan(scan),
@@ -110,6 +111,26 @@ impl Prefix<'_> {
             ..self.vector(name.weight, Rows::all(channels))
         };
         parts.iter().map(part).collect()
+    }
+
+    /// Convolutions of keys, of values, and of what attention and the MLP add.
+    pub fn branch_convolutions(&self, positions: usize) -> BranchConvolutionTensors {
+        let (heads, hidden) = (self.heads, self.config.hidden_size);
+        let of = |name: Tensor, channels: usize| TensorRows {
+            shape: vec![channels, 1, positions],
+            ..self.vector(name.weight, Rows::all(channels))
+        };
+        let is_sparse = self.layer.mlp == LayerMlp::Moe;
+        let scale = if is_sparse { "mlp.gate.global_scale" } else { "mlp.global_scale" };
+        BranchConvolutionTensors {
+            kv: [
+                of(tensor!("self_attn.k_sconv.conv1d"), heads.num_key_value_heads * heads.head_dim),
+                of(tensor!("self_attn.v_sconv.conv1d"), heads.num_key_value_heads * heads.v_head_dim),
+            ],
+            attention: of(tensor!("attn_sconv.conv1d"), hidden),
+            mlp: of(tensor!("mlp_sconv.conv1d"), hidden),
+            mlp_scale: self.vector(scale, Rows::all(1)),
+        }
     }
 
     fn linear_attention(&self, linear: &LinearAttention) -> RecurrentTensors {

@@ -81,6 +81,8 @@ pub struct MoeTensors {
     pub per_expert_scale: Vec<TensorRows>,
     /// To the latent of the experts and back, where they work in one.
     pub latent: Option<[MatrixSpec; 2]>,
+    /// Bias of the sum of all experts; empty when the model has none.
+    pub output_bias: Vec<TensorRows>,
     /// The experts, in order.
     pub experts: Vec<DenseTensors>,
     /// The expert that every token passes, and its gate.
@@ -107,6 +109,21 @@ pub enum QkvTensors {
     Heads(MatrixSpec),
     /// Multi-head latent attention.
     Mla(Box<MlaTensors>),
+    /// A mixture of attention heads.
+    Experts(Box<HeadExpertsTensors>),
+}
+
+/// The tensors of a mixture of attention heads, besides the output projections.
+#[derive(Debug, Clone)]
+pub struct HeadExpertsTensors {
+    /// Keys and values.
+    pub kv_proj: MatrixSpec,
+    /// The router.
+    pub router: MatrixSpec,
+    /// Queries of each expert.
+    pub queries: Vec<MatrixSpec>,
+    /// Bias of the sum of all outputs.
+    pub bias: TensorRows,
 }
 
 /// The tensors of multi-head latent attention.
@@ -135,6 +152,30 @@ pub struct IndexerTensors {
     pub k_norm: NormSpec,
 }
 
+/// What makes the numbers of keys in dynamic mask attention.
+#[derive(Debug, Clone)]
+pub struct DynamicMaskTensors {
+    /// A, a number per key/value head.
+    pub a: TensorRows,
+    /// From the values of all heads to dt of each.
+    pub dt_proj: TensorRows,
+    /// Its bias; empty when the model has none.
+    pub dt_bias: Vec<TensorRows>,
+}
+
+/// Convolutions of a layer's branches, each [channels, 1, positions].
+#[derive(Debug, Clone)]
+pub struct BranchConvolutionTensors {
+    /// Of keys, and of values.
+    pub kv: [TensorRows; 2],
+    /// Of what attention adds.
+    pub attention: TensorRows,
+    /// Of what the MLP adds.
+    pub mlp: TensorRows,
+    /// Factor of what the MLP gives.
+    pub mlp_scale: TensorRows,
+}
+
 /// The convolutions of queries and keys.
 #[derive(Debug, Clone)]
 pub struct QkConvolutionTensors {
@@ -153,6 +194,10 @@ pub struct AttentionTensors {
     pub projection: QkvTensors,
     /// The indexer, where the layer has one.
     pub indexer: Option<IndexerTensors>,
+    /// Profiles of scores by distance, [d_rel, distances]; empty when the model has none.
+    pub relative_scores: Vec<TensorRows>,
+    /// What makes the numbers of keys, where they are added to scores.
+    pub dynamic_mask: Option<DynamicMaskTensors>,
     /// Convolutions of queries and keys.
     pub convolution: Option<QkConvolutionTensors>,
     /// Norms of q and k.
@@ -165,8 +210,8 @@ pub struct AttentionTensors {
     pub lambdas: Vec<TensorRows>,
     /// Attention sinks, one score per query head; empty when the model has none.
     pub sinks: Vec<TensorRows>,
-    /// Attention's output projection.
-    pub o_proj: MatrixSpec,
+    /// Attention's output projection; of a mixture of heads one per expert.
+    pub o_proj: Vec<MatrixSpec>,
 }
 
 /// The tensors of a recurrent mixer.
@@ -229,6 +274,8 @@ pub struct LayerTensors {
     pub attention: Option<AttentionTensors>,
     /// The recurrent mixer, where the layer has one.
     pub recurrent: Option<RecurrentTensors>,
+    /// Convolutions of its branches.
+    pub branch_convolutions: Option<Box<BranchConvolutionTensors>>,
     /// The rest of a shared block, where the layer's attention is in one.
     pub shared_block: Option<Box<SharedBlockTensors>>,
     /// The MLP, where the layer has one.
@@ -241,7 +288,8 @@ pub struct LayerTensors {
     pub hyper: Option<Box<[HyperTensors; 2]>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
-    /// Where attention and the MLP are added: scale and bias of the branch, then of the stream; empty when the model has none.
+    /// Where attention and the MLP are added: scale and bias of the branch, then of the stream, or the scale of the
+    /// stream alone; empty when the model has none.
     pub residual_scales: [Vec<TensorRows>; 2],
 }
 
@@ -367,6 +415,7 @@ impl MoeTensors {
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
         self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
+        add(&self.output_bias);
         self.experts.iter().for_each(|expert| expert.each(add));
         if let Some((shared, gate)) = &self.shared_expert {
             shared.each(add);
@@ -414,11 +463,21 @@ impl AttentionTensors {
                     q_b_proj.each(add);
                 }
             }
+            QkvTensors::Experts(experts) => {
+                let HeadExpertsTensors { kv_proj, router, queries, bias } = &**experts;
+                [kv_proj, router].into_iter().chain(queries).for_each(|matrix| matrix.each(add));
+                add(std::slice::from_ref(bias));
+            }
         }
         if let Some(IndexerTensors { q_proj, q_norm, k_norm }) = &self.indexer {
             q_proj.iter().for_each(|matrix| matrix.each(add));
             q_norm.iter().for_each(|norm| norm.each(add));
             k_norm.each(add);
+        }
+        add(&self.relative_scores);
+        if let Some(DynamicMaskTensors { a, dt_proj, dt_bias }) = &self.dynamic_mask {
+            [a, dt_proj].into_iter().for_each(|source| add(std::slice::from_ref(source)));
+            add(dt_bias);
         }
         if let Some(convolution) = &self.convolution {
             add(std::slice::from_ref(&convolution.depthwise));
@@ -430,7 +489,7 @@ impl AttentionTensors {
         self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
         add(&self.lambdas);
         add(&self.sinks);
-        self.o_proj.each(add);
+        self.o_proj.iter().for_each(|matrix| matrix.each(add));
     }
 }
 
@@ -466,6 +525,11 @@ impl LayerTensors {
         self.norms.iter().flatten().for_each(|norm| norm.each(add));
         self.attention.iter().for_each(|attention| attention.each(add));
         self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
+        if let Some(convolutions) = &self.branch_convolutions {
+            let BranchConvolutionTensors { kv, attention, mlp, mlp_scale } = &**convolutions;
+            add(kv);
+            [attention, mlp, mlp_scale].into_iter().for_each(|source| add(std::slice::from_ref(source)));
+        }
         self.shared_block.iter().for_each(|block| block.each(add));
         match &self.mlp {
             None => {}

@@ -4,7 +4,7 @@
 
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::config::Recurrent;
-use crate::forward::recurrent::{Rows, Source, keep_inputs};
+use crate::forward::recurrent::{Rows, Source, Window, keep_inputs};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
 use crate::model::{AttentionLayer, QkConvolutionWeights};
@@ -32,7 +32,13 @@ pub(super) fn convolve(
     let (rows, half, taps) = (qkv.len() / stride, (all - width) / 2, sizes.grouped_size);
     let positions = (sizes.depthwise_size + taps - 2).max(1);
     let original = Rows { values: qkv, stride };
-    let sources = keep_inputs(weights.state_layer, runs, original, sizes.channels, positions);
+    let sources = keep_inputs(
+        Window { state_layer: weights.state_layer, start: 0 },
+        runs,
+        original,
+        sizes.channels,
+        positions,
+    );
     let sources: Vec<&Source<'_>> =
         sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
     // The inputs of the position that lies `back` before a row; None before the first position.

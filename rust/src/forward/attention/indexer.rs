@@ -21,6 +21,8 @@ pub(super) struct Columns {
     pub gates: Range<usize>,
     /// Queries, key and weights of the indexer.
     pub indexer: Range<usize>,
+    /// What mixes learned scores by distance.
+    pub relative: Range<usize>,
 }
 
 impl Columns {
@@ -29,7 +31,10 @@ impl Columns {
         let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
         let gates = start..start + config.attention_gate.rows(heads);
         let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
-        Self { indexer: gates.end..gates.end + width, gates }
+        let indexer = gates.end..gates.end + width;
+        let d_rel = config.relative_scores.map_or(0, |relative| relative.d_rel);
+        let relative = indexer.end..indexer.end + heads.num_attention_heads * d_rel;
+        Self { gates, indexer, relative }
     }
 }
 
@@ -63,6 +68,28 @@ impl Choices {
     pub fn of(&self, row: usize, head: usize, heads: usize) -> &[u32] {
         let choice = head * self.count / heads;
         &self.words[(row * self.count + choice) * self.tiles..][..self.tiles]
+    }
+
+    /// Whether every row reads all that it sees.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Sets `count` choices of each row, of so many tiles, with `mark`, which is given row, choice and words.
+    pub fn set(
+        &mut self,
+        pass: Pass<'_>,
+        [rows, count, tiles]: [usize; 3],
+        mark: impl Fn(usize, usize, &mut [u32]) + Sync,
+    ) {
+        (self.count, self.tiles) = (count, tiles);
+        self.words.clear();
+        self.words.resize(rows * count * tiles, 0);
+        by_rows(pass.pool, &mut self.words, (count * tiles).max(1), |row, words| {
+            for (choice, words) in words.chunks_exact_mut(tiles).enumerate() {
+                mark(row, choice, words);
+            }
+        });
     }
 
     /// Makes the choice of every row.  // qkv [rows, stride]
@@ -192,7 +219,7 @@ impl IndexChoice {
 }
 
 /// Calls `each` for the `n` highest of more than `n` scores, in ascending order; of equal ones the first are taken.
-fn for_highest(scores: &[f32], n: usize, mut each: impl FnMut(usize)) {
+pub(super) fn for_highest(scores: &[f32], n: usize, mut each: impl FnMut(usize)) {
     let mut sorted = scores.to_vec();
     let (_, &mut least, _) = sorted.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a));
     let is_higher = |score: &f32| score.total_cmp(&least).is_gt();

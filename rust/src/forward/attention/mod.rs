@@ -2,12 +2,17 @@
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
 mod convolution;
+mod dynamic_mask;
+mod head_experts;
 mod indexer;
 mod mla;
 mod observed;
 mod online_softmax;
+mod score_bias;
 mod tiles;
 
+use super::branch_convolution::{BranchConvolutionBuffers, add_convolved, convolve_columns};
+use super::recurrent;
 use super::residual::{
     BranchBuffers, adapt, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input,
 };
@@ -20,10 +25,13 @@ use crate::config::{AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNorm
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
+use dynamic_mask::KeyNumbers;
+use head_experts::HeadExpertBuffers;
 use indexer::{Choices, Columns};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
+use score_bias::ScoreBias;
 use std::cell::RefCell;
 
 /// Buffers of attention.
@@ -33,7 +41,11 @@ pub(super) struct AttentionBuffers {
     mla: MlaBuffers,
     /// What the last layer with an indexer chose.
     choices: Choices,
+    /// Numbers of the keys that the last layer with a dynamic mask read.
+    key_numbers: KeyNumbers,
+    head_experts: HeadExpertBuffers,
     convolved: ConvolutionBuffers,
+    branch_convolutions: BranchConvolutionBuffers,
     partials: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
@@ -53,13 +65,15 @@ impl AttentionBuffers {
         run: &'a Run<'_>,
     ) -> ObservedHeads<'a> {
         let unrotated = self.unrotated.as_deref().unwrap_or_default();
-        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, chosen(layer, &self.choices))
+        let bias = ScoreBias::of(pass, layer, &self.key_numbers, &self.qkv);
+        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, (chosen(layer, &self.choices), bias))
     }
 }
 
 /// The choices that a layer's attention follows, if it does.
 fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
-    (layer.spec.indexer != LayerIndexer::None).then_some(choices)
+    let chooses = layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
+    (chooses && !choices.is_empty()).then_some(choices)
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
@@ -89,19 +103,36 @@ pub(super) fn attend_input(
     buffers: &mut AttentionBuffers,
 ) {
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, choices, convolved, partials, unrotated } = buffers;
+    let AttentionBuffers {
+        qkv,
+        mla,
+        choices,
+        key_numbers,
+        head_experts,
+        convolved,
+        branch_convolutions,
+        partials,
+        unrotated,
+    } = buffers;
     let rows = pass.rows(x);
     let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
+        Projection::Experts(weights) => {
+            head_experts::project(pass, layer, weights, x, &mut branch.input, head_experts, qkv);
+        }
     }
     if let Some(adapter) = adapter {
         adapt(pass, adapter, &mut branch.input, qkv, stride);
     }
     if let Some(weights) = &layer.convolution {
         convolution::convolve(pass, layer, weights, runs, (qkv, stride), &mut branch.input, convolved);
+    }
+    if let Some([of_kv, _]) = layer.branch_convolutions.as_deref() {
+        let first = layer.heads.q_width();
+        convolve_columns(pass, of_kv, runs, (qkv, stride), first, branch_convolutions);
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
@@ -111,8 +142,18 @@ pub(super) fn attend_input(
     if let Some(indexer) = &layer.indexer {
         choices.choose(pass, layer, &indexer.spec, &caches, qkv);
     }
-    tiles::attend(pass, layer, &caches, qkv, chosen(layer, choices), partials);
+    if let Some(mask) = config.dynamic_mask {
+        key_numbers.read(pass, layer, &caches);
+        key_numbers.choose(pass, layer, mask, &caches, choices);
+    }
+    let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
+    tiles::attend(pass, layer, &caches, qkv, (chosen(layer, choices), bias), partials);
     lap(Phase::Attention);
+    if let Projection::Experts(weights) = &layer.projection {
+        head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
+        return lap(Phase::OProj);
+    }
+    let [o_proj] = &layer.o_proj[..] else { return };
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
@@ -120,7 +161,7 @@ pub(super) fn attend_input(
     branch.input.quantize_rows(
         rows,
         width,
-        layer.o_proj.dtype(),
+        o_proj.dtype(),
         kernels,
         pool,
         RowSource::Computed(&|row, out| {
@@ -143,12 +184,17 @@ pub(super) fn attend_input(
         }),
     );
     lap(Phase::Norm);
+    if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        let output = recurrent::Rows { values: &branch.out, stride: o_proj.padded_out() };
+        return add_convolved(pass, of_output, runs, output, branch_convolutions, x);
+    }
     if let Some(scales) = &layer.residual_scales {
-        matmul(pass, &layer.o_proj, &branch.input, &mut branch.out);
-        return add_scaled(pass, scales, &branch.out, layer.o_proj.padded_out(), x);
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        return add_scaled(pass, scales, &branch.out, o_proj.padded_out(), x);
     }
     let factors = layer.spec.residual_factors[0];
-    add_residual(pass, &layer.o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+    add_residual(pass, o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
     lap(Phase::OProj);
 }
 
@@ -239,6 +285,11 @@ fn rotate_and_store(
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
             norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
+            if let Some(weights) = &layer.dynamic_mask {
+                let values = &qkv[layer.heads.qk_width()..layer.heads.qkv_width()];
+                let numbers = dynamic_mask::numbers(weights, values);
+                segment.block.write_index_key(layer.kv_index, segment.offset + row, &numbers, pass.kernels);
+            }
             if let Some(weights) = &layer.indexer {
                 let values = &mut qkv[columns.clone()];
                 indexer::prepare(pass, weights, angles, segment.row + row, values);
@@ -281,8 +332,9 @@ fn norm_and_rotate(
         norm_both(qkv);
     }
     if config.query_scaling != QueryScaling::None {
-        let factor = config.query_scaling.factor(layer.spec.rope, position);
-        kernels.scale(&mut qkv[..queries], factor as f32);
+        let factor = config.query_scaling.factor(&layer.spec, position) as f32;
+        kernels.scale(&mut qkv[..queries], factor);
+        kernels.scale(&mut qkv[Columns::of(config, layer).relative], factor);
     }
     if layer.spec.shares_kv_of.is_none() {
         let values = &mut qkv[both..layer.heads.qkv_width()];

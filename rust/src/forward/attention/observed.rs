@@ -2,6 +2,7 @@
 //! computes tile by tile and drops. They are computed again here, from the rotated queries and the cache's keys.
 
 use super::indexer::Choices;
+use super::score_bias::{ScoreBias, ScoredQuery};
 use super::tiles::hide_unchosen;
 use crate::compute::pool::Pool;
 use crate::config::Config;
@@ -21,6 +22,7 @@ pub struct ObservedHeads<'a> {
     qkv: &'a [f32],       // [rows, stride], rotated
     unrotated: &'a [f32], // [rows, q and k of all heads]
     choices: Option<&'a Choices>,
+    bias: ScoreBias<'a>,
 }
 
 impl<'a> ObservedHeads<'a> {
@@ -30,9 +32,9 @@ impl<'a> ObservedHeads<'a> {
         run: &'a Run<'_>,
         qkv: &'a [f32],
         unrotated: &'a [f32],
-        choices: Option<&'a Choices>,
+        (choices, bias): (Option<&'a Choices>, ScoreBias<'a>),
     ) -> Self {
-        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated, choices }
+        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated, choices, bias }
     }
 
     /// The layer's index.
@@ -102,7 +104,12 @@ impl<'a> ObservedHeads<'a> {
             let first = mask.first(place);
             scores[..first].fill(f32::NEG_INFINITY);
             scores[place + 1..].fill(f32::NEG_INFINITY);
-            kernels.scale(&mut scores[first..=place], scale);
+            if self.bias.is_some() {
+                let of_query = ScoredQuery { row, head, place, first };
+                self.bias.add(kernels, of_query, scale, &mut scores[first..=place]);
+            } else {
+                kernels.scale(&mut scores[first..=place], scale);
+            }
             self.hide(head, row, &mut scores[..=place]);
         }
         stride

@@ -12,6 +12,7 @@
 
 use super::indexer::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
+use super::score_bias::{ScoreBias, ScoredQuery};
 use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
@@ -49,7 +50,7 @@ pub(super) fn attend(
     layer: &AttentionLayer,
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
-    choices: Option<&Choices>,
+    (choices, bias): (Option<&Choices>, ScoreBias<'_>),
     partials: &mut Partials,
 ) {
     let widths = widths(layer);
@@ -73,7 +74,7 @@ pub(super) fn attend(
         }
     }
     let stride = layer.projection.stride(pass.config, layer);
-    let attention = LayerAttention { pass, layer, widths, qkv, stride, choices };
+    let attention = LayerAttention { pass, layer, widths, qkv, stride, choices, bias };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
@@ -140,6 +141,7 @@ struct LayerAttention<'a> {
     qkv: &'a [f32],
     stride: usize,
     choices: Option<&'a Choices>,
+    bias: ScoreBias<'a>,
 }
 
 thread_local! {
@@ -211,7 +213,13 @@ impl LayerAttention<'_> {
                 .chosen(task.rows.start + row, head)
                 .map(|words| &words[chunk * CHUNK / BLOCK..tiles.end]);
             if !seen.is_empty() && words.is_none_or(|words| words.iter().any(|&word| word != 0)) {
-                let softmax = self.softmax(scores, seen, words);
+                let is_biased = self.bias.is_some();
+                if is_biased {
+                    let of_query = self.scored(task, query, chunk * CHUNK);
+                    self.bias.add(self.pass.kernels, of_query, self.scale(), &mut scores[..seen.end]);
+                }
+                let scale = if is_biased { 1.0 } else { self.scale() };
+                let softmax = self.softmax(scores, seen, words, scale);
                 part[self.widths.padded..].copy_from_slice(&softmax);
             }
         }
@@ -241,6 +249,19 @@ impl LayerAttention<'_> {
         self.pass.kernels.matmul(keys, queries, scores, CHUNK);
     }
 
+    /// Factor of the scores.
+    fn scale(&self) -> f32 {
+        self.pass.config.attention_multiplier * self.layer.spec.attention_scale
+    }
+
+    /// Which query of a task it is, and from which position on its scores are.
+    fn scored(&self, task: &Task<'_>, query: usize, first: usize) -> ScoredQuery {
+        let (rows, group) = (task.rows.len(), self.widths.group);
+        let row = query / group % rows;
+        let head = (task.heads.start + query / (group * rows)) * group + query % group;
+        ScoredQuery { row: task.rows.start + row, head, place: task.position + row, first }
+    }
+
     /// What a row chose, a word per tile, where an indexer chooses.
     fn chosen(&self, row: usize, head: usize) -> Option<&[u32]> {
         self.choices.map(|choices| choices.of(row, head, self.widths.heads))
@@ -253,9 +274,14 @@ impl LayerAttention<'_> {
 
     /// Scores become e^(score - max) over the positions `seen` of the chunk, 0 before them and where they were not
     /// `chosen`; [max, sum].
-    fn softmax(&self, scores: &mut [f32], seen: Range<usize>, chosen: Option<&[u32]>) -> [f32; 2] {
+    fn softmax(
+        &self,
+        scores: &mut [f32],
+        seen: Range<usize>,
+        chosen: Option<&[u32]>,
+        scale: f32,
+    ) -> [f32; 2] {
         let Pass { config, kernels, .. } = self.pass;
-        let scale = config.attention_multiplier * self.layer.spec.attention_scale;
         let scale = match config.attn_logit_softcapping {
             None => scale,
             Some(cap) => {

@@ -3,7 +3,7 @@
 use crate::compute::activations::by_rows;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::Activation;
-use crate::model::RecurrentWeights;
+use crate::model::{RecurrentWeights, ShortConvolution};
 use std::ops::Range;
 
 /// Rows of a matmul's output.
@@ -65,9 +65,41 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A convolution's weights, and where its inputs are kept.
+#[derive(Clone, Copy)]
+pub(in crate::forward) struct Convolution<'a> {
+    pub window: Window,
+    pub weight: &'a [f32], // [positions, channels]
+    /// Empty without one.  // [channels]
+    pub bias: &'a [f32],
+}
+
+/// Where inputs are kept.
+#[derive(Clone, Copy)]
+pub(in crate::forward) struct Window {
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// The first value of that state.
+    pub start: usize,
+}
+
+impl<'a> From<&'a RecurrentWeights> for Convolution<'a> {
+    fn from(weights: &'a RecurrentWeights) -> Self {
+        let window = Window { state_layer: weights.state_layer, start: 0 };
+        Self { window, weight: &weights.conv, bias: &weights.conv_bias }
+    }
+}
+
+impl<'a> From<&'a ShortConvolution> for Convolution<'a> {
+    fn from(convolution: &'a ShortConvolution) -> Self {
+        let ShortConvolution { state_layer, state_start: start, weight, .. } = convolution;
+        Self { window: Window { state_layer: *state_layer, start: *start }, weight, bias: &[] }
+    }
+}
+
 /// Keeps each run's last inputs in its next state; returns where each row's earlier inputs are.  // input [rows, >= channels]
 pub(in crate::forward) fn keep_inputs<'a>(
-    state_layer: usize,
+    Window { state_layer, start }: Window,
     runs: &'a mut [Run<'_>],
     input: Rows<'_>,
     channels: usize,
@@ -77,8 +109,9 @@ pub(in crate::forward) fn keep_inputs<'a>(
     for run in runs {
         let rows = run.ids.len();
         let (before, next) = run.cache.recurrent_layer(state_layer);
-        let before = before.map(|state| &state[..positions * channels]);
-        for (position, kept) in next[..positions * channels].chunks_exact_mut(channels).enumerate() {
+        let values = start..start + positions * channels;
+        let before = before.map(|state| &state[values.clone()]);
+        for (position, kept) in next[values].chunks_exact_mut(channels).enumerate() {
             // Counted from the window's beginning, the last inputs are rows..rows + positions.
             match ((rows + position).checked_sub(positions), before) {
                 (Some(row), _) => kept.copy_from_slice(&input.row(first + row)[..channels]),
@@ -105,7 +138,8 @@ pub(super) fn activate(
     activation: Activation,
     mixed: &mut Vec<f32>,
 ) {
-    let sources = keep_inputs(weights.state_layer, runs, input, channels, positions);
+    let window = Convolution::from(weights).window;
+    let sources = keep_inputs(window, runs, input, channels, positions);
     mixed.resize(sources.last().map_or(0, |(rows, _)| rows.end) * channels, 0.0);
     by_rows(pass.pool, mixed, channels, |row, out| {
         pass.kernels.activate(activation, &input.row(row)[..channels], out);
@@ -115,25 +149,28 @@ pub(super) fn activate(
 /// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
 ///
 /// // input [rows, >= channels], mixed [rows, channels]
-pub(super) fn convolve(
+pub(in crate::forward) fn convolve(
     pass: Pass<'_>,
-    weights: &RecurrentWeights,
+    Convolution { window, weight, bias }: Convolution<'_>,
     runs: &mut [Run<'_>],
     input: Rows<'_>,
     channels: usize,
     activation: Option<Activation>,
     mixed: &mut Vec<f32>,
 ) {
-    let positions = weights.conv.len() / channels - 1;
-    let sources = keep_inputs(weights.state_layer, runs, input, channels, positions);
+    let positions = weight.len() / channels - 1;
+    let sources = keep_inputs(window, runs, input, channels, positions);
     let first = sources.last().map_or(0, |(rows, _)| rows.end);
     let sources: Vec<&Source<'_>> =
         sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
     mixed.resize(first * channels, 0.0);
     by_rows(pass.pool, mixed, channels, |row, out| {
         let source = sources[row];
-        out.copy_from_slice(&weights.conv_bias);
-        for (tap, weight) in weights.conv.chunks_exact(channels).enumerate() {
+        match bias {
+            [] => out.fill(0.0),
+            bias => out.copy_from_slice(bias),
+        }
+        for (tap, weight) in weight.chunks_exact(channels).enumerate() {
             if let Some(x) = source.input(input, row, positions - tap, channels, positions) {
                 pass.kernels.mul_add(out, weight, x);
             }

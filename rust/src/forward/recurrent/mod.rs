@@ -16,8 +16,7 @@ use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::config::{Activation, Recurrent};
 use crate::model::RecurrentWeights;
-use conv::convolve;
-pub(super) use conv::{Rows, Source, keep_inputs};
+pub(super) use conv::{Rows, Source, Window, convolve, keep_inputs};
 use heads::HeadOutputs;
 
 /// Buffers of recurrent mixers.
@@ -52,15 +51,15 @@ pub(super) fn mix(
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
             conv::gate_input(pass, input.values, input.stride, width, gated);
-            convolve(pass, weights, runs, Rows { values: gated, stride: width }, width, None, mixed);
+            convolve(pass, weights.into(), runs, Rows { values: gated, stride: width }, width, None, mixed);
         }
-        Recurrent::BeforeAttention(_) => {}
+        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => {}
         Recurrent::Linear(linear) if linear.stored_block().is_some() => {
             lightning::attend(pass, linear, weights, runs, input, mixed, out);
         }
         Recurrent::Linear(linear) => {
             linear::expand_latents(pass, linear, weights, input, &mut branch.input, inner);
-            convolve(pass, weights, runs, input, linear.conv_width(), silu, mixed);
+            convolve(pass, weights.into(), runs, input, linear.conv_width(), silu, mixed);
             linear::attend(
                 pass,
                 linear,
@@ -72,12 +71,12 @@ pub(super) fn mix(
             );
         }
         Recurrent::SelectiveScan(scan) => {
-            convolve(pass, weights, runs, input, scan.width, silu, mixed);
+            convolve(pass, weights.into(), runs, input, scan.width, silu, mixed);
             selective_scan::prepare(pass, scan, weights, mixed, &mut branch.input, inner);
             selective_scan::scan(pass, scan, weights, runs, mixed, inner, out);
         }
         Recurrent::RgLru(unit) => {
-            convolve(pass, weights, runs, input, unit.width, None, mixed);
+            convolve(pass, weights.into(), runs, input, unit.width, None, mixed);
             rg_lru::gate(pass, unit, weights, runs, mixed, &mut branch.input, inner);
             rg_lru::scan(pass, unit, weights, runs, mixed, &inner[1], out);
         }
@@ -109,7 +108,7 @@ pub(super) fn add_mixed(
         into.copy_from_slice(&gated);
     };
     match recurrent {
-        Recurrent::BeforeAttention(_) => return,
+        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => return,
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
             quantize(width, &|row, out| {
