@@ -43,7 +43,14 @@ def first_token(one: Program, question: str = "And then?", turn: Turn | None = N
     turn = turn or one.session.ask(question)
     assert turn.request is not None
     one.chat.submit(turn.request)
-    one.until(lambda: any(isinstance(event, ev.TokenGenerated) for event in one.seen[seen:]))
+    one.until(
+        lambda: (
+            any(isinstance(event, ev.TokenGenerated) for event in one.seen[seen:])
+            or not one.session.generating
+        )
+    )
+    if turn.answer.error is not None or not turn.answer.node.steps:
+        raise SystemExit(f"no answer: {turn.answer.error or 'the question does not fit into the context'}")
     found = time.perf_counter() - begun
     one.until(lambda: not one.session.generating)
     return found

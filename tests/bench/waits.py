@@ -1,14 +1,15 @@
 """Every wait of a chat with a model: seconds to the first token, and those of llama.cpp's server beside them.
 
-    python tests/bench/waits.py [-m MODEL | --shape NAME [--dtype q4_k_m]] [--tokens 500,2000] [--file-kb 100]
+    python tests/bench/waits.py [-m MODEL | --shape NAME [--dtype q4_k_m]] [--tokens 500,2000] [--file 25000]
                                 [--typed 20] [--cases start,prompt,open,switch,file] [--llama FOLDER] [--json]
 
 start: `ropechat run` with an empty cache, and again when the weights are packed. prompt: a first question
 of so many tokens; with the last of them also the same question again, and a short second one. open: that
 chat opened after a restart, with the question at once, with the question when all is read ahead, and
-without kept keys and values. switch: to the built-in model and back, question at once. file: a long draft,
-and --typed seconds until it is sent; also with reading ahead turned off. Except for start, it is the chat's
-own thread without a screen, and loading is not counted (but in switch).
+without kept keys and values. switch: to the built-in model and back, question at once. file: a draft of so
+many tokens (25,000 are 100 KB of English), and --typed seconds until it is sent; also with reading ahead
+turned off. Except for start, it is the chat's own thread without a screen, and loading is not counted (but
+in switch).
 
 --llama: a folder with llama-server and llama-completion (or llama-cli). The server gets the ids of the same
 texts; `open` restores its slot file, and the command line its prompt cache.
@@ -89,7 +90,9 @@ class Chats:
             self.found[f"prompt of {tokens}"] = first_token(one, text)
         asked = one.session.turns[-1].asked
         self.found["regenerate"] = first_token(one, turn=one.session.answer(asked))
+        one.read_ahead()  # as the app does after each answer
         self.found["second question"] = first_token(one)
+        self.found["second question: tokens"] = one.prompt - one.cached
 
     def opened(self) -> None:
         """Needs `prompts`."""
@@ -118,8 +121,7 @@ class Chats:
         self.found["switched back: load"] = loading
         self.found["switched back, at once"] = loading + first_token(one)
 
-    def file(self, kilobytes: float, typed: float) -> None:
-        text = (PHRASE * (int(kilobytes * 1000) // len(PHRASE) + 1))[: int(kilobytes * 1000)]
+    def file(self, text: str, typed: float) -> None:
         question = f"{text}\n\nWhat does the cat do?"
         for name, seconds in ((f"file, typed for {typed:g} s", typed), ("file, not read ahead", 0.0)):
             one = self.one
@@ -247,8 +249,8 @@ def measure(model: str, given: argparse.Namespace, load: dict[str, Any], work: P
     engine = Engine.load(model, **load)
     texts = {tokens: f"{tokens}{text_of(engine, tokens)}" for tokens in sizes}  # none begins like another
     ids = {tokens: engine.tokenizer.encode(text) for tokens, text in texts.items()}
-    kilobytes = int(given.file_kb * 1000) if "file" in cases else 500
-    file = engine.tokenizer.encode(f"A file{PHRASE * (kilobytes // len(PHRASE))}")
+    text = f"A file{text_of(engine, given.file if 'file' in cases else 100)}"
+    file = engine.tokenizer.encode(text)
     engine.close()
     del engine
     if set(cases) - {"start"}:
@@ -259,7 +261,7 @@ def measure(model: str, given: argparse.Namespace, load: dict[str, Any], work: P
         if "switch" in cases:
             chats.switched()
         if "file" in cases:
-            chats.file(given.file_kb, given.typed)
+            chats.file(text, given.typed)
         chats.one.close()
         found |= chats.found
     store.close()
@@ -272,10 +274,10 @@ def measure(model: str, given: argparse.Namespace, load: dict[str, Any], work: P
 def table(figures: dict[str, Figures]) -> str:
     """A line for each case, a column for each program."""
     names = dict.fromkeys(name for found in figures.values() for name in found)
-    lines = [" " * 24 + "".join(f"{program:>12}" for program in figures)]
+    lines = [" " * 26 + "".join(f"{program:>12}" for program in figures)]
     for name in names:
         values = [found.get(name) for found in figures.values()]
-        lines.append(f"{name:24}" + "".join(f"{'–' if v is None else f'{v:,.2f}':>12}" for v in values))
+        lines.append(f"{name:26}" + "".join(f"{'–' if v is None else f'{v:,.2f}':>12}" for v in values))
     return "\n".join(lines)
 
 
@@ -289,11 +291,10 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help=f"{Q4_K_M}: a GGUF file of the shape")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
     parser.add_argument("--tokens", default="500,2000")
-    parser.add_argument("--file-kb", type=float, default=100)
+    parser.add_argument("--file", type=int, default=25_000)
     parser.add_argument("--typed", type=float, default=20)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--llama", type=Path, help="folder of llama.cpp's binaries")
     parser.add_argument("--llama-model", help="its GGUF file, where MODEL is a folder")
     parser.add_argument("--json", action="store_true")
@@ -304,7 +305,13 @@ def main() -> None:
         maker = make_gguf if dtype == Q4_K_M else make
         model = str(maker(given.shape, given.folder, lambda *words: None))
         dtype = "auto" if dtype == Q4_K_M else dtype
-    load = {"dtype": dtype, "threads": given.threads, "context": given.context, "cache": "auto"}
+    longest = max(given.file if "file" in given.cases else 0, *map(int, given.tokens.split(",")))
+    load = {
+        "dtype": dtype,
+        "threads": given.threads,
+        "context": longest + longest // 4 + 512,
+        "cache": "auto",
+    }
     with tempfile.TemporaryDirectory(dir=given.folder if given.folder.is_dir() else None) as work:
         os.environ["XDG_CACHE_HOME"] = str(Path(work) / "cache")
         figures = measure(model, given, load, Path(work))
