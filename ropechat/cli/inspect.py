@@ -170,7 +170,8 @@ def inspect(
                     look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                yield Reading(WatchedScores(stream, line), name, strings, stream.before)
+                watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams)
+                yield Reading(watched, name, strings, stream.before)
 
     with kept_prefix(engine, keep_prefix):
         write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
