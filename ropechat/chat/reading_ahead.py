@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.kv_writer import KvWriter
 from ropechat.errors import RopechatError
+from ropechat.util.kv_files import LEAST_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 KEEP_DELAY_S = 5.0  # seconds without a request before what was read is written
 REPORT_INTERVAL_S = 0.25  # seconds between two reports of progress
-LEAST_KEPT = 32  # tokens of a text that is worth a file
 
 
 class ReadingAhead:

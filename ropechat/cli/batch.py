@@ -19,6 +19,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
+from ropechat.cli.keep_prefix import keep_prefix_option
 from ropechat.cli.option_groups import GroupedCommand
 from ropechat.cli.status import progress_option
 
@@ -51,6 +52,7 @@ _GROUPS = {
         "max_errors",
         "timeout_row",
         "window",
+        "keep_prefix",
         "ray",
         "any_isa",
         "progress",
@@ -178,6 +180,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     show_default=True,
     help="Rows in progress at the same time.",
 )
+@keep_prefix_option("what the rows begin with in common")
 @click.option(
     "--ray",
     metavar="[ADDRESS]",
@@ -266,7 +269,10 @@ def batch(
         timeout=timeout,
         ray=given.pop("ray"),
         any_isa=given.pop("any_isa"),
+        keep_prefix=given.pop("keep_prefix"),
     )
+    if run.ray is not None and run.keep_prefix is not None:
+        raise click.UsageError("--keep-prefix: not possible with --ray")
     if run.ray is not None and not isinstance(out, Path) and not dry_run:
         raise click.UsageError("--ray: requires a file (-o)")
     files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}

@@ -43,6 +43,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
 from ropechat.cli.interrupt import cancel_on_signal
+from ropechat.cli.keep_prefix import kept_prefix
 from ropechat.conversation import Message
 from ropechat.engine.validation import choose_seed
 from ropechat.errors import BatchInputError
@@ -86,6 +87,8 @@ class BatchRun:
     ray: str | None = None
     """The address of a Ray cluster, "" for that of this machine; None computes here."""
     any_isa: bool = False
+    keep_prefix: str | None = None
+    """The name under which what the rows begin with is kept."""
 
     def _reader(self) -> BatchReader:
         source = self.source if isinstance(self.source, Path) else stdin_stream()
@@ -141,7 +144,8 @@ class BatchRun:
     def _run(
         self, engine: "Engine", reader: BatchReader, sink: Sink, total: int | None, run_seed: int
     ) -> BatchReport:
-        with cancel_on_signal(engine), self.status.during(engine):
+        kept = kept_prefix(engine, self.keep_prefix, self.status.tell)
+        with cancel_on_signal(engine), self.status.during(engine), kept:
             return self._compute(engine, reader, sink, total, run_seed)
 
     def _compute(

@@ -21,7 +21,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
+from ropechat.cli.settings import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
 
 
-GIGABYTE = 1_000_000_000
 LOOK = ("theme", "tint", "view", "overview", "inspector", "tips", "follow", "mouse", "when_full")
 
 

@@ -29,6 +29,7 @@ from ropechat.cli.inspect_score import (
     score_options,
     take_score_options,
 )
+from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
 from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message
@@ -87,6 +88,7 @@ Examples:
 @stage_options
 @inside_options
 @reader_option
+@keep_prefix_option("the text of --given-file")
 @progress_option
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
@@ -116,9 +118,12 @@ def inspect(
     """
     line = ProgressLine(given.pop("progress"))
     settings, opened, replay = take_stage_options(given)
+    keep_prefix = given.pop("keep_prefix")
     asked, against = take_score_options(given), given.pop("against_dtype")
     if against is not None and given["interactive"] is None:
         raise click.UsageError("--against-dtype: requires -i; two models on one text are `ropechat compare`")
+    if keep_prefix is not None and asked.given_file is None:
+        raise click.UsageError("--keep-prefix: requires --given-file, whose text is kept")
     if opened is not None:
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
@@ -165,9 +170,11 @@ def inspect(
                     look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                yield Reading(WatchedScores(stream, line), name, strings, stream.before)
+                watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams)
+                yield Reading(watched, name, strings, stream.before)
 
-    write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
+    with kept_prefix(engine, keep_prefix):
+        write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
     return failures.exit_code
 
 

@@ -98,6 +98,11 @@ class Output:
     look_up_whole: bool
     top_k: int
 
+    @property
+    def streams(self) -> bool:
+        """Whether results are written to stdout as they come."""
+        return self.out == STREAM and self.sort == "line" and self.form in ("table", "jsonl", "csv")
+
 
 def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     """Remove the output options from `given` and check them. top_k: None for the default of the format.

@@ -194,8 +194,17 @@ def notes(meta: dict[str, Any]) -> Iterator[str]:
 class WatchedScores:
     """A stream whose progress is shown, unless the scores themselves appear on the terminal."""
 
-    def __init__(self, stream: "ScoreStream", line: ProgressLine) -> None:
-        self._stream, self._line = stream, line
+    def __init__(
+        self,
+        stream: "ScoreStream",
+        line: ProgressLine,
+        read: Callable[[], Progress | None],
+        *,
+        appears: bool,
+    ) -> None:
+        """read: how far the engine is. appears: whether the scores are written to stdout as they come."""
+        self._stream, self._line, self._appears = stream, line, appears
+        self._engine, self._known = read, Progress("scoring", 0, stream.meta["tokens"])
         self.meta = stream.meta
         self._last: TokenScore | None = None
         self._count = 0
@@ -208,7 +217,7 @@ class WatchedScores:
 
     def __iter__(self) -> Iterator[TokenScore]:
         on_terminal = sys.stdout is not None and sys.stdout.isatty()
-        if on_terminal and self._line.mode == "line":
+        if self._appears and on_terminal and self._line.mode == "line":
             yield from self._line.until_first(self._read, self._stream)
             return
         with self._line.watch(self._read):
@@ -217,7 +226,14 @@ class WatchedScores:
                 yield token
 
     def _read(self) -> Progress:
-        """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet."""
+        """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet.
+
+        The engine counts the tokens of one sequence layer by layer, but no more than a few windows of a text.
+        """
+        if self.meta["window"] is None:
+            if (found := self._engine()) is not None:
+                self._known = found._replace(stage="scoring")
+            return self._known
         tokens = self.meta["tokens"]
         if tokens is None and self._bytes and self._last is not None:
             return Progress("scoring", self._last.span[1], self._bytes, "bytes")

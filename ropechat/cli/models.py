@@ -133,7 +133,7 @@ def list_models(as_json: bool) -> None:
     if packed := sum(entry.size for entry in packed_entries()):
         say(f"packed weights: {format_bytes(packed)} in {packed_folder()}; `models rm --packed` removes them")
     if read := sum(entry.size for entry in kv_entries()):
-        say(f"read by chats: {format_bytes(read)} in {kv_folder()}; `models rm --read` removes it")
+        say(f"what was read: {format_bytes(read)} in {kv_folder()}; `models rm --read` removes it")
 
 
 @models.command("catalog")
@@ -219,7 +219,9 @@ def _files(path: Path) -> list[tuple[str, int]]:
 @click.argument("model", required=False)
 @click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
 @click.option(
-    "--read", is_flag=True, help="Remove only what chats have read: with MODEL, or with all models."
+    "--read",
+    is_flag=True,
+    help="Remove only what chats and --keep-prefix have read: with MODEL, or with all models.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str | None, packed: bool, read: bool, yes: bool) -> None:

@@ -26,6 +26,7 @@ VIEWS = ("tokens", "prose")
 TINTS = ("surprisal", "sampled", "entropy", "rank", "off")
 WHEN_FULL = ("ask", "slide", "stop")
 MAX_INTEGER = 2**62  # limit of the compiled engine
+GIGABYTE = 1_000_000_000
 MAX_GIGABYTES = 1_000_000
 _MAX_BYTES = 1 << 20
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)

@@ -38,7 +38,7 @@ from ropechat.engine.native import (
     gguf_metadata,
     load_core,
 )
-from ropechat.engine.prefill import Prefill, common_prefix
+from ropechat.engine.prefill import Prefill, SharedPrefix, common_prefix
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
@@ -112,6 +112,7 @@ class Engine:
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
         self.chat = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._grammars = grammars or GrammarCompiler(tokenizer, self.facts["vocab_size"], self.stop_ids)
+        self._shared_prefix: SharedPrefix | None = None
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -268,6 +269,21 @@ class Engine:
     def begin_prefill(self, ids: Sequence[int]) -> Prefill:
         """Read ids into the KV cache, pass by pass, for a later request that begins with them."""
         return Prefill(self._request(), validate_ids(ids))
+
+    def share_prefix(self, path: Path) -> SharedPrefix:
+        """Take what later prompts begin with in common from a file, when the first of them comes.
+
+        What `generate_many`, `score`, `score_stream` and `score_many` read counts. path: from `prefix_path`.
+        """
+        self._shared_prefix = SharedPrefix(self.begin_prefill, path)
+        return self._shared_prefix
+
+    def _sharing(self, planned: "Iterator[Window]") -> "Iterator[Window]":
+        """The windows of a text, whose context is taken in by the shared prefix."""
+        for window in planned:
+            if self._shared_prefix is not None and window.begin == 0:
+                self._shared_prefix.add(window.ids[: window.start])
+            yield window
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes of a token; b"" for an id without text."""
@@ -721,7 +737,8 @@ class Engine:
             self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling, validate_ids(look_up)
         )
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
-        return scoring.ScoreStream(meta, scoring.stream_scores(pool, planned, self.tokenizer), before)
+        scores = scoring.stream_scores(pool, self._sharing(planned), self.tokenizer)
+        return scoring.ScoreStream(meta, scores, before)
 
     def score_many(
         self,
@@ -751,7 +768,7 @@ class Engine:
             given = encode_item(self.chat, item, special)
             tokens = given.buffer(whole=True)
             meta = self._meta(given, tokens, top_k, size, move)
-            return given, meta, scoring.windows(tokens, given.first, size, move)
+            return given, meta, self._sharing(scoring.windows(tokens, given.first, size, move))
 
         pool = scoring.ScorePool(self._request(), top_k, window)
         return scoring.score_items(items, encode, pool, self.tokenizer)
@@ -831,6 +848,8 @@ class _Many:
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
         sampling = job.sampling or self._sampling
+        if engine._shared_prefix is not None:
+            engine._shared_prefix.add(ids)
         sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k)
         return sequence, StopStringFilter(engine.tokenizer.stream(ids), stops)
 

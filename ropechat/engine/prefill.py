@@ -1,11 +1,13 @@
 """Reading a text into the KV cache before it is asked about."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.errors import CancelledError
+from ropechat.errors import CancelledError, MemoryLimitError
+from ropechat.util.kv_files import LEAST_KEPT
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -63,6 +65,16 @@ class Prefill:
         """What is cached of the text, to be written to a file; None for nothing, or without a disk cache."""
         return self._core.kept_prefix(self._ids)
 
+    def write(self, path: Path, total: int) -> int:
+        """Write what is cached of the text; return how many tokens that is, 0 if there is no file.
+
+        total: as for `KeptPrefix.write`. Raises FileAccessError.
+        """
+        prefix = self.keep()
+        if prefix is None or prefix.tokens < LEAST_KEPT:
+            return 0
+        return prefix.tokens if prefix.write(path, self._request.token, total=total) else 0
+
     def cancel(self) -> None:
         """End a forward pass within one layer."""
         self._request.token.cancel()
@@ -72,6 +84,34 @@ class Prefill:
         if self._sequence is not None:
             self._core.free(self._sequence)
             self._sequence = None
+
+
+class SharedPrefix:
+    """What all texts begin with that an engine reads: taken from a file at first, kept in it at the end."""
+
+    def __init__(self, begin: Callable[[Sequence[int]], Prefill], path: Path) -> None:
+        """begin: `Engine.begin_prefill`. path: the file, which need not exist."""
+        self._begin, self._path = begin, path
+        self._ids: list[int] | None = None
+        self.note: str | None = None
+        """Why not all of the file could be used."""
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Take in the beginning of a text before it is read."""
+        if self._ids is None:
+            self._ids = list(ids)
+            with suppress(MemoryLimitError):  # the text is then read
+                self.note = self._begin(ids).take(self._path)
+        elif ids[: len(self._ids)] != self._ids:
+            self._ids = common_prefix(self._ids, ids)
+
+    def keep(self, total: int) -> int:
+        """Write the file; return how many tokens are in it. total: bytes of all such files at most.
+
+        Returns 0 where nothing is written: too few tokens, no room on the disk, or cancelled. Raises
+        FileAccessError.
+        """
+        return self._begin(self._ids).write(self._path, total) if self._ids else 0
 
 
 def common_prefix(first: Iterable[int], second: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The files of keys and values: what chats have read, kept on disk for the next time they are opened.
+"""The files of keys and values: what was read for chats and commands, kept on disk for the next time.
 
 The compiled engine writes and reads them (their layout is in rust/src/kv_cache/file.rs). Deleting them is
 safe: the text is then read again.
@@ -13,6 +13,8 @@ from typing import NamedTuple
 from ropechat.util.paths import cache_folder
 
 SUFFIX, PART = ".kv", ".part"
+LEAST_KEPT = 32
+"""Tokens of a text that is worth a file."""
 _PIECE = 1 << 20  # bytes that are overwritten at a time
 _deleted: set[str] = set()  # chats that were deleted by this process
 _erased: dict[str, int] = {}  # how often a part of a chat was deleted
@@ -36,12 +38,21 @@ class ChatFile(NamedTuple):
 
     def path(self, key: str) -> Path:
         """Where it is. key: the engine's `cache_key`."""
-        return kv_folder() / f"{_digest(self.chat)}-{_digest(key)}{SUFFIX}"
+        return _path(self.chat, key)
 
 
 def kv_folder() -> Path:
     """The folder of the files; it need not exist."""
     return cache_folder() / "kv"
+
+
+def prefix_path(name: str, key: str) -> Path:
+    """The file of a prefix that is kept under a name; key: as for `ChatFile.path`."""
+    return _path(f"prefix {name}", key)
+
+
+def _path(owner: str, key: str) -> Path:
+    return kv_folder() / f"{_digest(owner)}-{_digest(key)}{SUFFIX}"
 
 
 def forget_chat(chat: str) -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
@@ -27,18 +28,29 @@ from ropechat.engine.native import load_core  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
 
+if TYPE_CHECKING:
+    from ropechat.chat.answer import Turn
+
 live_chat.LIMIT_S = 3600.0
 SAMPLING = Sampling(temperature=0, max_tokens=8, seed=0)
 TOTAL = 4_000_000_000
 
 
-def first_token(one: Program) -> float:
-    """Seconds from a short question to the first token of its answer."""
-    begun = time.perf_counter()
-    turn = one.session.ask("And then?")
+def first_token(one: Program, question: str = "And then?", turn: Turn | None = None) -> float:
+    """Seconds from a question to the first token of its answer. turn: that is answered instead."""
+    begun, seen = time.perf_counter(), len(one.seen)
+    one.cached = one.prompt = 0
+    turn = turn or one.session.ask(question)
     assert turn.request is not None
     one.chat.submit(turn.request)
-    one.until(lambda: any(isinstance(event, ev.TokenGenerated) for event in one.seen))
+    one.until(
+        lambda: (
+            any(isinstance(event, ev.TokenGenerated) for event in one.seen[seen:])
+            or not one.session.generating
+        )
+    )
+    if turn.answer.error is not None or not turn.answer.node.steps:
+        raise SystemExit(f"no answer: {turn.answer.error or 'the question does not fit into the context'}")
     found = time.perf_counter() - begun
     one.until(lambda: not one.session.generating)
     return found
