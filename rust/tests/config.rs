@@ -308,7 +308,6 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("zaya", "layer_types", json!(["hybrid", "linear_attention"])),
         ("doge", "is_moe", json!(true)),
         ("jetmoe", "attention_bias", json!(true)),
-        ("inkling_text", "unpadded_vocab_size", json!(9)),
         ("inkling_text", "layer_types", json!(["hybrid", "linear_attention"])),
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),
         ("recurrent_gemma", "block_types", json!(["recurrent", "linear"])),

@@ -319,7 +319,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
     (
         "inkling_text",
-        r#""head_dim": 10, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "swa_head_dim": 9,
+        r#""vocab_size": 110, "unpadded_vocab_size": 103, "head_dim": 10, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "swa_head_dim": 9,
         "sliding_window_size": 9, "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"], "d_rel": 5,
         "rel_extent": 21, "log_scaling_n_floor": 13, "conv_kernel_size": 3, "n_routed_experts": 5,
         "n_shared_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 12,

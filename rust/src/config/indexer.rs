@@ -18,7 +18,7 @@ pub struct Indexer {
     pub choice: IndexChoice,
 }
 
-/// Dynamic mask attention (Shi et al. 2025, <https://arxiv.org/abs/2508.02124>; doge): a number exp(A softplus(dt)) per key,
+/// Dynamic mask attention (Shi et al. 2024, <https://arxiv.org/abs/2412.11834>; doge): a number exp(A softplus(dt)) per key,
 /// made of its values, is added to its scores, and a query reads the keys with the highest numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // fields with the names of their keys

@@ -45,8 +45,10 @@ pub struct Config {
     pub model_type: String,
     /// What the tensors are called.
     pub names: Names,
-    /// Rows of the embedding; length of a logit row.
+    /// Rows of the embedding that are used; length of a logit row.
     pub vocab_size: usize,
+    /// Rows of the stored embedding and projection to logits, where the last ones are padding (`unpadded_vocab_size`; inkling).
+    pub stored_vocab_size: Option<usize>,
     /// Width of the residual stream.
     pub hidden_size: usize,
     /// Width of the dense MLP.

@@ -172,6 +172,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         model_type: metadata.text_if_any("model_type")?.unwrap_or_default().to_owned(),
         names: defaults.names,
         vocab_size,
+        stored_vocab_size: None,
         hidden_size,
         intermediate_size: size(metadata, "intermediate_size", 1 << 24, defaults.intermediate_size)?,
         num_attention_heads: heads.num_attention_heads,

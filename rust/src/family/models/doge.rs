@@ -1,6 +1,6 @@
 //! Doge: dynamic mask attention, and learned vectors that scale the residual stream.
 //!
-//! SmallDoge 2025 (Shi et al. 2025, <https://arxiv.org/abs/2508.02124>). Defaults of absent keys: transformers 5.23,
+//! SmallDoge 2025 (Shi et al. 2024, <https://arxiv.org/abs/2412.11834>). Defaults of absent keys: transformers 5.23,
 //! `configuration_doge.py`. Its mixture of experts is not computed: in transformers a token's experts depend on the tokens
 //! behind it.
 

@@ -67,7 +67,7 @@ const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
-    let config = base(metadata, &DEFAULTS)?;
+    let mut config = base(metadata, &DEFAULTS)?;
     WITHOUT_EFFECT.iter().for_each(|key| _ = metadata.get(key));
     ignore_multi_token_prediction(metadata);
     let size = |key: &str, default: usize| -> Result<usize> {
@@ -76,8 +76,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     if let Some(rows) = metadata.integer_if_any("unpadded_vocab_size", 1..=1 << 26)?
         && rows < config.vocab_size
     {
-        let what = format!("must be null or at least vocab_size, {} (got {rows})", config.vocab_size);
-        return Err(metadata.unsupported("unpadded_vocab_size", &what));
+        config.stored_vocab_size = Some(config.vocab_size);
+        config.vocab_size = rows;
+        config.eos_token_id.retain(|&id| (id as usize) < rows);
+        config.bos_token_id = config.bos_token_id.filter(|&id| (id as usize) < rows);
     }
     let config = windows_and_heads(metadata, config)?;
     let kernel_size = size("conv_kernel_size", size("sconv_kernel_size", 4)?)?;

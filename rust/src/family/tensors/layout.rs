@@ -16,7 +16,11 @@ use crate::config::{
 pub fn model_tensors(config: &Config) -> ModelTensors {
     let names = &config.names;
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-    let table = |name: String, stored| TensorRows::whole(name, stored, vocab, hidden);
+    let stored_vocab = config.stored_vocab_size.unwrap_or(vocab);
+    let table = |name: String, stored| TensorRows {
+        rows: Rows::all(vocab),
+        ..TensorRows::whole(name, stored, stored_vocab, hidden)
+    };
     let head = |bias: Bias| MatrixSpec {
         weights: vec![table(names.lm_head.weight.to_owned(), Stored::OutIn)],
         biases: with_bias(bias, vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))]),
