@@ -18,7 +18,7 @@ pub use keys::metadata;
 pub use registry::{families, from_metadata};
 pub use tensors::{
     AdapterTensors, AltUpTensors, AttentionTensors, DenseTensors, HyperTensors, Join, LayerTensors,
-    MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors,
+    MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
     QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors,
     TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors, num_parameters,
     required_tensors,

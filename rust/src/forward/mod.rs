@@ -14,6 +14,7 @@ mod cycles;
 mod hyper;
 mod mlp;
 mod moe;
+mod ngram;
 mod observer;
 mod per_layer;
 mod recurrent;
@@ -38,6 +39,7 @@ use cycles::CycleStates;
 use hyper::{HyperStreams, branches};
 use mlp::{down_proj, gate_up_proj};
 use moe::{MoeBuffers, add_experts, add_scaled_experts, dense_and_moe, experts, moe_forward};
+use ngram::{NgramBuffers, add_ngrams};
 use per_layer::PerLayerInputs;
 use recurrent::{RecurrentBuffers, add_mixed, mix};
 use residual::{BranchBuffers, norm, norm_or_copy, norm_stream, normed_input};
@@ -58,6 +60,7 @@ pub struct Workspace {
     streams: Streams,
     cycles: CycleStates,
     hyper: HyperStreams,
+    ngram: NgramBuffers,
 }
 
 /// Buffers of whatever mixes positions.
@@ -107,7 +110,7 @@ pub fn observed_forward(
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
     let pass = Pass::new(model, compute);
-    let Workspace { x, branch, mixers, gated, moe, per_layer, streams, cycles, hyper } = work;
+    let Workspace { x, branch, mixers, gated, moe, per_layer, streams, cycles, hyper, ngram } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     embed(model, pass, runs, &angles, x);
     if let Some(second) = &model.per_layer {
@@ -132,7 +135,8 @@ pub fn observed_forward(
         streams.predict(pass, layer, x, branch);
         cycles.before_layer(pass, model, layer.index, x);
         let [read_by_attention, written_by_mlp] = branches(layer);
-        hyper.read(pass, read_by_attention, x);
+        add_ngrams(pass, layer, runs, hyper, branch, ngram);
+        hyper.read(pass, read_by_attention, x, branch);
         match (model.config.residual, &layer.mlp) {
             (Residual::Parallel, Some(Mlp::Dense(mlp))) => {
                 // Both read x as it came: the MLP's first half goes before attention adds to it.
@@ -149,7 +153,7 @@ pub fn observed_forward(
             (_, Some(Mlp::Dense(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
                 streams.join(pass, layer, x);
-                hyper.join(pass, layer, x);
+                hyper.join(pass, layer, x, branch);
                 normed_input(pass, mlp_norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
                 gate_up_proj(pass, mlp, &branch.input, gated);
                 down_proj(pass, mlp, mlp_out_norm, factors, gated, branch, x);
@@ -164,7 +168,7 @@ pub fn observed_forward(
             }
             (_, Some(Mlp::Moe(mlp))) => {
                 mix_positions(pass, layer, runs, &angles, x, branch, mixers);
-                hyper.join(pass, layer, x);
+                hyper.join(pass, layer, x, branch);
                 moe_forward(pass, mlp, [mlp_norm, mlp_out_norm], factors, x, branch, moe);
             }
             (_, Some(Mlp::DenseAndMoeForNext(both))) => {
@@ -185,7 +189,7 @@ pub fn observed_forward(
         }
         hyper.write(pass, written_by_mlp, x);
         if observer.is_some() || layer.index + 1 == model.layers.len() {
-            hyper.read(pass, model.hyper_head.as_ref(), x);
+            hyper.read(pass, model.hyper_head.as_ref(), x, branch);
         }
         let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
         if let Some(Mlp::DenseAndMoeForNext(_)) = before {
@@ -261,7 +265,7 @@ pub fn lm_head(
     let Workspace { x, branch: BranchBuffers { input, out: transformed, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
     let normed = |r: usize, out: &mut [f32]| {
-        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], Some(&model.norm), out);
+        norm_or_copy(pass, &x[rows[r] * hidden_size..][..hidden_size], model.norm.as_ref(), out);
     };
     let stride = match (&model.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {

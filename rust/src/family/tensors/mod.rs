@@ -16,6 +16,6 @@ pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
     AdapterTensors, AltUpTensors, AttentionTensors, DenseTensors, HyperTensors, Join, LayerTensors,
-    MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors,
+    MatrixSpec, MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
     QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

@@ -105,6 +105,7 @@ pub(super) fn attend_input(
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    indexer::write_block_keys(pass, layer, runs);
     lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
