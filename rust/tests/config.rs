@@ -255,7 +255,6 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
         ("zamba", "Mamba"),
         ("bailing_moe_linear", "lightning"),
         ("inkling_text", "scores by distance"),
-        ("qwen4_exp_text", "n-gram"),
         ("lfm2_vl", "convolution"),
         ("bert", "encoder"),
         ("t5", "cross-attention"),

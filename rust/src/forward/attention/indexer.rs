@@ -1,8 +1,10 @@
 //! Which positions a query reads, where an indexer chooses them: its heads score every key in the cache, and a choice is a
 //! bit per position. The indexer's keys are cached beside keys and values, in the same type.
 //!
-//! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins.
+//! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins; of
+//! equal blocks of a mean, which few heads often score zero, those that transformers takes.
 
+use super::nth_element::highest;
 use crate::compute::activations::by_rows;
 use crate::config::{Config, IndexChoice, Indexer};
 use crate::forward::residual::norm;
@@ -196,7 +198,9 @@ impl IndexChoice {
                 let complete = (place + 1) / size;
                 // A block's key is kept with its last position.
                 let scores: Vec<f32> = (1..=complete).map(|end| score(end * size - 1)).collect();
-                for_highest(&scores, topk_blocks, |block| set(block * size..(block + 1) * size));
+                for block in highest(&scores, topk_blocks) {
+                    set(block * size..(block + 1) * size);
+                }
                 set(complete * size..place + 1);
             }
         }

@@ -4,6 +4,7 @@
 mod convolution;
 mod indexer;
 mod mla;
+mod nth_element;
 mod observed;
 mod online_softmax;
 mod tiles;
