@@ -115,6 +115,8 @@ fn gate_activation(metadata: &Metadata<'_>) -> Result<Activation> {
 /// An indexer in every layer with attention.
 fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     if config.layers.iter().all(|layer| !layer.mixer.has_attention()) {
+        ["n_heads", "kv_heads", "head_dim", "budget", "compress_ratio"]
+            .map(|key| metadata.get(&format!("indexer_{key}")));
         return Ok(config);
     }
     let stated = |key: &str| metadata.integer(key, 1..=1 << 16);

@@ -161,6 +161,9 @@ thread_local! {
     static NORMED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
+/// With this many scores for each that is chosen, `torch.topk` chooses in another way, and the first of equal ones are taken.
+const MANY: usize = 64;
+
 impl IndexChoice {
     /// Whether a row at `place` reads every position up to it, whatever their scores.
     fn is_all(self, place: usize) -> bool {
@@ -198,8 +201,10 @@ impl IndexChoice {
                 let complete = (place + 1) / size;
                 // A block's key is kept with its last position.
                 let scores: Vec<f32> = (1..=complete).map(|end| score(end * size - 1)).collect();
-                for block in highest(&scores, topk_blocks) {
-                    set(block * size..(block + 1) * size);
+                let range = |block: usize| block * size..(block + 1) * size;
+                match topk_blocks * MANY <= complete {
+                    true => for_highest(&scores, topk_blocks, |block| set(range(block))),
+                    false => highest(&scores, topk_blocks).into_iter().for_each(|block| set(range(block))),
                 }
                 set(complete * size..place + 1);
             }
