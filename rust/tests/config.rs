@@ -255,7 +255,6 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
         ("zamba", "Mamba"),
         ("bailing_moe_linear", "lightning"),
         ("inkling_mm_model", "other names"),
-        ("qwen4_exp_text", "n-gram"),
         ("lfm2_vl", "convolution"),
         ("bert", "encoder"),
         ("t5", "cross-attention"),
@@ -316,6 +315,10 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("deepseek_v32", "layer_types", json!(["full_attention", "indexed_attention"])),
         ("axk2", "indexer_types", json!(["full", "none"])),
         ("minimax_m3_vl_text", "layer_types", json!(["full_attention", "sliding_attention"])),
+        ("qwen4_exp_text", "hidden_act", json!("gelu")),
+        ("qwen4_exp_text", "output_gate_type", json!("tanh")),
+        ("qwen4_exp_text", "layer_types", json!(["linear_attention", "sliding_attention"])),
+        ("qwen4_exp_text", "indexer_kv_heads", json!(2)),
     ] {
         let mut config = json!({"model_type": model_type, key: value});
         let extra = match model_type {
@@ -327,6 +330,11 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
                 "qk_rope_head_dim": 4
             }),
             "minimax_m3_vl_text" => json!({"head_dim": 8, "rotary_dim": 4, "num_key_value_heads": 2}),
+            "qwen4_exp_text" => json!({
+                "num_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "indexer_n_heads": 2,
+                "indexer_head_dim": 256, "indexer_budget": 8, "indexer_compress_ratio": 4,
+                "full_attention_interval": 1
+            }),
             "gptj" => json!({"rotary_dim": 4}),
             "gpt2" | "gpt_neo" | "falcon" | "dtransformer_rope" => json!({}),
             _ => json!({"num_key_value_heads": 2}),

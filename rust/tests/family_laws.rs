@@ -273,6 +273,18 @@ const FAMILIES: &[(&str, &str)] = &[
         "partial_rotary_factor": 0.4, "mrope_section": [1, 1, 0]}"#,
     ),
     (
+        "qwen4_exp_text",
+        r#""head_dim": 10, "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 7, "linear_value_head_dim": 9,
+        "num_experts": 5, "moe_intermediate_size": 18, "shared_expert_intermediate_size": 22,
+        "num_experts_per_tok": 2, "hc_count": 3, "hc_lowrank": 7, "output_gate_type": "sigmoid",
+        "attention_bias": true, "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 9,
+        "indexer_budget": 15, "indexer_compress_ratio": 5, "ple_layer_ids": [3, 1], "ple_embed_dim": 18,
+        "ple_conv_kernel_size": 3, "ngram_size": 4, "heads_per_ngram": 3, "ngram_vocab_size_base": 60,
+        "make_ngram_vocab_size_divisible_by": 9, "split_ngram_parts": 4, "eos_token_id": 2,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.6}"#,
+    ),
+    (
         "jamba",
         r#""attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 5, "num_experts_per_tok": 2,
         "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 3, "mamba_dt_rank": 7, "mamba_proj_bias": true"#,

@@ -17,6 +17,7 @@ HYBRIDS = [
         "lfm3",
         "qwen3_5_moe_text",
         "qwen3_next",
+        "qwen4_exp_text",
         "olmo_hybrid",
         "granitemoehybrid",
         "falcon_h1",

@@ -105,7 +105,7 @@ impl Weight {
         self
     }
 
-    fn in_features(&self) -> usize {
+    pub fn in_features(&self) -> usize {
         self.parts[0].shape.in_features
     }
 

@@ -9,7 +9,7 @@ use super::structure::Norm;
 pub struct Indexer {
     pub index_n_heads: usize,
     pub index_head_dim: usize,
-    /// Norm of its key; also of its queries under [`IndexChoice::Blocks`].
+    /// Norm of its key; also of its queries, except under [`IndexChoice::Positions`].
     pub norm: Norm,
     /// The rope of its queries and keys: an index into `Config::ropes`.
     pub rope: usize,
@@ -48,6 +48,10 @@ pub enum IndexChoice {
     /// query always come first. Each head of the indexer chooses for its share of the key/value heads
     /// (minimax_m3_vl_text).
     Blocks { index_block_size: usize, index_topk_blocks: usize, index_local_blocks: usize },
+    /// The complete blocks of positions, `topk_blocks` of them, with the largest sum over the indexer's heads of
+    /// relu(q k), and the positions behind the last complete block. A block has one key: the norm of the mean of its
+    /// positions' keys, rotated as its first position (qwen4_exp).
+    MeanBlocks { compress_ratio: usize, topk_blocks: usize },
 }
 
 impl Indexer {
@@ -60,7 +64,7 @@ impl Indexer {
     pub fn num_weights(&self) -> usize {
         match self.choice {
             IndexChoice::Positions { .. } => self.index_n_heads,
-            IndexChoice::Blocks { .. } => 0,
+            IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => 0,
         }
     }
 
@@ -72,7 +76,7 @@ impl Indexer {
     /// Choices of a row.
     pub fn num_choices(&self) -> usize {
         match self.choice {
-            IndexChoice::Positions { .. } => 1,
+            IndexChoice::Positions { .. } | IndexChoice::MeanBlocks { .. } => 1,
             IndexChoice::Blocks { .. } => self.index_n_heads,
         }
     }

@@ -7,6 +7,7 @@ mod frequencies;
 mod hyper;
 mod indexer;
 mod moe;
+mod ngram;
 mod recurrent;
 mod rope;
 mod structure;
@@ -15,9 +16,10 @@ mod tensor_names;
 pub use crate::kernel::Activation;
 pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use hyper::HyperConnections;
+pub use hyper::{HyperConnections, StreamWeights};
 pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
+pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
     BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
     RgLru, SelectiveScan,
@@ -31,7 +33,7 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv,
+    GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv,
     RecurrentNames, Shared, Stored, Tensor,
 };
 
@@ -118,6 +120,8 @@ pub struct Config {
     pub alt_up: Option<AltUp>,
     /// Several residual streams, which each branch reads and writes.
     pub hyper_connections: Option<HyperConnections>,
+    /// Embeddings of hashed n-grams, of the layers that have them.
+    pub ngram_embedding: Option<NgramEmbedding>,
     /// A learned factor of each layer's output.
     pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).

@@ -31,6 +31,8 @@ pub struct LayerSpec {
     pub values: Values,
     /// Factors of the stream and of the branch where attention and the MLP are added.
     pub residual_factors: [ResidualFactors; 2],
+    /// The layer's place among those with embeddings of n-grams (qwen4_exp).
+    pub ngram_table: Option<usize>,
     /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
     pub gate_cutoff: Option<f32>,
 }
@@ -241,6 +243,8 @@ pub enum NormWeight {
 /// Where a layer has its norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
+    /// None in the layers and none after them: hyper-connections norm what a branch reads (qwen4_exp).
+    InHyperConnections,
     /// Before attention and MLP (llama).
     Before,
     /// After them, before the addition (olmo2).

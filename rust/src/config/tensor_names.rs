@@ -91,12 +91,21 @@ pub struct MlaNames {
     pub kv_b_proj: KvB,
 }
 
+/// Where the tensors of a hyper-connection are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HyperNames {
+    /// Matrix, base and scale.
+    Sigmoid([&'static str; 3]),
+    /// Norm, to the low rank and back, weights of what is written.
+    LowRank([Tensor; 4]),
+}
+
 /// Where the tensors of an indexer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexerNames {
     /// Queries, from the latent of attention's queries where they have one.
     pub q_proj: Tensor,
-    /// The key.
+    /// The key; the same as `q_proj` where one matrix holds all queries, then the key.
     pub k_proj: Tensor,
     /// The weights of the heads.
     pub weights_proj: Tensor,
@@ -294,8 +303,8 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
-    /// Hyper-connections of attention and of the MLP in a layer, and those after the last one: matrix, base and scale.
-    pub hyper: [[&'static str; 3]; 3],
+    /// Hyper-connections of attention and of the MLP in a layer, and those after the last one.
+    pub hyper: [HyperNames; 3],
     /// A learned factor of a layer's output.
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
@@ -384,9 +393,21 @@ impl Names {
             out_norm: tensor!("post_per_layer_input_norm"),
         },
         hyper: [
-            ["hc_pre.hc_attn_layer.hc_fn", "hc_pre.hc_attn_layer.hc_base", "hc_pre.hc_attn_layer.hc_scale"],
-            ["hc_pre.hc_mlp_layer.hc_fn", "hc_pre.hc_mlp_layer.hc_base", "hc_pre.hc_mlp_layer.hc_scale"],
-            ["hc_pre.hc_head.hc_head_fn", "hc_pre.hc_head.hc_head_base", "hc_pre.hc_head.hc_head_scale"],
+            HyperNames::Sigmoid([
+                "hc_pre.hc_attn_layer.hc_fn",
+                "hc_pre.hc_attn_layer.hc_base",
+                "hc_pre.hc_attn_layer.hc_scale",
+            ]),
+            HyperNames::Sigmoid([
+                "hc_pre.hc_mlp_layer.hc_fn",
+                "hc_pre.hc_mlp_layer.hc_base",
+                "hc_pre.hc_mlp_layer.hc_scale",
+            ]),
+            HyperNames::Sigmoid([
+                "hc_pre.hc_head.hc_head_fn",
+                "hc_pre.hc_head.hc_head_base",
+                "hc_pre.hc_head.hc_head_scale",
+            ]),
         ],
         layer_scalar: "layer_scalar",
         layers: "layers",

@@ -90,9 +90,9 @@ enum Fault {
 /// A step of `numbers` in an engine with the fault; the fault is mended afterwards.
 fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread::Result<Result<Vec<String>>> {
     let empty = || NormWeights { weight: vec![], bias: vec![], gate: None };
-    let (mut spare, mut spares) = (empty(), Some([empty(), empty()]));
+    let (mut spare, mut spares) = (Some(empty()), Some([empty(), empty()]));
     if fault == Fault::NaN {
-        spare = NormWeights { weight: vec![f32::NAN; HIDDEN], bias: vec![0.0; HIDDEN], gate: None };
+        spare = Some(NormWeights { weight: vec![f32::NAN; HIDDEN], bias: vec![0.0; HIDDEN], gate: None });
     }
     let mut swap = |model: &mut Model| match fault {
         Fault::Position => {
@@ -180,9 +180,9 @@ fn a_panic_while_all_logits_are_made_leaves_no_bytes_behind() {
     let mut engine = make(&folder, 2);
     let ids = ids(3, LENGTH);
     let expected = engine.logits(&ids, &CancelToken::default()).unwrap();
-    let weight = std::mem::take(&mut model(&mut engine).norm.weight);
+    let weight = model(&mut engine).norm.take();
     assert!(catch_unwind(AssertUnwindSafe(|| engine.logits(&ids, &CancelToken::default()))).is_err());
-    model(&mut engine).norm.weight = weight;
+    model(&mut engine).norm = weight;
     assert_eq!(bytes_after_all(&mut engine), 0);
     assert_eq!(engine.logits(&ids, &CancelToken::default()).unwrap(), expected);
 }

@@ -31,7 +31,7 @@ impl CycleStates {
             Some(stack) => {
                 let state = if stack == Stack::High { &mut *high } else { &mut *low };
                 by_rows(pass.pool, state, hidden_size, |row, state| {
-                    norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], Some(&model.norm), state);
+                    norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], model.norm.as_ref(), state);
                 });
             }
         }

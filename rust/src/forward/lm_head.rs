@@ -22,8 +22,11 @@ pub fn lm_head(
     let hidden_size = model.config.hidden_size;
     let final_norm = model.config.final_norm.unwrap_or(model.config.norm);
     let normed = |r: usize, out: &mut [f32]| {
-        let (x, NormWeights { weight, bias, .. }) = (&x[rows[r] * hidden_size..][..hidden_size], &model.norm);
-        norm(final_norm, x, weight, bias, out, pass.kernels);
+        let x = &x[rows[r] * hidden_size..][..hidden_size];
+        match &model.norm {
+            None => out.copy_from_slice(x),
+            Some(NormWeights { weight, bias, .. }) => norm(final_norm, x, weight, bias, out, pass.kernels),
+        }
     };
     let stride = match (&model.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {

@@ -19,6 +19,7 @@ mod lm_head;
 mod mix;
 mod mlp;
 mod moe;
+mod ngram;
 mod observer;
 mod per_layer;
 mod recurrent;
@@ -84,14 +85,14 @@ pub fn observed_forward(
         compute.enter_layer(layer.index, model.layers.len())?;
         let heads_wanted = observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index));
         mixers.attention.keep_unrotated(heads_wanted);
-        streams.enter_layer(pass, model, layer, x, branch);
+        streams.enter_layer(pass, model, layer, runs, x, branch);
         if parallel {
             // The MLP reads x as it came, before attention adds to it.
             start_feed_forward(pass, layer, x, branch, feed_forward);
         }
         mix_positions(pass, layer, runs, &angles, x, branch, mixers);
         if !parallel {
-            streams.enter_mlp(pass, layer, x);
+            streams.enter_mlp(pass, layer, x, branch);
             start_feed_forward(pass, layer, x, branch, feed_forward);
         }
         finish_feed_forward(pass, model, layer, runs, branch, feed_forward, x);

@@ -53,10 +53,15 @@ pub(super) fn apply_rope(
 ) {
     let (cos, sin) = angles.row(row);
     for head in heads.chunks_exact_mut(head_dim) {
-        let rotary = &mut head[..2 * cos.len()];
-        match angles.layout {
-            RopeLayout::Neox => kernels.rope_neox(rotary, cos, sin),
-            RopeLayout::Interleaved => kernels.rope_interleaved(rotary, cos, sin),
-        }
+        rotate(angles.layout, head, cos, sin, kernels);
+    }
+}
+
+/// Rotates the leading dimensions of a head by the angles of a position.  // cos, sin [rotary_dim / 2]
+pub(super) fn rotate(layout: RopeLayout, head: &mut [f32], cos: &[f32], sin: &[f32], kernels: Kernels) {
+    let rotary = &mut head[..2 * cos.len()];
+    match layout {
+        RopeLayout::Neox => kernels.rope_neox(rotary, cos, sin),
+        RopeLayout::Interleaved => kernels.rope_interleaved(rotary, cos, sin),
     }
 }

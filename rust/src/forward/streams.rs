@@ -4,6 +4,7 @@
 use super::alt_up::AltUpStreams;
 use super::cycles::CycleStates;
 use super::hyper::{HyperStreams, branches};
+use super::ngram::{NgramBuffers, add_ngrams};
 use super::per_layer::PerLayerInputs;
 use super::residual::BranchBuffers;
 use super::state::{Pass, Run};
@@ -16,6 +17,7 @@ pub(super) struct Streams {
     alt_up: AltUpStreams,
     cycles: CycleStates,
     hyper: HyperStreams,
+    ngram: NgramBuffers,
 }
 
 impl Streams {
@@ -44,18 +46,20 @@ impl Streams {
         pass: Pass<'_>,
         model: &Model,
         layer: &Layer,
+        runs: &mut [Run<'_>],
         x: &mut Vec<f32>,
         branch: &mut BranchBuffers,
     ) {
         self.alt_up.predict(pass, layer, x, branch);
         self.cycles.before_layer(pass, model, layer.index, x);
-        self.hyper.read(pass, branches(layer)[0], x);
+        add_ngrams(pass, layer, runs, &mut self.hyper, branch, &mut self.ngram);
+        self.hyper.read(pass, branches(layer)[0], x, branch);
     }
 
     /// x = what the MLP reads, after the branch that mixes positions.  // x [rows, hidden_size]
-    pub fn enter_mlp(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut [f32]) {
+    pub fn enter_mlp(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut [f32], branch: &mut BranchBuffers) {
         self.alt_up.join(pass, layer, x);
-        self.hyper.join(pass, layer, x);
+        self.hyper.join(pass, layer, x, branch);
     }
 
     /// After both branches. x is what the head reads behind the last layer, and behind each one where `observed`.
@@ -71,7 +75,7 @@ impl Streams {
         let last = layer.index + 1 == model.layers.len();
         self.hyper.write(pass, branches(layer)[1], x);
         if observed || last {
-            self.hyper.read(pass, model.hyper_head.as_ref(), x);
+            self.hyper.read(pass, model.hyper_head.as_ref(), x, branch);
         }
         if layer.alt_up.is_none() {
             return self.per_layer.add(pass, layer, None, branch, x);

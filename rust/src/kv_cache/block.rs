@@ -277,6 +277,22 @@ impl Block {
         store(values, layout.dtype, value, at, position, kernels);
     }
 
+    /// Reads the indexer's key at `position` of this block.  // key [index_head_dim]
+    pub fn read_index_key(
+        &self,
+        layer: usize,
+        position: usize,
+        scratch: &mut Vec<f32>,
+        key: &mut [f32],
+        kernels: Kernels,
+    ) {
+        let (format, panels) = self.index_key_panels(layer, scratch, kernels);
+        let (at, size) = (key_place(key.len(), position), format.value_bytes());
+        for (d, x) in key.iter_mut().enumerate() {
+            *x = format.values(&panels[at(d) * size..][..size]).next().unwrap_or_default();
+        }
+    }
+
     /// Stores the indexer's key at `position` of this block.  // key [index_head_dim]
     pub fn write_index_key(&mut self, layer: usize, position: usize, key: &[f32], kernels: Kernels) {
         let (layout, data) = (&self.layout, &mut self.data);

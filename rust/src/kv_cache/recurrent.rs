@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::kernel::LANES;
 use crate::platform::memory::Buffer;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes that snapshots may take, and how many there may be whatever they take.
@@ -17,7 +18,7 @@ const LEAST_SNAPSHOTS: usize = 4;
 /// Snapshots kept behind a sequence that grows token by token.
 const TRAIL: usize = 2;
 
-/// The sizes of a sequence's recurrent state. All layers have the same.
+/// The sizes of a sequence's recurrent state. The mixers of all layers have the same, and so have all embeddings of n-grams.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RecurrentLayout {
     /// Layers with a state.
@@ -32,6 +33,10 @@ pub struct RecurrentLayout {
     pub keys: usize,
     /// Columns of a head's matrix, up to whole panels of 16.
     pub values: usize,
+    /// Layers with an embedding of n-grams; their states follow those of the mixers.
+    pub ngram_layers: usize,
+    /// Values of the state of each.
+    pub ngram_values: usize,
 }
 
 impl RecurrentLayout {
@@ -41,7 +46,13 @@ impl RecurrentLayout {
         let layers = config.layers.iter().filter(|layer| layer.mixer.is_recurrent()).count();
         let (channels, positions) = recurrent.window(config.hidden_size);
         let (heads, keys, values) = recurrent.matrices();
-        Self { layers, channels, positions, heads, keys, values: values.next_multiple_of(LANES) }
+        let streams = config.hyper_connections.map_or(1, |hyper| hyper.hc_mult);
+        let (ngram_layers, ngram_values) = match &config.ngram_embedding {
+            None => (0, 0),
+            Some(ngram) => (ngram.tables.len(), ngram.state_values(streams * config.hidden_size)),
+        };
+        let values = values.next_multiple_of(LANES);
+        Self { layers, channels, positions, heads, keys, values, ngram_layers, ngram_values }
     }
 
     /// Values of one head's matrix.
@@ -56,7 +67,15 @@ impl RecurrentLayout {
 
     /// Bytes of the state of all layers.
     pub fn bytes(&self) -> usize {
-        self.layers * self.layer_values() * size_of::<f32>()
+        self.place(self.layers + self.ngram_layers).start * size_of::<f32>()
+    }
+
+    /// Where the values of a layer are, counted over the mixers, then over the embeddings of n-grams.
+    fn place(&self, layer: usize) -> Range<usize> {
+        let mixers = layer.min(self.layers);
+        let start = mixers * self.layer_values() + (layer - mixers) * self.ngram_values;
+        let values = if layer < self.layers { self.layer_values() } else { self.ngram_values };
+        start..start + values
     }
 }
 
@@ -195,10 +214,10 @@ impl RecurrentSequence {
         }
     }
 
-    /// A layer's committed state (None: zeros) and the one that the forward pass writes.  // [layer_values] each
+    /// A layer's committed state (None: zeros) and the one that the forward pass writes.  // [layer_values], or
+    /// [ngram_values] behind the mixers, each
     pub fn layer(&mut self, layer: usize) -> (Option<&[f32]>, &mut [f32]) {
-        let values = self.store.layout.layer_values();
-        let at = layer * values..(layer + 1) * values;
+        let at = self.store.layout.place(layer);
         let before = self.current.as_ref().map(|state| &bytemuck::cast_slice(state.data.bytes())[at.clone()]);
         let next = self.next.as_mut().expect("the caller reserved room for the state");
         (before, &mut bytemuck::cast_slice_mut(next.data.bytes_mut())[at])

@@ -8,8 +8,8 @@ use std::ops::Range;
 use super::pack::PanelSource;
 use super::weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
-    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerInput,
-    Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
+    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate, NormWeights,
+    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
     RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
@@ -24,8 +24,8 @@ use crate::config::{
 use crate::error::{Error, Result};
 use crate::family::{
     self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors, HyperTensors, Join,
-    MatrixSpec, MlpTensors, MoeTensors, NormSpec, QkConvolutionTensors, QkvTensors, RecurrentTensors,
-    RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
+    MatrixSpec, MlpTensors, MoeTensors, NgramTensors, NormSpec, QkConvolutionTensors, QkvTensors,
+    RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, SUPER_BLOCK, StorageType};
@@ -147,6 +147,10 @@ impl<'a> Loader<'a> {
             hyper: match tensors.hyper.as_deref() {
                 None => None,
                 Some([attention, mlp]) => Some(Box::new([self.hyper(attention)?, self.hyper(mlp)?])),
+            },
+            ngram: match (tensors.ngram, spec.ngram_table) {
+                (Some(tensors), Some(table_index)) => Some(Box::new(self.ngram(&tensors, table_index)?)),
+                _ => None,
             },
             scalar: self.rows(&tensors.scalar, 1)?.first().copied().unwrap_or(1.0),
             mlp_residual_scales: self.residual_scales(&of_mlp)?,
@@ -715,10 +719,30 @@ impl<'a> Loader<'a> {
         let table = |source: &TensorRows| {
             self.rows(std::slice::from_ref(source), source.shape.get(1).copied().unwrap_or(1))
         };
-        Ok(HyperWeights {
-            matrix: table(&tensors.matrix)?,
-            base: table(&tensors.base)?,
-            scale: table(&tensors.scale)?,
+        Ok(match tensors {
+            HyperTensors::Sigmoid { matrix, base, scale } => {
+                HyperWeights::Sigmoid { matrix: table(matrix)?, base: table(base)?, scale: table(scale)? }
+            }
+            HyperTensors::LowRank { norm, down, up } => HyperWeights::LowRank {
+                norm: self.norm(norm)?,
+                down: self.matrix(down)?,
+                up: self.matrix(up)?,
+            },
+        })
+    }
+
+    fn ngram(&self, tensors: &NgramTensors, table_index: usize) -> Result<NgramWeights> {
+        let positions = tensors.conv.shape[2];
+        let by_channel = self.rows(std::slice::from_ref(&tensors.conv), positions)?;
+        let [key, stream, conv] = &tensors.norms;
+        Ok(NgramWeights {
+            // Behind the states of the mixers.
+            state_layer: self.state_layer(self.config.layers.len()) + table_index,
+            table_index,
+            table: self.table().matrix(&tensors.table)?,
+            key_value_proj: self.matrix(&tensors.key_value_proj)?,
+            norms: [self.norm(key)?, self.norm(stream)?, self.norm(conv)?],
+            conv: by_position(&by_channel, positions),
         })
     }
 

@@ -6,9 +6,9 @@ mod weights;
 
 pub use weights::{
     Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
-    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NormGate, NormWeights, PerLayerEmbedding,
-    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
-    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
+    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate, NormWeights,
+    PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights,
+    RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights, ShortConvolution,
 };
 
 use crate::checkpoint::Checkpoint;
@@ -32,8 +32,8 @@ pub struct Model {
     pub kv_layout: KvLayout,
     /// `model.layers`.
     pub layers: Vec<Layer>,
-    /// `model.norm`.
-    pub norm: NormWeights,
+    /// `model.norm`, where the model has it.
+    pub norm: Option<NormWeights>,
     /// Norm of the embedding.
     pub embedding_norm: Option<NormWeights>,
     /// Scale and bias of the embedding: (x + bias) * scale.
@@ -99,7 +99,7 @@ impl Model {
             Some((dense, norm)) => Some((loader.matrix(dense)?, loader.norm(norm)?)),
         };
         let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
-        let norm = loader.norm(&tensors.norm)?;
+        let norm = tensors.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
         let hyper_head = tensors.hyper_head.as_ref().map(|hyper| loader.hyper(hyper)).transpose()?;
         let low_state = loader.rows(&tensors.low_state, 1)?;
@@ -177,6 +177,7 @@ impl Model {
         let second =
             self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
         let ends = ends.chain(second).chain(self.streams.iter().flatten());
+        let ends = ends.chain(self.hyper_head.iter().flat_map(HyperWeights::weights));
         let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
         by_type(self.layer_weights().chain(ends))
     }

@@ -54,6 +54,8 @@ pub struct Layer {
     pub alt_up: Option<Box<AltUpLayer>>,
     /// Its hyper-connections: of attention, and of the MLP.
     pub hyper: Option<Box<[HyperWeights; 2]>>,
+    /// Its embedding of n-grams.
+    pub ngram: Option<Box<NgramWeights>>,
     /// Factor of its output.
     pub scalar: f32,
     /// How the MLP's output is added, where that has learned vectors.
@@ -240,13 +242,42 @@ pub struct AltUpLayer {
 
 /// A hyper-connection.
 #[derive(Clone)]
-pub struct HyperWeights {
-    /// From all streams to the logits of the weights.  // [kinds * hc_mult, hc_mult * hidden_size]
-    pub matrix: Vec<f32>,
-    /// Added to them.  // [kinds * hc_mult]
-    pub base: Vec<f32>,
-    /// Factors of them: of the weights with which streams are read, and with which they are written.  // [kinds]
-    pub scale: Vec<f32>,
+pub enum HyperWeights {
+    /// A weight per stream.
+    Sigmoid {
+        /// From all streams to the logits of the weights.  // [kinds * hc_mult, hc_mult * hidden_size]
+        matrix: Vec<f32>,
+        /// Added to them.  // [kinds * hc_mult]
+        base: Vec<f32>,
+        /// Factors of them: of the weights with which streams are read, and with which they are written.  // [kinds]
+        scale: Vec<f32>,
+    },
+    /// A weight per channel of what is read.
+    LowRank {
+        /// Norm of each stream.  // [hc_mult * hidden_size]
+        norm: NormWeights,
+        /// To the low rank, then to the weights with which streams are written.  // [hc_lowrank + hc_mult, all streams]
+        down: Weight,
+        /// From the low rank to the weights with which they are read.  // [all streams, hc_lowrank]
+        up: Weight,
+    },
+}
+
+/// A layer's embedding of n-grams.
+#[derive(Clone)]
+pub struct NgramWeights {
+    /// Its place among the parts of the recurrent state.
+    pub state_layer: usize,
+    /// Its place among the layers with such an embedding.
+    pub table_index: usize,
+    /// The rows that hashes choose.  // [rows, row_width]
+    pub table: Weight,
+    /// From them to a key per stream, then to a value.  // [(hc_mult + 1) * hidden_size, ple_embed_dim]
+    pub key_value_proj: Weight,
+    /// Norms of the keys, of the streams, and of what the convolution reads.  // [hc_mult * hidden_size] each
+    pub norms: [NormWeights; 3],
+    /// The depthwise convolution.  // [positions, hc_mult * hidden_size]
+    pub conv: Vec<f32>,
 }
 
 /// How a layer adds its part of the second embedding.
@@ -447,6 +478,15 @@ impl Adapter {
     }
 }
 
+impl HyperWeights {
+    pub(super) fn weights(&self) -> Vec<&Weight> {
+        match self {
+            HyperWeights::Sigmoid { .. } => Vec::new(),
+            HyperWeights::LowRank { down, up, .. } => vec![down, up],
+        }
+    }
+}
+
 impl DenseMlp {
     fn weights(&self) -> [&Weight; 2] {
         [&self.gate_up_proj, &self.down_proj]
@@ -529,6 +569,9 @@ impl Layer {
             }
         }
         all.extend(self.alt_up.iter().flat_map(|alt_up| [&alt_up.laurel_left, &alt_up.laurel_right]));
+        let hyper = self.hyper.iter().flat_map(|both| both.iter());
+        all.extend(hyper.flat_map(HyperWeights::weights));
+        all.extend(self.ngram.iter().flat_map(|ngram| [&ngram.table, &ngram.key_value_proj]));
         all.extend(self.per_layer_input.iter().flat_map(|input| [&input.gate, &input.projection]));
         all
     }

@@ -165,6 +165,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         repeats: None,
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
+        ngram_table: None,
         gate_cutoff: None,
     };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
@@ -210,6 +211,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         per_layer_embedding: None,
         alt_up: None,
         hyper_connections: None,
+        ngram_embedding: None,
         layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,

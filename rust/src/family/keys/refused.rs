@@ -19,10 +19,6 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "inkling2_text" | "inkling2" => {
             "it has mixers that inkling_text has not; they would need their own code"
         }
-        "qwen4_exp_text" | "qwen4_exp" => {
-            "it has several residual streams (hyper-connections), hashed n-gram embeddings, and attention that reads chosen \
-             blocks; each would need its own code"
-        }
         "rwkv" | "rwkv5" | "rwkv6" | "rwkv7" | "xlstm" => {
             "a recurrent model; it would need a state in place of keys and values"
         }

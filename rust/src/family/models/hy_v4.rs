@@ -7,7 +7,7 @@
 use super::deepseek::config as latent_mixture;
 use crate::config::{
     Activation, AttentionGate, Config, GateUp, GateWidth, HyperConnections, Moe, MoeNames, Names, Norm,
-    ResidualFactors, RopeLayout, RotatedPart, Shared, Sinks, Stored, Tensor, tensor,
+    ResidualFactors, RopeLayout, RotatedPart, Shared, Sinks, Stored, StreamWeights, Tensor, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, KvHeads, NormKey};
@@ -61,8 +61,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let activation = (limit > 0.0).then_some(clamped);
     let hyper_connections = HyperConnections {
         hc_mult: metadata.integer_if_any("hc_mult", 1..=64)?.unwrap_or(4),
-        hc_magnitude: metadata.number_or("hc_magnitude", 0.0..=1e6, 2.0)? as f32,
-        hc_eps: metadata.number_or("hc_eps", 0.0..=1.0, 1e-6)? as f32,
+        weights: StreamWeights::Sigmoid {
+            hc_magnitude: metadata.number_or("hc_magnitude", 0.0..=1e6, 2.0)? as f32,
+            hc_eps: metadata.number_or("hc_eps", 0.0..=1.0, 1e-6)? as f32,
+        },
     };
     let indexing = IndexerDefaults {
         index_n_heads: 16,

@@ -68,6 +68,7 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen4_exp;
 mod recurrent_gemma;
 mod seed_oss;
 mod smollm3;
@@ -190,6 +191,8 @@ pub static FAMILIES: &[&Family] = &[
     &qwen3_5::QWEN3_5,
     &qwen3_5::QWEN3_5_MOE,
     &qwen3_5::QWEN3_5_COMPOSITE,
+    &qwen4_exp::QWEN4_EXP_TEXT,
+    &qwen4_exp::QWEN4_EXP,
     &jamba::JAMBA,
     &minimax::MINIMAX,
     &kimi_linear::KIMI_LINEAR,

@@ -5,6 +5,7 @@
 //! `configuration_qwen3_next.py`, `configuration_qwen3_5.py` and `configuration_qwen3_5_moe.py`. The vision tower of a
 //! composite file and its layers for multi-token prediction are not computed.
 
+use super::qwen4_exp::config as qwen4_exp;
 use crate::config::{
     AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule,
     Mixer, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
@@ -27,7 +28,7 @@ pub(crate) static QWEN3_5_MOE: Family =
 pub(crate) static QWEN3_5_COMPOSITE: Family =
     Family { model_types: &["qwen3_5", "qwen3_5_moe"], aliases: &[], config: composite };
 
-const NAMES: Names = Names {
+pub(super) const NAMES: Names = Names {
     bases: &["model.", "model.language_model.", "language_model.model."],
     qkv: Qkv::GatedQueries([
         tensor!("self_attn.q_proj"),
@@ -37,7 +38,7 @@ const NAMES: Names = Names {
     ..Names::LLAMA
 };
 
-const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: Defaults = Defaults {
     names: NAMES,
     num_attention_heads: Some(16),
     num_key_value_heads: KvHeads::Usually(4),
@@ -52,11 +53,12 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// What all of them share: the mixers of the layers, and gated attention with norms on q and k.
-fn hybrid(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
+/// What all of them share: the mixers of the layers, and gated attention with norms on q and k. `attention`: what
+/// `layer_types` calls it.
+pub(super) fn hybrid(metadata: &Metadata<'_>, config: Config, attention: &[&str]) -> Result<Config> {
     let every = metadata.integer_if_any("full_attention_interval", 1..=1 << 16)?.unwrap_or(4);
     let layers = config.layers.len();
-    let types = mixers(metadata, layers, &["linear_attention"], &["full_attention"])?.unwrap_or_else(|| {
+    let types = mixers(metadata, layers, &["linear_attention"], attention)?.unwrap_or_else(|| {
         let mixer = |layer: usize| {
             if (layer + 1).is_multiple_of(every) { Mixer::Attention } else { Mixer::Recurrent }
         };
@@ -94,14 +96,14 @@ fn next(metadata: &Metadata<'_>) -> Result<Config> {
         num_key_value_heads: KvHeads::Usually(2),
         ..DEFAULTS
     };
-    let config = hybrid(metadata, base(metadata, &defaults)?)?;
+    let config = hybrid(metadata, base(metadata, &defaults)?, &["full_attention"])?;
     let moe = qwen_moe(metadata, 10, shared_expert(metadata)?, true)?;
     moe_layers(metadata, Config { moe: Some(moe), ..config })
 }
 
 fn dense(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_other_parts(metadata);
-    hybrid(metadata, base(metadata, &DEFAULTS)?)
+    hybrid(metadata, base(metadata, &DEFAULTS)?, &["full_attention"])
 }
 
 fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
@@ -109,20 +111,20 @@ fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
     // The dense width is not used: every layer is a mixture.
     let defaults =
         Defaults { num_key_value_heads: KvHeads::Usually(2), intermediate_size: Some(1), ..DEFAULTS };
-    let config = hybrid(metadata, base(metadata, &defaults)?)?;
+    let config = hybrid(metadata, base(metadata, &defaults)?, &["full_attention"])?;
     let moe = qwen_moe(metadata, 8, shared_expert(metadata)?, true)?;
     let config = moe_in_all_layers(config, moe);
     debug_assert!(config.layers.iter().all(|layer| layer.mlp == LayerMlp::Moe));
     Ok(config)
 }
 
-fn shared_expert(metadata: &Metadata<'_>) -> Result<SharedExpert> {
+pub(super) fn shared_expert(metadata: &Metadata<'_>) -> Result<SharedExpert> {
     let width = metadata.integer_if_any("shared_expert_intermediate_size", 1..=1 << 24)?;
     Ok(SharedExpert::Gated { intermediate_size: width.unwrap_or(512) })
 }
 
 /// Keys of layers for multi-token prediction, which are not computed.
-fn ignore_other_parts(metadata: &Metadata<'_>) {
+pub(super) fn ignore_other_parts(metadata: &Metadata<'_>) {
     for key in
         ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype"]
     {
@@ -131,13 +133,17 @@ fn ignore_other_parts(metadata: &Metadata<'_>) {
 }
 
 /// A file with a vision tower, whose text model is computed.
-fn composite(metadata: &Metadata<'_>) -> Result<Config> {
+pub(super) fn composite(metadata: &Metadata<'_>) -> Result<Config> {
     let Some(inner) = metadata.object_if_any("text_config")? else {
         return Err(metadata.bad("text_config", "it is missing; the text model's config is needed"));
     };
     let model_type = metadata.text_if_any("model_type")?.unwrap_or_default();
     let quantization = scheme(&inner)?;
-    let config = if model_type == "qwen3_5_moe" { mixture(&inner)? } else { dense(&inner)? };
+    let config = match model_type {
+        "qwen4_exp" => qwen4_exp(&inner)?,
+        "qwen3_5_moe" => mixture(&inner)?,
+        _ => dense(&inner)?,
+    };
     crate::family::keys::known::refuse_unknown(&inner)?;
     for key in [
         "vision_config",

@@ -59,16 +59,25 @@ impl Prefix<'_> {
         let (config, names) = (self.config, &self.config.names.indexer);
         let Some(indexer) = config.indexer_of(self.layer) else { return };
         let heads = if with_queries { indexer.index_n_heads } else { 0 };
+        let (queries, key) = (self.index_heads(indexer, heads), self.index_heads(indexer, 1));
+        let weights = Rows::all(indexer.num_weights());
+        let (of_queries, of_key) = match names.q_proj == names.k_proj {
+            false => ((queries, queries.count()), (key, key.count())),
+            true => {
+                let total = queries.count() + key.count();
+                ((queries, total), (key.from(queries.count()), total))
+            }
+        };
         let parts = [
-            (names.q_proj, self.index_heads(indexer, heads)),
-            (names.k_proj, self.index_heads(indexer, 1)),
-            (names.weights_proj, Rows::all(indexer.num_weights())),
+            (names.q_proj, of_queries),
+            (names.k_proj, of_key),
+            (names.weights_proj, (weights, weights.count())),
         ];
-        for (name, rows) in parts.into_iter().filter(|(_, rows)| rows.count() > 0) {
+        for (name, (rows, total)) in parts.into_iter().filter(|(_, (rows, _))| rows.count() > 0) {
             if !matrix.biases.is_empty() {
                 matrix.biases.push(TensorRows::zeros(rows.count()));
             }
-            let source = self.rows_of(name, rows.count(), &[rows], config.hidden_size, Bias::None);
+            let source = self.rows_of(name, total, &[rows], config.hidden_size, Bias::None);
             matrix.weights.extend(source.weights);
         }
     }
@@ -108,7 +117,7 @@ impl Prefix<'_> {
             q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
             q_norm: match indexer.choice {
                 IndexChoice::Positions { .. } => None,
-                IndexChoice::Blocks { .. } => Some(norm(names.q_norm)),
+                IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => Some(norm(names.q_norm)),
             },
             k_norm: norm(names.k_norm),
         })
@@ -124,9 +133,10 @@ impl Prefix<'_> {
         let weight = match config.names.qkv {
             Qkv::GatedQueries([q, ..]) => {
                 let (count, dim) = (heads.num_attention_heads, heads.head_dim);
-                let (name, hidden) = (self.name(q.weight), config.hidden_size);
-                let whole = TensorRows::whole(name, config.names.stored, 2 * heads.q_width(), hidden);
-                TensorRows { rows: Rows::each(count, 2 * dim, dim, dim), ..whole }
+                let part = [Rows::each(count, 2 * dim, dim, dim)];
+                let (total, hidden) = (2 * heads.q_width(), config.hidden_size);
+                let mut matrix = self.rows_of(q, total, &part, hidden, config.attention_bias);
+                return (matrix.weights.pop(), matrix.biases.pop());
             }
             Qkv::GateStacked(name) => {
                 let part = [Rows::range(0, rows)];

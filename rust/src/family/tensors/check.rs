@@ -179,6 +179,10 @@ fn is_buffer(name: &str) -> bool {
         ".query_decay",
         ".key_decay",
         ".diagonal_decay",
+        // Hashes of n-grams: what follows from the config.
+        ".ple_embedding.layer_multipliers",
+        ".ple_embedding.ngram_heads_offsets",
+        ".ple_embedding.ngram_heads_vocab_sizes",
         // Scales of a KV cache in fewer bits.
         ".k_scale",
         ".v_scale",

@@ -70,8 +70,9 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             None => Vec::new(),
             Some(_) => vec![at.vector(names.low_state, Rows::all(hidden))],
         },
-        hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper.hc_mult, 1)),
-        norm: at.norm(names.norm, hidden),
+        hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper, true)),
+        norm: (config.norm_placement != NormPlacement::InHyperConnections)
+            .then(|| at.norm(names.norm, hidden)),
         head_transform: match config.head_transform {
             HeadTransform::None => None,
             HeadTransform::DenseAndNorm { bias, .. } => {
@@ -118,6 +119,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
     };
     // Before attention and after it, before the MLP and after it.
     let placed = match config.norm_placement {
+        NormPlacement::InHyperConnections => [false; 4],
         NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
         NormPlacement::After => [false, true, false, true],
         NormPlacement::Around => [true; 4],
@@ -252,7 +254,11 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         }),
         hyper: config
             .hyper_connections
-            .map(|hyper| Box::new([0, 1].map(|branch| at.hyper(names.hyper[branch], hyper.hc_mult, 2)))),
+            .map(|hyper| Box::new([0, 1].map(|branch| at.hyper(names.hyper[branch], hyper, false)))),
+        ngram: match (&config.ngram_embedding, spec.ngram_table, config.hyper_connections) {
+            (Some(ngram), Some(table), Some(hyper)) => Some(Box::new(at.ngram(ngram, table, hyper.hc_mult))),
+            _ => None,
+        },
         scalar: match config.layer_scalar {
             LayerScalar::None => Vec::new(),
             LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],

@@ -17,6 +17,6 @@ pub use rows::{Rows, TensorRows};
 pub use spec::{
     AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors,
     DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NormSpec, PerLayerTensors, QkConvolutionTensors, QkvTensors,
-    RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
+    MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors, QkConvolutionTensors,
+    QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

@@ -1,8 +1,11 @@
 //! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
 
 use super::rows::{Rows, TensorRows};
-use super::spec::{HyperTensors, Join, MatrixSpec, NormSpec};
-use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Stored, Tensor};
+use super::spec::{HyperTensors, Join, MatrixSpec, NgramTensors, NormSpec};
+use crate::config::{
+    Bias, Config, Heads, HyperConnections, HyperNames, LayerSpec, NgramEmbedding, NormWeight, Stored,
+    StreamWeights, Tensor, tensor,
+};
 
 /// A layer's (or the model's) path, with the dot.
 pub(super) struct Prefix<'a> {
@@ -94,13 +97,54 @@ impl<'a> Prefix<'a> {
         }
     }
 
-    /// A hyper-connection of so many streams and kinds of weights.
-    pub fn hyper(&self, [matrix, base, scale]: [&str; 3], streams: usize, kinds: usize) -> HyperTensors {
+    /// A hyper-connection, which only reads where `is_head`.
+    pub fn hyper(&self, names: HyperNames, hyper: HyperConnections, is_head: bool) -> HyperTensors {
+        let (streams, kinds) = (hyper.hc_mult, if is_head { 1 } else { 2 });
         let (rows, width) = (streams * kinds, streams * self.config.hidden_size);
-        HyperTensors {
-            matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
-            base: self.vector(base, Rows::all(rows)),
-            scale: self.vector(scale, Rows::all(kinds)),
+        match (names, hyper.weights) {
+            (HyperNames::Sigmoid([matrix, base, scale]), _) => HyperTensors::Sigmoid {
+                matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
+                base: self.vector(base, Rows::all(rows)),
+                scale: self.vector(scale, Rows::all(kinds)),
+            },
+            (HyperNames::LowRank([norm, down, up, written]), weights) => {
+                let rank = match weights {
+                    StreamWeights::LowRank { hc_lowrank } => hc_lowrank,
+                    StreamWeights::Sigmoid { .. } => 0,
+                };
+                let parts = [(down, rank), (written, streams)];
+                HyperTensors::LowRank {
+                    norm: self.norm(norm, width),
+                    down: self.matrix(&parts[..kinds], width, Bias::None),
+                    up: self.matrix(&[(up, width)], rank, Bias::None),
+                }
+            }
+        }
+    }
+
+    /// A layer's embedding of n-grams, for so many residual streams.
+    pub fn ngram(&self, ngram: &NgramEmbedding, table: usize, streams: usize) -> NgramTensors {
+        let (hidden, width) = (self.config.hidden_size, streams * self.config.hidden_size);
+        let rows = ngram.tables[table].rows;
+        let each = rows.div_ceil(ngram.split_ngram_parts);
+        let part = |number: usize| {
+            let name = self.name(&format!("ple.ple_embedding.ngram_embedding.shard_{number}.weight"));
+            let rows = each.min(rows - number * each);
+            TensorRows::whole(name, Stored::OutIn, rows, ngram.row_width())
+        };
+        let projections = [(tensor!("ple.key_proj"), width), (tensor!("ple.value_proj"), hidden)];
+        let shape = vec![width, 1, ngram.ple_conv_kernel_size];
+        NgramTensors {
+            table: MatrixSpec {
+                weights: (0..rows.div_ceil(each)).map(part).collect(),
+                biases: Vec::new(),
+                in_features: ngram.row_width(),
+                join: Join::Stacked,
+            },
+            key_value_proj: self.matrix(&projections, ngram.ple_embed_dim, Bias::None),
+            norms: [tensor!("ple.norm_key"), tensor!("ple.norm_query"), tensor!("ple.norm_conv")]
+                .map(|name| self.norm(name, width)),
+            conv: TensorRows { shape, ..self.vector("ple.conv1d.weight", Rows::all(width)) },
         }
     }
 

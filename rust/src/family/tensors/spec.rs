@@ -286,6 +286,8 @@ pub struct LayerTensors {
     pub alt_up: Option<Box<AltUpTensors>>,
     /// Its hyper-connections: of attention, and of the MLP.
     pub hyper: Option<Box<[HyperTensors; 2]>>,
+    /// Its embedding of n-grams.
+    pub ngram: Option<Box<NgramTensors>>,
     /// Factor of its output; empty when the model has none.
     pub scalar: Vec<TensorRows>,
     /// Where attention and the MLP are added: scale and bias of the branch, then of the stream, or the scale of the
@@ -295,13 +297,38 @@ pub struct LayerTensors {
 
 /// The tensors of a hyper-connection.
 #[derive(Debug, Clone)]
-pub struct HyperTensors {
-    /// From all streams to the logits of the weights.
-    pub matrix: TensorRows,
-    /// Added to them.
-    pub base: TensorRows,
-    /// Factors of them, one for each kind of weights.
-    pub scale: TensorRows,
+pub enum HyperTensors {
+    /// A weight per stream.
+    Sigmoid {
+        /// From all streams to the logits of the weights.
+        matrix: TensorRows,
+        /// Added to them.
+        base: TensorRows,
+        /// Factors of them, one for each kind of weights.
+        scale: TensorRows,
+    },
+    /// A weight per channel of what is read.
+    LowRank {
+        /// Norm of each stream.
+        norm: NormSpec,
+        /// To the low rank, then to the weights of what is written.
+        down: MatrixSpec,
+        /// From the low rank to the weights of what is read.
+        up: MatrixSpec,
+    },
+}
+
+/// The tensors of a layer's embedding of n-grams.
+#[derive(Debug, Clone)]
+pub struct NgramTensors {
+    /// The rows that hashes choose.
+    pub table: MatrixSpec,
+    /// From them to a key per stream, then to a value.
+    pub key_value_proj: MatrixSpec,
+    /// Norms of the keys, of the streams, and of what the convolution reads.
+    pub norms: [NormSpec; 3],
+    /// The depthwise convolution.
+    pub conv: TensorRows,
 }
 
 /// The tensors of AltUp and LAuReL in a layer.
@@ -349,7 +376,7 @@ pub struct ModelTensors {
     /// The hyper-connection after the last layer.
     pub hyper_head: Option<HyperTensors>,
     /// The norm after the last layer.
-    pub norm: NormSpec,
+    pub norm: Option<NormSpec>,
     /// A matrix and a norm before the projection to logits.
     pub head_transform: Option<(MatrixSpec, NormSpec)>,
     /// The bias of the projection to logits where that is the embedding; empty when it has none.
@@ -396,9 +423,25 @@ impl DenseTensors {
 
 impl HyperTensors {
     fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        for source in [&self.matrix, &self.base, &self.scale] {
-            add(std::slice::from_ref(source));
+        match self {
+            HyperTensors::Sigmoid { matrix, base, scale } => {
+                [matrix, base, scale].into_iter().for_each(|source| add(std::slice::from_ref(source)));
+            }
+            HyperTensors::LowRank { norm, down, up } => {
+                norm.each(add);
+                down.each(add);
+                up.each(add);
+            }
         }
+    }
+}
+
+impl NgramTensors {
+    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        self.table.each(add);
+        self.key_value_proj.each(add);
+        self.norms.iter().for_each(|norm| norm.each(add));
+        add(std::slice::from_ref(&self.conv));
     }
 }
 
@@ -438,7 +481,7 @@ impl ModelTensors {
         add(&self.positions);
         add(&self.low_state);
         self.hyper_head.iter().for_each(|hyper| hyper.each(add));
-        self.norm.each(add);
+        self.norm.iter().for_each(|norm| norm.each(add));
         if let Some((dense, norm)) = &self.head_transform {
             dense.each(add);
             norm.each(add);
@@ -561,6 +604,7 @@ impl LayerTensors {
             alt_up.laurel_norm.each(add);
         }
         self.hyper.iter().flat_map(|hyper| hyper.iter()).for_each(|hyper| hyper.each(add));
+        self.ngram.iter().for_each(|ngram| ngram.each(add));
         add(&self.scalar);
         self.residual_scales.iter().for_each(|scales| add(scales));
     }

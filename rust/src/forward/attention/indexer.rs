@@ -1,13 +1,15 @@
 //! Which positions a query reads, where an indexer chooses them: its heads score every key in the cache, and a choice is a
 //! bit per position. The indexer's keys are cached beside keys and values, in the same type.
 //!
-//! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins.
+//! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins; of
+//! equal blocks of a mean, which few heads often score zero, those that transformers takes.
 
+use super::nth_element::highest;
 use crate::compute::activations::by_rows;
 use crate::config::{Config, IndexChoice, Indexer};
 use crate::forward::residual::norm;
-use crate::forward::rope::{RopeAngles, apply_rope};
-use crate::forward::state::Pass;
+use crate::forward::rope::{RopeAngles, apply_rope, rotate};
+use crate::forward::state::{Pass, Run};
 use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{AttentionLayer, IndexerWeights, NormWeights};
@@ -157,10 +159,12 @@ fn score(pass: Pass<'_>, layer: &AttentionLayer, indexer: &Indexer, task: &mut S
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             match indexer.choice {
                 IndexChoice::Blocks { .. } => pass.kernels.matmul(keys, queries, out, BLOCK),
-                IndexChoice::Positions { .. } => {
+                IndexChoice::Positions { .. } | IndexChoice::MeanBlocks { .. } => {
                     pass.kernels.matmul(keys, queries, scores, BLOCK);
                     out.fill(0.0);
-                    for (weight, scores) in rest[dim..].iter().zip(scores.chunks_exact(BLOCK)) {
+                    for (head, scores) in scores.chunks_exact(BLOCK).enumerate() {
+                        // Without weights all heads count the same.
+                        let weight = rest[dim..].get(head).unwrap_or(&1.0);
                         for (out, score) in out.iter_mut().zip(scores) {
                             *out += weight * score.max(0.0);
                         }
@@ -184,6 +188,9 @@ thread_local! {
     static NORMED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
+/// With this many scores for each that is chosen, `torch.topk` chooses in another way, and the first of equal ones are taken.
+const MANY: usize = 64;
+
 impl IndexChoice {
     /// Whether a row at `place` reads every position up to it, whatever their scores.
     fn is_all(self, place: usize) -> bool {
@@ -191,6 +198,9 @@ impl IndexChoice {
             IndexChoice::Positions { index_topk } => place < index_topk,
             IndexChoice::Blocks { index_block_size, index_topk_blocks, .. } => {
                 place / index_block_size < index_topk_blocks
+            }
+            IndexChoice::MeanBlocks { compress_ratio, topk_blocks } => {
+                (place + 1) / compress_ratio <= topk_blocks
             }
         }
     }
@@ -213,6 +223,17 @@ impl IndexChoice {
                 };
                 let scores: Vec<f32> = (0..=own).map(score_of).collect();
                 for_highest(&scores, index_topk_blocks, |block| set(range(block)));
+            }
+            IndexChoice::MeanBlocks { compress_ratio: size, topk_blocks } => {
+                let complete = (place + 1) / size;
+                // A block's key is kept with its last position.
+                let scores: Vec<f32> = (1..=complete).map(|end| score(end * size - 1)).collect();
+                let range = |block: usize| block * size..(block + 1) * size;
+                match topk_blocks * MANY <= complete {
+                    true => for_highest(&scores, topk_blocks, |block| set(range(block))),
+                    false => highest(&scores, topk_blocks).into_iter().for_each(|block| set(range(block))),
+                }
+                set(complete * size..place + 1);
             }
         }
     }
@@ -257,12 +278,46 @@ pub(super) fn prepare(
     if let Some(q_norm) = q_norm {
         norm_heads(queries, q_norm);
     }
-    norm_heads(key, k_norm);
-    for heads in [queries, key] {
-        apply_rope(&angles[spec.rope], row, heads, dim, pass.kernels);
+    apply_rope(&angles[spec.rope], row, queries, dim, pass.kernels);
+    if matches!(spec.choice, IndexChoice::MeanBlocks { .. }) {
+        return; // keys are normed and rotated when their block is complete
     }
+    norm_heads(key, k_norm);
+    apply_rope(&angles[spec.rope], row, key, dim, pass.kernels);
     // The factors of scores and heads: relu(a x) = a relu(x).
     pass.kernels.scale(head_weights, 1.0 / ((spec.index_n_heads * dim) as f32).sqrt());
+}
+
+/// Replaces the key of the last position of each block that these rows complete by the block's key.
+///
+/// The keys of its positions are read from the cache, also those of this pass, so that a block's key does not depend on
+/// how its positions were split into runs.
+pub(super) fn write_block_keys(pass: Pass<'_>, layer: &AttentionLayer, runs: &mut [Run<'_>]) {
+    let Some(IndexerWeights { spec, k_norm, .. }) = &layer.indexer else { return };
+    let IndexChoice::MeanBlocks { compress_ratio: size, .. } = spec.choice else { return };
+    let (dim, kernels) = (spec.index_head_dim, pass.kernels);
+    let pairs = pass.config.ropes[spec.rope].rotary_dim / 2;
+    let (mut scratch, mut key) = (Vec::new(), vec![0.0; dim]);
+    let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
+    for run in runs {
+        let (len, end) = (run.cache.len(), run.cache.len() + run.ids.len());
+        for last in (len..end).filter(|place| (place + 1).is_multiple_of(size)) {
+            let first = last + 1 - size;
+            let mut mean = vec![0.0; dim];
+            for place in first..=last {
+                let block = &run.cache.blocks()[place / BLOCK];
+                block.read_index_key(layer.kv_index, place % BLOCK, &mut scratch, &mut key, kernels);
+                kernels.add(&mut mean, &key);
+            }
+            kernels.scale(&mut mean, 1.0 / size as f32);
+            norm(spec.norm, &mean, &k_norm.weight, &k_norm.bias, &mut key, kernels);
+            run.frequencies[spec.rope].angles(run.start_position + first, &mut cos, &mut sin);
+            rotate(pass.config.ropes[spec.rope].layout, &mut key, &cos, &sin, kernels);
+            if let Some(block) = run.cache.writable().nth(last / BLOCK - len / BLOCK) {
+                block.write_index_key(layer.kv_index, last % BLOCK, &key, kernels);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -304,5 +359,15 @@ mod tests {
         assert_eq!(of(2, 1), (7..14).chain(49..50).collect::<Vec<_>>());
         assert_eq!(of(3, 2), (7..14).chain(42..50).collect::<Vec<_>>());
         assert_eq!(of(8, 1), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn complete_blocks_are_chosen_by_their_last_position_and_the_rest_is_read() {
+        let mut scores = vec![0.0; 50];
+        (scores[13], scores[19], scores[49]) = (3.0, 9.0, 9.0);
+        let of = |topk_blocks| marked(IndexChoice::MeanBlocks { compress_ratio: 7, topk_blocks }, &scores);
+        assert_eq!(of(1), (7..14).chain(49..50).collect::<Vec<_>>());
+        assert_eq!(of(2), (0..14).chain(49..50).collect::<Vec<_>>());
+        assert_eq!(of(7), (0..50).collect::<Vec<_>>());
     }
 }

@@ -6,6 +6,7 @@ mod dynamic_mask;
 mod head_experts;
 mod indexer;
 mod mla;
+mod nth_element;
 mod observed;
 mod online_softmax;
 mod score_bias;
@@ -136,6 +137,7 @@ pub(super) fn attend_input(
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    indexer::write_block_keys(pass, layer, runs);
     lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
