@@ -25,6 +25,7 @@ from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.settings import DTYPES, KV_DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import FileAccessError, RequestError
+from ropechat.util.json_lines import json_line
 from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -189,13 +190,13 @@ def _run(
 
     kept: list[TokenPair] = []
     takes: dict[str, Callable[[TokenPair], Any]] = {
-        "jsonl": lambda pair: sink.write(records.json_line(records.token_record(pairing, pair))),
+        "jsonl": lambda pair: sink.write(json_line(records.token_record(pairing, pair))),
         "csv": lambda pair: sink.write(records.csv_line(records.token_row(pairing, pair))),
         "html": kept.append,
     }
 
     if form == "jsonl":
-        sink.write(records.json_line(records.meta_record(pairing, window)))
+        sink.write(json_line(records.meta_record(pairing, window)))
     if form == "csv":
         sink.write(records.csv_line(records.TOKEN_COLUMNS if pairing.shared else records.SPAN_COLUMNS))
     result: Result
@@ -237,9 +238,9 @@ def _rest(
         yield from (records.csv_line(records.span_row(pairing, pair)) for pair in result.spans)
     elif form == "jsonl":
         if isinstance(result, SpanComparison):
-            yield from (records.json_line(records.span_record(pairing, pair)) for pair in result.spans)
-            yield from (records.json_line(records.line_record(pairing, pair)) for pair in result.lines)
-        yield records.json_line(records.summary_record(result.summary))
+            yield from (json_line(records.span_record(pairing, pair)) for pair in result.spans)
+            yield from (json_line(records.line_record(pairing, pair)) for pair in result.lines)
+        yield json_line(records.summary_record(result.summary))
 
 
 def _say_notes(pairing: "Pairing", window: int | None) -> None:

@@ -12,7 +12,7 @@ import click
 
 from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.errors import BatchInputError, CancelledError, FileAccessError, RequestError, RopechatError
+from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -127,8 +127,10 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if "" in look_up:
         raise click.UsageError("--look-up: must have at least one character")
     if isinstance(out, Path):
+        from ropechat.batch.output import refuse_output  # imported here: rarely needed
+
         inputs = [file for file in files if isinstance(file, Path) and file.exists()]
-        _refuse_output(
+        refuse_output(
             out,
             lambda path: path.exists() and any(path.samefile(file) for file in inputs),
             overwrite=overwrite,
@@ -136,23 +138,6 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if top_k is None:
         top_k = 0 if by == "line" else TOP_K[form]
     return Output(out, form, by == "line", sort or "line", head, look_up, whole, top_k)
-
-
-def _refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
-    """Raise BatchInputError if the output would replace a file, FileAccessError if it is not writable."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise FileAccessError(f"{path}: folder {folder} not found; create it, or choose another output")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileAccessError(f"{path}: folder {folder} is not writable; choose another output")
-    if path.is_symlink():
-        raise BatchInputError(f"{path}: must not be a symbolic link; give the file itself (- is stdout)")
-    if is_input(path):
-        raise BatchInputError(f"{path}: is the input; choose another output")
-    if path.exists() and not path.is_file():
-        raise BatchInputError(f"{path}: must be a regular file; choose another output (- is stdout)")
-    if path.exists() and not overwrite:
-        raise BatchInputError(f"{path}: exists; choose another output or add --overwrite")
 
 
 def name_of(file: Path | str) -> str:
@@ -293,7 +278,8 @@ def _pieces(
 
 
 def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Iterator[str]:
-    from ropechat.inspector import by_line, jsonl
+    from ropechat.inspector import by_line
+    from ropechat.util.json_lines import json_line
 
     lines = by_line.chosen(
         (line for reading in readings for line in by_line.lines_of(reading)), output.sort, output.head
@@ -301,6 +287,6 @@ def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Itera
     if output.form == "csv":
         yield from by_line.csv_lines(lines)
     elif output.form == "jsonl":
-        yield from (jsonl.line_of(by_line.record(line)) for line in lines)
+        yield from (json_line(by_line.record(line)) for line in lines)
     else:
         yield from (f"{line}\n" for line in by_line.table(lines, width))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ropechat import builtin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.widgets import Static
 
     from ropechat.chat.live import LiveChat
@@ -47,11 +49,22 @@ TIPS = (
 
 
 class TipsController:
-    """Shows the first tip that applies and was not learned; after the last one, none any more."""
+    """Shows the first tip that applies and was not learned; after the last one, none any more.
 
-    def __init__(self, chat: LiveChat, view: View, line: Static, *, wanted: bool) -> None:
+    remember: keeps a choice for the next time.
+    """
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        line: Static,
+        remember: Callable[[str, object], None],
+        *,
+        wanted: bool,
+    ) -> None:
         self.view, self.session, self._line = view, chat.session, line
-        self.wanted = wanted
+        self.wanted, self._remember = wanted, remember
         self._learned: set[str] = set()
         self._shown: str | None = None
 
@@ -70,7 +83,7 @@ class TipsController:
             self._observe()
             if {tip.name for tip in TIPS} <= self._learned:
                 self.wanted = False
-                self.view.remember("tips", False)
+                self._remember("tips", False)
         text = self._text() if self.wanted else ""
         if text != self._shown:
             self._shown = text

@@ -9,6 +9,7 @@ from ropechat import builtin
 from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
+from ropechat.tui.commands import registry as keys
 from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
@@ -89,6 +90,12 @@ class TranscriptController:
         """The block of an answer that is being written."""
         assert turn.request is not None
         return self._blocks[turn.request.serial]
+
+    def way_to(self, id: str) -> str:
+        """How to run a command from where the keys go: its key, or what to type."""
+        command = keys.BY_ID[id]
+        by_name = command.slash and command.context == "transcript" and not self.transcript.has_focus
+        return f"/{command.slash}" if by_name else self.keymap.named(id)
 
     # --- the turns ---
 

@@ -56,7 +56,6 @@ class BranchesScreen(Dialog["str | None"]):
         super().__init__(keymap)
         self._session = session
         self._marked: list[str] = []
-        self._sure: str | None = None
         self._changed = False
         self._shown: set[str] = set()  # the nodes that have a row
         self._width = 0  # of the screen, when the lines were made
@@ -173,11 +172,8 @@ class BranchesScreen(Dialog["str | None"]):
         node = self._chosen()
         if node is None:
             return
-        if self._sure != node.id:
-            self._sure = node.id
-            self.say("the same key again deletes this and all that follows it, for good")
+        if not self.is_sure(node.id, "the same key again deletes this and all that follows it, for good"):
             return
-        self._sure = None
         parent = node.parent
         gone = self._session.tree.remove(node.id)
         self._marked = [id for id in self._marked if id not in gone]

@@ -293,7 +293,7 @@ class ReaderScreen(ModalScreen[None]):
             self.text_view.show(reader)
             self._compare(on=self.comparison is not None)
 
-        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+        self._submit(job, done)
 
     def action_compare(self) -> None:
         """Show a second model's numbers beside these, or no longer."""
@@ -348,9 +348,7 @@ class ReaderScreen(ModalScreen[None]):
                     file.writelines(_compared_page(engine, compared.other, text, window))
             return f"written: {path}"
 
-        self._worker.submit(
-            job, lambda result: self.app.call_from_thread(self._finish, result, self._hints.say)
-        )
+        self._submit(job, self._hints.say)
 
     def _run(self, index: int, job: Callable[[Engine], Any], words: Callable[[Any], str]) -> None:
         """Run a job, then show its result beside the token it is about."""
@@ -362,6 +360,10 @@ class ReaderScreen(ModalScreen[None]):
                 self._notes.append(text)
                 self._show_token()
 
+        self._submit(job, done)
+
+    def _submit(self, job: Callable[[Engine], Any], done: Callable[[Any], None]) -> None:
+        """Run a job in the worker's thread; `done` gets its result in the app's."""
         self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
     def on_unmount(self) -> None:
