@@ -1,4 +1,4 @@
-"""`ropechat inspect -i FILE`: the reader as a program of its own."""
+"""`ropechat inspect -i FILE`: the reader as a program."""
 
 from __future__ import annotations
 

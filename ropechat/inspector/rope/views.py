@@ -388,7 +388,7 @@ def comparison(spec: RopeSpec, max_distance: int) -> View:
     seen = tuple((one.name, one.sees, one.extrapolates) for one in others)
     words = (
         f"ALiBi's heads have slopes from {flattest:.3g} to {steepest:.3g}. T5, Shaw and DeBERTa learn a "
-        "value per index: where the lower plot is flat, distances are not told apart. Learned positions "
+        "value per index: where the lower plot is flat, distances are not distinguished. Learned positions "
         "have no curve: their relation is in the weights."
     )
     return View(

@@ -1,4 +1,4 @@
-"""What stands at the left of the transcript: the chats, the branches of this one, personas, sampling."""
+"""The overview at the left of the transcript: the chats, the branches of this one, personas, sampling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NARROWEST = 8  # cells of a branch's text
 class SidebarController:
     """The overview: what it shows, when it is looked up again, and what a click opens.
 
-    wanted: is it shown where there is room? command: runs a command by its id; remember:
+    wanted: whether it is shown where there is room; command: runs a command by its id; remember:
     keeps a choice for the next time.
     """
 
@@ -69,8 +69,8 @@ class SidebarController:
         self._command, self._remember = command, remember
         self._wanted_overview = wanted
         self._chats: list[Summary] = []
-        self._listed: Hashable = None  # how things stood when the chats were looked up
-        self._surveyed: Hashable = None  # how things stood when the overview was drawn
+        self._listed: Hashable = None  # the state in which the chats were looked up
+        self._surveyed: Hashable = None  # the state in which the overview was drawn
 
     def handlers(self) -> dict[str, Handler]:
         return {"view.overview": lambda words: self.toggle()}
@@ -221,7 +221,7 @@ class SidebarController:
         def draw(name: str) -> Line:
             return Line(tuple(lists.setting_line(sampling, name, "  ", width=self._width - 2)), target)
 
-        # a tuple each: texts between things are strings
+        # tuples, since a string in `items` is a text between them
         rows = [(name,) for name in presets.NAMES]
         preset = presets.preset_of(sampling)
         key = self.keymap.first("sampling.open")

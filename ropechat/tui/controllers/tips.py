@@ -49,7 +49,7 @@ TIPS = (
 
 
 class TipsController:
-    """Shows the first tip that applies and was not learned; after the last one, none any more.
+    """Shows the first tip that applies and was not learned; after the last one, none.
 
     remember: keeps a choice for the next time.
     """
@@ -69,11 +69,11 @@ class TipsController:
         self._shown: str | None = None
 
     def ran(self, command: str) -> None:
-        """A command was run."""
+        """Note that a command was run."""
         self._learned |= {tip.name for tip in TIPS if command in tip.learned}
 
     def want(self, *, shown: bool) -> None:
-        """Show tips, or none."""
+        """Show or hide tips."""
         self.wanted = shown
         self.refresh()
 
@@ -91,7 +91,7 @@ class TipsController:
             self._line.set_class(bool(text), "-told")
 
     def _observe(self) -> None:
-        """Learn what can be seen of the chat."""
+        """Note what the chat shows that the user has done."""
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if last is not None:

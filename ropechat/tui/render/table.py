@@ -31,7 +31,7 @@ class Table:
     def __init__(self, header: SourceLine, width: int) -> None:
         self._width = width
         self._header = self._cells(header, "heading")
-        self._aligned: list[str] | None = None  # None: the line of delimiters has not come
+        self._aligned: list[str] | None = None  # None: the line of delimiters was not read yet
         self._body: list[list[Cell]] = []
         self._natural = [cells(_text(cell)) for cell in self._header]
         self._widths: list[int] = []

@@ -134,11 +134,11 @@ class BranchesScreen(Dialog["str | None"]):
         self.dismiss(event.option_id)
 
     def action_leave(self) -> None:
-        """Back to where we were, or to what is left."""
+        """Close; after a deletion with the branch that is left."""
         self.dismiss((self._session.tree.current or "") if self._changed else None)
 
     def action_mark(self) -> None:
-        """Mark an answer; of too many marks the oldest goes."""
+        """Mark an answer; the oldest mark is removed where there are too many."""
         node = self._chosen()
         if node is None or not node.steps:
             self.say("only answers with tokens can be compared")
