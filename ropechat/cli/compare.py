@@ -9,14 +9,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ropechat.cli.common import (
-    STREAM,
     Count,
     FileName,
     StdoutWriter,
     load_chat_engine,
     model_options,
     model_or_builtin,
-    stdin_stream,
+    read_text_file,
     template_options,
     text_argument,
     wants_color,
@@ -66,20 +65,6 @@ class Prompt(NamedTuple):
 
         system = [] if self.system is None else [Message(Role.SYSTEM, self.system)]
         return [*system, Message(Role.USER, self.given)]
-
-
-def _file_text(file: Path | str) -> str:
-    """The text of a file, or of stdin for `-`. Raises FileAccessError, RequestError if it is not UTF-8."""
-    name = "stdin" if file == STREAM else str(file)
-    try:
-        data = stdin_stream().read() if file == STREAM else Path(file).read_bytes()
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
-    except OSError as error:
-        raise FileAccessError(f"{name}: {error.strerror}") from None
 
 
 def _sides(
@@ -382,12 +367,12 @@ def compare(
     other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
     kind = _form(form, out)
     _refuse(out, overwrite=overwrite)
-    value = text_argument(text, "text") if file is None else _file_text(file)
-    before = "" if given_file is None else _file_text(given_file)
+    value = text_argument(text, "text") if file is None else read_text_file(file)
+    before = "" if given_file is None else read_text_file(given_file)
     prompts = (
         Prompt(before, system, template, chat),
         Prompt(
-            before if against_given is None else _file_text(against_given),
+            before if against_given is None else read_text_file(against_given),
             system if against_system is None else against_system,
             template if against_template is None else against_template,
             chat,

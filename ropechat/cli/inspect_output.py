@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream, wants_color
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, decode_text, stdin_stream, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
 from ropechat.util.text import one_line
@@ -98,6 +98,16 @@ class Output:
     look_up_whole: bool
     top_k: int
 
+    @property
+    def width(self) -> int:
+        """The columns of a table."""
+        return TEXT_WIDTH if isinstance(self.out, Path) else shutil.get_terminal_size((100, 24)).columns
+
+    @property
+    def color(self) -> bool:
+        """Whether a table is coloured."""
+        return not isinstance(self.out, Path) and wants_color()
+
 
 def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     """Remove the output options from `given` and check them. top_k: None for the default of the format.
@@ -154,12 +164,7 @@ def read_file(file: Path | str) -> str:
         raise RequestError(f"{name}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{name}: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
+    text = decode_text(data, name)
     if not text:
         raise RequestError(f"{name}: must have at least one character (the file is empty)")
     return text
@@ -207,9 +212,11 @@ def write(
 
     Raises FileAccessError, and what `readings` raises.
     """
-    is_file = isinstance(output.out, Path)
-    width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
-    pieces = _pieces(readings, bytes_of, output, title, width, color=not is_file and wants_color())
+    write_pieces(output, _pieces(readings, bytes_of, output, title))
+
+
+def write_pieces(output: Output, pieces: Iterable[str]) -> None:
+    """Write the pieces of an output; of a table, whole lines. Raises FileAccessError, and as `pieces`."""
     if isinstance(output.out, Path):
         write_file(output.out, pieces)
         return
@@ -239,17 +246,11 @@ def write_file(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _pieces(
-    readings: Iterable["Reading"],
-    bytes_of: Callable[[int], bytes],
-    output: Output,
-    title: str,
-    width: int,
-    *,
-    color: bool,
+    readings: Iterable["Reading"], bytes_of: Callable[[int], bytes], output: Output, title: str
 ) -> Iterator[str]:
     """Yield the output in pieces; of a table, whole lines."""
     if output.by_line:
-        yield from _by_line(readings, output, width)
+        yield from _by_line(readings, output)
     elif output.form == "html":
         from ropechat.inspector import trace_page
 
@@ -273,11 +274,11 @@ def _pieces(
         for reading in readings:
             if reading.name:
                 yield f"{one_line(reading.name)}\n"
-            for line in table.render(reading, bytes_of, width, color=color):
+            for line in table.render(reading, bytes_of, output.width, color=output.color):
                 yield f"{line}\n"
 
 
-def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Iterator[str]:
+def _by_line(readings: Iterable["Reading"], output: Output) -> Iterator[str]:
     from ropechat.inspector import by_line
     from ropechat.util.json_lines import json_line
 
@@ -289,4 +290,4 @@ def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Itera
     elif output.form == "jsonl":
         yield from (json_line(by_line.record(line)) for line in lines)
     else:
-        yield from (f"{line}\n" for line in by_line.table(lines, width))
+        yield from (f"{line}\n" for line in by_line.table(lines, output.width))

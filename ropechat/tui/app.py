@@ -50,7 +50,7 @@ from ropechat.tui.widgets.stats import EngineFacts
 from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from textual.app import ComposeResult, SystemCommand
     from textual.await_complete import AwaitComplete
@@ -300,14 +300,14 @@ class ChatApp(MessageRoutes):
 
     def action_focus_next(self) -> None:
         """Tab goes through the fields of a dialog; in the chat the keys stay with the composer."""
-        if self.view.covered:
-            super().action_focus_next()
-        else:
-            self.view.write()
+        self._move_focus(super().action_focus_next)
 
     def action_focus_previous(self) -> None:
         """As `action_focus_next`."""
+        self._move_focus(super().action_focus_previous)
+
+    def _move_focus(self, move: Callable[[], None]) -> None:
         if self.view.covered:
-            super().action_focus_previous()
+            move()
         else:
             self.view.write()
