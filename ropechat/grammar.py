@@ -25,7 +25,7 @@ class Grammar:
     """What an answer must match, made by `json_schema`, `json_object`, `regex`, `choices` or `lark`.
 
     source: its text; of choices, each of them. flexible: whether JSON may have whitespace between its tokens;
-    otherwise it is compact, which takes fewer tokens. Raises ValueError for a field of another type; what
+    without, it is compact, which takes fewer tokens. Raises ValueError for a field of another type; what
     cannot be honoured is refused when it is checked or used.
     """
 

@@ -97,7 +97,7 @@ class TokenScore:
     drafted: bool = field(default=False, compare=False)
     """Whether it is an accepted draft of speculative decoding; depends on measured times."""
     looked_up: tuple[tuple[float, int], ...] = ()
-    """(logprob, rank) in this place of each id that `Engine.score` was told to look up."""
+    """(logprob, rank) in this place of each id that `Engine.score` was asked to look up."""
 
     @property
     def outcome(self) -> Candidate | None:

@@ -1,7 +1,7 @@
 """The forms of results: jsonl, openai, json, csv, tsv and parquet, from the records of one row at a time.
 
 Everything in a result is determined by the row, the settings and the model, so that equal runs write equal
-bytes: OpenAI's `created` is 0, and cached tokens are told in the run's record only.
+bytes: OpenAI's `created` is 0, and cached tokens are given in the run's record only.
 """
 
 import contextlib

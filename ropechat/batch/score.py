@@ -14,6 +14,7 @@ from ropechat.batch.report import BatchReport, Failures
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
+from ropechat.util.json_lines import finite
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -116,17 +117,13 @@ def _per_byte(score: Score) -> float:
 def _facts(score: Score) -> dict[str, Any]:
     """What a record says about a completion; `joined` only if its first token began in the prompt."""
     facts: dict[str, Any] = {
-        "logprob": _finite(score.logprob),
+        "logprob": finite(score.logprob),
         "tokens": score.tokens,
         "bytes": score.bytes,
-        "bits_per_byte": _finite(score.bits_per_byte),
+        "bits_per_byte": finite(score.bits_per_byte),
         "is_greedy": score.is_greedy,
     }
     return {**facts, "joined": True} if score.joined else facts
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 class Accuracy:

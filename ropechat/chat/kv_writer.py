@@ -26,7 +26,7 @@ class KeptPrefix(Protocol):
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens whose keys and values these are."""
 
     def write(self, path: Path, cancel: Any, *, total: int) -> bool:
         """Write a file. Raises FileAccessError."""

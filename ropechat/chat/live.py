@@ -30,7 +30,7 @@ class LiveChat:
     system: the system text. store: saves the chat, if given. models: loads other models later. progress: how
     far loading or reading is; asked from the UI's thread. reads_ahead: whether what will be sent is read
     before it is sent. kv_bytes: what the keys and values of stored chats may take on disk; 0: none are kept.
-    wake: see `Inference`. submitted, stopped: called after each request, and after an answer was told to
+    wake: see `Inference`. submitted, stopped: called after each request, and after an answer was asked to
     stop.
     """
 

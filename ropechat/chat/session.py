@@ -54,7 +54,6 @@ class Session:
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.wait: Wait | None = None  # how far the model is with loading or reading
         self.read_ahead: tuple[int, int] | None = None  # tokens that are read, and of how many; None: all
-        self.coming_since = clock()
         self._turned = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 # As in ropechat.batch.source, forms and line, which are imported late.
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
+in_format = click.option(
+    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
+)
+out_form = click.option(
+    "--out",
+    "form_out",
+    type=click.Choice(FORMS),
+    help="Form of the results [default: by the suffix of OUT; else jsonl].",
+)
 _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
 _GROUPS = {
@@ -98,15 +107,8 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     type=FileName(),
     help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
 )
-@click.option(
-    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
-)
-@click.option(
-    "--out",
-    "form_out",
-    type=click.Choice(FORMS),
-    help="Form of the results [default: by the suffix of OUT; else jsonl].",
-)
+@in_format
+@out_form
 @click.option(
     "--prompt", metavar="TEMPLATE", help="The prompt, with {{ field }} for fields of the row (Jinja)."
 )

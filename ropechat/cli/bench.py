@@ -33,7 +33,7 @@ def _threads(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callable[[str], None]) -> Path:
-    """The model to measure: a given one, or one of a shape. on_note: told that one is made."""
+    """The model to measure: a given one, or one of a shape. on_note: called when one is made."""
     if shape is None:
         if dtype == Q4_K_M:
             raise click.UsageError(f"--dtype {Q4_K_M} needs --shape; a file's own types are --dtype auto")

@@ -14,7 +14,7 @@ from ropechat.cli import settings
 from ropechat.cli.exit_codes import check_signals, say
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.cli.status import ProgressLine
-from ropechat.errors import RequestError
+from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
 from ropechat.util.text import clean
 
@@ -353,13 +353,27 @@ def text_argument(value: str | None, name: str) -> str:
         return value
     if sys.stdin is None or (value is None and sys.stdin.isatty()):
         raise click.UsageError(f"{name}: missing; give it as an argument, or - to read it from stdin")
-    data = sys.stdin.buffer.read()
+    return decode_text(sys.stdin.buffer.read(), "stdin")
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """The text of UTF-8 bytes. name: of the file. Raises RequestError."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(
-            f"stdin: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
         ) from None
+
+
+def read_text_file(file: Path | str) -> str:
+    """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
+    name = str(file) if isinstance(file, Path) else "stdin"
+    try:
+        data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
+    except OSError as error:
+        raise FileAccessError(f"{name}: {error.strerror or error}") from None
+    return decode_text(data, name)
 
 
 class StdoutWriter:

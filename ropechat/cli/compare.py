@@ -9,14 +9,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ropechat.cli.common import (
-    STREAM,
     Count,
     FileName,
     StdoutWriter,
     load_chat_engine,
     model_options,
     model_or_builtin,
-    stdin_stream,
+    read_text_file,
     template_options,
     text_argument,
     wants_color,
@@ -25,6 +24,7 @@ from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.settings import DTYPES, KV_DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import FileAccessError, RequestError
+from ropechat.util.json_lines import json_line
 from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -65,20 +65,6 @@ class Prompt(NamedTuple):
 
         system = [] if self.system is None else [Message(Role.SYSTEM, self.system)]
         return [*system, Message(Role.USER, self.given)]
-
-
-def _file_text(file: Path | str) -> str:
-    """The text of a file, or of stdin for `-`. Raises FileAccessError, RequestError if it is not UTF-8."""
-    name = "stdin" if file == STREAM else str(file)
-    try:
-        data = stdin_stream().read() if file == STREAM else Path(file).read_bytes()
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
-    except OSError as error:
-        raise FileAccessError(f"{name}: {error.strerror}") from None
 
 
 def _sides(
@@ -189,13 +175,13 @@ def _run(
 
     kept: list[TokenPair] = []
     takes: dict[str, Callable[[TokenPair], Any]] = {
-        "jsonl": lambda pair: sink.write(records.json_line(records.token_record(pairing, pair))),
+        "jsonl": lambda pair: sink.write(json_line(records.token_record(pairing, pair))),
         "csv": lambda pair: sink.write(records.csv_line(records.token_row(pairing, pair))),
         "html": kept.append,
     }
 
     if form == "jsonl":
-        sink.write(records.json_line(records.meta_record(pairing, window)))
+        sink.write(json_line(records.meta_record(pairing, window)))
     if form == "csv":
         sink.write(records.csv_line(records.TOKEN_COLUMNS if pairing.shared else records.SPAN_COLUMNS))
     result: Result
@@ -237,9 +223,9 @@ def _rest(
         yield from (records.csv_line(records.span_row(pairing, pair)) for pair in result.spans)
     elif form == "jsonl":
         if isinstance(result, SpanComparison):
-            yield from (records.json_line(records.span_record(pairing, pair)) for pair in result.spans)
-            yield from (records.json_line(records.line_record(pairing, pair)) for pair in result.lines)
-        yield records.json_line(records.summary_record(result.summary))
+            yield from (json_line(records.span_record(pairing, pair)) for pair in result.spans)
+            yield from (json_line(records.line_record(pairing, pair)) for pair in result.lines)
+        yield json_line(records.summary_record(result.summary))
 
 
 def _say_notes(pairing: "Pairing", window: int | None) -> None:
@@ -381,12 +367,12 @@ def compare(
     other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
     kind = _form(form, out)
     _refuse(out, overwrite=overwrite)
-    value = text_argument(text, "text") if file is None else _file_text(file)
-    before = "" if given_file is None else _file_text(given_file)
+    value = text_argument(text, "text") if file is None else read_text_file(file)
+    before = "" if given_file is None else read_text_file(given_file)
     prompts = (
         Prompt(before, system, template, chat),
         Prompt(
-            before if against_given is None else _file_text(against_given),
+            before if against_given is None else read_text_file(against_given),
             system if against_system is None else against_system,
             template if against_template is None else against_template,
             chat,

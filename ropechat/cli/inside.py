@@ -1,16 +1,13 @@
 """`ropechat inspect --lens` and `--attention`: what each layer predicts, and where each head attends."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import StdoutWriter, wants_color
 from ropechat.cli.exit_codes import say
-from ropechat.cli.inspect_output import TEXT_WIDTH, Output, write_file
+from ropechat.cli.inspect_output import Output, write_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +100,6 @@ def show_view(
             f"note: {len(ids)} tokens exceed the trained length of {trained}: what is shown beyond it is "
             "unreliable"
         )
-    is_file = isinstance(output.out, Path)
     if output.form == "jsonl":
         facts = {name: engine.facts[name] for name in ("dtype", "kv_dtype", "isa")}
         meta = {"model": engine.name, "revision": engine.revision, **facts, "ids": ids, "text": text}
@@ -111,18 +107,9 @@ def show_view(
     elif output.form == "html":
         lines = _lens_page(engine, ids, view)
     else:
-        width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
         tables = _lens_table if view.name == "lens" else _attention_table
-        lines = tables(engine, ids, view, width, not is_file and wants_color())
-    if isinstance(output.out, Path):
-        write_file(output.out, (line + "\n" for line in lines))
-        return
-    out = StdoutWriter()
-    for line in lines:
-        if output.form == "table":
-            out.raw_line(line)
-        else:
-            out.write(line + "\n")
+        lines = tables(engine, ids, view, output.width, output.color)
+    write_pieces(output, (line + "\n" for line in lines))
 
 
 def _lens_lines(engine: "Engine", ids: list[int], meta: dict[str, Any], view: View) -> Iterator[str]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream, wants_color
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, decode_text, stdin_stream, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.errors import BatchInputError, CancelledError, FileAccessError, RequestError, RopechatError
+from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -103,6 +103,16 @@ class Output:
         """Whether results are written to stdout as they come."""
         return self.out == STREAM and self.sort == "line" and self.form in ("table", "jsonl", "csv")
 
+    @property
+    def width(self) -> int:
+        """The columns of a table."""
+        return TEXT_WIDTH if isinstance(self.out, Path) else shutil.get_terminal_size((100, 24)).columns
+
+    @property
+    def color(self) -> bool:
+        """Whether a table is coloured."""
+        return not isinstance(self.out, Path) and wants_color()
+
 
 def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     """Remove the output options from `given` and check them. top_k: None for the default of the format.
@@ -132,8 +142,10 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if "" in look_up:
         raise click.UsageError("--look-up: must have at least one character")
     if isinstance(out, Path):
+        from ropechat.batch.output import refuse_output  # imported here: rarely needed
+
         inputs = [file for file in files if isinstance(file, Path) and file.exists()]
-        _refuse_output(
+        refuse_output(
             out,
             lambda path: path.exists() and any(path.samefile(file) for file in inputs),
             overwrite=overwrite,
@@ -141,23 +153,6 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     if top_k is None:
         top_k = 0 if by == "line" else TOP_K[form]
     return Output(out, form, by == "line", sort or "line", head, look_up, whole, top_k)
-
-
-def _refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
-    """Raise BatchInputError if the output would replace a file, FileAccessError if it is not writable."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise FileAccessError(f"{path}: folder {folder} not found; create it, or choose another output")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise FileAccessError(f"{path}: folder {folder} is not writable; choose another output")
-    if path.is_symlink():
-        raise BatchInputError(f"{path}: must not be a symbolic link; give the file itself (- is stdout)")
-    if is_input(path):
-        raise BatchInputError(f"{path}: is the input; choose another output")
-    if path.exists() and not path.is_file():
-        raise BatchInputError(f"{path}: must be a regular file; choose another output (- is stdout)")
-    if path.exists() and not overwrite:
-        raise BatchInputError(f"{path}: exists; choose another output or add --overwrite")
 
 
 def name_of(file: Path | str) -> str:
@@ -174,12 +169,7 @@ def read_file(file: Path | str) -> str:
         raise RequestError(f"{name}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{name}: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
+    text = decode_text(data, name)
     if not text:
         raise RequestError(f"{name}: must have at least one character (the file is empty)")
     return text
@@ -227,9 +217,11 @@ def write(
 
     Raises FileAccessError, and what `readings` raises.
     """
-    is_file = isinstance(output.out, Path)
-    width = TEXT_WIDTH if is_file else shutil.get_terminal_size((100, 24)).columns
-    pieces = _pieces(readings, bytes_of, output, title, width, color=not is_file and wants_color())
+    write_pieces(output, _pieces(readings, bytes_of, output, title))
+
+
+def write_pieces(output: Output, pieces: Iterable[str]) -> None:
+    """Write the pieces of an output; of a table, whole lines. Raises FileAccessError, and as `pieces`."""
     if isinstance(output.out, Path):
         write_file(output.out, pieces)
         return
@@ -259,17 +251,11 @@ def write_file(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _pieces(
-    readings: Iterable["Reading"],
-    bytes_of: Callable[[int], bytes],
-    output: Output,
-    title: str,
-    width: int,
-    *,
-    color: bool,
+    readings: Iterable["Reading"], bytes_of: Callable[[int], bytes], output: Output, title: str
 ) -> Iterator[str]:
     """Yield the output in pieces; of a table, whole lines."""
     if output.by_line:
-        yield from _by_line(readings, output, width)
+        yield from _by_line(readings, output)
     elif output.form == "html":
         from ropechat.inspector import trace_page
 
@@ -293,12 +279,13 @@ def _pieces(
         for reading in readings:
             if reading.name:
                 yield f"{one_line(reading.name)}\n"
-            for line in table.render(reading, bytes_of, width, color=color):
+            for line in table.render(reading, bytes_of, output.width, color=output.color):
                 yield f"{line}\n"
 
 
-def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Iterator[str]:
-    from ropechat.inspector import by_line, jsonl
+def _by_line(readings: Iterable["Reading"], output: Output) -> Iterator[str]:
+    from ropechat.inspector import by_line
+    from ropechat.util.json_lines import json_line
 
     lines = by_line.chosen(
         (line for reading in readings for line in by_line.lines_of(reading)), output.sort, output.head
@@ -306,6 +293,6 @@ def _by_line(readings: Iterable["Reading"], output: Output, width: int) -> Itera
     if output.form == "csv":
         yield from by_line.csv_lines(lines)
     elif output.form == "jsonl":
-        yield from (jsonl.line_of(by_line.record(line)) for line in lines)
+        yield from (json_line(by_line.record(line)) for line in lines)
     else:
-        yield from (f"{line}\n" for line in by_line.table(lines, width))
+        yield from (f"{line}\n" for line in by_line.table(lines, output.width))

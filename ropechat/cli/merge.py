@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.batch import FORMATS, FORMS
+from ropechat.cli.batch import in_format, out_form
 from ropechat.cli.common import Count
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import GroupedCommand
@@ -29,15 +29,8 @@ _EXAMPLES = (
     type=click.Path(dir_okay=False, path_type=Path),
     help="The input of the shards; OUT has a record for each of its rows, in its order.",
 )
-@click.option(
-    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
-)
-@click.option(
-    "--out",
-    "form_out",
-    type=click.Choice(FORMS),
-    help="Form of the results [default: by the suffix of OUT; else jsonl].",
-)
+@in_format
+@out_form
 @click.option("--limit", type=Count(), help="Read only the first n rows of IN, as the shards did.")
 @click.option("--any-isa", is_flag=True, help="Accept shards of different instruction sets.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT.")

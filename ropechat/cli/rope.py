@@ -14,10 +14,10 @@ from ropechat.cli.common import (
     load_engine,
     model_options,
     model_path,
-    stdin_stream,
+    read_text_file,
     wants_color,
 )
-from ropechat.errors import FileAccessError, RequestError
+from ropechat.errors import FileAccessError
 
 if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
@@ -208,18 +208,7 @@ def _config_path(given: dict[str, Any]) -> Path:
 def _text(text: Path | str | None) -> str:
     from ropechat.inspector.rope.report import SAMPLE
 
-    if text is None:
-        return SAMPLE
-    try:
-        data = text.read_bytes() if isinstance(text, Path) else stdin_stream().read()
-        return data.decode("utf-8")
-    except OSError as error:
-        raise FileAccessError(f"{text}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        name = text if isinstance(text, Path) else "stdin"
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert it to UTF-8"
-        ) from None
+    return SAMPLE if text is None else read_text_file(text)
 
 
 def _write(views: "list[View]", title: str, form: str, output: Path | str) -> None:

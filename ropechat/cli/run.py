@@ -1,6 +1,5 @@
 """`ropechat run`: answer one question; text to stdout, statistics to stderr."""
 
-import math
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -28,6 +27,7 @@ from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.util.json_lines import finite
 from ropechat.util.progress import Progress
 from ropechat.util.text import format_seconds
 
@@ -112,7 +112,7 @@ def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = No
         "text": text,
         **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(text)}),
         "ids": [step.id for step in steps],
-        "logprobs": [step.logprob if math.isfinite(step.logprob) else None for step in steps],
+        "logprobs": [finite(step.logprob) for step in steps],
         "finish_reason": steps[-1].finish_reason if steps else None,
         "usage": {
             "prompt_tokens": timing.prompt_tokens,

@@ -104,7 +104,7 @@ class _Waiting:
 
 
 def group(prompts: Sequence[_Waiting]) -> list[_Waiting]:
-    """The same prompts, those together that begin with the same blocks; otherwise as they come."""
+    """Put prompts that begin with the same blocks beside each other; others keep their order."""
     blocks: dict[Any, Any] = {}
 
     def place(prompt: _Waiting) -> list[int]:

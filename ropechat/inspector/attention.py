@@ -6,11 +6,11 @@ are means over the tokens of the text. JSON: line 1 describes the text; one line
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ropechat.inspector.table import bar
+from ropechat.util.json_lines import finite
 
 SCHEMA = "ropechat.attention/1"
 _BAR = 12
@@ -21,8 +21,8 @@ def records(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for place, layer in enumerate(found["layers"].tolist()):
         for head in range(found["sink"].shape[1]):
             names = ("sink", "previous", "distance", "learned_sink")
-            numbers = {name: _number(float(found[name][place, head])) for name in names}
-            mean = [_number(value) for value in found["mean"][place, head].tolist()]
+            numbers = {name: finite(float(found[name][place, head])) for name in names}
+            mean = [finite(value) for value in found["mean"][place, head].tolist()]
             yield {"layer": layer, "head": head, **numbers, "mean": mean}
 
 
@@ -54,7 +54,3 @@ def lines(found: Mapping[str, Any], meta: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the file, without line endings. meta: what line 1 says of the text and the model."""
     for record in ({"schema": SCHEMA, **meta}, *records(found)):
         yield json.dumps(record, ensure_ascii=False, allow_nan=False)
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropechat.inspector.csv_table import csv_line
-from ropechat.inspector.jsonl import finite
 from ropechat.inspector.reading import LN2, Reading
 from ropechat.inspector.table import bar
 from ropechat.trace import TokenScore
+from ropechat.util.json_lines import finite
 from ropechat.util.text import clean, fit, one_line, visible
 
 Sort = Literal["line", "bits", "bits-per-byte"]

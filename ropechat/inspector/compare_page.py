@@ -20,7 +20,7 @@ from ropechat.inspector.compare_table import (
     visible_line,
 )
 from ropechat.inspector.compare_text import Pairing, Span
-from ropechat.util.text import visible
+from ropechat.util.text import token_name
 
 _DIGITS = 5
 _CANDIDATE_DIGITS = 4  # of logprobs that are shown as percentages with three digits
@@ -140,7 +140,7 @@ class _Words:
 
 
 def _word(pairing: Pairing, id: int) -> str:
-    return visible(pairing.a.engine.token_bytes(id)) or f"#{id}"
+    return token_name(id, pairing.a.engine.token_bytes(id))
 
 
 def _text(pairing: Pairing, span: Span) -> str:

@@ -9,8 +9,6 @@ range of `text` in line 1. `kl` is from `a` to `b`, `kl_back` the other way roun
 
 import csv
 import io
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from ropechat.inspector.compare import Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, side_facts
+from ropechat.util.json_lines import finite
 from ropechat.util.text import visible
 
 SCHEMA = "ropechat.compare/1"
@@ -51,9 +50,9 @@ def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
         "id": pair.id,
         "token": token_text(pairing, pair.id),
         "span": list(pair.span),
-        "kl": _finite(pair.kl),
-        "kl_back": _finite(pair.kl_back),
-        "js": _finite(pair.js),
+        "kl": finite(pair.kl),
+        "kl_back": finite(pair.kl_back),
+        "js": finite(pair.js),
         "same_top": pair.same_top,
         "a": _view_record(pairing, pair.a, pair.context[0]),
         "b": _view_record(pairing, pair.b, pair.context[1]),
@@ -73,7 +72,7 @@ def line_record(pairing: Pairing, pair: SpanPair) -> dict[str, Any]:
 def summary_record(summary: Summary | SpanSummary) -> dict[str, Any]:
     """The record of the last line."""
     if isinstance(summary, Summary):
-        return {"summary": True, **{name: _finite(value) for name, value in asdict(summary).items()}}
+        return {"summary": True, **{name: finite(value) for name, value in asdict(summary).items()}}
     pairs = {
         "tokens": summary.tokens,
         "bits": summary.bits,
@@ -81,13 +80,8 @@ def summary_record(summary: Summary | SpanSummary) -> dict[str, Any]:
         "ppl_per_byte": summary.ppl_per_byte,
         "ppl": summary.ppl,
     }
-    sides = {name: {key: _finite(values[i]) for key, values in pairs.items()} for i, name in enumerate("ab")}
+    sides = {name: {key: finite(values[i]) for key, values in pairs.items()} for i, name in enumerate("ab")}
     return {"summary": True, "bytes": summary.bytes, "spans": summary.spans, **sides}
-
-
-def json_line(record: dict[str, Any]) -> str:
-    """A record as a line of JSON."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def token_row(pairing: Pairing, pair: TokenPair) -> list[Any]:
@@ -131,8 +125,8 @@ def _span_fields(pair: SpanPair) -> dict[str, Any]:
     sides = zip("ab", pair.bits, pair.tokens, strict=True)
     return {
         "span": list(pair.span),
-        "difference": _finite(pair.difference),
-        **{name: {"bits": _finite(bits), "tokens": tokens} for name, bits, tokens in sides},
+        "difference": finite(pair.difference),
+        **{name: {"bits": finite(bits), "tokens": tokens} for name, bits, tokens in sides},
     }
 
 
@@ -143,15 +137,10 @@ def _side_record(pairing: Pairing, place: int) -> dict[str, Any]:
 
 def _view_record(pairing: Pairing, view: View, context: int) -> dict[str, Any]:
     return {
-        "logprob": _finite(view.logprob),
+        "logprob": finite(view.logprob),
         "rank": view.rank,
-        "entropy": _finite(view.entropy),
+        "entropy": finite(view.entropy),
         "ctx": context,
-        "top": [[id, _finite(logprob)] for id, logprob in view.top],
+        "top": [[id, finite(logprob)] for id, logprob in view.top],
         "top_text": [token_text(pairing, id) for id, _ in view.top],
     }
-
-
-def _finite(value: float) -> float | None:
-    """The number, or None (null) for NaN and infinity, which JSON does not have."""
-    return value if math.isfinite(value) else None

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from ropechat.inspector.ansi import BOLD, DIM, REVERSE, paint
 from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
-from ropechat.util.text import cell_width, fit, visible
+from ropechat.util.text import cell_width, fit, token_name, visible
 
 _MIN_WIDTH = 60
 _LABEL = 24
 _AFTER = 12  # columns of text behind a place
-_RESET, _DIM, _BOLD, _MARK = "\x1b[0m", "\x1b[2m", "\x1b[1m", "\x1b[7m"
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class _Style:
     color: bool
 
     def paint(self, text: str, code: str) -> str:
-        return f"{code}{text}{_RESET}" if self.color else text
+        return paint(text, code, self.color)
 
     def heading(self, text: str) -> str:
-        return self.paint(fit(text, self.width).rstrip(), _BOLD)
+        return self.paint(fit(text, self.width).rstrip(), BOLD)
 
 
 def render(
@@ -138,14 +138,14 @@ def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style) ->
         f"{letter} {math.exp(view.logprob):7.2%}  rank {view.rank:,}"
         for letter, view in zip("AB", (pair.a, pair.b), strict=True)
     ]
-    yield style.paint(f"    {fit(heads[0], half)}{fit(heads[1], half)}".rstrip(), _DIM)
+    yield style.paint(f"    {fit(heads[0], half)}{fit(heads[1], half)}".rstrip(), DIM)
     for left, right in zip_longest(*sides, fillvalue=""):
         yield f"    {_cell(left, half)}{_cell(right, half)}".rstrip()
 
 
 def _column(pairing: Pairing, view: View, chosen: int, candidates: int) -> list[str]:
     return [
-        f"  {math.exp(logprob):7.2%}  {visible(pairing.a.engine.token_bytes(id)) or f'#{id}'}"
+        f"  {math.exp(logprob):7.2%}  {token_name(id, pairing.a.engine.token_bytes(id))}"
         + (" ◂" if id == chosen else "")
         for id, logprob in view.top[:candidates]
     ]
@@ -167,7 +167,7 @@ def snippet(text: bytes, span: Span, width: int, style: _Style | None = None) ->
     token = fit(token, max(4, width - 8)).rstrip() if cell_width(token) > width - 8 else token
     after = _clip(after, max(0, min(_AFTER, width - 2 - cell_width(token))))
     room = max(0, width - cell_width(token) - cell_width(after) - 2)
-    marked = f"[{token}]" if style is None or not style.color else style.paint(f"[{token}]", _MARK)
+    marked = f"[{token}]" if style is None or not style.color else style.paint(f"[{token}]", REVERSE)
     return _clip_left(before, room) + marked + after
 
 
@@ -188,7 +188,7 @@ def _clip_left(text: str, width: int) -> str:
 
 def _span_table(pairing: Pairing, title: str, pairs: Sequence[SpanPair], style: _Style) -> Iterator[str]:
     yield style.heading(f"{title} that differ most, in bits")
-    yield style.paint(f"{title[:-1]:>7}{'A':>10}{'B':>10}{'B - A':>10}  text", _DIM)
+    yield style.paint(f"{title[:-1]:>7}{'A':>10}{'B':>10}{'B - A':>10}  text", DIM)
     room = style.width - 39
     for pair in pairs:
         shown = (

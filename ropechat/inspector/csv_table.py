@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from ropechat.inspector.jsonl import finite
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading
 from ropechat.trace import TokenScore
+from ropechat.util.json_lines import finite
 from ropechat.util.text import visible
 
 COLUMNS = (

@@ -17,7 +17,6 @@ With sampler settings line 1 has `sampling`, tokens have `sampler` and the last 
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,14 +25,10 @@ from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
+from ropechat.util.json_lines import finite, json_line
 
 SCHEMA = "ropechat.trace/1"
 BytesOf = Callable[[int], bytes]
-
-
-def finite(value: float | None) -> float | None:
-    """The number, or None (null) for NaN and infinity, which JSON does not have."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _top(row: TokenDistribution | None, bytes_of: BytesOf) -> dict[str, Any]:
@@ -147,17 +142,12 @@ def summary_record(summary: Summary, producible: Producible) -> dict[str, Any]:
     }
 
 
-def line_of(record: dict[str, Any]) -> str:
-    """A record as a line of JSON, with the newline."""
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
     """Yield the lines, with newlines. bytes_of: id -> the bytes of a token."""
     summary, producible = Summary(reading.roles), Producible(reading.roles)
-    yield line_of(meta_record(reading.name, reading.meta))
+    yield json_line(meta_record(reading.name, reading.meta))
     for token in producible.watch(summary.watch(reading.tokens)):
-        yield line_of(token_record(token, bytes_of, reading.found))
+        yield json_line(token_record(token, bytes_of, reading.found))
     if reading.next is not None:
-        yield line_of(next_record(reading.next, bytes_of, reading.looked_up()))
-    yield line_of(summary_record(summary, producible))
+        yield json_line(next_record(reading.next, bytes_of, reading.looked_up()))
+    yield json_line(summary_record(summary, producible))

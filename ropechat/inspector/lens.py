@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.trace import LensRow
-from ropechat.util.text import fit, visible
+from ropechat.util.json_lines import finite
+from ropechat.util.text import fit, token_name
 
 SCHEMA = "ropechat.lens/1"
-_RESET, _DIM = "\x1b[0m", "\x1b[2m"
-_RANK_COLORS = ((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"))
-_FAR_COLOR = "\x1b[31m"
 _TOKEN, _RANK, _GAP = 12, 4, 2
 _CELL = range(10, 17)
 """Columns of a cell, at least and at most, with the gap after it."""
@@ -69,10 +68,10 @@ def render(
 ) -> Iterator[str]:
     """Yield the lines of the heat map, each as soon as its token is read. bytes_of: id -> a token's bytes."""
     cells = "".join(f"{layer:<{at.word + _RANK + 1 + _GAP}}" for layer in at.layers)
-    yield _paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), _DIM, at)
+    yield paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), DIM, at.color)
     sums = dict.fromkeys(at.layers, 0.0)
     for i, of_token in groupby(rows, lambda row: row.i):
-        name = fit(_name(ids[i], bytes_of), _TOKEN) if i < len(ids) else "next".ljust(_TOKEN)
+        name = fit(token_name(ids[i], bytes_of(ids[i])), _TOKEN) if i < len(ids) else "next".ljust(_TOKEN)
         number = (str(i) if i < len(ids) else "→").rjust(at.index)
         found = list(of_token)
         for row in found:
@@ -82,17 +81,13 @@ def render(
         bits = "".join(
             f"{sums[layer] / (len(ids) - 1):<{at.word + _RANK + 1 + _GAP}.2f}" for layer in at.layers
         )
-        yield _paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), _DIM, at)
-
-
-def _name(id: int, bytes_of: Callable[[int], bytes]) -> str:
-    return visible(bytes_of(id)) or f"#{id}"
+        yield paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), DIM, at.color)
 
 
 def _cell(row: LensRow, bytes_of: Callable[[int], bytes], at: Layout) -> str:
-    word = fit(_name(row.top[0][0], bytes_of) if row.top else "", at.word)
+    word = fit(token_name(row.top[0][0], bytes_of(row.top[0][0])) if row.top else "", at.word)
     text = f"{word} {_short(row.rank):>{_RANK}}"
-    return _paint(text, _rank_color(row.rank), at)
+    return paint(text, rank_color(row.rank), at.color)
 
 
 def _short(rank: int | None) -> str:
@@ -102,25 +97,15 @@ def _short(rank: int | None) -> str:
     return str(rank) if rank < 10_000 else f"{rank // 1000}k"
 
 
-def _rank_color(rank: int | None) -> str:
-    if rank is None:
-        return _DIM
-    return next((color for limit, color in _RANK_COLORS if rank <= limit), _FAR_COLOR)
-
-
-def _paint(text: str, code: str, at: Layout) -> str:
-    return f"{code}{text}{_RESET}" if at.color else text
-
-
 def record(row: LensRow, bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
     """The JSON record of a token and layer."""
     return {
         "i": row.i,
         "layer": row.layer,
         "rank": row.rank,
-        "logprob": _number(row.logprob),
-        "entropy": _number(row.entropy),
-        "top": [[id, _number(logprob)] for id, logprob in row.top],
+        "logprob": finite(row.logprob),
+        "entropy": finite(row.entropy),
+        "top": [[id, finite(logprob)] for id, logprob in row.top],
         "top_text": [bytes_of(id).decode("utf-8", "replace") for id, _ in row.top],
     }
 
@@ -130,10 +115,6 @@ def lines(rows: Iterable[LensRow], meta: dict[str, Any], bytes_of: Callable[[int
     yield _json({"schema": SCHEMA, "log_base": "e", "stage": "raw", **meta})
     for row in rows:
         yield _json(record(row, bytes_of))
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from ropechat.inspector import page
 from ropechat.inspector.spans import percent
 from ropechat.trace import LensRow
-from ropechat.util.text import visible
+from ropechat.util.text import token_name
 
 _STYLE = """
 .lens { overflow-x: auto; }
@@ -39,7 +39,7 @@ def _body(
     heads = "".join(f"<th>{layer}</th>" for layer in layers)
     yield f'<div class="lens card"><table><thead><tr><th>#</th><th>token</th>{heads}</tr></thead><tbody>\n'
     for i, of_token in groupby(rows, lambda row: row.i):
-        name = _name(ids[i], bytes_of) if i < len(ids) else "next"
+        name = token_name(ids[i], bytes_of(ids[i])) if i < len(ids) else "next"
         cells = "".join(_cell(row, bytes_of) for row in of_token)
         yield f"<tr><th>{i}</th><td>{page.line(name)}</td>{cells}</tr>\n"
     yield "</tbody></table></div>\n"
@@ -47,14 +47,10 @@ def _body(
 
 def _cell(row: LensRow, bytes_of: Callable[[int], bytes]) -> str:
     bits = None if row.logprob is None else -row.logprob / math.log(2)
-    best = _name(row.top[0][0], bytes_of) if row.top else ""
+    best = token_name(row.top[0][0], bytes_of(row.top[0][0])) if row.top else ""
     rank = "" if row.rank is None else f"<small>{row.rank}</small>"
     facts = [] if bits is None else [f"surprisal {page.number(bits)} bit"]
     facts += [f"entropy {page.number(row.entropy)}"]
-    facts += [f"{percent(logprob)} {_name(id, bytes_of)}" for id, logprob in row.top]
+    facts += [f"{percent(logprob)} {token_name(id, bytes_of(id))}" for id, logprob in row.top]
     lines = "\n".join(facts)
     return f'<td class="{page.tint(bits)}" title="{page.text(lines)}">{page.line(best)}{rank}</td>'
-
-
-def _name(id: int, bytes_of: Callable[[int], bytes]) -> str:
-    return visible(bytes_of(id)) or f"#{id}"

@@ -97,7 +97,7 @@ class Strings:
 
     @property
     def first_ids(self) -> list[int]:
-        """The first token of each string: what `Engine.score` is told to look up."""
+        """The first token of each string: what `Engine.score` looks up."""
         return [ids[0] for _, ids in self._strings]
 
     def watch(

@@ -1,11 +1,9 @@
 """Replaying recorded draws: (u, probabilities) must give the same id, (seed, position) the same u."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ropechat.trace import Candidate, TokenScore
-
-Uniform = Callable[[int, int, int], float]
 
 
 class Mismatch(NamedTuple):
@@ -23,18 +21,14 @@ class Report(NamedTuple):
     mismatches: tuple[Mismatch, ...]
 
 
-def replay(
-    tokens: Iterable[TokenScore], *, seed: int | None = None, stream: int = 0, uniform: Uniform | None = None
-) -> Report:
+def replay(tokens: Iterable[TokenScore], *, seed: int | None = None) -> Report:
     """Rebuild each recorded draw and compare it with the recorded token.
 
-    Tokens without a record of their draw are skipped. With a seed, each u is computed again, by the engine's
-    generator (or by `uniform`, a function of seed, stream and position).
+    Tokens without a record of their draw are skipped. With a seed, each u is computed again by the
+    engine's generator.
     """
-    if seed is not None and uniform is None:
-        from ropechat.engine.native import load_core
+    from ropechat.engine.native import load_core
 
-        uniform = load_core().uniform
     draws, found = 0, list[Mismatch]()
     for token in tokens:
         if token.outcome is None or (token.u is None and token.outcome.probability < 1.0):
@@ -44,8 +38,8 @@ def replay(
         if id != token.id:
             why = f"u = {token.u} selects " + ("none of the candidates" if id is None else f"id {id}")
             found.append(Mismatch(token.index, token.id, why))
-        elif seed is not None and uniform is not None and token.u is not None:
-            expected = uniform(seed, stream, token.index)
+        elif seed is not None and token.u is not None:
+            expected = load_core().uniform(seed, 0, token.index)
             if token.u != expected:
                 why = f"u = {token.u}, but seed {seed} gives {expected}"
                 found.append(Mismatch(token.index, token.id, why))

@@ -23,7 +23,7 @@ from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.stages import stage_line
 from ropechat.trace import TokenDistribution, TokenScore
-from ropechat.util.text import visible
+from ropechat.util.text import token_name, visible
 
 DIGITS = 5
 IDS = 1 << 32
@@ -114,7 +114,7 @@ class TokenSpans:
         """The number of an id in the data; its word is added on first use."""
         key = self._base + id
         if key not in self._words:
-            word = _cut(visible(self._bytes_of(id)) or f"#{id}", _LONGEST_WORD)
+            word = _cut(token_name(id, self._bytes_of(id)), _LONGEST_WORD)
             self._words[key], self._titles[key] = word, page.line(_cut(word, _LONGEST_IN_TITLE))
         return key
 

@@ -23,10 +23,7 @@ from typing import Any
 
 from ropechat.sampling import Sampling
 from ropechat.trace import Stage, TokenScore
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+from ropechat.util.json_lines import finite
 
 
 def sampler_record(token: TokenScore) -> dict[str, Any]:
@@ -42,7 +39,7 @@ def sampler_record(token: TokenScore) -> dict[str, Any]:
             "interval": token.interval,
             "u": token.u,
             "stages": [
-                {"name": name, "kept": kept, "mass": _finite(mass), "entropy": _finite(entropy)}
+                {"name": name, "kept": kept, "mass": finite(mass), "entropy": finite(entropy)}
                 for name, kept, mass, entropy in token.stages
             ],
             "candidates": [
@@ -135,7 +132,7 @@ class Producible:
             "producible": {
                 "tokens": self.scored,
                 "produced": self.produced,
-                "share": _finite(self.share),
+                "share": finite(self.share),
                 "cut_by": dict(self.cuts.most_common()),
             }
         }

@@ -10,18 +10,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.inspector.look_up import Found
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.stages import Producible, stage_line
 from ropechat.trace import TokenDistribution, TokenScore
-from ropechat.util.text import cell_width, fit, one_line, visible
+from ropechat.util.text import cell_width, fit, one_line, token_name, visible
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30
-_RESET = "\x1b[0m"
-_DIM = "\x1b[2m"
-_RANK_COLORS = ((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"))
-_FAR_COLOR = "\x1b[31m"
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def header(at: Layout) -> str:
     parts += ["surprisal"] if at.extras else []
     parts += ["   rank"]
     parts += ["entropy"] if at.extras else []
-    return _paint("  ".join(parts).rstrip(), _DIM, at)
+    return paint("  ".join(parts).rstrip(), DIM, at.color)
 
 
 def token_line(token: TokenScore, at: Layout) -> str:
@@ -82,7 +79,7 @@ def token_line(token: TokenScore, at: Layout) -> str:
     parts += [bits.rjust(9)] if at.extras else []
     parts += [("–" if rank is None else str(rank)).rjust(7)]
     parts += [("–" if entropy is None else f"{entropy:.2f}").rjust(7)] if at.extras else []
-    return _paint("  ".join(parts), _rank_color(rank), at)
+    return paint("  ".join(parts), rank_color(rank), at.color)
 
 
 def candidate_lines(
@@ -92,7 +89,7 @@ def candidate_lines(
     for id, logprob in row.top if row is not None else ():
         share = math.exp(logprob)
         data = bytes_of(id)
-        name = visible(data) or f"#{id}"
+        name = token_name(id, data)
         room = at.width - at.index - 2 - at.bar - 8 - 4
         line = f"{' ' * at.index}  {bar(share, at.bar)}{share:7.1%}  "
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
@@ -101,7 +98,7 @@ def candidate_lines(
 def stage_lines(token: TokenScore, at: Layout) -> Iterator[str]:
     """Yield what the stages of the sampler left and what became of the token, if recorded."""
     if text := stage_line(token):
-        yield _paint(f"{' ' * at.index}  {_cut(one_line(text), at.width - at.index - 2)}", _DIM, at)
+        yield paint(f"{' ' * at.index}  {_cut(one_line(text), at.width - at.index - 2)}", DIM, at.color)
 
 
 def found_line(found: Found, at: Layout) -> str:
@@ -126,29 +123,19 @@ def render(
         yield token_line(token, at)
         yield from stage_lines(token, at)
         for found in reading.found:
-            yield _paint(found_line(found, at), _DIM, at)
+            yield paint(found_line(found, at), DIM, at.color)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
     if reading.next is not None:
         entropy = f"{reading.next.entropy:.2f}"
-        yield _paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", _DIM, at)
+        yield paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", DIM, at.color)
         yield from candidate_lines(reading.next, None, bytes_of, at)
         yield from (found_line(found, at) for found in reading.looked_up())
     for line in summary.role_lines():
-        yield _paint(line, _DIM, at)
-    yield _paint(summary.line(), _DIM, at)
+        yield paint(line, DIM, at.color)
+    yield paint(summary.line(), DIM, at.color)
     if producible.scored:
-        yield _paint(_cut(one_line(producible.line(reading.meta.get("sampling"))), at.width), _DIM, at)
+        yield paint(_cut(one_line(producible.line(reading.meta.get("sampling"))), at.width), DIM, at.color)
 
 
 def _cut(text: str, width: int) -> str:
     return fit(text, width).rstrip() if cell_width(text) > width else text
-
-
-def _rank_color(rank: int | None) -> str:
-    if rank is None:
-        return _DIM
-    return next((color for limit, color in _RANK_COLORS if rank <= limit), _FAR_COLOR)
-
-
-def _paint(text: str, code: str, at: Layout) -> str:
-    return f"{code}{text}{_RESET}" if at.color else text

@@ -8,7 +8,6 @@ replaced.
 
 import dataclasses
 import json
-import math
 import secrets
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from ropechat.store.codec import REASONS
 from ropechat.store.fields import Field
 from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
+from ropechat.util.json_lines import finite
 from ropechat.util.text import clean, escape_json
 
 FORMAT = 1
@@ -46,10 +46,6 @@ def to_json(chat: Chat) -> str:
         "nodes": [_node(node) for node in chat.tree.nodes.values()],
     }
     return escape_json(json.dumps(data, allow_nan=False, ensure_ascii=False)) + "\n"
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -85,14 +81,14 @@ def _step(step: Step) -> dict[str, Any]:
         "bytes": step.bytes.hex(),
         "text": step.text,
         "position": step.position,
-        "logprob": _number(step.logprob),
+        "logprob": finite(step.logprob),
         "rank": step.rank,
-        "entropy": _number(step.entropy),
+        "entropy": finite(step.entropy),
         "u": step.u,
-        "top": [[id, _number(logprob)] for id, logprob in step.top],
-        "row": None if row is None else [row.position, _number(row.logsumexp), _number(row.top_mass)],
+        "top": [[id, finite(logprob)] for id, logprob in step.top],
+        "row": None if row is None else [row.position, finite(row.logsumexp), finite(row.top_mass)],
         "stages": [
-            [stage.name, stage.kept, _number(stage.mass), _number(stage.entropy)] for stage in step.stages
+            [stage.name, stage.kept, finite(stage.mass), finite(stage.entropy)] for stage in step.stages
         ],
         "candidates": [one[:5] for one in step.candidates],
         "interval": step.interval,

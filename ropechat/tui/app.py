@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual.app import App, ComposeResult
 from textual.containers import Container, Horizontal
 from textual.widgets import Label, Static
 
-from ropechat.chat import events as ev
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.errors import exit_code
 from ropechat.tui.commands import palette
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.commands.dispatch import Commands
-from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.controllers.answers import AnswersController
 from ropechat.tui.controllers.composer import ComposerController
 from ropechat.tui.controllers.drafts import DraftsController
@@ -40,11 +36,9 @@ from ropechat.tui.controllers.terminal import TerminalController
 from ropechat.tui.controllers.tips import TipsController
 from ropechat.tui.controllers.transcript import TranscriptController
 from ropechat.tui.controllers.view import SIDE_PANEL, View
-from ropechat.tui.format import theme
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.routes import MessageRoutes
 from ropechat.tui.screens.dialog import Dialog
-from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.widgets.bars import Bar
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
@@ -56,9 +50,9 @@ from ropechat.tui.widgets.stats import EngineFacts
 from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from textual.app import SystemCommand
+    from textual.app import ComposeResult, SystemCommand
     from textual.await_complete import AwaitComplete
     from textual.binding import BindingType
     from textual.driver import Driver
@@ -71,20 +65,14 @@ if TYPE_CHECKING:
 class ChatApp(MessageRoutes):
     """Composer, transcript, title, gauge and footer around one running chat."""
 
-    TITLE = "ropechat"
-    CSS_PATH = "app.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (20, "-tall"), (24, "-roomy"), (30, "-large")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
     COMMANDS = {palette.ChatCommands}  # noqa: RUF012
 
     def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
-        self.look = look or ChatOptions()
-        self.set_reactive(App.theme, theme.choose_theme(os.environ, self.look.theme))
-        super().__init__()
-        self.keymap = Keymap(self.look.keys)
+        super().__init__(look or ChatOptions())
         self.keys_wanted = threading.Event()  # set once the chat given at the start is open
-        self.outcome = 70  # the exit code; 70 unless the app ends normally
         self.chat, self.session, self.inference = chat, chat.session, chat.inference
         self._make_widgets()
         self._make_controllers(resume)
@@ -111,6 +99,7 @@ class ChatApp(MessageRoutes):
             refresh_status=self.refresh_status,
             closed=self._dialog_closed,
         )
+        self.settings = SettingsController(view, self.look)
         self.hints = hints = HintsController(view)
         self.commands = Commands(view.hint, self.call_later)
         self.path = path = TranscriptController(chat, view, transcript)
@@ -119,7 +108,7 @@ class ChatApp(MessageRoutes):
         )
         self.system_prompt = SystemPromptController(chat, view, path, writing)
         self.overflow = OverflowController(chat, view, path, writing, self.commands.run)
-        self.sampling = SamplingController(chat, view, transcript, inspector, side_panel, self.sampling_panel)
+        self.sampling = SamplingController(chat, view, path, inspector, side_panel, self.sampling_panel)
         self.stats = StatsController(chat, view, side_panel, self.engine_facts)
         self.answers = AnswersController(
             chat, view, path, writing, transcript, inspector, self.copy_to_clipboard
@@ -127,16 +116,14 @@ class ChatApp(MessageRoutes):
         self.find = FindController(view, transcript, self.find_bar, self.found)
         self.reading = InspectorController(
             *(view, transcript, inspector, side_panel, self.composer, self.find, self.answers),
-            ReaderController(chat, view),
+            *(ReaderController(chat, view), self.settings.remember),
         )
         self.drafts = DraftsController(self.session.recorder, view, self.composer)
         self.history = HistoryController(
             *(chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted),
             self.look.fixed,
         )
-        self.settings = SettingsController(view, self.look)
-        view.remember = self.settings.remember
-        self.tips = TipsController(chat, view, self.tip, wanted=self.look.tips)
+        self.tips = TipsController(chat, view, self.tip, self.settings.remember, wanted=self.look.tips)
         self.commands.ran = self.tips.ran
         self.models = ModelsController(chat, view, path, writing, self.sampling, self.look.model_folders)
         self.terminal = TerminalController(view, self.composer)
@@ -149,7 +136,7 @@ class ChatApp(MessageRoutes):
             footer=(self.sampling.footer_keys, self.reading.footer_keys),
         )
         self.frames = FramesController(
-            chat, self, path, self._react, self.reading.watch_newest, self.refresh_status
+            chat, self, path, self.react, self.reading.watch_newest, self.refresh_status
         )
         self.keyboard = KeyboardController(
             *(chat, view, writing, self.reading, self.sampling, hints),
@@ -158,7 +145,7 @@ class ChatApp(MessageRoutes):
         )
         self.sidebar = SidebarController(
             *(chat, view, self.overview, transcript, side_panel, self.sampling_panel),
-            *(self.history, self.answers, self.system_prompt, self.commands.run),
+            *(self.history, self.answers, self.system_prompt, self.commands.run, self.settings.remember),
             wanted=self.look.overview,
         )
         self.commands.handlers |= {
@@ -172,19 +159,7 @@ class ChatApp(MessageRoutes):
             *(self.settings, path),
         ):
             self.commands.handlers |= controller.handlers()
-        self.settings.apply |= {
-            "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
-            "tint": lambda name: transcript.set_tint(str(name)),
-            "view": lambda name: self.reading.use_view(str(name)),
-            "model_folders": self.models.use_folders,
-            "tips": lambda shown: self.tips.want(shown=bool(shown)),
-            "overview": lambda shown: self.sidebar.want(shown=bool(shown)),
-            "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),
-            "follow": lambda follows: setattr(path, "follows", bool(follows)),
-            "when_full": lambda name: setattr(self.session, "when_full", OverflowPolicy(str(name))),
-            "read_ahead": lambda reads: setattr(self.chat, "reads_ahead", bool(reads)),
-            "kv_disk_gb": lambda size: setattr(self.session.recorder, "kv_bytes", int(str(size)) * 10**9),
-        }
+        self.settings.apply = self.settings_by_name()
 
     def compose(self) -> ComposeResult:
         yield self.title_bar
@@ -204,15 +179,6 @@ class ChatApp(MessageRoutes):
         yield self.gauge
         yield self.footer
 
-    @property
-    def available_themes(self) -> dict[str, Theme]:
-        """Textual's themes and ropechat's; a property, since `App.__init__` already needs them."""
-        return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Values of ropechat's colour names, for themes that lack them."""
-        return dict(theme.DEFAULTS)
-
     # --- life ---
 
     def on_mount(self) -> None:
@@ -221,8 +187,6 @@ class ChatApp(MessageRoutes):
         self._apply_options()
         self.frames.start()
         self.theme_changed_signal.subscribe(self, self._theme_chosen)
-        if not self.is_headless:
-            leave_on_signals(self.leave)
         self.call_after_refresh(self._begin)
 
     def _theme_chosen(self, chosen: Theme) -> None:
@@ -233,7 +197,6 @@ class ChatApp(MessageRoutes):
         self.reading.use_view(self.look.view)
         if self.look.inspector and self.size.width >= SIDE_PANEL:
             self.reading.open()
-        self.set_keymap(self.keymap.changes)
         self.transcript.set_tint(self.look.tint)
         self.path.follows = self.look.follow
         self.session.when_full = OverflowPolicy(self.look.when_full)
@@ -272,41 +235,7 @@ class ChatApp(MessageRoutes):
             self.settings.remember("inspector", self.inspector.display)
         self.settings.write()
         self.chat.leave()
-        self.outcome = code
-        self.exit(return_code=code)
-
-    # --- events of the inference thread ---
-
-    def _react(self, event: ev.EngineEvent) -> None:
-        match event:
-            case ev.ModelLoaded(info):
-                self.inspector.spell = info.token_bytes
-                self._loaded()
-            case ev.Notice(text):
-                self.path.notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
-            case ev.Started():
-                self.path.started(event)
-            case ev.LoadFailed():
-                self.models.not_loaded(event)
-            case ev.ContextTruncated():
-                self.path.show()
-            case ev.TooLong():
-                self.overflow.too_long(event)
-            case ev.PreviewReady():
-                self.answers.previewed(event)
-            case ev.TextsEncoded():
-                self.sampling.encoded(event)
-            case ev.Finished(serial, _) | ev.Failed(serial, _):
-                self.path.ended(serial)
-                self.writing.count_soon()
-                self.answers.ended(called_off=self.chat.run_waiting())
-
-    def _loaded(self) -> None:
-        self.composer.placeholder = "Text to continue" if self.chat.completes else "Message"
-        self.path.model_loaded()
-        self.writing.count()
-        self.history.show_resumed()
-        self.models.loaded_another()
+        super().leave(code)
 
     # --- what `View` and its controllers call ---
 
@@ -371,14 +300,14 @@ class ChatApp(MessageRoutes):
 
     def action_focus_next(self) -> None:
         """Tab goes through the fields of a dialog; in the chat the keys stay with the composer."""
-        if self.view.covered:
-            super().action_focus_next()
-        else:
-            self.view.write()
+        self._move_focus(super().action_focus_next)
 
     def action_focus_previous(self) -> None:
         """As `action_focus_next`."""
+        self._move_focus(super().action_focus_previous)
+
+    def _move_focus(self, move: Callable[[], None]) -> None:
         if self.view.covered:
-            super().action_focus_previous()
+            move()
         else:
             self.view.write()

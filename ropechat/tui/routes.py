@@ -1,24 +1,35 @@
-"""Which controller a message of a widget goes to."""
+"""What goes to which controller: messages of widgets, events of the inference thread, changed settings."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from ropechat.tui.terminal.textual_compat import CompatApp
+from ropechat.chat import events as ev
+from ropechat.chat.context import OverflowPolicy
+from ropechat.tui.base_app import BaseApp
+from ropechat.tui.format import theme
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.widgets import Input
 
+    from ropechat.chat.live import LiveChat
+    from ropechat.chat.session import Session
     from ropechat.tui.commands.dispatch import Commands
     from ropechat.tui.controllers.answers import AnswersController
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.drafts import DraftsController
     from ropechat.tui.controllers.find import FindController
+    from ropechat.tui.controllers.history import HistoryController
     from ropechat.tui.controllers.inspector import InspectorController
     from ropechat.tui.controllers.keyboard import KeyboardController
     from ropechat.tui.controllers.models import ModelsController
+    from ropechat.tui.controllers.overflow import OverflowController
     from ropechat.tui.controllers.sampling import SamplingController
     from ropechat.tui.controllers.sidebar import SidebarController
+    from ropechat.tui.controllers.tips import TipsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.bars import Bar, KeyClicked
@@ -29,9 +40,11 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 
-class MessageRoutes(CompatApp):
-    """Hands each message of a widget to its controller; the chat sets the controllers."""
+class MessageRoutes(BaseApp):
+    """Hands each message, event and changed setting to its controller; the chat sets the controllers."""
 
+    chat: LiveChat
+    session: Session
     composer: Composer
     transcript: TokenTranscript
     inspector: Inspector
@@ -43,11 +56,14 @@ class MessageRoutes(CompatApp):
     drafts: DraftsController
     answers: AnswersController
     find: FindController
+    history: HistoryController
     reading: InspectorController
     keyboard: KeyboardController
     models: ModelsController
+    overflow: OverflowController
     sampling: SamplingController
     sidebar: SidebarController
+    tips: TipsController
 
     def _quit(self) -> None:
         raise NotImplementedError
@@ -55,6 +71,60 @@ class MessageRoutes(CompatApp):
     def refresh_status(self) -> None:
         """Bring the lines around the transcript up to date."""
         raise NotImplementedError
+
+    # --- events of the inference thread ---
+
+    def react(self, event: ev.EngineEvent) -> None:
+        """Hand an event other than a token to its controllers."""
+        match event:
+            case ev.ModelLoaded(info):
+                self.inspector.spell = info.token_bytes
+                self._loaded()
+            case ev.Notice(text):
+                self.path.notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)
+            case ev.Started():
+                self.path.started(event)
+            case ev.LoadFailed():
+                self.models.not_loaded(event)
+            case ev.ContextTruncated():
+                self.path.show()
+            case ev.TooLong():
+                self.overflow.too_long(event)
+            case ev.PreviewReady():
+                self.answers.previewed(event)
+            case ev.TextsEncoded():
+                self.sampling.encoded(event)
+            case ev.Finished(serial, _) | ev.Failed(serial, _):
+                self.path.ended(serial)
+                self.writing.count_soon()
+                self.answers.ended(called_off=self.chat.run_waiting())
+
+    def _loaded(self) -> None:
+        self.composer.placeholder = "Text to continue" if self.chat.completes else "Message"
+        self.path.model_loaded()
+        self.writing.count()
+        self.history.show_resumed()
+        self.models.loaded_another()
+
+    # --- changed settings ---
+
+    def settings_by_name(self) -> dict[str, Callable[[object], object]]:
+        """{name of a setting: brings a changed value into effect}."""
+        return {
+            "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
+            "tint": lambda name: self.transcript.set_tint(str(name)),
+            "view": lambda name: self.reading.use_view(str(name)),
+            "model_folders": self.models.use_folders,
+            "tips": lambda shown: self.tips.want(shown=bool(shown)),
+            "overview": lambda shown: self.sidebar.want(shown=bool(shown)),
+            "inspector": lambda shown: self.reading.open() if shown else self.reading.close(),
+            "follow": lambda follows: setattr(self.path, "follows", bool(follows)),
+            "when_full": lambda name: setattr(self.session, "when_full", OverflowPolicy(str(name))),
+            "read_ahead": lambda reads: setattr(self.chat, "reads_ahead", bool(reads)),
+            "kv_disk_gb": lambda size: setattr(self.session.recorder, "kv_bytes", int(str(size)) * 10**9),
+        }
+
+    # --- messages of widgets ---
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.refresh_status)

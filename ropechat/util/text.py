@@ -58,6 +58,11 @@ def visible(data: bytes) -> str:
     return "".join(parts)
 
 
+def token_name(id: int, data: bytes) -> str:
+    """The text of a token as `visible` shows it; #id for a token without bytes."""
+    return visible(data) or f"#{id}"
+
+
 def _plain(text: str) -> str:
     return one_line(text.translate(_SIGNS))
 

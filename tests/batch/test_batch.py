@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cli_door import Door, command, environment
-from model_folders import CHATML, byte_folder
+from model_folders import chat_folder
 
 from ropechat.batch.hash_index import HashIndex, hash64
 from ropechat.batch.journal import SCHEMA, Journal, differences, line_of
@@ -324,8 +324,7 @@ def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, mode
 
 
 def test_templates_system_and_raw(door: Door, tmp_path: Path) -> None:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    model = byte_folder(tmp_path / "chat", tokenizer_config=config)
+    model = chat_folder(tmp_path / "chat")
     data = '{"prompt":"a"}\n{"messages":[{"role":"system","content":"s"},{"role":"user","content":"a"}]}\n'
 
     def lengths(*options: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cli_door import Door
-from model_folders import CHATML, byte_folder, load_fake
+from model_folders import chat_folder, load_fake
 
 from ropechat.batch.line import LineError, parse_request
 from ropechat.batch.score import Accuracy
@@ -25,14 +25,8 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
 def model(tmp_path: Path) -> Path:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    return byte_folder(tmp_path / "chat", tokenizer_config=config)
+    return chat_folder(tmp_path / "chat")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cli_door import Door, command, environment
-from model_folders import CHATML, byte_folder
+from model_folders import byte_folder, chat_folder
 
 from ropechat.batch import journal as journals
 from ropechat.batch.seeds import row_seed, turn_seed
@@ -25,11 +25,6 @@ from ropechat.engine.loading import display_name
 HOT = ["--temperature", 1, "--max-tokens", 4, "--seed", 7]
 
 COOL = ["--temperature", 0.1, "--max-tokens", 4, "--seed", 7]
-
-
-@pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
 
 
 @pytest.fixture
@@ -99,8 +94,7 @@ def test_logprobs_and_candidates(door: Door, model: Path) -> None:
 
 
 def test_turns_are_answered_one_after_another(door: Door, tmp_path: Path) -> None:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    chat = byte_folder(tmp_path / "chat", tokenizer_config=config)
+    chat = chat_folder(tmp_path / "chat")
     out = door("batch", "-m", chat, "-", *COOL, "--context", 200, stdin=b'{"id":"q","turns":["a","b"]}\n')[1]
     (one,) = records(out)
     first, second = one["turns"]
@@ -131,8 +125,7 @@ def test_turns_are_answered_one_after_another(door: Door, tmp_path: Path) -> Non
 
 
 def test_an_answer_that_has_begun_is_continued(door: Door, tmp_path: Path) -> None:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    chat = byte_folder(tmp_path / "chat", tokenizer_config=config)
+    chat = chat_folder(tmp_path / "chat")
     line: dict[str, Any] = {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "mno"}]
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cli_door import Door, command, environment, on_terminal, process
-from model_folders import CHATML, byte_folder
+from model_folders import byte_folder, chat_folder
 
 NOTE = "note: this model has no chat template; it continues the text\n"
 
@@ -19,8 +19,7 @@ NOTE = "note: this model has no chat template; it continues the text\n"
 @pytest.fixture
 def chat_model(tmp_path: Path) -> Path:
     """Its prompts end in "\\n", so that greedy replies begin with vertical tab; <|im_end|> ends a turn."""
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    return byte_folder(tmp_path / "chat", tokenizer_config=config)
+    return chat_folder(tmp_path / "chat")
 
 
 # ---- run

@@ -11,11 +11,6 @@ from model_folders import byte_folder
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
 def model(tmp_path: Path) -> Path:
     return byte_folder(tmp_path / "model")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cli_door import Door
-from model_folders import CHATML, byte_folder
+from model_folders import byte_folder, chat_folder
 
 from ropechat.cli.status import ProgressLine
 from ropechat.util.progress import Progress
@@ -17,14 +17,8 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Door:
-    return Door(monkeypatch, capfd)
-
-
-@pytest.fixture
 def model(tmp_path: Path) -> Path:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    return byte_folder(tmp_path / "chat", tokenizer_config=config)
+    return chat_folder(tmp_path / "chat")
 
 
 @pytest.fixture

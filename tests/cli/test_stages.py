@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_door import Door
+from cli_door import CompiledDoor, Door
 from model_folders import byte_tokenizer
 from models import write_llama
 
 from ropechat.cli.exit_codes import REFUSED, SOME_FAILED
-
-
-class CompiledDoor(Door):
-    """The command line with the compiled engine."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capfd = monkeypatch, capfd
-        monkeypatch.setenv("ROPECHAT_CACHE", "off")
-        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_door import Door
+from cli_door import CompiledDoor, Door
 
 from ropechat.cli.exit_codes import OK, REFUSED, SOME_FAILED
 
@@ -20,14 +20,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PAGE = Path(__file__).parents[2] / "docs" / "structured-output.md"
-
-
-class CompiledDoor(Door):
-    """The command line with the compiled engine."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch, self._capfd = monkeypatch, capfd
-        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)
 
 
 @pytest.fixture

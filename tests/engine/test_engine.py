@@ -9,13 +9,12 @@ import fake_core
 import numpy as np
 import pytest
 from model_folders import (
-    CHATML,
     adds_bos,
     byte_folder,
     byte_tokenizer,
+    chat_folder,
     core_of,
     golden_folder,
-    load_bytes,
     load_fake,
     text_of,
     write_folder,
@@ -39,12 +38,6 @@ from ropechat.sampling import Sampling
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
 
 
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    loaded: Engine = load_bytes(monkeypatch, tmp_path)
-    return loaded
-
-
 # ---- Loading
 
 
@@ -64,8 +57,7 @@ def test_a_generic_folder_name_gets_its_parents(tmp_path: Path, monkeypatch: pyt
 def test_stop_ids_are_a_union(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = byte_folder(tmp_path, generation_config={"eos_token_id": [1, 2]}, eos_token_id=3)
     assert load_fake(monkeypatch, folder).stop_ids == {1, 2, 3, 257}
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    assert load_fake(monkeypatch, byte_folder(tmp_path / "c", tokenizer_config=config)).stop_ids == {257, 259}
+    assert load_fake(monkeypatch, chat_folder(tmp_path / "c")).stop_ids == {257, 259}
     bad = byte_folder(tmp_path / "bad", generation_config={"eos_token_id": "</s>"})
     with pytest.raises(ConfigError, match=r"generation_config\.json: eos_token_id"):
         load_fake(monkeypatch, bad)

@@ -14,8 +14,8 @@ from model_folders import (
     adds_bos,
     byte_folder,
     byte_tokenizer,
+    chat_folder,
     core_of,
-    load_bytes,
     load_fake,
     text_of,
 )
@@ -32,12 +32,6 @@ from ropechat.errors import (
 from ropechat.sampling import Sampling
 
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=5)
-
-
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    loaded: Engine = load_bytes(monkeypatch, tmp_path)
-    return loaded
 
 
 # ---- Scoring
@@ -169,8 +163,7 @@ def test_a_job_may_follow_another(engine: Engine) -> None:
 
 
 def test_a_reply_may_have_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    engine = load_fake(monkeypatch, byte_folder(tmp_path, tokenizer_config=config))
+    engine = load_fake(monkeypatch, chat_folder(tmp_path))
     messages = [Message(Role.USER, "a")]
     ((_, result),) = engine.generate_many([Job(messages, GREEDY, prefix="mno")])
     assert result.prompt_tokens == len(engine.prompt_ids(messages)) + 3

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from core import CancelToken
 from core import load as load_core
-from model_folders import CHATML, adds_bos, byte_folder, byte_tokenizer, core_of, load_bytes, load_fake
+from model_folders import (
+    CHATML,
+    adds_bos,
+    byte_folder,
+    byte_tokenizer,
+    chat_folder,
+    core_of,
+    load_fake,
+)
 from models import write_llama
 from reference import Model, forward
 
@@ -25,17 +33,8 @@ CHAT = [Message(Role.SYSTEM, "s"), Message(Role.USER, "hi"), Message(Role.ASSIST
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    loaded: Engine = load_bytes(monkeypatch, tmp_path)
-    return loaded
-
-
-@pytest.fixture
 def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
-    loaded: Engine = load_fake(
-        monkeypatch, byte_folder(tmp_path / "chat", tokenizer_config=config), context=400
-    )
+    loaded: Engine = load_fake(monkeypatch, chat_folder(tmp_path / "chat"), context=400)
     return loaded
 
 

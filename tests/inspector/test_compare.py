@@ -22,6 +22,7 @@ from ropechat.inspector import compare_page, compare_records, compare_table
 from ropechat.inspector.compare import compare, compare_tokens, mean_and_error, quantile, token_pairs
 from ropechat.inspector.compare_spans import compare_spans
 from ropechat.inspector.compare_text import pair_text, window_size
+from ropechat.util.json_lines import json_line
 from ropechat.util.text import cell_width
 
 TEXT = "A cat sat on the mat, and  then\nthe <|im_end|> dog – was it big? – came home.\n"
@@ -216,11 +217,9 @@ def test_masked_ids_are_infinite_and_never_in_json(
     assert math.isfinite(found.mean_kld_back)
     assert math.isnan(found.mean_kld_error)
     assert 0.0 < found.mean_js < math.log(2)
-    record = json.loads(compare_records.json_line(compare_records.summary_record(found)))
+    record = json.loads(json_line(compare_records.summary_record(found)))
     assert (record["mean_kld"], record["mean_kld_error"], record["ppl_b"]) == (None, None, None)
-    token = json.loads(
-        compare_records.json_line(compare_records.token_record(result.pairing, result.worst[1]))
-    )
+    token = json.loads(json_line(compare_records.token_record(result.pairing, result.worst[1])))
     assert token["kl"] is None
     assert "∞" in "\n".join(compare_table.render(result, 80))
     assert "∞" in "".join(compare_page.render(result, result.worst))
@@ -302,7 +301,7 @@ def test_records_hold_what_the_comparison_says(a: Engine, b: Engine) -> None:
     text = b"".join(TEXT.encode()[slice(*pair.span)] for pair in pairs)
     assert text == TEXT.encode()
     for pair in pairs:
-        record = json.loads(compare_records.json_line(compare_records.token_record(pairing, pair)))
+        record = json.loads(json_line(compare_records.token_record(pairing, pair)))
         assert (record["kl"], record["b"]["rank"]) == (pair.kl, pair.b.rank)
         assert record["a"]["top"] == [list(entry) for entry in pair.a.top]
         assert len(record["a"]["top_text"]) == len(pair.a.top) == 5

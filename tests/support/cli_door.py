@@ -88,3 +88,12 @@ class Door:
         code = main([str(argument) for argument in arguments])
         out, err = self._capfd.readouterr()
         return code, out, err
+
+
+class CompiledDoor(Door):
+    """The command line with the compiled engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capfd = monkeypatch, capfd
+        monkeypatch.setenv("ROPECHAT_CACHE", "off")
+        monkeypatch.delenv("ROPECHAT_MODEL", raising=False)

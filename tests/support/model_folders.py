@@ -92,6 +92,12 @@ def byte_folder(path: Path, **changes: Any) -> Path:
     return write_folder(path, **{**given, **changes})
 
 
+def chat_folder(path: Path) -> Path:
+    """As `byte_folder`, with a chat template; <|im_end|> also ends a turn."""
+    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
+    return byte_folder(path, tokenizer_config=config)
+
+
 def golden_folder(path: Path, kind: str, vocab_size: int) -> Path:
     """A folder with one of the golden tokenizers (bl: byte level, sp: byte fallback)."""
     write_folder(path, vocab_size=vocab_size)

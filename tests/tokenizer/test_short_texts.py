@@ -10,7 +10,6 @@ from gguf_vocabularies import vocab_tests
 from model_folders import GOLDEN, byte_folder, byte_tokenizer
 
 from ropechat.tokenizer import Tokenizer
-from ropechat.tokenizer import cache as tokenizer_cache
 from ropechat.tokenizer.partial_bpe import base_tokens
 
 VOCAB_SIZE = 1 << 20
@@ -18,13 +17,7 @@ LETTERS = "ab 1\n!é日"
 TEXTS = ["", " ", "Once upon a time", "naïve café 漢字 🙂 👨‍👩", "\0\x1b[0m", "a\u0301 \ufb01", "x" * 300]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where files are kept, of any size."""
-    monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(tokenizer_cache, "_MIN_FILE_BYTES", 0)
-    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
-    return tmp_path / "cache" / "tokenizers"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def is_whole(tokenizer: Tokenizer) -> bool:

@@ -27,15 +27,6 @@ TEXTS = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where files are kept, of any size."""
-    monkeypatch.setattr("ropechat.tokenizer.cache.cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(tokenizer_cache, "_MIN_FILE_BYTES", 0)
-    monkeypatch.setenv("ROPECHAT_CACHE", "auto")
-    return tmp_path / "cache" / "tokenizers"
-
-
-@pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, checking a file fails the test."""
 

@@ -168,7 +168,7 @@ def measure(
 ) -> Report:
     """Measure everything for each number of threads (None: the default).
 
-    on_progress: told how far it is. on_note: told what cannot be measured.
+    on_progress: called with how far it is. on_note: called with what cannot be measured.
     """
     options = ["-m", str(model), "--dtype", dtype]
     begun = [

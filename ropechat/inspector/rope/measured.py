@@ -13,6 +13,7 @@ from ropechat.inspector.rope.attention import Split, pair_usage, split_score
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
 from ropechat.inspector.rope.spec import rope_spec
 from ropechat.inspector.rope.views import layer_ranges
+from ropechat.util.json_lines import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +174,7 @@ def split_view(engine: Engine, ids: Sequence[int], layer: int, head: int, query:
     waves = formulas.wavelengths(split.inv_freq)
     order = np.argsort(-np.abs(split.parts))
     rows: list[tuple[Cell, ...]] = [
-        (int(pair), float(waves[pair]) if np.isfinite(waves[pair]) else None, float(abs(split.terms[pair])),
+        (int(pair), finite(float(waves[pair])), float(abs(split.terms[pair])),
          float(np.angle(split.terms[pair] * np.exp(1j * distance * split.inv_freq[pair]))),
          float(split.parts[pair]))
         for pair in order
@@ -284,8 +285,8 @@ def distance_view(
     for at, one in enumerate(layers):
         window = spec.of_layer(one).window
         for number in range(mean.shape[1]) if head is None else (head,):
-            numbers = [_or_none(found[name][at, number]) for name in ("sink", "previous", "distance")]
-            rows.append((one, number, *numbers, _or_none(found["learned_sink"][at, number]), window))
+            numbers = [finite(float(found[name][at, number])) for name in ("sink", "previous", "distance")]
+            rows.append((one, number, *numbers, finite(float(found["learned_sink"][at, number])), window))
     columns = ("layer", "head", "first token", "previous token", "mean distance", "learned sink", "window")
     blocks: list[Block] = []
     if len(distances):
@@ -297,7 +298,3 @@ def distance_view(
         Note("A weight at distance d is the mean over the tokens that have one: few for the largest d.")
     )
     return View("distance", f"V9 Attention by distance over {len(ids)} tokens", tuple(blocks))
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ropechat.inspector.ansi import BOLD, DIM, RESET, paint
 from ropechat.inspector.rope import scales
 from ropechat.inspector.rope.blocks import Heat, Note, Plot, Table
 from ropechat.util.text import cell_width, fit, one_line
@@ -27,7 +28,6 @@ _SHOWN_ROWS = 16
 _SAMPLES = 8
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _COLORS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[31m", "\x1b[34m")
-_DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _DASHES = (
     (1,),
     (1, 1, 1, 0, 0),
@@ -45,7 +45,7 @@ _SHADES = " ░▒▓█"
 def render(views: Iterable[View], width: int, *, color: bool = False) -> Iterator[str]:
     """Yield the lines of the views, at most `width` columns each."""
     for view in views:
-        yield from (_paint(line, _BOLD, color) for line in _wrapped(view.title, width))
+        yield from (paint(line, BOLD, color) for line in _wrapped(view.title, width))
         for block in view.blocks:
             yield from block_lines(block, width, color=color)
         yield ""
@@ -100,11 +100,11 @@ def table_lines(table: Table, width: int, *, color: bool = False) -> Iterator[st
         widest = max(text, key=lambda at: widths[at])
         widths[widest] -= min(over, widths[widest] - 12)
     else:
-        yield _paint(_row(columns, widths, right), _DIM, color)
+        yield paint(_row(columns, widths, right), DIM, color)
         yield from (_row(row, widths, right) for row in cells)
     if len(rows) < len(table.rows):
         words = f"({len(rows)} of {len(table.rows)} rows; csv and json have all)"
-        yield from (_paint(line, _DIM, color) for line in _wrapped(words, width))
+        yield from (paint(line, DIM, color) for line in _wrapped(words, width))
 
 
 def _row(cells: Iterable[str], widths: list[int], right: list[bool]) -> str:
@@ -118,10 +118,10 @@ def _records(columns: tuple[str, ...], cells: list[list[str]], width: int, color
     label = min(max(map(cell_width, columns)), width // 2)
     for number, row in enumerate(cells):
         if number:
-            yield _paint("·" * min(width, 20), _DIM, color)
+            yield paint("·" * min(width, 20), DIM, color)
         for name, text in zip(columns, row, strict=True):
             lines = list(_wrapped(text, max(8, width - label - 2))) or [""]
-            yield f"{_paint(fit(name, label), _DIM, color)}  {lines[0]}"
+            yield f"{paint(fit(name, label), DIM, color)}  {lines[0]}"
             yield from (f"{' ' * label}  {line}" for line in lines[1:])
 
 
@@ -166,14 +166,14 @@ def _plot_lines(plot: Plot, width: int, color: bool) -> Iterator[str]:
             if dashes[step % len(dashes)]:
                 dots[y // 4, x // 2] |= _DOTS[x % 2][y % 4]
                 owner[y // 4, x // 2] = number
-    yield _paint(fit(one_line(plot.y_label), width).rstrip(), _DIM, color)
+    yield paint(fit(one_line(plot.y_label), width).rstrip(), DIM, color)
     for row in range(_HEIGHT):
         share = 1.0 - row / (_HEIGHT - 1)
         label = scales.short(y_axis.value(share)) if row in (0, _HEIGHT // 2, _HEIGHT - 1) else ""
         parts = []
         for column in range(columns):
             mark = chr(0x2800 + int(dots[row, column])) if dots[row, column] else " "
-            parts.append(_paint(mark, _COLORS[owner[row, column] % len(_COLORS)], color and mark != " "))
+            parts.append(paint(mark, _COLORS[owner[row, column] % len(_COLORS)], color and mark != " "))
         yield f"{label:>{_MARGIN - 2}} │{''.join(parts).rstrip()}"
     yield f"{' ' * (_MARGIN - 1)}└{'─' * columns}"
     yield " " * _MARGIN + _ticks(x_axis, columns)
@@ -198,7 +198,7 @@ def _legend_lines(plot: Plot, width: int, color: bool) -> Iterator[str]:
             yield line
             line, used = "", 0
         gap = "  " if line else ""
-        line += f"{gap}{_paint(sample, _COLORS[number % len(_COLORS)], color)} {name}"
+        line += f"{gap}{paint(sample, _COLORS[number % len(_COLORS)], color)} {name}"
         used += len(gap) + size
     yield line
 
@@ -241,7 +241,7 @@ def _heat_lines(heat: Heat, width: int, color: bool) -> Iterator[str]:
     down = np.round(np.linspace(0, len(heat.y) - 1, rows)).astype(int)
     span = heat.high - heat.low or 1.0
     share = np.clip((heat.values[np.ix_(down, across)] - heat.low) / span, 0.0, 1.0)
-    yield _paint(fit(one_line(f"{heat.y_label}, downwards"), width).rstrip(), _DIM, color)
+    yield paint(fit(one_line(f"{heat.y_label}, downwards"), width).rstrip(), DIM, color)
     step = 2 if color else 1
     for row in range(0, rows, step):
         if color:
@@ -249,7 +249,7 @@ def _heat_lines(heat: Heat, width: int, color: bool) -> Iterator[str]:
             line = "".join(
                 f"\x1b[38;5;{_RAMP[a]};48;5;{_RAMP[b]}m▀" for a, b in zip(upper, lower, strict=True)
             )
-            line += _RESET
+            line += RESET
         else:
             line = "".join(_SHADES[level] for level in _levels(share[row], len(_SHADES)))
         label = scales.short(float(heat.y[down[row]])) if row % (4 * step) == 0 else ""
@@ -263,12 +263,8 @@ def _heat_lines(heat: Heat, width: int, color: bool) -> Iterator[str]:
 def _ramp(color: bool) -> str:
     if not color:
         return _SHADES
-    return "".join(f"\x1b[38;5;{number}m█" for number in _RAMP) + _RESET
+    return "".join(f"\x1b[38;5;{number}m█" for number in _RAMP) + RESET
 
 
 def _levels(share: np.ndarray, count: int) -> list[int]:
     return [min(count - 1, int(value * count)) for value in share]
-
-
-def _paint(text: str, code: str, color: bool) -> str:
-    return f"{code}{text}{_RESET}" if color else text

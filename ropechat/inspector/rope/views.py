@@ -11,6 +11,7 @@ import numpy as np
 from ropechat.inspector.rope import compare, formulas
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
 from ropechat.inspector.rope.spec import EMBEDDING, NO_ROTATION, default_inv_freq
+from ropechat.util.json_lines import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,10 +127,6 @@ def _grid(longest: int) -> Array:
     return np.unique(np.round(np.geomspace(1.0, max(longest, 2), _POINTS)))
 
 
-def _finite(values: Array) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
 def bands(spec: RopeSpec) -> View:
     """V1: the wavelength of each pair before and after scaling, and what it can tell."""
     trained = spec.trained_length
@@ -141,12 +138,13 @@ def bands(spec: RopeSpec) -> View:
 
     def blocks(group: RopeLayer) -> list[Block]:
         before, after = formulas.wavelengths(group.base_inv_freq), formulas.wavelengths(group.inv_freq)
+        ends = [map(finite, waves.tolist()) for waves in (before, after)]
         kinds = [kind(wave) for wave in after]
         columns = ("pair", "inv_freq", "wavelength before", "wavelength", "slowed by", "turns", "band")
         rows = tuple(
             (pair, float(group.inv_freq[pair]), b, a, None if a is None or b is None else a / b,
              float(trained * group.inv_freq[pair] / (2 * np.pi)), kinds[pair])
-            for pair, (b, a) in enumerate(zip(_finite(before), _finite(after), strict=True))
+            for pair, (b, a) in enumerate(zip(*ends, strict=True))
         )  # fmt: skip
         names = ("local", "middle", "never turns fully", "not rotated")
         counts = Table(
@@ -388,7 +386,7 @@ def comparison(spec: RopeSpec, max_distance: int) -> View:
     seen = tuple((one.name, one.sees, one.extrapolates) for one in others)
     words = (
         f"ALiBi's heads have slopes from {flattest:.3g} to {steepest:.3g}. T5, Shaw and DeBERTa learn a "
-        "value per index: where the lower plot is flat, distances are not told apart. Learned positions "
+        "value per index: where the lower plot is flat, distances are not distinguished. Learned positions "
         "have no curve: their relation is in the weights."
     )
     return View(

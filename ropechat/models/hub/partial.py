@@ -21,7 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 
 class StoppedError(Exception):
-    """The download was told to stop."""
+    """The download was stopped on request."""
 
 
 class BrokeOffError(DownloadError):

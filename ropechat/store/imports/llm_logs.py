@@ -97,7 +97,7 @@ def seconds(date: str) -> float:
 
 
 class _Log:
-    """A logs.db, opened for reading only. Raises HistoryError for what is no such file."""
+    """A logs.db, opened for reading only. Raises HistoryError if the file is not one."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)

@@ -1,4 +1,4 @@
-"""The command palette: commands in the order of their use, found by their names and descriptions."""
+"""The command palette: commands, the most used first, found by their names and descriptions."""
 
 from __future__ import annotations
 

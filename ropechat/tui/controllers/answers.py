@@ -102,7 +102,7 @@ class AnswersController:
         turn = self.path.turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
-            again = self.view.way_to("answer.regenerate")
+            again = self.path.way_to("answer.regenerate")
             self.view.hint(f"this answer has no tokens to continue from; {again} regenerates it")
             return None
         return self._same_model(node)
@@ -308,7 +308,7 @@ class AnswersController:
                     self.path.show()
                 return
         self.view.hint(
-            f"no other answer to this question; {self.view.way_to('answer.regenerate')} writes one"
+            f"no other answer to this question; {self.path.way_to('answer.regenerate')} writes one"
         )
 
     def show_version(self, id: str, by: int) -> None:
@@ -372,7 +372,7 @@ class AnswersController:
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         other = counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
-            again = self.view.way_to("answer.regenerate")
+            again = self.path.way_to("answer.regenerate")
             self.view.hint(f"no other answer to compare this one with; {again} writes one")
         else:
             self.chat.when_idle(lambda: self._compare([other, node]))

@@ -18,7 +18,7 @@ READING_CHARS_PER_S = 20.0  # reading speed in characters per second
 
 
 class HintsController:
-    """standing: functions that return the text of a condition, or ""; the first one counts."""
+    """standing: functions that return the text of a condition, or ""; the first text is shown."""
 
     def __init__(self, view: View) -> None:
         self.view = view

@@ -12,6 +12,8 @@ from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
 from ropechat.tui.widgets.inspector import Preview
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.chat import events as ev
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.answers import AnswersController
@@ -27,7 +29,7 @@ REFRESH_INTERVAL_S = 0.2  # seconds between two updates
 
 
 class InspectorController:
-    """The commands of the token inspector, views and tints."""
+    """The commands of the token inspector, views and tints. remember: keeps a choice for the next time."""
 
     def __init__(
         self,
@@ -39,8 +41,9 @@ class InspectorController:
         find: FindController,
         answers: AnswersController,
         reader: ReaderController,
+        remember: Callable[[str, object], None],
     ) -> None:
-        self._reader = reader
+        self._reader, self._remember = reader, remember
         self.view, self.keymap, self.transcript = view, view.keymap, transcript
         self.inspector, self.side_panel, self.composer = inspector, side_panel, composer
         self.find, self.answers = find, answers
@@ -70,7 +73,7 @@ class InspectorController:
     def toggle_view(self) -> None:
         """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
-        self.view.remember("view", "prose" if prose else "tokens")
+        self._remember("view", "prose" if prose else "tokens")
         self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
         self.view.refresh_status()
 
@@ -90,7 +93,7 @@ class InspectorController:
 
     def say_tint(self, name: str) -> None:
         """Show which figure tints."""
-        self.view.remember("tint", name)
+        self._remember("tint", name)
         self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
         self.view.refresh_status()
 

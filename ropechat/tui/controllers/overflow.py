@@ -52,7 +52,7 @@ class OverflowController:
 
         def chosen(choice: Choice) -> None:
             if choice in ("back", "model"):
-                self._refuse(event, told=choice == "back")
+                self._refuse(event, notify=choice == "back")
                 if choice == "model":
                     self._run("model.pick")
                 return
@@ -96,7 +96,7 @@ class OverflowController:
         self.view.refresh_status()
         return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
 
-    def _refuse(self, event: ev.TooLong, *, told: bool = True) -> None:
+    def _refuse(self, event: ev.TooLong, *, notify: bool = True) -> None:
         """Take back a question (or an answer's beginning) that leaves no room for an answer."""
         turn = self.session.withdraw()
         self.path.show()
@@ -104,7 +104,7 @@ class OverflowController:
             node, typed = self._composer.sent_as
             self._composer.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
         prefix = turn.request is not None and turn.request.prefix is not None
-        if told:
+        if notify:
             self.path.notice("error", self._too_long(event, "answer" if prefix else "question"))
 
     def _too_long(self, event: ev.TooLong, what: str) -> str:

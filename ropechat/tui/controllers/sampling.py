@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
     from ropechat.tui.commands.dispatch import Handler
+    from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.widgets.inspector import Inspector
     from ropechat.tui.widgets.sampling_panel import SamplingPanel
     from ropechat.tui.widgets.side_panel import SidePanel
-    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 Encodings = tuple[tuple[int, ...], ...]
 BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
@@ -43,18 +43,14 @@ class SamplingController:
         self,
         chat: LiveChat,
         view: View,
-        transcript: TokenTranscript,
+        path: TranscriptController,
         inspector: Inspector,
         side_panel: SidePanel,
         panel: SamplingPanel,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.transcript, self.inspector, self.side_panel, self.panel = (
-            transcript,
-            inspector,
-            side_panel,
-            panel,
-        )
+        self._path, self.transcript, self.inspector = path, path.transcript, inspector
+        self.side_panel, self.panel = side_panel, panel
         self._on_encoded: Callable[[Encodings], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -194,7 +190,7 @@ class SamplingController:
 
     def _tell_bias(self, ids: Sequence[int]) -> None:
         bias = dict(self.session.sampling.logit_bias).get(ids[0], 0.0)
-        names, again = self._spelled(ids), self.view.way_to("answer.regenerate")
+        names, again = self._spelled(ids), self._path.way_to("answer.regenerate")
         self.view.hint(
             f"{names}: {presets.describe_bias(bias)} from the next answer on; {again} writes another answer"
         )

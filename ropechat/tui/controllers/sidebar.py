@@ -1,4 +1,4 @@
-"""What stands at the left of the transcript: the chats, the branches of this one, personas, sampling."""
+"""The overview at the left of the transcript: the chats, the branches of this one, personas, sampling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ NARROWEST = 8  # cells of a branch's text
 class SidebarController:
     """The overview: what it shows, when it is looked up again, and what a click opens.
 
-    wanted: is it shown where there is room? command: does a command by its id.
+    wanted: whether it is shown where there is room; command: runs a command by its id; remember:
+    keeps a choice for the next time.
     """
 
     def __init__(
@@ -57,22 +58,19 @@ class SidebarController:
         answers: AnswersController,
         system_prompt: SystemPromptController,
         command: Callable[[str], None],
+        remember: Callable[[str, object], None],
         *,
         wanted: bool,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.overview, self.transcript, self.side_panel, self.sampling_panel = (
-            overview,
-            transcript,
-            side_panel,
-            panel,
-        )
+        self.overview, self.transcript = overview, transcript
+        self.side_panel, self.sampling_panel = side_panel, panel
         self._history, self._answers, self._system_prompt = history, answers, system_prompt
-        self._command = command
+        self._command, self._remember = command, remember
         self._wanted_overview = wanted
         self._chats: list[Summary] = []
-        self._listed: Hashable = None  # how things stood when the chats were looked up
-        self._surveyed: Hashable = None  # how things stood when the overview was drawn
+        self._listed: Hashable = None  # the state in which the chats were looked up
+        self._surveyed: Hashable = None  # the state in which the overview was drawn
 
     def handlers(self) -> dict[str, Handler]:
         return {"view.overview": lambda words: self.toggle()}
@@ -85,7 +83,7 @@ class SidebarController:
     def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
-        self.view.remember("overview", self._wanted_overview)
+        self._remember("overview", self._wanted_overview)
         self.view.refresh_status()
         if self._wanted_overview and not self._has_room:
             beside = "" if self.view.app.size.width < MIN_SCREEN_WIDTH else " beside the panel at the right"
@@ -223,7 +221,7 @@ class SidebarController:
         def draw(name: str) -> Line:
             return Line(tuple(lists.setting_line(sampling, name, "  ", width=self._width - 2)), target)
 
-        # a tuple each: texts between things are strings
+        # tuples, since a string in `items` is a text between them
         rows = [(name,) for name in presets.NAMES]
         preset = presets.preset_of(sampling)
         key = self.keymap.first("sampling.open")

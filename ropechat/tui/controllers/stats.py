@@ -1,4 +1,4 @@
-"""What the engine did and what it takes up: in the gauge, beside the transcript, or as a dialog."""
+"""The engine's speed and memory: in the gauge, beside the transcript, or as a dialog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StatsController:
         context, used = self.session.context, self.session.used
         full = context is not None and used is not None and used >= context
         if last is None or not last.answer.node.steps or (full and not self.session.generating):
-            return []  # that a question does not fit needs the line
+            return []  # the line says that a question does not fit
         return [(one + "  ", "$quiet") for one in gauge_figures(last.answer, width)]
 
     def open(self) -> None:
@@ -45,7 +45,7 @@ class StatsController:
             self.view.push(FactsScreen(self.session, self.view.keymap))
 
     def refresh_panel(self) -> None:
-        """Look again; without room for it, the panel is closed."""
+        """Update the panel; close it where there is no room for it."""
         if self.panel.display and self.view.app.size.width < SIDE_PANEL:
             self.side_panel.show(self.panel, False)
         if self.panel.display:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ropechat import builtin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.widgets import Static
 
     from ropechat.chat.live import LiveChat
@@ -47,20 +49,31 @@ TIPS = (
 
 
 class TipsController:
-    """Shows the first tip that applies and was not learned; after the last one, none any more."""
+    """Shows the first tip that applies and was not learned; after the last one, none.
 
-    def __init__(self, chat: LiveChat, view: View, line: Static, *, wanted: bool) -> None:
+    remember: keeps a choice for the next time.
+    """
+
+    def __init__(
+        self,
+        chat: LiveChat,
+        view: View,
+        line: Static,
+        remember: Callable[[str, object], None],
+        *,
+        wanted: bool,
+    ) -> None:
         self.view, self.session, self._line = view, chat.session, line
-        self.wanted = wanted
+        self.wanted, self._remember = wanted, remember
         self._learned: set[str] = set()
         self._shown: str | None = None
 
     def ran(self, command: str) -> None:
-        """A command was run."""
+        """Note that a command was run."""
         self._learned |= {tip.name for tip in TIPS if command in tip.learned}
 
     def want(self, *, shown: bool) -> None:
-        """Show tips, or none."""
+        """Show or hide tips."""
         self.wanted = shown
         self.refresh()
 
@@ -70,7 +83,7 @@ class TipsController:
             self._observe()
             if {tip.name for tip in TIPS} <= self._learned:
                 self.wanted = False
-                self.view.remember("tips", False)
+                self._remember("tips", False)
         text = self._text() if self.wanted else ""
         if text != self._shown:
             self._shown = text
@@ -78,7 +91,7 @@ class TipsController:
             self._line.set_class(bool(text), "-told")
 
     def _observe(self) -> None:
-        """Learn what can be seen of the chat."""
+        """Note what the chat shows that the user has done."""
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if last is not None:

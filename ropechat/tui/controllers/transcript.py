@@ -9,6 +9,7 @@ from ropechat import builtin
 from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
+from ropechat.tui.commands import registry as keys
 from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.util.text import one_line
@@ -36,7 +37,7 @@ def begins(text: str) -> str:
 
 
 class TranscriptController:
-    """Draws the session's turns. follows: does the view go along with an answer?
+    """Draws the session's turns. follows: whether the view scrolls along with an answer.
 
     on_show: called when another branch is shown; the draft then belongs to another prompt.
     """
@@ -90,6 +91,12 @@ class TranscriptController:
         assert turn.request is not None
         return self._blocks[turn.request.serial]
 
+    def way_to(self, id: str) -> str:
+        """How to run a command from where the keys go: its key, or what to type."""
+        command = keys.BY_ID[id]
+        by_name = command.slash and command.context == "transcript" and not self.transcript.has_focus
+        return f"/{command.slash}" if by_name else self.keymap.named(id)
+
     # --- the turns ---
 
     def write(self, turn: Turn) -> None:
@@ -99,7 +106,7 @@ class TranscriptController:
             self.chat.submit(turn.request)
 
     def follow_answer(self) -> None:
-        """Go to the end, and along with the answer if that is wanted."""
+        """Scroll to the end, and along with the answer if that is wanted."""
         self.transcript.to_end()
         if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
             self.transcript.leave_end()
@@ -138,7 +145,7 @@ class TranscriptController:
         return turns, kept
 
     def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
-        """Put a question and what there is of its answer at the end; known: see `index_by_first_step`.
+        """Add a question and what has come of its answer at the end; known: see `index_by_first_step`.
 
         The first turn of a new branch replaces what is shown; a notice says where old turns are left out.
         """
@@ -224,7 +231,7 @@ class TranscriptController:
             self.notice("notice", "No answer: this question is not sent to the model again.")
 
     def _drop_empty(self, node: Node) -> None:
-        """A continuation that added nothing is no version of its own."""
+        """Drop a continuation that added nothing, since it is not another version."""
         assert node.origin is not None
         self.session.withdraw()
         if node.origin.node in self.session.tree.nodes:
@@ -268,7 +275,7 @@ class TranscriptController:
         self.welcome()
 
     def welcome(self) -> None:
-        """What the model is, and under which system text the branch stands, above all."""
+        """Show above the first turn what the model is and which system text the branch has."""
         for note in reversed(self.session.notes):
             self.notice("notice", note, at=0)
         if text := self.session.system_of_path():

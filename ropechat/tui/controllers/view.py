@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ropechat.tui.commands import registry as keys
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,7 +38,6 @@ class View:
         self.app, self.keymap = app, keymap
         self.hint, self.refresh_status = hint, refresh_status
         self._transcript, self._composer, self._closed = transcript, composer, closed
-        self.remember: Callable[[str, object], None] = lambda name, value: None  # for the next time
 
     def push(self, screen: ModalScreen[Any], chosen: Callable[..., None] = lambda result: None) -> None:
         """Open a dialog; `chosen` gets its result, unless that is None."""
@@ -64,12 +61,6 @@ class View:
         if isinstance(self.app.screen, dialog):
             self.app.screen.dismiss(None)
         return covered
-
-    def way_to(self, id: str) -> str:
-        """How to run a command from where the keys go: its key, or what to type."""
-        command = keys.BY_ID[id]
-        by_name = command.slash and command.context == "transcript" and not self._transcript.has_focus
-        return f"/{command.slash}" if by_name else self.keymap.named(id)
 
     @property
     def chat_focus(self) -> Widget | None:

@@ -22,6 +22,7 @@ MAX_INDENTS = 12  # levels of a tree that are indented
 SNIPPET = 200  # the most tokens, and characters, of an answer that are read
 CHANGES = {"continue": "continued", "edit": "edited"}
 NAME, VALUE = 18, 6  # cells of a setting
+NOT_SAVED = "not saved"  # stands for the name of a system text that has none
 MAX_COMPARED = 4  # answers that stand side by side, at most
 
 # --- chats ---
@@ -168,7 +169,7 @@ def persona_rows(system: str | None, kept: Mapping[str, str]) -> list[tuple[str,
     """(name, text) of no system prompt, of the one in use if it has no name, and of every persona."""
     found = [("no system text", ""), *kept.items()]
     if (system or "") not in [text for _, text in found]:
-        found.insert(1, ("not saved", system or ""))
+        found.insert(1, (NOT_SAVED, system or ""))
     return found
 
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from ropechat.tui.render.highlight import Highlighter
 from ropechat.tui.render.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
 from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
-from ropechat.tui.render.table import Table
+from ropechat.tui.render.table import SourceLine, Table
 from ropechat.tui.render.width import cells, chop
-from ropechat.tui.render.wrap import wrap
+from ropechat.tui.render.wrap import wrap, wrap_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropechat.tui.render.block_parser import MarkdownBlock
 
-SourceLine = tuple[str, int]  # text, and where it begins in the source
 StyledRow = tuple[StyledSpan, ...]
 MAX_GROUP_LINES = 40  # lines laid out together: emphasis may go on over them
 
@@ -47,15 +46,6 @@ class BlockLayout:
             before = block.first if len(found) == block.spaced else block.rest
             found.append((*before, *body))
         return found
-
-
-def wrap_spans(pieces: Sequence[StyledSpan], width: int) -> list[list[StyledSpan]]:
-    """One line of pieces as rows."""
-    text = "".join(piece.text for piece in pieces)
-    return [
-        cut_spans(pieces, start, start + len(text[start:end].rstrip(" ")))
-        for start, end in wrap(text, 0, width)
-    ]
 
 
 class ParagraphLayout(BlockLayout):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ropechat.tui.render.block_parser import split_cells
 from ropechat.tui.render.inline import parse_inline
-from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
+from ropechat.tui.render.spans import NOWHERE, StyledSpan
 from ropechat.tui.render.width import cells
-from ropechat.tui.render.wrap import wrap
+from ropechat.tui.render.wrap import wrap_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ MIN_COLUMN_CELLS = 6  # cells of a column; below that each row becomes a list of
 BAR = StyledSpan(" │ ", "rule", NOWHERE)
 
 Cell = list[StyledSpan]
-SourceLine = tuple[str, int]
+SourceLine = tuple[str, int]  # text, and where it begins in the source
 
 
 def _text(cell: Sequence[StyledSpan]) -> str:
@@ -31,7 +31,7 @@ class Table:
     def __init__(self, header: SourceLine, width: int) -> None:
         self._width = width
         self._header = self._cells(header, "heading")
-        self._aligned: list[str] | None = None  # None: the line of delimiters has not come
+        self._aligned: list[str] | None = None  # None: the line of delimiters was not read yet
         self._body: list[list[Cell]] = []
         self._natural = [cells(_text(cell)) for cell in self._header]
         self._widths: list[int] = []
@@ -92,7 +92,7 @@ class Table:
     def _lay(self, row: list[Cell]) -> list[list[StyledSpan]]:
         if not self._widths:
             return self._list(row)
-        columns = [_wrapped(cell, width) for cell, width in zip(row, self._widths, strict=True)]
+        columns = [wrap_spans(cell, width) for cell, width in zip(row, self._widths, strict=True)]
         found: list[list[StyledSpan]] = []
         for number in range(max(len(column) for column in columns)):
             pieces: list[StyledSpan] = []
@@ -117,7 +117,7 @@ class Table:
         found: list[list[StyledSpan]] = []
         for name, cell in zip(self._header, row, strict=True):
             head = [StyledSpan(piece.text, "heading", NOWHERE) for piece in name]
-            found += _wrapped([*head, StyledSpan(": ", "rule", NOWHERE), *cell], self._width)
+            found += wrap_spans([*head, StyledSpan(": ", "rule", NOWHERE), *cell], self._width)
         found.append([StyledSpan("─" * min(8, self._width), "rule", NOWHERE)])
         return found
 
@@ -130,14 +130,6 @@ def _bars(cell: str) -> str:
 def _alignment(mark: str) -> str:
     right = mark.endswith(":")
     return "center" if right and mark.startswith(":") else "right" if right else "left"
-
-
-def _wrapped(cell: Sequence[StyledSpan], width: int) -> list[Cell]:
-    text = _text(cell)
-    return [
-        cut_spans(cell, start, start + len(text[start:end].rstrip(" ")))
-        for start, end in wrap(text, 0, width)
-    ]
 
 
 def share_width(natural: Sequence[int], room: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""All blocks below each other: which row is where, whatever the width and the view."""
+"""The blocks of the transcript below each other: the position of each row, for any width and view."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def widen_to_graphemes(text: str, spans: list[tuple[int, int]]) -> list[tuple[in
 
 
 def chop(text: str, width: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of pieces at most `width` cells wide; a wider character is a piece of its own."""
+    """(start, end) of pieces at most `width` cells wide; a character that is wider is one piece."""
     if text.isascii():
         yield from ((at, min(at + width, len(text))) for at in range(0, len(text), width))
         return

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ropechat.tui.render.spans import StyledSpan
+from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells as cell_len
 from ropechat.tui.render.width import graphemes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TAB = "    "
 _WIDE = "\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7af\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff"
@@ -46,6 +49,15 @@ def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
         has_word = has_word or bool(word)
     rows.append((row_start, len(text)))
     return rows
+
+
+def wrap_spans(pieces: Sequence[StyledSpan], width: int) -> list[list[StyledSpan]]:
+    """One line of pieces as rows."""
+    text = "".join(piece.text for piece in pieces)
+    return [
+        cut_spans(pieces, start, start + len(text[start:end].rstrip(" ")))
+        for start, end in wrap(text, 0, width)
+    ]
 
 
 class WrappedText:

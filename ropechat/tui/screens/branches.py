@@ -56,7 +56,6 @@ class BranchesScreen(Dialog["str | None"]):
         super().__init__(keymap)
         self._session = session
         self._marked: list[str] = []
-        self._sure: str | None = None
         self._changed = False
         self._shown: set[str] = set()  # the nodes that have a row
         self._width = 0  # of the screen, when the lines were made
@@ -135,11 +134,11 @@ class BranchesScreen(Dialog["str | None"]):
         self.dismiss(event.option_id)
 
     def action_leave(self) -> None:
-        """Back to where we were, or to what is left."""
+        """Close; after a deletion with the branch that is left."""
         self.dismiss((self._session.tree.current or "") if self._changed else None)
 
     def action_mark(self) -> None:
-        """Mark an answer; of too many marks the oldest goes."""
+        """Mark an answer; the oldest mark is removed where there are too many."""
         node = self._chosen()
         if node is None or not node.steps:
             self.say("only answers with tokens can be compared")
@@ -173,11 +172,8 @@ class BranchesScreen(Dialog["str | None"]):
         node = self._chosen()
         if node is None:
             return
-        if self._sure != node.id:
-            self._sure = node.id
-            self.say("the same key again deletes this and all that follows it, for good")
+        if not self.is_sure(node.id, "the same key again deletes this and all that follows it, for good"):
             return
-        self._sure = None
         parent = node.parent
         gone = self._session.tree.remove(node.id)
         self._marked = [id for id in self._marked if id not in gone]

@@ -57,7 +57,6 @@ class ChatsScreen(Dialog["str | None"]):
         self._store, self._recorder = store, recorder
         self._found: list[Summary] = []
         self._renaming: str | None = None
-        self._sure: str | None = None  # the chat that the next ctrl+x deletes
         self._closed_current = False
 
     def compose(self) -> ComposeResult:
@@ -84,10 +83,8 @@ class ChatsScreen(Dialog["str | None"]):
         self._list()
 
     def _list(self) -> None:
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options([Option(self._line(summary), id=summary.id) for summary in self._found])
-        options.highlighted = 0 if self._found else None
+        rows = [Option(self._line(summary), id=summary.id) for summary in self._found]
+        self.list_options(rows, 0 if rows else None)
         count = f"{len(self._found):,}{'+' * (len(self._found) == LIMIT)}"
         searched = self._query and not self._renaming
         self.title_with(f"{count} with “{self._query}”" if searched else count)
@@ -130,7 +127,7 @@ class ChatsScreen(Dialog["str | None"]):
     def action_move(self, by: int) -> None:
         """Up and down, while the field keeps the keyboard."""
         options = self.query_one(OptionList)
-        self._sure = None
+        self._sure = ""
         if self._found:
             options.highlighted = ((options.highlighted or 0) + by) % len(self._found)
 
@@ -170,12 +167,8 @@ class ChatsScreen(Dialog["str | None"]):
         chosen = self._chosen()
         if chosen is None or chosen.running:
             self.say("an answer is being written in this chat" if chosen else "")
-        elif self._sure == chosen.id:
-            self._sure = None
+        elif self.is_sure(chosen.id, f"the same key again deletes “{chosen.title:.40}” for good"):
             self.run_worker(self._delete(chosen))
-        else:
-            self._sure = chosen.id
-            self.say(f"the same key again deletes “{chosen.title:.40}” for good")
 
     async def _delete(self, chosen: Summary) -> None:
         try:

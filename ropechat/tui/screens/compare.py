@@ -88,7 +88,7 @@ def verdict(nodes: Sequence[Node], names: Sequence[int]) -> str:
 class CompareScreen(Dialog["str | None"]):
     """The answers, tinted by surprisal from where they part; the result is the one to continue.
 
-    As many columns as have room, two at least; the others come into sight as they are chosen.
+    As many columns as have room, two at least; the others are shown as they are chosen.
     """
 
     BINDINGS = bindings("compare", "answer.compare")

@@ -18,9 +18,10 @@ from ropechat.tui.widgets.bars import KeyHints
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual.strip import Strip
+    from textual.widgets.option_list import Option
 
     from ropechat.tui.commands.keymap import Item, Keymap
 
@@ -67,6 +68,7 @@ class Dialog(ModalScreen[Result]):
         super().__init__()
         self.keymap = keymap
         self.key_hints = KeyHints(self.items, keymap)
+        self._sure = ""  # what the next press of the same key does for good
 
     def on_mount(self) -> None:
         """Set the title, unless the dialog did."""
@@ -90,6 +92,22 @@ class Dialog(ModalScreen[Result]):
     def say(self, text: str, style: str = "$warning") -> None:
         """Show a text in the last line; "" shows the keys again."""
         self.key_hints.say(text, style)
+
+    def is_sure(self, what: str, question: str) -> bool:
+        """Whether a key is pressed again for the same thing; the first press shows the question."""
+        if self._sure == what:
+            self._sure = ""
+            return True
+        self._sure = what
+        self.say(question)
+        return False
+
+    def list_options(self, options: Iterable[Option], chosen: int | None) -> None:
+        """Fill the list of the dialog, and highlight one option."""
+        rows = self.query_one(OptionList)
+        rows.clear_options()
+        rows.add_options(options)
+        rows.highlighted = chosen
 
     def action_leave(self) -> None:
         self.dismiss(None)

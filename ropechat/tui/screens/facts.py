@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ropechat.chat.session import Session
     from ropechat.tui.commands.keymap import Keymap
 
-POLL_INTERVAL_S = 0.5  # seconds between two looks while an answer is written
+POLL_INTERVAL_S = 0.5  # seconds between two updates while an answer is written
 
 
 class FactsScreen(Dialog[None]):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MIN_WRAPPED = 16  # cells beside the keys; in less room long lines begin again at the left edge
 TALL = 40  # rows of a screen with room for all facts
 NO_BREAK = "\N{NO-BREAK SPACE}"
-MOVES = (  # what needs no telling among others
+MOVES = (  # left out where commands are listed in short
     *("read.down", "read.up", "read.left", "read.right", "read.word", "read.back", "read.home", "read.end"),
     *("read.page_down", "read.page_up", "composer.page_up", "composer.page_down"),
 )
@@ -130,20 +130,20 @@ class HelpScreen(Dialog[None]):
         return _flow(SHORT.get(context, CONTEXTS[context]), words)
 
     def _keys(self, context: str, *, together: bool = True) -> list[tuple[str, str]]:
-        """(keys, help) rows; commands with the same help share one, and those that are told together."""
+        """(keys, help) rows; commands with the same help share one, and those with a common text."""
         found = [one for one in ALL if one.context == context and one.keys]
         rows: list[tuple[str, str]] = []
-        told = ""  # of the command before, if it speaks for this one too
+        common = ""  # the common text of the command before and this one
         for help, group in groupby(found, key=lambda one: one.help):
             same = list(group)
             shown = [self.keymap.shown(one.id) for one in same]
             keys = f"{shown[0]} … {shown[-1]}" if len(shown) > 2 else " ".join(shown)
-            if told and together:
-                rows[-1] = (f"{rows[-1][0]}  {keys}", told)
-                told = ""
+            if common and together:
+                rows[-1] = (f"{rows[-1][0]}  {keys}", common)
+                common = ""
             else:
                 rows.append((keys, help))
-                told = same[-1].both
+                common = same[-1].both
         return rows
 
 

@@ -92,7 +92,6 @@ class ModelsScreen(Dialog["str | None"]):
         self._path: Path | None = None
         self._shown: list[Row | None] = []  # None: the name of a section
         self._read = False
-        self._sure = ""  # the model that a second press deletes
 
     @property
     def _download(self) -> Download | None:
@@ -155,15 +154,13 @@ class ModelsScreen(Dialog["str | None"]):
         self._shown = []
         for found in (models_here(self._rows, wanted), models_to_get(self._rows, wanted)):
             self._shown += [None, *found] if found else []
-        options = self.query_one(OptionList)
-        options.clear_options()
         layout = RowLayout(self.app.size.width)
-        options.add_options([self._option(layout, at) for at in range(len(self._shown))])
+        options = [self._option(layout, at) for at in range(len(self._shown))]
         rows = [(at, one) for at, one in enumerate(self._shown) if one is not None]
         same = [at for at, one in rows if key_of(one) == chosen]
         here = [at for at, one in rows if isinstance(one, ModelSummary) and one.path == self._path]
         first = [at for at, _ in rows]
-        options.highlighted = next(iter([*same, *([] if wanted else here), *first]), None)
+        self.list_options(options, next(iter([*same, *([] if wanted else here), *first]), None))
         free = free_memory()
         self.title_with("" if free is None else f"{format_bytes(free)} of memory free")
         self._about()
@@ -276,11 +273,7 @@ class ModelsScreen(Dialog["str | None"]):
             self.say("only what was downloaded can be deleted here")
         elif one.path == self._path:
             self.say("this model is in use; load another one first")
-        elif self._sure != one.name:
-            self._sure = one.name
-            self.say(f"the same key again deletes {one.name}, {format_bytes(one.size)}")
-        else:
-            self._sure = ""
+        elif self.is_sure(one.name, f"the same key again deletes {one.name}, {format_bytes(one.size)}"):
             self.run_worker(self._delete(name))
 
     async def _delete(self, name: HubName) -> None:

@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from ropechat.chat import personas
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
-from ropechat.tui.format.lists import persona_line, persona_rows
+from ropechat.tui.format.lists import NOT_SAVED, persona_line, persona_rows
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
@@ -38,7 +38,6 @@ class PersonasScreen(Dialog["str | None"]):
         super().__init__(keymap)
         self._system = system or ""
         self._rows: list[tuple[str, str]] = []  # name, text
-        self._sure = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="personas", classes="sheet"):
@@ -62,10 +61,8 @@ class PersonasScreen(Dialog["str | None"]):
             kept = {}
             self.say(explain(error), "$error")
         self._rows = persona_rows(self._system, kept)
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options([Option(self._line(name, text)) for name, text in self._rows])
-        options.highlighted = [text for _, text in self._rows].index(self._system)
+        options = [Option(self._line(name, text)) for name, text in self._rows]
+        self.list_options(options, [text for _, text in self._rows].index(self._system))
 
     def _line(self, name: str, text: str) -> Content:
         width = min(24, max(cells(one_line(name)) for name, _ in self._rows))
@@ -115,13 +112,9 @@ class PersonasScreen(Dialog["str | None"]):
     def action_delete(self) -> None:
         """Delete at the second press; the text in use stays in use."""
         name, text = self._chosen()
-        if not text or name == "not kept":
+        if not text or name == NOT_SAVED:
             self.say("this persona is not saved")
-        elif self._sure != name:
-            self._sure = name
-            self.say(f"the same key again deletes the persona {name}")
-        else:
-            self._sure = ""
+        elif self.is_sure(name, f"the same key again deletes the persona {name}"):
             try:
                 personas.delete(name)
             except RopechatError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.text_reader import Worker
     from ropechat.tui.commands.keymap import Keymap
 
-POLL_S = 0.05  # between two looks at what was computed
+POLL_S = 0.05  # between two polls of what was computed
 SURPRISE = 4.0  # bits from which `n` stops at a token
 DIVERGENCE = 0.1  # nats from which it does while two models are compared
 CONTINUED = 48  # tokens of a continuation
@@ -257,7 +257,7 @@ class ReaderScreen(ModalScreen[None]):
         self._run(index, job, lambda found: " · ".join(map(_words_of, found)))
 
     def action_continue(self) -> None:
-        """Show how the model would go on after this token."""
+        """Show how the model would continue after this token."""
         index, reader = self.text_view.cursor, self.reader
         if index <= 0:
             self._hints.say("select a token first: ← →, n, or a click")
@@ -293,10 +293,10 @@ class ReaderScreen(ModalScreen[None]):
             self.text_view.show(reader)
             self._compare(on=self.comparison is not None)
 
-        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+        self._submit(job, done)
 
     def action_compare(self) -> None:
-        """Show a second model's numbers beside these, or no longer."""
+        """Show or hide a second model's numbers beside these."""
         load = self._against
         if load is None:
             self._hints.say("to compare, open the file with `ropechat inspect -i FILE --against-dtype TYPE`")
@@ -348,9 +348,7 @@ class ReaderScreen(ModalScreen[None]):
                     file.writelines(_compared_page(engine, compared.other, text, window))
             return f"written: {path}"
 
-        self._worker.submit(
-            job, lambda result: self.app.call_from_thread(self._finish, result, self._hints.say)
-        )
+        self._submit(job, self._hints.say)
 
     def _run(self, index: int, job: Callable[[Engine], Any], words: Callable[[Any], str]) -> None:
         """Run a job, then show its result beside the token it is about."""
@@ -362,6 +360,10 @@ class ReaderScreen(ModalScreen[None]):
                 self._notes.append(text)
                 self._show_token()
 
+        self._submit(job, done)
+
+    def _submit(self, job: Callable[[Engine], Any], done: Callable[[Any], None]) -> None:
+        """Run a job in the worker's thread; `done` gets its result in the app's."""
         self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
     def on_unmount(self) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Key = tuple[str, int | None, int | None]
 
 SCROLL_BAR = 1  # columns
-TICK_S = 0.25  # between two looks at a computation
+TICK_S = 0.25  # between two polls of a computation
 OF_HEADS = ("split", "distance")  # views of one layer and head, which keys choose
 
 
@@ -76,7 +76,7 @@ class RopeScreen(Dialog[None]):
             yield self.key_hints
 
     def on_mount(self) -> None:
-        """Look now and then at what is computed."""
+        """Poll the computation."""
         super().on_mount()
         self.set_interval(TICK_S, self._tick)
 
@@ -85,7 +85,7 @@ class RopeScreen(Dialog[None]):
         self._show()
 
     def on_unmount(self) -> None:
-        """Nobody looks any more."""
+        """Stop the computation, whose result is no longer shown."""
         self._stop()
 
     # --- keys ---

@@ -68,10 +68,7 @@ class SettingsScreen(Dialog[None]):
         except RopechatError as error:
             self.say(str(error))
             return
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options([Option(self._line(row)) for row in self._rows])
-        options.highlighted = chosen
+        self.list_options([Option(self._line(row)) for row in self._rows], chosen)
         self._tell()
 
     def _line(self, row: SettingRow) -> Content:

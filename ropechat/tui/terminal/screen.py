@@ -27,7 +27,7 @@ MAX_REPLAYED = 64 * 1024  # bytes of stray output that are shown afterwards
 
 
 class QuickSelector(selectors.SelectSelector):
-    """Waits for keys; after one, only until an esc is known to be a key of its own."""
+    """Waits for keys. After one it waits briefly: until an esc differs from an escape sequence."""
 
     _just_read = False
 
@@ -70,7 +70,7 @@ def ignore_interrupts() -> Iterator[None]:
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     try:
         yield
-    finally:  # two rounds later: in the next one the loop hears of the signals that came meanwhile
+    finally:  # two rounds later: in the next one the loop handles the signals that came in between
         loop.call_soon(loop.call_soon, partial(loop.add_signal_handler, signal.SIGINT, handler))
 
 

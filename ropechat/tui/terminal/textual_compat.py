@@ -101,7 +101,7 @@ class CompatApp(App[None]):
         self._clipboard = text
 
     async def run_key_bindings(self, key: str) -> bool:
-        """Run what a key is bound to, from the focus up. Returns whether it is bound."""
+        """Run the binding of a key, looked up from the focused widget upwards; False without one."""
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
 

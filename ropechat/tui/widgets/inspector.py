@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.geometry import Region
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
-from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
-from ropechat.util.text import one_line, visible
+from ropechat.tui.widgets.styled import StyledWidget
+from ropechat.util.text import one_line, token_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from textual import events
+    from textual.strip import Strip
 
     from ropechat.inspector.explain import Candidate, Explanation
     from ropechat.tui.render.cursor import TokenPlace
@@ -53,10 +52,9 @@ class Preview:
     note: str = ""
 
 
-class Inspector(Widget):
+class Inspector(StyledWidget):
     """A side panel where the screen is wide, a dialog below the transcript where it is not."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
     ALLOW_SELECT = False
 
     class Picked(Message):
@@ -76,7 +74,6 @@ class Inspector(Widget):
         self.preview: Preview | None = None
         self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
-        self._styles = StyleCache(self)
         self._rows: list[Row] = []
         self._counted = 0  # tokens of the answer, as the rows say
 
@@ -162,15 +159,8 @@ class Inspector(Widget):
     def on_resize(self) -> None:
         self._lay()
 
-    def notify_style_update(self) -> None:
-        """Forget the styles of the old theme."""
-        super().notify_style_update()
-        self._styles.forget()
-
     def render_line(self, y: int) -> Strip:
-        row = self._rows[y] if y < len(self._rows) else []
-        strip = Strip(self._styles.segments(row))
-        return strip.adjust_cell_length(self.size.width, self._styles.style(""))
+        return self.draw(self._rows[y] if y < len(self._rows) else [])
 
     # --- content ---
 
@@ -329,7 +319,7 @@ class Inspector(Widget):
             if self.spell is None:
                 return f"#{id}"
             data = self.spell(id)
-        return visible(data) or f"#{id}"
+        return token_name(id, data)
 
 
 def _mark(candidate: Candidate) -> str:

@@ -16,15 +16,9 @@ class SidePanel(Vertical):
 
     def __init__(self, *held: Widget, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._held: list[Widget] = []
-        self.display = False
-        self.hold(*held)
-
-    def hold(self, *more: Widget) -> None:
-        """Hold more widgets, hidden at first; before it is mounted."""
-        for widget in more:
+        self._held = held
+        for widget in (self, *held):
             widget.display = False
-        self._held += more
 
     def compose(self) -> ComposeResult:
         yield from self._held

@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """One section. items: its things, and texts between them; draw: makes a line of a thing.
+    """One section. items: what it lists, with texts (str) between; draw: makes a line of an item.
 
     note: the text beside the title; key: opens the whole list; chosen: the item that must be visible.
     """

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.strip import Strip
-from textual.widget import Widget
+from typing import TYPE_CHECKING
 
 from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.inspector import barred, fitted, probability
-from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
-from ropechat.util.text import clean, visible
+from ropechat.tui.widgets.styled import StyledWidget
+from ropechat.util.text import clean, token_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from textual.strip import Strip
 
     from ropechat.inspector.reader_comparison import Other
     from ropechat.trace import TokenScore
@@ -27,15 +26,12 @@ _LN2 = math.log(2)
 Row = list[StyledSpan]
 
 
-class TokenPanel(Widget):
+class TokenPanel(StyledWidget):
     """Shows a token and its candidates. spell: the bytes of an id."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
     def __init__(self, spell: Callable[[int], bytes], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._spell = spell
-        self._styles = StyleCache(self)
         self._token: TokenScore | None = None
         self._index, self._count = -1, 0
         self._notes: Sequence[str] = ()
@@ -62,15 +58,9 @@ class TokenPanel(Widget):
         self._other = other
         self.refresh()
 
-    def notify_style_update(self) -> None:
-        """Forget the styles of the old theme."""
-        super().notify_style_update()
-        self._styles.forget()
-
     def render_line(self, y: int) -> Strip:
         rows = self._rows()
-        strip = Strip(self._styles.segments(rows[y] if y < len(rows) else []))
-        return strip.adjust_cell_length(self.size.width, self._styles.style(""))
+        return self.draw(rows[y] if y < len(rows) else [])
 
     def _rows(self) -> list[Row]:
         width, height = self.size
@@ -85,7 +75,7 @@ class TokenPanel(Widget):
                 fitted([StyledSpan(f" {about}", "quiet")], width),
                 *self._said(width),
             ]
-        head.append(StyledSpan(visible(token.bytes) or f"#{token.id}", "name"))
+        head.append(StyledSpan(token_name(token.id, token.bytes), "name"))
         figures = (
             f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
             f"{-(token.logprob or 0.0) / _LN2:.1f} bits  H {(token.entropy or 0.0) / _LN2:.1f} bits"
@@ -122,7 +112,7 @@ class TokenPanel(Widget):
         for rank, id, logprob in listed[: max(1, room - 1)]:
             look = "asked" if id == token.id else ""
             share = math.exp(logprob)
-            spelled = visible(self._spell(id)) or f"#{id}"
+            spelled = token_name(id, self._spell(id))
             row = [
                 StyledSpan(f"{'▸' if id == token.id else ' '}{rank:>4,}  "[:7], "quiet"),
                 *fitted([StyledSpan(spelled, look)], name),

@@ -1,0 +1,51 @@
+"""What the chat and the reader share as programs: themes, changed keys, signals and the exit code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from textual.app import App
+
+from ropechat.tui.commands.keymap import Keymap
+from ropechat.tui.format import theme
+from ropechat.tui.terminal.screen import leave_on_signals
+from ropechat.tui.terminal.textual_compat import CompatApp
+
+if TYPE_CHECKING:
+    from textual.theme import Theme
+
+    from ropechat.tui.options import ChatOptions
+
+
+class BaseApp(CompatApp):
+    """An app with ropechat's themes and keys. outcome: the exit code; 70 unless the app ends normally."""
+
+    TITLE = "ropechat"
+    CSS_PATH = "app.tcss"
+
+    def __init__(self, look: ChatOptions) -> None:
+        self.set_reactive(App.theme, theme.choose_theme(os.environ, look.theme))
+        super().__init__()
+        self.look, self.keymap = look, Keymap(look.keys)
+        self.outcome = 70
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Textual's themes and ropechat's; a property, since `App.__init__` already needs them."""
+        return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Values of ropechat's colour names, for themes that lack them."""
+        return dict(theme.DEFAULTS)
+
+    def on_mount(self) -> None:
+        """Use the changed keys, and end in order when a signal comes."""
+        self.set_keymap(self.keymap.changes)
+        if not self.is_headless:
+            leave_on_signals(self.leave)
+
+    def leave(self, code: int) -> None:
+        """End with an exit code."""
+        self.outcome = code
+        self.exit(return_code=code)
