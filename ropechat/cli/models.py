@@ -114,6 +114,7 @@ def list_models(as_json: bool) -> None:
     """
     from ropechat.cli.models_table import table
     from ropechat.cli.status import ProgressLine
+    from ropechat.engine.bench.probe import probe_machine
     from ropechat.engine.loading import read_header
     from ropechat.models.hub.cache import cache_folder
     from ropechat.models.installed import ModelSummary, list_installed
@@ -121,6 +122,7 @@ def list_models(as_json: bool) -> None:
     from ropechat.util.kv_files import kv_folder
 
     line, found, out = ProgressLine(), list[ModelSummary](), StdoutWriter()
+    probe_machine()
     with line.watch(lambda: Progress("reading", len(found), None, "models")):
         for row in list_installed(read_header, model_folders(), lambda note: line.note(f"note: {note}")):
             found.append(row)
@@ -142,21 +144,33 @@ def list_catalog(as_json: bool) -> None:
     """List models to download, and what each needs.
 
     NEEDS: the weights and a full context. HERE: whether it is on this machine, or else whether it fits.
+    READS, WRITES: tokens per second that are expected on this machine.
     """
     from ropechat.cli.models_table import catalog_table
     from ropechat.cli.status import terminal_width
+    from ropechat.engine.bench.probe import probe_machine
     from ropechat.engine.native import free_memory
-    from ropechat.models.catalog import read_catalog
+    from ropechat.models.catalog import expected_of, read_catalog
     from ropechat.models.installed import find_models
+    from ropechat.models.speed import known_speeds
 
+    machine, measured = probe_machine(), known_speeds()
     known, free, out = read_catalog(), free_memory(), StdoutWriter()
     found = [one for one in find_models(model_folders(), lambda note: None) if one.reason is None]
     here = {one for one in known if any(one.is_model(model.name, model.path) for model in found)}
+    rates = {one: expected_of(one, measured, machine) for one in known}
     if as_json:
-        rows = [{**one.__dict__, "needs": one.needs, "here": one in here} for one in known]
+        rows = [
+            {
+                **one.__dict__,
+                **{"needs": one.needs, "here": one in here},
+                **{"prefill_tok_s": rates[one].prefill, "decode_tok_s": rates[one].decode},
+            }
+            for one in known
+        ]
         out.write(json.dumps(rows, indent=1) + "\n")
         return
-    for text in catalog_table(known, here, free, terminal_width() if out.is_terminal else None):
+    for text in catalog_table(rates, here, free, terminal_width() if out.is_terminal else None):
         out.write(text + "\n")
     memory = "" if free is None else f"{format_bytes(free)} of memory free; "
     say(f"{memory}`ropechat chat -m NAME` asks before it downloads, with the Hub's own sizes")

@@ -1,9 +1,10 @@
 """The tables of `ropechat models list` and `catalog`."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from ropechat.models.catalog import CatalogModel
 from ropechat.models.installed import ModelSummary, format_count
+from ropechat.models.speed import Speed
 from ropechat.util.progress import format_rate
 from ropechat.util.text import cell_width, fit, format_bytes, one_line
 
@@ -20,7 +21,10 @@ _TITLES = (
     "FROM",
     "WHERE",
 )
-_CATALOG_TITLES = ("NAME", "MODEL", "SIZE", "NEEDS", "HERE", "CONTEXT", "LICENSE", "GOOD FOR")
+_CATALOG_TITLES = (
+    *("NAME", "MODEL", "SIZE", "NEEDS", "HERE", "CONTEXT", "LICENSE"),
+    *("READS", "WRITES", "GOOD FOR"),
+)
 
 
 def _cells_of(row: ModelSummary) -> tuple[str, ...]:
@@ -53,9 +57,14 @@ def table(found: Sequence[ModelSummary]) -> Iterator[str]:
 
 
 def catalog_table(
-    models: Sequence[CatalogModel], here: Container[CatalogModel], free: int | None, width: int | None
+    models: Mapping[CatalogModel, Speed],
+    here: Container[CatalogModel],
+    free: int | None,
+    width: int | None,
 ) -> Iterator[str]:
-    """Yield the lines of the catalog's table. here: models on this machine; free: bytes of memory.
+    """Yield the lines of the catalog's table. models: with the speed that is expected of them here.
+
+    here: models on this machine; free: bytes of memory.
 
     width: cells of the terminal; a line that is longer is continued below. None: lines are not broken.
     """
@@ -63,19 +72,24 @@ def catalog_table(
         (
             *(one.short[0], one.name, format_bytes(one.size), format_bytes(one.needs)),
             "yes" if one in here else "fits" if free is None or one.needs <= free else "too big",
-            *(f"{one.max_position_embeddings:,}", one.license, one.about),
+            *(f"{one.max_position_embeddings:,}", one.license),
+            *(format_rate(rate) or "–" for rate in (speed.prefill, speed.decode)),
+            one.about,
         )
-        for one in models
+        for one, speed in models.items()
     ]
     lines = list(_aligned([_CATALOG_TITLES, *rows]))
     if width is None or max(map(cell_width, lines)) <= width:
         yield from lines
         return
-    short = _aligned([row[:-1] for row in (_CATALOG_TITLES, *rows)])
+    short = _aligned([row[:-3] for row in (_CATALOG_TITLES, *rows)])
     for line, row in zip(short, (None, *rows), strict=True):
         yield line.rstrip()
         if row is not None:
-            yield f"    {row[-1]}"
+            *_, reads, writes, about = row
+            yield f"    {about}"
+            if reads != "–":
+                yield f"    reads {reads}, writes {writes} here"
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> Iterator[str]:

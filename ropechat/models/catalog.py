@@ -1,12 +1,14 @@
 """The catalog: models that people use, of families that are tested here, from catalog.toml."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
+from ropechat.models.speed import Machine, Speed, expected_speed
 from ropechat.models.weights import quant_of
 from ropechat.util.text import closest_name
 
@@ -80,3 +82,9 @@ def find_short(text: str) -> CatalogModel | None:
 def closest_short(text: str) -> str:
     """The short name that is most similar to a mistyped one; "" if none is similar."""
     return closest_name(text, (name for one in read_catalog() for name in one.short))
+
+
+def expected_of(model: CatalogModel, known: Iterable[Speed], machine: Machine | None) -> Speed:
+    """How fast a model of the catalog should be here."""
+    dtype = model.hub_name.quant or ""
+    return expected_speed(model.size, model.num_parameters, known, dtype, machine)

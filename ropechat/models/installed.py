@@ -14,7 +14,14 @@ from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
 from ropechat.models.resolve import BUILTIN, builtin_folder, resolve
-from ropechat.models.speed import Speed, count_products, expected_speed, known_speeds, load_speed
+from ropechat.models.speed import (
+    Speed,
+    count_products,
+    expected_speed,
+    known_machine,
+    known_speeds,
+    load_speed,
+)
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, quant_of
 from ropechat.util.files import read_json
 
@@ -32,7 +39,7 @@ class ModelSummary:
 
     needs: bytes of memory, as `needed_memory` estimates them. source: the Hub cache, a program, or a folder
     that the user named. prefill_tok_s, decode_tok_s: tokens per second of reading and writing here, measured,
-    or expected from models that were; None: nothing was measured yet.
+    or expected from those that were and a probe; None: nothing was measured yet.
     """
 
     name: str
@@ -116,7 +123,8 @@ def summarize(
     try:
         facts, real = header(path), resolve(path)
         measured = load_speed(real) or Speed()
-        expected = expected_speed(size, count_products(facts), known)
+        dtype = stored_dtype(real)
+        expected = expected_speed(size, count_products(facts), known, dtype or "", known_machine())
         return ModelSummary(
             name,
             path,
@@ -124,7 +132,7 @@ def summarize(
             packed_size(real),
             facts["model_type"],
             facts["num_parameters"],
-            stored_dtype(real),
+            dtype,
             facts["max_position_embeddings"],
             has_chat_template(real),
             needed_memory(size, facts),

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import platform
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from ropechat.util.paths import cache_folder
 _LEAST_READ = 32  # tokens of a prompt from which the rate says something
 _LEAST_WRITTEN = 8
 _NEWEST_WEIGHT = 0.5  # of a new measurement in the mean
+_PREFILL_SHARE = 0.85  # of the products of the probe, as long as no model was measured here
+_DECODE_SHARE = 0.8  # of the bandwidth of the probe, likewise
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,17 @@ def _number(value: Any) -> float | None:
 
 def keep_speed(model: Path, speed: Speed) -> None:
     """Write the speed of a model; a full or read-only disk is no error."""
+    _write(_file_of(model), {"model": str(model.resolve()), **speed.__dict__})
+
+
+def _write(file: Path, record: Mapping[str, Any]) -> None:
     import json  # imported here: a start does not need it
 
-    file = _file_of(model)
     part = file.with_suffix(f".{os.getpid()}.part")
     with contextlib.suppress(OSError):
         part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            part.write_text(json.dumps({"model": str(model.resolve()), **speed.__dict__}), "utf-8")
+            part.write_text(json.dumps(record), "utf-8")
             part.replace(file)
         except OSError:
             part.unlink(missing_ok=True)
@@ -119,35 +125,103 @@ def keep_speed(model: Path, speed: Speed) -> None:
 def known_speeds() -> list[Speed]:
     """The speeds of all models that were measured here."""
     try:
-        files = [path for path in _folder().iterdir() if path.suffix == ".json"]
+        names = [path for path in _folder().iterdir() if path.suffix == ".json"]
+        files = [path for path in names if not path.name.startswith("machine")]
     except OSError:
         return []
     return [speed for path in files if (speed := _read(path)) is not None]
 
 
-def expected_speed(weights: int, products: int, known: Iterable[Speed]) -> Speed:
-    """What to expect of a model that was not measured, from those that were.
+@dataclass(frozen=True)
+class Machine:
+    """What a probe of this machine reached.
+
+    version: of the engine. bandwidth: bytes per second that are read from memory. products: weights per
+    second that are multiplied with a token, by the kind of their dtype.
+    """
+
+    version: str
+    bandwidth: float
+    products: Mapping[str, float]
+
+    def products_of(self, dtype: str) -> float:
+        """Products per second with weights of a dtype, whatever its name is: Q4_K_M, q8_0, bfloat16."""
+        return self.products[_kind(dtype)]
+
+
+def _kind(dtype: str) -> str:
+    """The kind of a dtype that the probe measures: blocks of blocks, plain blocks, or floats."""
+    name = dtype.lower()
+    if name.startswith(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq")):
+        return "q4_k"
+    return "q8_0" if name.startswith(("q", "int", "mxfp")) else "bf16"
+
+
+def _machine_file() -> Path:
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    key = f"{platform.machine()} {processors} {os.environ.get('ROPECHAT_ISA', '')}"
+    return _folder() / f"machine-{zlib.crc32(key.encode()):08x}.json"
+
+
+def known_machine(version: str | None = None) -> Machine | None:
+    """What an earlier probe with these processors found; None without one, or of another version."""
+    import json  # imported here: a start does not need it
+
+    try:
+        found = json.loads(_machine_file().read_bytes())
+        products = {kind: _number(found["products"][kind]) for kind in ("q8_0", "bf16", "q4_k")}
+        bandwidth = _number(found["bandwidth"])
+        if version not in (None, found["version"]) or bandwidth is None or not all(products.values()):
+            return None
+        rates = {kind: rate for kind, rate in products.items() if rate is not None}
+        return Machine(str(found["version"]), bandwidth, rates)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def keep_machine(machine: Machine) -> None:
+    """Write what a probe found; a full or read-only disk is no error."""
+    _write(_machine_file(), machine.__dict__)
+
+
+def expected_speed(
+    weights: int,
+    products: int,
+    known: Iterable[Speed],
+    dtype: str = "",
+    machine: Machine | None = None,
+) -> Speed:
+    """What to expect of a model that was not measured, from those that were and from a probe.
 
     Writing reads all weights for each token, reading multiplies with all of them: so many bytes and products
-    in a second as the models nearest in size reach. weights: bytes of the model; products: as in `Speed`.
+    in a second as the probe reached, times the share of that which the models nearest in size reach. Without
+    a probe: as many as those models. weights: bytes of the model; products: as in `Speed`.
     """
     known = list(known)
+    if machine is None:
+        multiplied = _near([(one.prefill, one.products, 1.0) for one in known], products)
+        read = _near([(one.decode, one.weights, 1.0) for one in known], weights)
+    else:
+        shares = [(one.prefill, one.products, machine.products_of(one.dtype)) for one in known]
+        multiplied = machine.products_of(dtype) * (_near(shares, products) or _PREFILL_SHARE)
+        shares = [(one.decode, one.weights, machine.bandwidth) for one in known]
+        read = machine.bandwidth * (_near(shares, weights) or _DECODE_SHARE)
     return Speed(
-        prefill=_per_second([(one.prefill, one.products) for one in known], products),
-        decode=_per_second([(one.decode, one.weights) for one in known], weights),
+        prefill=multiplied / products if multiplied and products > 0 else None,
+        decode=read / weights if read and weights > 0 else None,
         weights=weights,
         products=products,
     )
 
 
-def _per_second(found: Iterable[tuple[float | None, int]], size: int) -> float | None:
-    """Tokens per second of a model of this size: the median of what three models nearest in size reach."""
-    usable = [(rate, other) for rate, other in found if rate and other > 0]
+def _near(found: Iterable[tuple[float | None, int, float]], size: int) -> float | None:
+    """The median of rate * size / of, of the three models nearest in size. found: (rate, size, of)."""
+    usable = [(rate * other / of, other) for rate, other, of in found if rate and other > 0]
     if not usable or size <= 0:
         return None
     nearest = sorted(usable, key=lambda one: abs(math.log(one[1] / size)))[:3]
-    reached = sorted(rate * other for rate, other in nearest)
-    return reached[len(reached) // 2] / size
+    reached = sorted(share for share, _ in nearest)
+    return reached[len(reached) // 2]
 
 
 def count_products(facts: Mapping[str, Any]) -> int:

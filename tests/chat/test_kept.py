@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +26,6 @@ from ropechat.util.kv_files import kv_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ropechat.store.store import Store
 
@@ -336,3 +340,79 @@ def test_a_full_disk_leaves_no_file(program: Callable[..., Program], cache: Path
     assert again.cached == 0
     again.close()
     assert [path.suffix for path in files(cache)] == [".kv"]
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from live_chat import Program, expected
+from ropechat.engine.engine import Engine
+from ropechat.engine.prefill import Prefill
+from ropechat.sampling import Sampling
+from ropechat.store.store import Store
+from ropechat.util.kv_files import kv_folder
+
+keep = Prefill.keep
+
+class WithoutReserve:
+    # Takes the last free byte of the disk, where the program leaves 5 GB.
+    def __init__(self, prefix):
+        self.prefix, self.tokens = prefix, prefix.tokens
+
+    def write(self, path, cancel, *, total):
+        written = self.prefix.write(path, cancel, total=total, keep_free=0)
+        print("written", written)
+        return written
+
+Prefill.keep = lambda self: (prefix := keep(self)) and WithoutReserve(prefix)
+
+def start():
+    given = Sampling(temperature=0, max_tokens=6, seed=0)
+    return Program("builtin", Store(Path({data!r})), given, kv_bytes=10**9, reads_ahead=False)
+
+one = start()
+ids = []
+for words in {words!r}:
+    one.answer(one.session.ask(words))
+    ids.append(one.session.recorder.id)
+    one.new()
+one.close()
+assert kv_folder().is_dir()
+print("files", sum(path.suffix == ".kv" for path in kv_folder().glob("*")))
+print("parts", sum(path.suffix != ".kv" for path in kv_folder().glob("*")))
+plain = Engine.load("builtin", context=2048, cache="off")
+again = start()
+for id in ids:
+    again.open(id)
+    request, steps = again.answer(again.session.ask("And then?"))
+    print("right", steps == expected(plain, request))
+    again.session.withdraw()
+again.close()
+"""
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """A file system of 3 MB, of which all but 100 KB is taken; a file of the chat needs more."""
+    paths = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
+    words = [text(random.Random(seed), 300) for seed in range(3)]
+    code = FULL_DISK.format(paths=paths, data=str(tmp_path / "data"), words=words)
+    disk = tmp_path / "cache"
+    disk.mkdir()
+    fill = f"head -c 2900000 /dev/zero > {shlex.quote(str(disk / 'other'))}"
+    script = f'mount -t tmpfs -o size=3m none {shlex.quote(str(disk))} && {fill} && exec "$@"'
+    unshared = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    if shutil.which("unshare") is None or subprocess.run([*unshared, "true"], capture_output=True).returncode:
+        pytest.skip("no mounts of its own")
+    environ = {**os.environ, "XDG_CACHE_HOME": str(disk)}
+    command = [*unshared, "sh", "-c", script, "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300)
+    if "mount" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()
+    assert [line for line in found if not line.startswith("written")] == [
+        *("files 0", "parts 0", "right True", "right True", "right True")
+    ]
+    assert found.count("written False") >= 3
+    assert "written True" not in found

@@ -325,13 +325,15 @@ def test_the_catalog_says_what_is_here_and_what_fits(
             "HERE",
             "CONTEXT",
             "LICENSE",
+            "READS",
+            "WRITES",
             "GOOD",
             "FOR",
         ]
         return lines[1].split()
 
     needs = ["514", "kB"]
-    assert row() == ["tiny:1b", "Tiny", "512", "kB", *needs, "fits", "64", "mit", "A", "test."]
+    assert row() == ["tiny:1b", "Tiny", "512", "kB", *needs, "fits", "64", "mit", "–", "–", "A", "test."]
     monkeypatch.setattr("ropechat.engine.native.free_memory", lambda: 513_000)
     assert row()[6:8] == ["too", "big"]
     assert door("models", "pull", "tiny")[0] == 0

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from ropechat.models.speed import Speed, expected_speed, keep_speed, known_speeds, load_speed
+from ropechat.models.speed import (
+    Machine,
+    Speed,
+    expected_speed,
+    keep_machine,
+    keep_speed,
+    known_machine,
+    known_speeds,
+    load_speed,
+)
 from ropechat.util.paths import cache_folder
 
 
@@ -69,3 +78,27 @@ def test_others_are_expected_by_bytes_and_products() -> None:
     )  # 100 times below: caches and overhead rule there
     known = [tiny, MEASURED, MEASURED, MEASURED]
     assert expected_speed(25 * 10**8, 35 * 10**8, known) == found
+
+
+def test_a_probe_is_corrected_by_what_was_measured() -> None:
+    machine = Machine("1", 40e9, {"q8_0": 300e9, "bf16": 200e9, "q4_k": 100e9})
+    alone = expected_speed(5 * 10**9, 10**9, [], "Q4_K_M", machine)
+    assert alone.prefill == pytest.approx(85.0)
+    assert alone.decode == pytest.approx(6.4)
+    assert expected_speed(10**9, 10**9, [], "Q8_0", machine).prefill == pytest.approx(255.0)
+    assert expected_speed(10**9, 10**9, [], "bfloat16", machine).prefill == pytest.approx(170.0)
+    # A model with half of the products and a quarter of the bandwidth of the probe; another kind of weights.
+    measured = Speed(150.0, 10.0, weights=10**9, products=10**9, dtype="q8_0")
+    found = expected_speed(2 * 10**9, 10**9, [measured], "Q4_K_M", machine)
+    assert found.prefill == pytest.approx(50.0)
+    assert found.decode == pytest.approx(5.0)
+    assert expected_speed(0, 0, [measured], "", machine) == Speed()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": "1"}', '{"bandwidth": -1, "products": {}}'])
+def test_a_damaged_probe_says_nothing(text: str) -> None:
+    keep_machine(Machine("1", 1e10, {"q8_0": 1e11, "bf16": 1e11, "q4_k": 1e11}))
+    (file,) = (cache_folder() / "speed").iterdir()
+    assert known_machine("1") is not None
+    file.write_text(text)
+    assert known_machine() is None

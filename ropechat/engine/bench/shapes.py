@@ -138,21 +138,26 @@ def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:
         file.write((values.view(np.uint32) >> 16).astype("<u2").tobytes())
 
 
-def write_weights(path: Path, config: dict[str, Any]) -> None:
-    """Write model.safetensors in bf16, with at most one block in memory."""
-    import numpy as np
-
+def header_of(config: dict[str, Any]) -> tuple[bytes, int]:
+    """The first bytes of model.safetensors in bf16, and how many bytes of weights follow."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    tensors, end = list(tensors_of(config)), 0
-    for name, shape, _ in tensors:
+    end = 0
+    for name, shape, _ in tensors_of(config):
         begin, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, end
+
+
+def write_weights(path: Path, config: dict[str, Any]) -> None:
+    """Write model.safetensors in bf16, with at most one block in memory."""
+    import numpy as np
+
     rng = np.random.default_rng(0)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, shape, spread in tensors:
+        file.write(header_of(config)[0])
+        for _, shape, spread in tensors_of(config):
             _write_values(file, math.prod(shape), spread, rng)
 
 

@@ -10,11 +10,11 @@ from textual.content import Content
 from ropechat import builtin
 from ropechat.chat.download import Stage
 from ropechat.engine.native import free_memory
-from ropechat.models.catalog import CatalogModel, closest_short, read_catalog
+from ropechat.models.catalog import CatalogModel, closest_short, expected_of, read_catalog
 from ropechat.models.folders import models_below
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.resolve import hub_name
-from ropechat.models.speed import expected_speed, known_speeds
+from ropechat.models.speed import known_machine, known_speeds
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.widgets.bars import meter
 from ropechat.util.progress import format_rate
@@ -98,7 +98,7 @@ def rates_of(row: ModelSummary | CatalogModel, known: Sequence[Speed]) -> tuple[
     """Tokens per second of reading and writing that a model reaches here, or is expected to."""
     if isinstance(row, ModelSummary):
         return row.prefill_tok_s, row.decode_tok_s
-    expected = expected_speed(row.size, row.num_parameters, known)
+    expected = expected_of(row, known, known_machine())
     return expected.prefill, expected.decode
 
 

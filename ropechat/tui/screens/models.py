@@ -18,6 +18,7 @@ from ropechat.errors import RopechatError
 from ropechat.models.completion import complete_model
 from ropechat.models.installed import HUB_CACHE, ModelSummary, list_installed, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
+from ropechat.models.speed import known_machine
 from ropechat.tui.format.models import (
     Row,
     RowLayout,
@@ -61,6 +62,13 @@ def found_models(
         files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
         found.insert(0, summarize(current, path, sum(file.stat().st_size for file in files), read_header))
     return found, path
+
+
+def _probe() -> bool:
+    """Measure what other models may reach here; whether that is known then."""
+    from ropechat.engine.bench.probe import probe_machine  # imported here: most starts do not need it
+
+    return probe_machine() is not None
 
 
 class ModelsScreen(Dialog["str | None"]):
@@ -129,6 +137,8 @@ class ModelsScreen(Dialog["str | None"]):
             self.say(f"{one_line(notes[0])}{more}")
         self._read = True
         self._list("" if chosen is None else key_of(chosen))
+        if known_machine() is None and await asyncio.to_thread(_probe):
+            self.look_again()  # with the rates that are expected
         if self._wanted and (offered := self._chosen()) is not None:
             self._wanted = ""
             if not is_loaded(offered):
