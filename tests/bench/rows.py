@@ -211,7 +211,7 @@ def shared(given: argparse.Namespace, model: Path, twin: Path, folder: Path, set
 
 def decode(given: argparse.Namespace, model: Path, twin: Path, folder: Path, settings: list[object]) -> None:
     draw = random.Random(4)
-    for count in (32, 64):
+    for count in given.in_flight:
         ours, theirs, shares = [], [], []
         for _ in range(given.rounds):
             prompts = [ids(draw, PROMPT) for _ in range(count)]
@@ -255,6 +255,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=128, help="of the part shared")
     parser.add_argument("--slots", type=int, nargs="+", default=[SLOTS], help="of the server")
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[32, 64], help="rows of the part decode")
     parser.add_argument("--dtype", choices=("q8_0", "q4_0", "bf16"), default="q8_0")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")
