@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.line import LineError, parse_request, read_id
+from ropechat.batch.output import OnFailedCopy
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.runner import PromptOptions, run_batch
 from ropechat.errors import RequestError
@@ -109,6 +110,7 @@ class _Kept:
 
     ordered = is_full = False
     found = copied = 0
+    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, size: int) -> None:
         self.records: list[Mapping[str, Any]] = [{} for _ in range(size)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropechat.batch.hash_index import HashIndex, hash64
-from ropechat.batch.output import Journaled
+from ropechat.batch.output import Journaled, OnFailedCopy
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import copy_record
 
@@ -20,6 +20,7 @@ class Deduplicated:
     """
 
     ordered = False
+    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, sink: Journaled) -> None:
         self._sink = sink
@@ -72,8 +73,11 @@ class Deduplicated:
         return offset
 
     def _copy(self, row: BatchRow, record: Mapping[str, Any]) -> None:
-        self._sink.write(row, copy_record(record, row))
+        made = copy_record(record, row)
+        self._sink.write(row, made)
         self.copied += 1
+        if not made["ok"] and self.on_failed_copy is not None:
+            self.on_failed_copy(row, made)
 
 
 def _key(row: BatchRow, sample: int) -> int:

@@ -15,6 +15,7 @@ from ropechat.errors import BatchInputError, FileAccessError
 
 _MISSING = -1
 RUN_SCHEMA = "ropechat.run/1"
+OnFailedCopy = Callable[[BatchRow, Mapping[str, Any]], None]
 
 
 class Sink(Protocol):
@@ -22,6 +23,9 @@ class Sink(Protocol):
 
     ordered: bool
     """Whether records must come in the order of the rows."""
+
+    on_failed_copy: OnFailedCopy | None
+    """Called after a copy of a failed record is written, see `dedupe`."""
 
     @property
     def found(self) -> int:
@@ -126,6 +130,7 @@ class Printed:
     ordered = True
     found = copied = 0
     is_full = False
+    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, put: Callable[[str], None], form: Form) -> None:
         self._put, self._form = put, form
@@ -164,6 +169,7 @@ class Journaled:
     ordered = False
     copied = 0
     is_full = False
+    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

@@ -65,15 +65,21 @@ class Failures:
     ) -> None:
         self._report, self._sink, self._max, self._tell = report, sink, max_errors, on_failure
         self._early = EarlyStop() if early_stop else None
+        self._count = 0
+        sink.on_failed_copy = self._judge
 
     def take(self, row: BatchRow, record: Mapping[str, Any]) -> None:
         """A row failed. Raises AllAlikeError, and BatchInputError above max_errors."""
         self._sink.write(row, record)
         self._report.failed += 1
+        self._judge(row, record)
+
+    def _judge(self, row: BatchRow, record: Mapping[str, Any]) -> None:
         error = record["error"]
+        self._count += 1
         if self._tell is not None:
             self._tell(error["message"])
         if self._early is not None and not self._sink.found:
             self._early.take(row.index, error["class"], error["message"])
-        if self._max is not None and self._report.failed > self._max:
+        if self._max is not None and self._count > self._max:
             raise BatchInputError(f"more than {self._max} rows failed (--max-errors)")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.forms import Records
-from ropechat.batch.output import Sink
+from ropechat.batch.output import OnFailedCopy, Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import error_record, finish_record
 from ropechat.batch.report import BatchReport, Failures
@@ -176,6 +176,8 @@ class Accuracy:
 
 class Counted:
     """A sink that passes records on and counts them."""
+
+    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, sink: Sink, accuracy: Accuracy) -> None:
         self._sink, self._accuracy = sink, accuracy

@@ -18,6 +18,7 @@ from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
+    from ropechat.batch.output import OnFailedCopy
     from ropechat.engine.engine import Engine
 
 Task = tuple[BatchRow, Sequence[int]]
@@ -48,6 +49,7 @@ class Worker:
         self.found = self.copied = 0  # as a Sink
         self.is_full = False
         self.ordered = False
+        self.on_failed_copy: OnFailedCopy | None = None
         self.made_tokens = 0
         """New tokens so far, including those of unfinished rows."""
         self._thread = threading.Thread(target=self._run, name="ropechat-rows", daemon=True)

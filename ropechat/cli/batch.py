@@ -168,7 +168,11 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 @click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left.")
 @click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again.")
-@click.option("--max-errors", type=click.IntRange(0), help="Stop when more than n rows have failed.")
+@click.option(
+    "--max-errors",
+    type=click.IntRange(0),
+    help="Stop when more than n rows have failed, copies of --dedupe included.",
+)
 @click.option(
     "--timeout-row",
     metavar="SECONDS",

@@ -229,6 +229,7 @@ def load_engine(
     from ropechat.engine.native import ModelLoad, exit_when_cut
 
     exit_when_cut(screen=screen)
+    check_signals()
     line = line or ProgressLine("none" if screen else "line")
     with ModelLoad(model, **options, progress=progress) as loading, line.watch(loading.progress.read):
         from ropechat.engine.engine import Engine  # imported here, while the weights load

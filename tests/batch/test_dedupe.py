@@ -112,6 +112,31 @@ def test_what_does_not_go_together(source: Path, capfd: Any, words: tuple[str, .
     assert told in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("window", ["1", "16"])
+def test_copies_of_failed_rows_are_errors(window: str, tmp_path: Path, capfd: Any) -> None:
+    source, out, plain = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "plain.jsonl"))
+    prompts = ["Hello", *["long " * 600] * 10]
+    rows = [{"id": n, "prompt": prompt, "note": n} for n, prompt in enumerate(prompts)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(source, plain, "--dedupe")
+    words = ("--dedupe", "--window", window, "--resume")
+    run(source, out, *words, "--max-errors", "3", code=2)
+    assert "error: more than 3 rows failed (--max-errors)" in capfd.readouterr().err
+    assert not out.exists()
+    run(source, out, *words, "--max-errors", "9")
+    assert out.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("window", ["1", "16"])
+def test_copies_count_among_the_first_rows(window: str, tmp_path: Path, capfd: Any) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = [{"id": n, "prompt": "long " * 600, "note": n} for n in range(25)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(source, out, "--dedupe", "--window", window, code=2)
+    assert "the first 20 rows all fail alike" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
 # ---- --timeout-row
 
 
