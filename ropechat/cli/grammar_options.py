@@ -41,7 +41,7 @@ def grammar_options(function: F) -> F:
 def grammar_of(given: dict[str, Any]) -> "Grammar | None":
     """Remove the options from `given`; return the grammar that they ask for, checked.
 
-    Raises UsageError, RequestError if it cannot be honoured, FileAccessError.
+    Raises UsageError, RequestError if it cannot be used, FileAccessError.
     """
     asked = {name: given.pop(name) for name in OPTIONS}
     flexible: bool = given.pop("json_flexible")

@@ -87,7 +87,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self._grown(top + block.head + row)
 
     def remove_from(self, index: int) -> list[Block]:
-        """Remove a block and all after it, and return them; the end is followed."""
+        """Remove a block and all after it, and return them; then follow the newest row."""
         gone = self.blocks[index:]
         self.page.remove_from(index)
         self.follow = True
