@@ -126,7 +126,6 @@ class Turn:
 
     @property
     def question(self) -> str:
-        """The text of the question."""
         return self.question_node.text
 
     @property

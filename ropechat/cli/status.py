@@ -29,7 +29,6 @@ _NARROW = 60  # columns below which the line has no bar
 
 
 def progress_option(function: F) -> F:
-    """The option --progress."""
     option = click.option(
         "--progress",
         type=click.Choice(MODES),
@@ -40,7 +39,6 @@ def progress_option(function: F) -> F:
 
 
 def terminal_width() -> int:
-    """The width of the terminal."""
     import shutil  # imported here: it loads three compression libraries
 
     return shutil.get_terminal_size().columns

@@ -85,7 +85,6 @@ class Inspector(StyledWidget):
 
     @property
     def text(self) -> str:
-        """The text of the inspector."""
         return "\n".join("".join(piece.text for piece in row).rstrip() for row in self._rows)
 
     def show(self, token: TokenPlace | None) -> None:
@@ -152,7 +151,6 @@ class Inspector(StyledWidget):
         return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
-        """Show a preview."""
         self.preview = preview
         self._lay()
 
@@ -323,7 +321,6 @@ class Inspector(StyledWidget):
 
 
 def _mark(candidate: Candidate) -> str:
-    """The mark of a candidate."""
     return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 

@@ -111,7 +111,6 @@ class Overview(Widget):
 
     @property
     def text(self) -> str:
-        """The text of the overview."""
         return "\n".join("".join(text for text, _ in line.parts).rstrip() for line in self._lines)
 
     def show(self, sections: Sequence[Section]) -> None:

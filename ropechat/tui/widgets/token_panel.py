@@ -39,7 +39,6 @@ class TokenPanel(StyledWidget):
 
     @property
     def text(self) -> str:
-        """The text of the panel."""
         return "\n".join("".join(span.text for span in row).rstrip() for row in self._rows())
 
     def show(
