@@ -14,7 +14,7 @@ from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
-from ropechat.tui.widgets.bars import beside
+from ropechat.tui.widgets.bars import fit_title
 from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
-        title, note = beside(block.title, block.note, self.measure)
+        title, note = fit_title(block.title, block.note, self.measure)
         gap = max(0, self.measure - cell_len(title) - cell_len(note))
         pieces = [
             self._gutter(block),
