@@ -26,7 +26,7 @@ class Grammar:
 
     source: its text; of choices, each of them. flexible: whether JSON may have whitespace between its tokens;
     without, it is compact, which takes fewer tokens. Raises ValueError for a field of another type; what
-    cannot be honoured is refused when it is checked or used.
+    cannot be compiled is refused when it is checked or used.
     """
 
     kind: Kind

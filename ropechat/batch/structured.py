@@ -25,7 +25,7 @@ def grammar_of(fields: dict[str, Any], *, flexible: bool) -> tuple[bool, Grammar
     """Remove the fields; return whether the line says what its answer must match, and the grammar.
 
     None is said by {"type": "text"}. flexible: whether JSON may have whitespace. Raises ValueError naming the
-    field, also if the grammar cannot be honoured.
+    field, also if the grammar cannot be used.
     """
     given = {name: fields.pop(name) for name in FIELDS if name in fields}
     given = {name: value for name, value in given.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What this session knows of an answer beside its node: when its tokens came and how its prompt was read."""
+"""What this session knows of an answer besides its node: when its tokens came and how its prompt was read."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ class Turn:
 
     @property
     def question(self) -> str:
-        """The text of the question."""
         return self.question_node.text
 
     @property

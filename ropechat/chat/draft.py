@@ -254,10 +254,10 @@ def _trimmed(name: str) -> str:
 
 
 def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str | None:
-    """The path that an @name means; None for a word that neither is a file nor looks like a path.
+    """The path that an @name means; None for a word that is no file and does not look like a path.
 
-    A path is quoted, or holds a slash or an ending such as .txt. A decorator with brackets and
-    @name@a.host are words.
+    A path is quoted, or contains a slash or an ending such as .txt. A decorator with brackets and an address
+    such as @name@a.host are words.
     """
     trimmed = _trimmed(name)
     for path in (name.strip('"'), trimmed):

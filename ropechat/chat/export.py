@@ -69,7 +69,7 @@ def format_chat(chat: Chat, form: str, spell: Spell = unknown_words) -> str:
 
 
 def new_file(chat: Chat, form: str, folder: Path) -> Path:
-    """A path in a folder that does not exist yet: title, date and sampling of the newest answer shown."""
+    """The path of a new file in a folder, named by title, date and sampling of the newest answer shown."""
     path = chat.tree.path()
     sampling = next((node.sampling for node in reversed(path) if node.role is Role.ASSISTANT), None)
     date = time.strftime("%Y-%m-%d", time.localtime(path[-1].created if path else None))

@@ -84,8 +84,6 @@ _EXAMPLES = (
 
 
 class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
-    """A Shard."""
-
     name = "i/n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

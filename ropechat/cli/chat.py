@@ -105,7 +105,6 @@ class _Models:
         return check(self._path(model), self._given["cache"])
 
     def load(self, model: str) -> "Engine":
-        """Load a model."""
         given = self._given | {"model": str(self._path(model))}
         return load_chat_engine(given, raw=self._raw, screen=True, progress=self._progress)
 

@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from ropechat import builtin
 from ropechat.cli import settings
 from ropechat.cli.exit_codes import check_signals, say
+from ropechat.cli.option_groups import F, option_set
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.cli.status import ProgressLine
 from ropechat.errors import FileAccessError, RequestError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.grammar import Grammar
 
-F = TypeVar("F", bound=Callable[..., Any])
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
 _PACK_S = 1.0  # how long the end of a command may wait for packed weights
@@ -81,48 +81,42 @@ def _complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) 
     return complete_model(begun, [one.name for one in found if one.reason is None])
 
 
-def model_options(function: F) -> F:
-    """-m, --dtype, --kv-dtype, --threads, --context, --no-cache, --download."""
-    for option in (
-        click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
-        click.option(
-            "--no-cache",
-            "cache",
-            flag_value="off",
-            default=None,
-            help="No cache on disk of packed weights and of what chats have read [env: ROPECHAT_CACHE=off].",
-        ),
-        setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
-        setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
-        setting_option(
-            "kv_dtype",
-            type=click.Choice(KV_DTYPES),
-            default="auto",
-            help="Type of the KV cache; auto: f32 for f32 weights, else f16.",
-        ),
-        setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
-        setting_option(
-            "model",
-            "-m",
-            "--model",
-            shell_complete=_complete_model,
-            help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
-            "(qwen3:0.6b; `ropechat models catalog` lists them) or builtin "
-            "[env: ROPECHAT_MODEL; default: builtin].",
-        ),
-    ):
-        function = option(function)
-    return function
+model_options = option_set(
+    setting_option(
+        "model",
+        "-m",
+        "--model",
+        shell_complete=_complete_model,
+        help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
+        "(qwen3:0.6b; `ropechat models catalog` lists them) or builtin "
+        "[env: ROPECHAT_MODEL; default: builtin].",
+    ),
+    setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
+    setting_option(
+        "kv_dtype",
+        type=click.Choice(KV_DTYPES),
+        default="auto",
+        help="Type of the KV cache; auto: f32 for f32 weights, else f16.",
+    ),
+    setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
+    setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
+    click.option(
+        "--no-cache",
+        "cache",
+        flag_value="off",
+        default=None,
+        help="No cache on disk of packed weights and of what chats have read [env: ROPECHAT_CACHE=off].",
+    ),
+    click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
+)
 
 
-def speculative_option(function: F) -> F:
-    """--speculative/--no-speculative."""
-    return setting_option(
-        "speculative",
-        "--speculative/--no-speculative",
-        default=True,
-        help="Draft tokens by prompt look-up where it is faster; the output is the same.",
-    )(function)
+speculative_option = setting_option(
+    "speculative",
+    "--speculative/--no-speculative",
+    default=True,
+    help="Draft tokens by prompt look-up where it is faster; the output is the same.",
+)
 
 
 def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
@@ -149,40 +143,34 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
         raise click.UsageError(f"--template-var: {text}", ctx) from None
 
 
-def template_options(function: F) -> F:
-    """--template, --template-var."""
-    for option in (
-        click.option(
-            "--template-var",
-            "template_vars",
-            multiple=True,
-            metavar="NAME=VALUE",
-            callback=_template_vars,
-            help="A variable for the chat template: JSON, or else a string. Repeatable.",
-        ),
-        click.option(
-            "--template", metavar="NAME", help="Name of the chat template, if the model has several."
-        ),
-    ):
-        function = option(function)
-    return function
+template_options = option_set(
+    click.option("--template", metavar="NAME", help="Name of the chat template, if the model has several."),
+    click.option(
+        "--template-var",
+        "template_vars",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_template_vars,
+        help="A variable for the chat template: JSON, or else a string. Repeatable.",
+    ),
+)
 
 
-def sampling_options(function: F) -> F:
-    """The options for the fields of Sampling, which validates them."""
-    for name, kind, text in (
-        ("seed", int, "Makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)."),
-        ("repetition_penalty", float, "Penalty on repeated tokens; 1 is off."),
-        ("min_p", float, "Keep tokens with at least this share of the best one's probability; 0 keeps all."),
-        ("top_p", float, "Keep the smallest set of tokens that reaches this probability; 1 keeps all."),
-        ("top_k", int, "Keep the k most probable tokens; 0 keeps all."),
-        ("temperature", float, "Randomness; 0 is greedy."),
-        ("max_tokens", int, "Maximum number of new tokens."),
-    ):
-        default = getattr(_DEFAULTS, name)
-        option = setting_option(name, type=kind, default=default, show_default=True, help=text)
-        function = option(function)
-    return function
+_SAMPLING = (
+    ("max_tokens", int, "Maximum number of new tokens."),
+    ("temperature", float, "Randomness; 0 is greedy."),
+    ("top_k", int, "Keep the k most probable tokens; 0 keeps all."),
+    ("top_p", float, "Keep the smallest set of tokens that reaches this probability; 1 keeps all."),
+    ("min_p", float, "Keep tokens with at least this share of the best one's probability; 0 keeps all."),
+    ("repetition_penalty", float, "Penalty on repeated tokens; 1 is off."),
+    ("seed", int, "Makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)."),
+)
+sampling_options = option_set(  # Sampling validates their values
+    *(
+        setting_option(name, type=kind, default=getattr(_DEFAULTS, name), show_default=True, help=text)
+        for name, kind, text in _SAMPLING
+    )
+)
 
 
 def sampling_of(given: dict[str, Any]) -> Sampling:

@@ -1,47 +1,41 @@
 """The options that say what answers must match: --json-schema, --regex, --choices, --lark."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from ropechat.cli.option_groups import option_set
 
 if TYPE_CHECKING:
     from ropechat.grammar import Grammar
 
-F = TypeVar("F", bound=Callable[..., Any])
 OPTIONS = ("json_schema", "regex", "choices", "lark")
 
 
-def grammar_options(function: F) -> F:
-    """--json-schema, --regex, --choices, --lark, --json-flexible."""
-    for option in (
-        click.option(
-            "--json-flexible", is_flag=True, help="Allow whitespace in JSON; without, it is compact."
-        ),
-        click.option(
-            "--lark",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Answers match this Lark grammar (llguidance's dialect).",
-        ),
-        click.option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
-        click.option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
-        click.option(
-            "--json-schema",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Answers are JSON of this JSON schema.",
-        ),
-    ):
-        function = option(function)
-    return function
+grammar_options = option_set(
+    click.option(
+        "--json-schema",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Answers are JSON of this JSON schema.",
+    ),
+    click.option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
+    click.option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
+    click.option(
+        "--lark",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Answers match this Lark grammar (llguidance's dialect).",
+    ),
+    click.option("--json-flexible", is_flag=True, help="Allow whitespace in JSON; without, it is compact."),
+)
 
 
 def grammar_of(given: dict[str, Any]) -> "Grammar | None":
     """Remove the options from `given`; return the grammar that they ask for, checked.
 
-    Raises UsageError, RequestError if it cannot be honoured, FileAccessError.
+    Raises UsageError, RequestError if it cannot be used, FileAccessError.
     """
     asked = {name: given.pop(name) for name in OPTIONS}
     flexible: bool = given.pop("json_flexible")

@@ -1,13 +1,14 @@
 """`ropechat inspect --lens` and `--attention`: what each layer predicts, and where each head attends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import Output, write_pieces
+from ropechat.cli.option_groups import option_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Bos, Special
 
-F = TypeVar("F", bound=Callable[..., Any])
 _FORMS = {"lens": ("table", "jsonl", "html"), "attention": ("table", "jsonl")}
 _TOP_K = 5
 _MAX_DISTANCE = 255
@@ -33,27 +33,23 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
         raise click.UsageError(f"--layers: must be numbers such as 0,2,4 (got {text!r:.60})", ctx) from None
 
 
-def inside_options(function: F) -> F:
-    """--lens, --attention, --layers."""
-    for option in (
-        click.option(
-            "--layers",
-            metavar="N,N,...",
-            callback=_numbers,
-            help="Layers for --lens and --attention, from 0 [default: all, or those that fit in a table].",
-        ),
-        click.option(
-            "--attention",
-            "view",
-            flag_value="attention",
-            help="Show where each head attends: first token, previous token, mean distance.",
-        ),
-        click.option(
-            "--lens", "view", flag_value="lens", help="Show what each layer predicts (logit lens), by token."
-        ),
-    ):
-        function = option(function)
-    return function
+inside_options = option_set(
+    click.option(
+        "--lens", "view", flag_value="lens", help="Show what each layer predicts (logit lens), by token."
+    ),
+    click.option(
+        "--attention",
+        "view",
+        flag_value="attention",
+        help="Show where each head attends: first token, previous token, mean distance.",
+    ),
+    click.option(
+        "--layers",
+        metavar="N,N,...",
+        callback=_numbers,
+        help="Layers for --lens and --attention, from 0 [default: all, or those that fit in a table].",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.common import STREAM, FileName, StdoutWriter, decode_text, stdin_stream, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.option_groups import option_set
 from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
 from ropechat.util.text import one_line
 
@@ -21,68 +22,61 @@ if TYPE_CHECKING:
     from ropechat.inspector.look_up import Strings
     from ropechat.inspector.reading import Reading
 
-F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "jsonl", "csv", "html", "svg")
 BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
 TOP_K = {"table": 5, "jsonl": 20, "csv": 5, "html": 5, "svg": 0}
 TEXT_WIDTH = 100  # of a table in a file
 
 
-def output_options(function: F) -> F:
-    """-f, -o, --overwrite, --format, --by, --sort, --head, --look-up, --look-up-whole."""
-    for option in (
-        click.option(
-            "--look-up",
-            "look_up",
-            multiple=True,
-            metavar="STRING",
-            help="Also show the probability of STRING in the place of each token, and after the text; of a "
-            "string of several tokens, that of the first one. Repeatable.",
-        ),
-        click.option(
-            "--look-up-whole",
-            is_flag=True,
-            help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
-        ),
-        click.option(
-            "--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."
-        ),
-        click.option(
-            "--sort",
-            type=click.Choice(["line", "bits", "bits-per-byte"]),
-            help="With --by line: in the order of the text (default), or most surprising lines first.",
-        ),
-        click.option(
-            "--by",
-            type=click.Choice(["token", "line"]),
-            default="token",
-            show_default=True,
-            help="A row for each token, or the sums of each line (table, jsonl, csv).",
-        ),
-        click.option(
-            "--format", "form", type=click.Choice(FORMATS), help="[default: by the suffix of OUT, else table]"
-        ),
-        click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
-        click.option(
-            "-o",
-            "--out",
-            type=FileName(),
-            default=STREAM,
-            metavar="OUT",
-            help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
-        ),
-        click.option(
-            "-f",
-            "--file",
-            "files",
-            multiple=True,
-            type=FileName(),
-            metavar="FILE",
-            help="A text. Repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
+output_options = option_set(
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        type=FileName(),
+        metavar="FILE",
+        help="A text. Repeatable.",
+    ),
+    click.option(
+        "-o",
+        "--out",
+        type=FileName(),
+        default=STREAM,
+        metavar="OUT",
+        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
+    click.option(
+        "--format", "form", type=click.Choice(FORMATS), help="[default: by the suffix of OUT, else table]"
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(["token", "line"]),
+        default="token",
+        show_default=True,
+        help="A row for each token, or the sums of each line (table, jsonl, csv).",
+    ),
+    click.option(
+        "--sort",
+        type=click.Choice(["line", "bits", "bits-per-byte"]),
+        help="With --by line: in the order of the text (default), or most surprising lines first.",
+    ),
+    click.option("--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."),
+    click.option(
+        "--look-up-whole",
+        is_flag=True,
+        help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
+    ),
+    click.option(
+        "--look-up",
+        "look_up",
+        multiple=True,
+        metavar="STRING",
+        help="Also show the probability of STRING in the place of each token, and after the text; of a "
+        "string of several tokens, that of the first one. Repeatable.",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,38 @@
 """`ropechat inspect -i FILE`: the reader, in a terminal."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.common import FileName, load_chat_engine, model_path
 from ropechat.cli.inspect_output import read_file
+from ropechat.cli.option_groups import option_set
 from ropechat.cli.settings import DTYPES
 from ropechat.cli.status import ProgressLine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ropechat.engine.engine import Engine
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def reader_option(function: F) -> F:
-    """-i, --interactive, and --against-dtype for it."""
-    function = click.option(
-        "--against-dtype",
-        type=click.Choice(DTYPES),
-        help="With -i: the key c compares with the model in this type.",
-    )(function)
-    option = click.option(
+reader_option = option_set(
+    click.option(
         "-i",
         "--interactive",
         "interactive",
         type=FileName(),
         metavar="FILE",
         help="Open FILE in a reader: tinted tokens, candidates, look-ups; with --window only.",
-    )
-    return option(function)
+    ),
+    click.option(
+        "--against-dtype",
+        type=click.Choice(DTYPES),
+        help="With -i: the key c compares with the model in this type.",
+    ),
+)
 
 
 def read_interactively(

@@ -1,16 +1,17 @@
 """What `ropechat inspect` scores: long texts in windows, conversations, answers; and its progress."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.common import STREAM, FileName, text_argument
 from ropechat.cli.exit_codes import say
 from ropechat.cli.inspect_output import read_file
+from ropechat.cli.option_groups import option_set
 from ropechat.cli.status import ProgressLine
 from ropechat.conversation import Message, Role
 from ropechat.trace import Pair, TokenDistribution, TokenScore
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ropechat.engine.scoring import ScoreStream
     from ropechat.sampling import Sampling
 
-F = TypeVar("F", bound=Callable[..., Any])
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
 
 
@@ -56,40 +56,36 @@ def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return names
 
 
-def score_options(function: F) -> F:
-    """The options of ScoreOptions."""
-    for option in (
-        click.option(
-            "--window",
-            type=click.IntRange(min=2),
-            help="Tokens of a window of a long text [default: the trained length, or --context].",
-        ),
-        click.option(
-            "--stride",
-            type=click.IntRange(min=1),
-            help="Tokens by which each window moves on [default: half a window].",
-        ),
-        click.option("--one-sequence", is_flag=True, help="Score a long text without windows."),
-        click.option(
-            "--messages", metavar="FILE", help='Score a conversation: [{"role", "content"}, ...]; - is stdin.'
-        ),
-        click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
-        click.option(
-            "--given-file",
-            type=FileName(),
-            metavar="FILE",
-            help="Score TEXT as the continuation of the text in this file; - is stdin.",
-        ),
-        click.option(
-            "--roles",
-            metavar="NAMES",
-            callback=_roles,
-            help=f"Roles that sums cover, with commas: {', '.join(ROLES)} [default: text; with --messages: "
-            "assistant].",
-        ),
-    ):
-        function = option(function)
-    return function
+score_options = option_set(
+    click.option(
+        "--roles",
+        metavar="NAMES",
+        callback=_roles,
+        help=f"Roles that sums cover, with commas: {', '.join(ROLES)} [default: text; with --messages: "
+        "assistant].",
+    ),
+    click.option(
+        "--given-file",
+        type=FileName(),
+        metavar="FILE",
+        help="Score TEXT as the continuation of the text in this file; - is stdin.",
+    ),
+    click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
+    click.option(
+        "--messages", metavar="FILE", help='Score a conversation: [{"role", "content"}, ...]; - is stdin.'
+    ),
+    click.option("--one-sequence", is_flag=True, help="Score a long text without windows."),
+    click.option(
+        "--stride",
+        type=click.IntRange(min=1),
+        help="Tokens by which each window moves on [default: half a window].",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(min=2),
+        help="Tokens of a window of a long text [default: the trained length, or --context].",
+    ),
+)
 
 
 def take_score_options(given: dict[str, Any]) -> ScoreOptions:

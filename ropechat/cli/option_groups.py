@@ -1,9 +1,22 @@
-"""A command whose help lists its options in groups, with examples at the end."""
+"""Sets of options, and a command whose help lists options in groups, with examples at the end."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option_set(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Make one decorator of several options, which --help lists in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 class GroupedCommand(click.Command):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import F, FileName, StdoutWriter, current_setting, stdin_stream
+from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_stream
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError
 from ropechat.sampling import Sampling
 
@@ -25,30 +26,29 @@ _SETTINGS = (
 )
 
 
-def stage_options(function: F) -> F:
-    """--stages and the settings that it judges; --open and --replay."""
-    for option in (
-        click.option(
-            "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
-        ),
-        click.option(
-            "--open",
-            "opened",
-            type=FileName(),
-            metavar="FILE.jsonl",
-            help="Show a recorded trace; - is stdin.",
-        ),
-    ):
-        function = option(function)
-    for name, flag, kind, text in reversed(_SETTINGS):
-        default = getattr(Sampling(), name)
-        text = f"{text}  [default: the settings file's, or {default:g}]"
-        function = click.option(flag, f"stages_{name}", type=kind, help=text)(function)
-    return click.option(
+def _setting_option(name: str, flag: str, kind: type, text: str) -> Callable[[F], F]:
+    default = f"  [default: the settings file's, or {getattr(Sampling(), name):g}]"
+    return click.option(flag, f"stages_{name}", type=kind, help=text + default)
+
+
+stage_options = option_set(
+    click.option(
         "--stages",
         is_flag=True,
         help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
-    )(function)
+    ),
+    *(_setting_option(*given) for given in _SETTINGS),
+    click.option(
+        "--open",
+        "opened",
+        type=FileName(),
+        metavar="FILE.jsonl",
+        help="Show a recorded trace; - is stdin.",
+    ),
+    click.option(
+        "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
+    ),
+)
 
 
 def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | str | None, bool]:

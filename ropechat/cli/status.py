@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 MODES = ("line", "json", "none")
 _POLL_S = 0.1
@@ -28,19 +27,15 @@ _BAR_CELLS = 20
 _NARROW = 60  # columns below which the line has no bar
 
 
-def progress_option(function: F) -> F:
-    """The option --progress."""
-    option = click.option(
-        "--progress",
-        type=click.Choice(MODES),
-        default="line",
-        help="How far it is, on stderr: a line (on a terminal only), JSON lines, or none.",
-    )
-    return option(function)
+progress_option = click.option(
+    "--progress",
+    type=click.Choice(MODES),
+    default="line",
+    help="How far it is, on stderr: a line (on a terminal only), JSON lines, or none.",
+)
 
 
 def terminal_width() -> int:
-    """The width of the terminal."""
     import shutil  # imported here: it loads three compression libraries
 
     return shutil.get_terminal_size().columns

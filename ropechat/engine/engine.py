@@ -141,7 +141,7 @@ class Engine:
     ) -> "Engine":
         """Finish a load started earlier; meanwhile, tokenize a first prompt and compile a grammar.
 
-        Raises as `load`, and RequestError for a grammar that cannot be honoured.
+        Raises as `load`, and RequestError for a grammar that cannot be used.
         """
         tokenizer = loading.run_before_packing(
             lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
@@ -241,7 +241,7 @@ class Engine:
         return self.chat.template is not None
 
     def compile(self, grammar: Grammar) -> None:
-        """Compile a grammar ahead of its use. Raises RequestError if it cannot be honoured."""
+        """Compile a grammar ahead of its use. Raises RequestError if it cannot be used."""
         self._grammars.compile(grammar)
 
     def prompt_ids(

@@ -20,7 +20,7 @@ _KEPT = 64
 
 
 def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
-    """Return the grammar. Raises RequestError if it cannot be honoured; no model is needed.
+    """Return the grammar. Raises RequestError if it cannot be used; no model is needed.
 
     where: what it is, for the error. Special tokens that a Lark grammar names are not checked.
     """
@@ -60,7 +60,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> "_core.Grammar":
-        """The compiled grammar. Raises RequestError if it cannot be honoured, or without a tokenizer."""
+        """The compiled grammar. Raises RequestError if it cannot be used, or without a tokenizer."""
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = self._make()

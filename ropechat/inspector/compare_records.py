@@ -44,7 +44,6 @@ def meta_record(pairing: Pairing, window: int | None) -> dict[str, Any]:
 
 
 def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
-    """The record of a token."""
     return {
         "i": pair.number,
         "id": pair.id,
@@ -65,7 +64,6 @@ def span_record(pairing: Pairing, pair: SpanPair) -> dict[str, Any]:
 
 
 def line_record(pairing: Pairing, pair: SpanPair) -> dict[str, Any]:
-    """The record of a line of the text."""
     return {"line": pair.number, **_span_fields(pair)}
 
 
@@ -101,7 +99,6 @@ def span_row(pairing: Pairing, pair: SpanPair) -> list[Any]:
 
 
 def csv_line(row: Sequence[Any]) -> str:
-    """A row of CSV."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(row)
     return line.getvalue()

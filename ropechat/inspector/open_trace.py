@@ -101,7 +101,7 @@ class _Record:
         """A name of a role or a stage, which goes to the screen as it is."""
         found = self.text(name)
         if not _NAME.fullmatch(found):
-            self.fail(name, "a name of small letters")
+            self.fail(name, "a name of lowercase letters")
         return found
 
     def optional_text(self, name: str) -> str | None:
@@ -110,7 +110,7 @@ class _Record:
     def names(self, name: str) -> tuple[str, ...]:
         items = self.of_kind(name, list, "a list of strings", False) or []
         if not all(isinstance(item, str) and _NAME.fullmatch(item) for item in items):
-            self.fail(name, "a list of names of small letters")
+            self.fail(name, "a list of names of lowercase letters")
         return tuple(items)
 
     def flag(self, name: str) -> bool:

@@ -110,7 +110,6 @@ class _Rows:
             self.end()
 
     def end(self) -> None:
-        """End the row."""
         self._column = 0
 
     def caption(self, text: str, color: str) -> None:

@@ -64,11 +64,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
         code = code or 74
     if (error := app.crash or app.session.load_error) is not None:
         print(f"error: {explain(error)}", file=sys.stderr)
-    if not stopped:  # native code still runs: unwinding the interpreter under it could hang or crash
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return _leave(code, stopped)
 
 
 def run_reader(
@@ -100,8 +96,13 @@ def run_reader(
         typeahead.release()
     if app.crash is not None:
         print(f"error: {app.crash}", file=sys.stderr)
-    if not stopped:  # native code still runs, as in `run_chat`
+    return _leave(app.outcome, stopped)
+
+
+def _leave(code: int, stopped: bool) -> int:
+    """Return the exit code. stopped: whether no native code runs any more."""
+    if not stopped:  # unwinding the interpreter under running native code could hang or crash
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(app.outcome)
-    return app.outcome
+        os._exit(code)
+    return code

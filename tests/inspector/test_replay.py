@@ -143,10 +143,10 @@ SAMPLER = {"cut": None, "p": 1.0, "interval": None, "u": None, "stages": [], "ca
         ({"logprob": 10**400}, "line 2: logprob: must be a number or null"),
         ({"top": [[1, 800.0]]}, "line 2: top: must be a list of [id, logprob]"),
         ({"top": [[1]]}, "line 2: top: must be a list of [id, logprob]"),
-        ({"role": "\x1b[2J"}, "line 2: role: must be a name of small letters (got '\\x1b[2J')"),
+        ({"role": "\x1b[2J"}, "line 2: role: must be a name of lowercase letters (got '\\x1b[2J')"),
         (
             {"sampler": {**SAMPLER, "stages": [{"name": "\x1b"}]}},
-            "stages[0]: name: must be a name of small letters",
+            "stages[0]: name: must be a name of lowercase letters",
         ),
         (
             {

@@ -12,7 +12,7 @@ from ropechat.conversation import NodeState, Role
 from ropechat.tui.format.lists import describe_node, format_time, snippet, tree_rows
 from ropechat.tui.render.sparkline import sparkline
 from ropechat.tui.screens.branches import BranchesScreen
-from ropechat.tui.screens.compare import CompareScreen, verdict
+from ropechat.tui.screens.compare import CompareScreen, describe_comparison
 from ropechat.tui.screens.fork import ForkScreen
 
 
@@ -306,10 +306,10 @@ def test_what_the_screens_say() -> None:
     first, second = tree.siblings(tree.path()[2].id)
     assert (snippet(first), snippet(second)) == ("Rayleigh scattering of light", "")
     assert (
-        verdict([first, first], [1, 2])
+        describe_comparison([first, first], [1, 2])
         == f"{len(first.steps)} tokens shared · 0 and 0 follow · equally likely per token"
     )
-    assert "likeliest: " in verdict([first, second], [1, 2])
+    assert "likeliest: " in describe_comparison([first, second], [1, 2])
     assert len(sparkline(first.steps)) == len(first.steps)
     assert sparkline([]) == ""
     assert len(sparkline(first.steps * 100)) == 60

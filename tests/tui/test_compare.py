@@ -15,7 +15,7 @@ from ropechat.conversation import Node, NodeState
 from ropechat.sampling import Sampling
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
-from ropechat.tui.screens.compare import CompareScreen, verdict
+from ropechat.tui.screens.compare import CompareScreen, describe_comparison
 
 FOUR = ["One two three.", "One two four five six.", "One seven.", "One two three four five."]
 
@@ -203,14 +203,14 @@ def node(bits: float, model: str = "m", typed: bool = False) -> Node:
 
 
 def test_what_a_comparison_says() -> None:
-    two = verdict([node(3), node(1)], [4, 5])
+    two = describe_comparison([node(3), node(1)], [4, 5])
     assert two == "1 token shared · 0 and 0 follow · likeliest: 5 (1.00 bits/token), then 4 (3.00)"
-    assert verdict([node(3), node(1), node(2)], [1, 2, 3]).endswith(
+    assert describe_comparison([node(3), node(1), node(2)], [1, 2, 3]).endswith(
         "0, 0 and 0 follow · likeliest: 2 (1.00 bits/token), then 3 (2.00), 1 (3.00)"
     )
-    other = verdict([node(3), node(1, "other")], [1, 2])
+    other = describe_comparison([node(3), node(1, "other")], [1, 2])
     assert other.endswith("by different models: their bits cannot be compared")
-    typed = verdict([node(3), node(1, typed=True)], [1, 2])
+    typed = describe_comparison([node(3), node(1, typed=True)], [1, 2])
     assert typed.endswith("tokens without a probability count 0 bits")
 
 

@@ -11,7 +11,7 @@ from fakes import STOP, STORY, FakeEngine, fake_step
 from ropechat.chat import personas
 from ropechat.store.store import Store
 from ropechat.tui.screens.context import ContextScreen
-from ropechat.tui.widgets.bars import beside
+from ropechat.tui.widgets.bars import fit_title
 
 if TYPE_CHECKING:
     pass
@@ -54,14 +54,14 @@ NOTE = "cut at the token limit · 12 tok · 48 ms · 213 tok/s · 2.40 bits/toke
 @pytest.mark.parametrize("width", range(8, 110))
 def test_why_an_answer_ended_is_dropped_last(width: int) -> None:
     for title in ("builtin  ‹ 2/2 ›", "fake-1m", "a name of a model that is very long  ‹ 12/14 ›"):
-        head, note = beside(title, NOTE, width)
+        head, note = fit_title(title, NOTE, width)
         assert len(head) + len(note) + 2 * bool(note) <= width
         if width >= 27:
             assert note.startswith("cut at the t")
         if width >= 16 + 2 + 22 and title.startswith("builtin"):
             assert head == title
             assert note.startswith("cut at the token limit")
-    assert beside("builtin", NOTE, 100) == ("builtin", NOTE)
+    assert fit_title("builtin", NOTE, 100) == ("builtin", NOTE)
 
 
 async def test_the_reason_stays_beside_siblings_in_a_narrow_heading(chat: Any) -> None:

@@ -23,7 +23,7 @@ from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.widgets import sidebar as overview
-from ropechat.tui.widgets.sidebar import Line, Section, laid, shares
+from ropechat.tui.widgets.sidebar import Line, Section, lay_out_sections, shares
 
 WIDE = (160, 45)
 
@@ -237,25 +237,25 @@ def test_parts_share_the_rows() -> None:
     assert shares([3, 20, 5], 100) == [3, 20, 5]
     assert shares([3, 20, 20], 23) == [3, 10, 10]
     assert sum(shares([8, 9, 10, 11], 21)) <= 21
-    assert said(laid([section("a", 2), section("b", 9)], 20, 10)) == [
+    assert said(lay_out_sections([section("a", 2), section("b", 9)], 20, 10)) == [
         *("a F2", "a 0", "a 1", "", "b F2", "b 0", "b 1", "b 2", "b 3", "and 5 more")
     ]
 
 
 def test_what_is_chosen_is_in_sight_and_the_last_parts_give_way() -> None:
-    found = said(laid([section("a", 30, 20), section("b", 5)], 20, 12))
+    found = said(lay_out_sections([section("a", 30, 20), section("b", 5)], 20, 12))
     assert "a 20" in found
     assert any(line.startswith("and 2") for line in found)
-    assert said(laid([section("a", 3), section("b", 3)], 20, 6)) == ["a F2", "a 0", "a 1", "a 2"]
-    assert said(laid([section("a", 3)], 20, 0)) == []
+    assert said(lay_out_sections([section("a", 3), section("b", 3)], 20, 6)) == ["a F2", "a 0", "a 1", "a 2"]
+    assert said(lay_out_sections([section("a", 3)], 20, 0)) == []
     for height in range(30):
-        assert len(laid([section(name, 7) for name in "abcd"], 20, height)) <= height
+        assert len(lay_out_sections([section(name, 7) for name in "abcd"], 20, height)) <= height
 
 
 def test_a_text_between_things_is_not_left_alone() -> None:
     items = ["today", 1, 2, "older", 3, 4]
     part = Section("a", "", "F2", ("do", ""), items, lambda n: Line(((str(n), ""),)))
-    assert said(laid([part], 20, 6)) == ["a F2", "today", "1", "2", "and 2 more"]
+    assert said(lay_out_sections([part], 20, 6)) == ["a F2", "today", "1", "2", "and 2 more"]
 
 
 # --- lines ---

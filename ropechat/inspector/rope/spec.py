@@ -76,11 +76,9 @@ class RopeSpec:
     trained_length: int
     head_dim: int
     num_heads: int
-    num_key_value_heads: int
     hidden_size: int
     num_layers: int
     attention_multiplier: float
-    softcap: float | None
     query_scaling: tuple[float, int] | None
     attention_scales: tuple[float, ...]
     model_type: str
@@ -145,11 +143,9 @@ def spec_of(facts: Mapping[str, Any], length: int = 0) -> RopeSpec:
         trained_length=facts["max_position_embeddings"],
         head_dim=facts["head_dim"],
         num_heads=facts["num_attention_heads"],
-        num_key_value_heads=facts["num_key_value_heads"],
         hidden_size=facts["hidden_size"],
         num_layers=facts["num_hidden_layers"],
         attention_multiplier=facts["attention_multiplier"],
-        softcap=facts["attn_logit_softcapping"],
         query_scaling=None if facts["query_scaling"] is None else tuple(facts["query_scaling"]),
         attention_scales=tuple(layer["attention_scale"] for layer in facts["layers"]),
         model_type=facts["model_type"],

@@ -51,7 +51,6 @@ class Commands:
         self.ran: Callable[[str], None] = lambda id: None  # called with each command that is run
 
     def run(self, id: str, words: str = "") -> None:
-        """Run a command."""
         self.ran(id)
         if hint := self.handlers[id](words):
             self._say(hint)

@@ -367,10 +367,10 @@ class AnswersController:
 
     def _compare_two(self, turn: Turn | None) -> None:
         """Compare the answer under the cursor with its origin or another version."""
-        from ropechat.tui.screens.branches import counterpart
+        from ropechat.tui.screens.branches import find_counterpart
 
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
-        other = counterpart(self.session.tree, node) if node is not None else None
+        other = find_counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
             again = self.path.way_to("answer.regenerate")
             self.view.hint(f"no other answer to compare this one with; {again} writes one")

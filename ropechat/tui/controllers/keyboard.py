@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual import events
 
-from ropechat.tui.widgets.input import typed
+from ropechat.tui.widgets.input import typed_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class KeyboardController:
         if isinstance(event, events.Paste):
             return True
         for_dials = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
-        return bool(typed(event)) and not self.reading.reading and not for_dials
+        return bool(typed_text(event)) and not self.reading.reading and not for_dials
 
     def _open_help(self) -> None:
         """List keys and commands, those of this place first."""

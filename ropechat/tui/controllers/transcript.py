@@ -30,7 +30,7 @@ FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
 START = 60  # characters that are shown of a text
 
 
-def begins(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a text, on one line."""
     line = one_line(" ".join(text.split()))
     return line if len(line) <= START else line[: START - 1] + "…"
@@ -193,7 +193,7 @@ class TranscriptController:
         first = next(node for node in reads if node.role is Role.USER)
         count = self.session.left_out(turn.asked)
         words = "question is" if count == 1 else f"{count:,} questions are"
-        begin = "this one" if first.id == turn.asked else f"“{begins(first.text)}”"
+        begin = "this one" if first.id == turn.asked else f"“{shorten(first.text)}”"
         self.notice("notice", f"The oldest {words} no longer sent to the model, which reads from {begin} on.")
 
     # --- an answer as it comes ---
@@ -326,4 +326,4 @@ class TranscriptController:
         if not text:
             return "no system text"
         name = self.session.personas.get(text, "")
-        return f"{name}: “{begins(text)}”" if name else f"“{begins(text)}”"
+        return f"{name}: “{shorten(text)}”" if name else f"“{shorten(text)}”"

@@ -16,7 +16,7 @@ from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.resolve import hub_name
 from ropechat.models.speed import known_machine, known_speeds
 from ropechat.tui.render.width import cells, fit
-from ropechat.tui.widgets.bars import meter
+from ropechat.tui.widgets.bars import draw_meter
 from ropechat.util.progress import format_rate
 from ropechat.util.text import format_bytes, one_line
 
@@ -199,7 +199,8 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
     pause, cancel = keymap.named("models.pause"), keymap.named("models.cancel")
     head = Content.assemble(("\n↓ ", "$primary"), name)
     bar = [
-        (part, style) for part, style in zip(meter(download.share, METER), ("$primary", "$rule"), strict=True)
+        (part, style)
+        for part, style in zip(draw_meter(download.share, METER), ("$primary", "$rule"), strict=True)
     ]
     words = one_line("  " + "  ".join(download.words))
     match download.stage:

@@ -9,7 +9,7 @@ from ropechat.chat.presets import preset_of
 from ropechat.conversation import NodeState
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
-from ropechat.tui.widgets.bars import JOIN, Part, meter
+from ropechat.tui.widgets.bars import JOIN, Part, draw_meter
 from ropechat.util.progress import format_rate
 from ropechat.util.text import format_duration, format_seconds, one_line
 
@@ -127,7 +127,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
     full = known >= context
     cells = 10 if width < 70 or full else 12 if width < 120 else 16 if width < 180 else 32
     colour = "$error" if full else "$warning" if known > 0.9 * context else "$primary"
-    filled, rest = meter(known / context, cells)
+    filled, rest = draw_meter(known / context, cells)
     left: list[Part] = [("  ctx ", "$quiet"), (filled, colour), (rest, "$rule")]
     if full and not session.generating:
         return [*left, (f" {known:,} tokens do not fit in {context:,}", colour), _when_full(session, width)]
@@ -154,7 +154,7 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
 
 def _wait_gauge(wait: Wait, width: int) -> list[Part]:
     """The gauge while the model is loaded or reads: a bar, what is done, the rate and the time left."""
-    filled, rest = meter(wait.progress.share or 0.0, 10 if width < 70 else 16 if width < 120 else 32)
+    filled, rest = draw_meter(wait.progress.share or 0.0, 10 if width < 70 else 16 if width < 120 else 32)
     words = wait.words()
     return [
         (f"  {wait.progress.stage} ", "$quiet"),

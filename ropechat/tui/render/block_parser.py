@@ -231,7 +231,6 @@ class BlockParser:
         return Change(extended=leaf, added=added)
 
     def _begin(self, body: str, at: int) -> Change:
-        """Begin a block."""
         stripped = body.lstrip(" ")
         place = at + len(body) - len(stripped)
         if match := _HEADING.match(body):

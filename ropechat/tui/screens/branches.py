@@ -37,7 +37,7 @@ WIDE = 120  # columns of a screen on which the dialog is broad
 NARROW, BROAD = 100, 156  # columns of the dialog, as in app.tcss
 
 
-def counterpart(tree: ConversationTree, node: Node) -> Node | None:
+def find_counterpart(tree: ConversationTree, node: Node) -> Node | None:
     """The answer to compare another with: the one that it was made from, or one beside it."""
     source = tree.nodes.get(node.origin.node) if node.origin is not None else None
     beside = [other for other in tree.siblings(node.id) if other is not node]
@@ -156,7 +156,7 @@ class BranchesScreen(Dialog["str | None"]):
         tree, node = self._session.tree, self._chosen()
         nodes = [one for _, one in folded_rows(tree) if one.id in self._marked]
         if len(nodes) < 2 and node is not None and node.steps:
-            other = nodes[0] if nodes else counterpart(tree, node)
+            other = nodes[0] if nodes else find_counterpart(tree, node)
             nodes = [other, node] if other is not None and other is not node else []
         if len(nodes) >= 2:
             self.app.push_screen(CompareScreen(tree, nodes, self.keymap), self._keep)

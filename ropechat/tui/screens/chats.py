@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LIMIT = 500
 
 
-def marked(text: str, words: list[str]) -> list[tuple[str, str]]:
+def mark_words(text: str, words: list[str]) -> list[tuple[str, str]]:
     """A text with the words in it that were looked for."""
     if not words:
         return [(text, "$quiet")]
@@ -101,7 +101,7 @@ class ChatsScreen(Dialog["str | None"]):
         room = min(100, self.app.size.width) - 7 - cells(facts)
         parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
-            parts += [("\n    ", ""), *marked(one_line(summary.snippet), self._query.split())]
+            parts += [("\n    ", ""), *mark_words(one_line(summary.snippet), self._query.split())]
         return Content.assemble(*parts)
 
     def _chosen(self) -> Summary | None:

@@ -43,7 +43,7 @@ def totals(node: Node, width: int) -> str:
     return whole if len(whole) <= width else whole.replace("  ", " ").replace(" bits", "b")
 
 
-def in_common(nodes: Sequence[Node]) -> int:
+def count_shared_tokens(nodes: Sequence[Node]) -> int:
     """The number of tokens that all answers begin with."""
     return min(common_prefix_length(nodes[0].steps, node.steps) for node in nodes[1:])
 
@@ -66,9 +66,9 @@ def short_seeds(nodes: Sequence[Node]) -> list[str]:
     return ["" if seed is None or not known else f"seed {seed & 0xFFFF:04x}" for seed in seeds]
 
 
-def verdict(nodes: Sequence[Node], names: Sequence[int]) -> str:
+def describe_comparison(nodes: Sequence[Node], names: Sequence[int]) -> str:
     """What the comparison says of the answers with these numbers."""
-    common = in_common(nodes)
+    common = count_shared_tokens(nodes)
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
     words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
     if len({node.model for node in nodes}) > 1:
@@ -101,7 +101,7 @@ class CompareScreen(Dialog["str | None"]):
         self._chat, self._answers = tree, list(nodes)
         self._numbers = numbers(tree, nodes)
         self._seeds = short_seeds(nodes)
-        self._common = in_common(nodes)
+        self._common = count_shared_tokens(nodes)
         self._chosen = len(nodes) - 1
         self._first = 0  # the column at the left
         self._width = 0  # cells of text in a column
@@ -113,7 +113,9 @@ class CompareScreen(Dialog["str | None"]):
                     with VerticalScroll(classes="side"):
                         yield Static(classes="head", markup=False)
                         yield Static(classes="body", markup=False)
-            yield Static(Content.styled(verdict(self._answers, self._numbers), "bold"), id="verdict")
+            yield Static(
+                Content.styled(describe_comparison(self._answers, self._numbers), "bold"), id="verdict"
+            )
             yield self.key_hints
 
     def on_mount(self) -> None:

@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from ropechat.conversation import surprisal_bits
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
-from ropechat.tui.widgets.inspector import barred, probability
+from ropechat.tui.widgets.inspector import draw_bar, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ForkScreen(Dialog["int | None"]):
                 ("● " if id == self._step.id else "  ", "$primary"),
                 fit(one_line(shown), 22),
                 f" {probability(share):>6} ",
-                (barred(share, BAR), "$primary"),
+                (draw_bar(share, BAR), "$primary"),
             ),
             id=str(id),
         )

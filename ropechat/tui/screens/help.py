@@ -80,7 +80,7 @@ class HelpScreen(Dialog[None]):
 
     def _fill(self, words: str) -> None:
         parts = self._found(words) if words.strip() else self._all()
-        columns = halves(parts)
+        columns = split_columns(parts)
         for name, column in zip(("#left", "#right"), columns, strict=True):
             self.query_one(name, Static).update(Content("\n").join(column))
 
@@ -147,7 +147,7 @@ class HelpScreen(Dialog[None]):
         return rows
 
 
-def halves(parts: list[list[Content]]) -> list[list[Content]]:
+def split_columns(parts: list[list[Content]]) -> list[list[Content]]:
     """The parts in two columns of about the same height."""
     total = sum(map(len, parts))
     columns: list[list[Content]] = [[], []]

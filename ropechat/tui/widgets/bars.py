@@ -167,7 +167,7 @@ def fit(parts: list[Part], width: int) -> list[Part]:
     return kept
 
 
-def beside(title: str, note: str, width: int) -> tuple[str, str]:
+def fit_title(title: str, note: str, width: int) -> tuple[str, str]:
     """A title and the note at its right, fitted into `width` cells with two between them.
 
     The last parts of the note are dropped first. Its first part, why an answer ended, is kept before the
@@ -187,7 +187,7 @@ def _shortened(text: str, width: int) -> str:
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else ""
 
 
-def meter(share: float, width: int) -> tuple[str, str]:
+def draw_meter(share: float, width: int) -> tuple[str, str]:
     """A bar of `width` cells as (filled, rest), in half cells; a share above 0 is visible."""
     halves = round(min(1.0, max(0.0, share)) * width * 2)
     if share > 0:

@@ -12,7 +12,7 @@ from textual.widgets import TextArea
 from ropechat.chat.draft import Pastes, Unsent, complete_attachment, find_path
 from ropechat.models.completion import complete_model
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.widgets.input import typed
+from ropechat.tui.widgets.input import typed_text
 from ropechat.util.text import clean, common_prefix
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Composer(TextArea):
         if left or self._do(command):
             event.stop()
             event.prevent_default()
-        elif not event.is_printable and (text := typed(event)):
+        elif not event.is_printable and (text := typed_text(event)):
             event.stop()
             event.prevent_default()
             self.replace(text, *self.selection, maintain_selection_offset=False)

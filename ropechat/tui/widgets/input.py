@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from textual import events
 
 
-def typed(event: events.Key) -> str:
+def typed_text(event: events.Key) -> str:
     """The text of a key, "" for one that has none.
 
     Also what Python does not count as printable, such as joiners within an emoji and the wide space.
@@ -31,7 +31,7 @@ class SanitizedInput(Input):
 
     def on_key(self, event: events.Key) -> None:
         """Insert text that Textual would drop because Python does not count it as printable."""
-        if not event.is_printable and (text := typed(event)):
+        if not event.is_printable and (text := typed_text(event)):
             event.stop()
             event.prevent_default()
             self.insert_text_at_cursor(text)

@@ -85,7 +85,6 @@ class Inspector(StyledWidget):
 
     @property
     def text(self) -> str:
-        """The text of the inspector."""
         return "\n".join("".join(piece.text for piece in row).rstrip() for row in self._rows)
 
     def show(self, token: TokenPlace | None) -> None:
@@ -152,7 +151,6 @@ class Inspector(StyledWidget):
         return left[0].id if left else None
 
     def show_preview(self, preview: Preview | None) -> None:
-        """Show a preview."""
         self.preview = preview
         self._lay()
 
@@ -189,11 +187,13 @@ class Inspector(StyledWidget):
         name = self.spelled(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [StyledSpan(count, "heading"), StyledSpan(name, "name")]
-        rows = [fitted(about, width)]
+        rows = [fit_row(about, width)]
         if self.details:
             details = [StyledSpan(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
             gap = width - _width(about) - _width(details) - 1
-            rows = [[*about, StyledSpan(" " * gap), *details]] if gap > 0 else [*rows, fitted(details, width)]
+            rows = (
+                [[*about, StyledSpan(" " * gap), *details]] if gap > 0 else [*rows, fit_row(details, width)]
+            )
         return rows + self._figures(width)
 
     def _figures(self, width: int) -> list[Row]:
@@ -222,7 +222,7 @@ class Inspector(StyledWidget):
         if self.details:
             room = max(0, height - 1 - len(tail) - min(len(listed), CANDIDATES))
             stages = [StyledSpan(f"   {one_line(text)}", "quiet") for text in self._stages(self._explanation)]
-            tail[1:1] = [fitted([stage], width) for stage in (stages[-room:] if room else [])]
+            tail[1:1] = [fit_row([stage], width) for stage in (stages[-room:] if room else [])]
         while len(tail) > 1 and height - 1 - len(tail) < LEAST:
             del tail[-1]
         shown = self._in_rows(max(1, height - 1 - len(tail)))
@@ -232,7 +232,7 @@ class Inspector(StyledWidget):
         best = max((one.sampled or 0.0 for one in listed if one.cut is None), default=0.0)
         for order in shown:
             self._listed[len(self._rows) + len(rows)] = order
-            rows.append(fitted(self._candidate(listed[order], order, name, bar, best), width))
+            rows.append(fit_row(self._candidate(listed[order], order, name, bar, best), width))
         return rows + tail
 
     def _in_rows(self, room: int) -> list[int]:
@@ -266,16 +266,16 @@ class Inspector(StyledWidget):
             StyledSpan(" ▸" if order == self.choice else "  ", "marker"),
             StyledSpan(f"{candidate.rank:>3,}", "quiet"),
             StyledSpan(_mark(candidate), "marker"),
-            *fitted([StyledSpan(token, look)], name),
+            *fit_row([StyledSpan(token, look)], name),
             StyledSpan(" "),
         ]
         if candidate.cut is not None:
-            row += fitted([StyledSpan(cut_text(candidate.cut), "quiet")], bar + 7)
+            row += fit_row([StyledSpan(describe_cut(candidate.cut), "quiet")], bar + 7)
         else:
             exact = self._explanation is None or self._explanation.exact
             row.append(StyledSpan(probability(candidate.sampled, exact).rjust(6) + " ", look))
             share = (candidate.sampled or 0.0) / best if best else 0.0
-            row.append(StyledSpan(barred(share, bar), "bar"))
+            row.append(StyledSpan(draw_bar(share, bar), "bar"))
         raw = f" {probability(candidate.raw):>6}{min(candidate.bits, 99.9):>6.1f}"
         return [*row, StyledSpan(raw, look)]
 
@@ -284,14 +284,14 @@ class Inspector(StyledWidget):
         assert self._explanation is not None
         found = self._explanation
         kept = "" if found.kept is None else f" · {found.kept:,} survived"
-        rows = [fitted([StyledSpan(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
+        rows = [fit_row([StyledSpan(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
         if not found.exact:
-            rows.append(fitted([StyledSpan(f"   ? {found.why}", "quiet")], width))
+            rows.append(fit_row([StyledSpan(f"   ? {found.why}", "quiet")], width))
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
             name = self.spelled(self.preview.id)
             text = one_line(f"{name}{self.preview.text}")
             lines = wrap(text, 0, max(4, width - 3))[:4]
-            rows.append(fitted([StyledSpan(f" preview {self.preview.note}", "quiet")], width))
+            rows.append(fit_row([StyledSpan(f" preview {self.preview.note}", "quiet")], width))
             rows += [[StyledSpan("  "), StyledSpan(text[start:end], "string")] for start, end in lines]
         return rows
 
@@ -323,7 +323,6 @@ class Inspector(StyledWidget):
 
 
 def _mark(candidate: Candidate) -> str:
-    """The mark of a candidate."""
     return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 
@@ -337,12 +336,12 @@ def probability(value: float | None, exact: bool = True) -> str:
     return sign + f"{value:.3f}"
 
 
-def cut_text(cut: str) -> str:
+def describe_cut(cut: str) -> str:
     """What removed a candidate; in a chat that was imported, any text."""
     return CUTS.get(cut) or f"cut by {one_line(cut)}"
 
 
-def barred(share: float, width: int) -> str:
+def draw_bar(share: float, width: int) -> str:
     """A bar of `width` cells, in eighths of a cell; a share above 0 is visible."""
     eighths = round(min(1.0, share) * width * 8)
     if share > 0.0 and width:
@@ -355,7 +354,7 @@ def _width(row: list[StyledSpan]) -> int:
     return sum(cells(piece.text) for piece in row)
 
 
-def fitted(row: list[StyledSpan], width: int) -> Row:
+def fit_row(row: list[StyledSpan], width: int) -> Row:
     """The row cut (with …) or padded to a width."""
     used = _width(row)
     if used <= width:

@@ -15,9 +15,9 @@ from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
 from ropechat.tui.terminal.textual_compat import bound_keys
-from ropechat.tui.widgets.bars import KeyHints, meter
+from ropechat.tui.widgets.bars import KeyHints, draw_meter
 from ropechat.tui.widgets.input import SanitizedInput
-from ropechat.tui.widgets.inspector import barred, cut_text, probability
+from ropechat.tui.widgets.inspector import describe_cut, draw_bar, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class SamplingPanel(Vertical, can_focus=True):
         room = width - 3 - NAME - VALUE - 3
         cells = self._meter_cells()
         share = presets.fill_fraction(self.sampling, name)
-        full, rest = ("", " " * cells) if share is None else meter(share, cells)
+        full, rest = ("", " " * cells) if share is None else draw_meter(share, cells)
         return Content.assemble(
             *setting_line(self.sampling, name, " ▸ " if here else "   ", here),
             "  ",
@@ -282,10 +282,10 @@ class SamplingPanel(Vertical, can_focus=True):
         look = "" if one.cut is None else "$quiet"
         name = fit(one_line(self._spell(one.id)), TOKEN)
         if one.cut is not None:
-            right = fit(cut_text(one.cut), cells + 7)
+            right = fit(describe_cut(one.cut), cells + 7)
         else:
             share = (one.sampled or 0.0) / best if best else 0.0
-            right = f"{probability(one.sampled, found.exact):>6} {barred(share, cells)}"
+            right = f"{probability(one.sampled, found.exact):>6} {draw_bar(share, cells)}"
         return Content.assemble(
             (" ● " if drawn else "   ", "$primary"),
             (name, look),

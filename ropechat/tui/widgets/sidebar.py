@@ -58,7 +58,7 @@ def shares(wanted: Sequence[int], rows: int) -> list[int]:
     return found
 
 
-def laid(sections: Sequence[Section], width: int, height: int) -> list[Line]:
+def lay_out_sections(sections: Sequence[Section], width: int, height: int) -> list[Line]:
     """The rows of all sections; the last ones are left out if the space is too small."""
     while len(sections) > 1 and (LEAST + 1) * len(sections) - 1 > height:
         sections = sections[:-1]
@@ -111,13 +111,12 @@ class Overview(Widget):
 
     @property
     def text(self) -> str:
-        """The text of the overview."""
         return "\n".join("".join(text for text, _ in line.parts).rstrip() for line in self._lines)
 
     def show(self, sections: Sequence[Section]) -> None:
         """Show these sections; unchanged rows are not drawn again."""
         width, height = self.content_size
-        before, self._lines = self._lines, laid(sections, width, height)
+        before, self._lines = self._lines, lay_out_sections(sections, width, height)
         self._drawn = {line: self._drawn[line] for line in self._lines if line in self._drawn}
         for y in range(max(len(before), len(self._lines))):
             if before[y : y + 1] != self._lines[y : y + 1]:

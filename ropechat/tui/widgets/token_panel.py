@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.wrap import wrap
-from ropechat.tui.widgets.inspector import barred, fitted, probability
+from ropechat.tui.widgets.inspector import draw_bar, fit_row, probability
 from ropechat.tui.widgets.styled import StyledWidget
 from ropechat.util.text import clean, token_name
 
@@ -39,7 +39,6 @@ class TokenPanel(StyledWidget):
 
     @property
     def text(self) -> str:
-        """The text of the panel."""
         return "\n".join("".join(span.text for span in row).rstrip() for row in self._rows())
 
     def show(
@@ -65,14 +64,14 @@ class TokenPanel(StyledWidget):
     def _rows(self) -> list[Row]:
         width, height = self.size
         if self._index < 0:
-            return [fitted([StyledSpan(" Move to a token with ← →, or click it.", "quiet")], width)]
+            return [fit_row([StyledSpan(" Move to a token with ← →, or click it.", "quiet")], width)]
         token = self._token
         head = [StyledSpan(f" token {self._index + 1:,} of {self._count:,} ", "heading")]
         if token is None:
             about = "the first token has no context" if self._index == 0 else "computing …"
             return [
-                fitted(head, width),
-                fitted([StyledSpan(f" {about}", "quiet")], width),
+                fit_row(head, width),
+                fit_row([StyledSpan(f" {about}", "quiet")], width),
                 *self._said(width),
             ]
         head.append(StyledSpan(token_name(token.id, token.bytes), "name"))
@@ -80,9 +79,9 @@ class TokenPanel(StyledWidget):
             f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
             f"{-(token.logprob or 0.0) / _LN2:.1f} bits  H {(token.entropy or 0.0) / _LN2:.1f} bits"
         )
-        rows = [fitted(head, width), fitted([StyledSpan(figures)], width)]
+        rows = [fit_row(head, width), fit_row([StyledSpan(figures)], width)]
         if self._other is not None:
-            rows.append(fitted([StyledSpan(_against(*self._other))], width))
+            rows.append(fit_row([StyledSpan(_against(*self._other))], width))
         rows += self._said(width)
         return rows + self._candidates(token, width, height - len(rows))
 
@@ -108,20 +107,20 @@ class TokenPanel(StyledWidget):
         head = (
             "    #  token".ljust(7 + name) + "   raw " + " other "[:second] + " " * max(0, bar - 1) + " bits"
         )
-        rows: list[Row] = [fitted([StyledSpan(head, "quiet")], width)]
+        rows: list[Row] = [fit_row([StyledSpan(head, "quiet")], width)]
         for rank, id, logprob in listed[: max(1, room - 1)]:
             look = "asked" if id == token.id else ""
             share = math.exp(logprob)
             spelled = token_name(id, self._spell(id))
             row = [
                 StyledSpan(f"{'▸' if id == token.id else ' '}{rank:>4,}  "[:7], "quiet"),
-                *fitted([StyledSpan(spelled, look)], name),
+                *fit_row([StyledSpan(spelled, look)], name),
                 StyledSpan(f"{probability(share):>6} ", look),
                 *self._second(id, other, look),
-                StyledSpan(barred(share / best, max(0, bar - 1)), "bar"),
+                StyledSpan(draw_bar(share / best, max(0, bar - 1)), "bar"),
                 StyledSpan(f"{min(99.9, max(0.0, -logprob / _LN2)):>5.1f}", look),
             ]
-            rows.append(fitted(row, width))
+            rows.append(fit_row(row, width))
         return rows
 
     def _second(self, id: int, other: dict[int, float] | None, look: str) -> Row:

@@ -14,7 +14,7 @@ from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
-from ropechat.tui.widgets.bars import beside
+from ropechat.tui.widgets.bars import fit_title
 from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Transcript(CompatScrollView, can_focus=True):
             self._grown(top + block.head + row)
 
     def remove_from(self, index: int) -> list[Block]:
-        """Remove a block and all after it, and return them; the end is followed."""
+        """Remove a block and all after it, and return them; then follow the newest row."""
         gone = self.blocks[index:]
         self.page.remove_from(index)
         self.follow = True
@@ -345,7 +345,7 @@ class Transcript(CompatScrollView, can_focus=True):
         return []
 
     def _heading(self, block: Block) -> list[Segment]:
-        title, note = beside(block.title, block.note, self.measure)
+        title, note = fit_title(block.title, block.note, self.measure)
         gap = max(0, self.measure - cell_len(title) - cell_len(note))
         pieces = [
             self._gutter(block),
