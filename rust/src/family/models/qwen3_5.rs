@@ -5,7 +5,6 @@
 //! `configuration_qwen3_next.py`, `configuration_qwen3_5.py` and `configuration_qwen3_5_moe.py`. The vision tower of a
 //! composite file and its layers for multi-token prediction are not computed.
 
-use super::qwen4_exp::config as qwen4_exp;
 use crate::config::{
     AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule,
     Mixer, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
@@ -132,18 +131,22 @@ pub(super) fn ignore_other_parts(metadata: &Metadata<'_>) {
     }
 }
 
-/// A file with a vision tower, whose text model is computed.
-pub(super) fn composite(metadata: &Metadata<'_>) -> Result<Config> {
+fn composite(metadata: &Metadata<'_>) -> Result<Config> {
+    let is_mixture = metadata.text_if_any("model_type")? == Some("qwen3_5_moe");
+    text_part(metadata, if is_mixture { mixture } else { dense })
+}
+
+/// A file with a vision tower, whose text model is computed; `text` reads its config.
+pub(super) fn text_part(
+    metadata: &Metadata<'_>,
+    text: impl Fn(&Metadata<'_>) -> Result<Config>,
+) -> Result<Config> {
     let Some(inner) = metadata.object_if_any("text_config")? else {
         return Err(metadata.bad("text_config", "it is missing; the text model's config is needed"));
     };
     let model_type = metadata.text_if_any("model_type")?.unwrap_or_default();
     let quantization = scheme(&inner)?;
-    let config = match model_type {
-        "qwen4_exp" => qwen4_exp(&inner)?,
-        "qwen3_5_moe" => mixture(&inner)?,
-        _ => dense(&inner)?,
-    };
+    let config = text(&inner)?;
     crate::family::keys::known::refuse_unknown(&inner)?;
     for key in [
         "vision_config",

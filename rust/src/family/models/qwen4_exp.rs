@@ -3,7 +3,7 @@
 //!
 //! Qwen Team 2026. Defaults of absent keys: transformers 5.23, `configuration_qwen4_exp.py`.
 
-use super::qwen3_5::{self, composite, hybrid, ignore_other_parts, shared_expert};
+use super::qwen3_5::{self, hybrid, ignore_other_parts, shared_expert, text_part};
 use crate::config::{
     Activation, Config, HyperConnections, HyperNames, IndexChoice, Indexer, IndexerNames, LayerIndexer,
     LinearAttention, Names, NgramEmbedding, NgramTable, NormPlacement, Recurrent, ResidualFactors,
@@ -61,7 +61,11 @@ const NAMES: Names = Names {
 const MOST_ROWS: u64 = 1 << 28;
 const MOST_HASHES: usize = 1 << 12;
 
-pub(super) fn config(metadata: &Metadata<'_>) -> Result<Config> {
+fn composite(metadata: &Metadata<'_>) -> Result<Config> {
+    text_part(metadata, config)
+}
+
+fn config(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_other_parts(metadata);
     metadata.get("number_of_conv_states"); // how transformers keeps the states
     // The dense width is not used: every layer is a mixture.

@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn complete_blocks_are_chosen_by_their_last_position_and_the_rest_is_read() {
         let mut scores = vec![0.0; 50];
-        (scores[13], scores[19], scores[49]) = (3.0, 9.0, 9.0);
+        (scores[6], scores[13], scores[19], scores[49]) = (1.0, 3.0, 9.0, 9.0);
         let of = |topk_blocks| marked(IndexChoice::MeanBlocks { compress_ratio: 7, topk_blocks }, &scores);
         assert_eq!(of(1), (7..14).chain(49..50).collect::<Vec<_>>());
         assert_eq!(of(2), (0..14).chain(49..50).collect::<Vec<_>>());
