@@ -1,7 +1,7 @@
 """What `ropechat inspect` scores: long texts in windows, conversations, answers; and its progress."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
