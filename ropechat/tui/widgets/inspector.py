@@ -37,7 +37,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 MIN_NAME, MAX_NAME = 8, 30  # cells of a token's text
 MIN_BAR = 8
 CANDIDATES = 6  # rows of candidates that stages leave where the height is small
-LEAST = 3  # rows of candidates before the lines after them give way
+LEAST = 3  # rows of candidates; the lines after them are left out where there would be fewer
 NUMBERS = 30  # cells of a row that are not bar: choice, rank, sampled, raw, bits
 
 Row = list[StyledSpan]
