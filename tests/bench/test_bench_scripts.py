@@ -185,3 +185,62 @@ def test_drafts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 2 * len(drafts.PROMPTS)
     assert all("by the clock" in line for line in lines[1:])
+
+
+def test_captures_judge_what_moves_and_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import captures
+
+    def shown(at: float, done: int, left: str) -> list[object]:
+        text = f"\rreading ━━╸── {done} of 1,000 tokens · 100 tok/s · {left} left"
+        return list(captures.parse(at, text))
+
+    good = [one for at in range(1, 41) for one in shown(at / 4, 25 * at, f"{10 - at // 4} s")]
+    (wait,) = captures.waits_of(good, 0.0)
+    assert (wait.stage, wait.seconds, wait.missed) == ("reading", 10.0, [])
+    stuck = [one for at in range(1, 41) for one in shown(at / 4, 25, "1 min 30 s")]
+    (wait,) = captures.waits_of(stuck, 0.0)
+    assert wait.missed == ["moves", "error"]
+    assert wait.pause > 9
+    assert captures.seconds_left("1 h 2 min left") == 3720.0
+    assert captures.seconds_left("nothing left") is None
+
+
+FAKE_LLAMA = """#!{python}
+import http.server, json, sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{{}}")
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+    def log_message(self, *words):
+        pass
+http.server.HTTPServer(("127.0.0.1", int(given["--port"])), Handler).serve_forever()
+"""
+
+
+def test_every_wait_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for folder in (SCRIPTS, SCRIPTS.parent / "support"):
+        monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setitem(shapes.SHAPES, "stories15m", TINY)
+    import waits
+
+    (tmp_path / "llama-server").write_text(FAKE_LLAMA.format(python=sys.executable))
+    (tmp_path / "llama-server").chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")  # it sets another one
+    sizes = ["--tokens", "50,100", "--file", "1500", "--typed", "0.2", "--threads", "1"]
+    own = ["--shape", "stories15m", "--folder", str(tmp_path), "--llama", str(tmp_path), "--json", *sizes]
+    monkeypatch.setattr(sys, "argv", ["waits.py", *own])
+    waits.main()
+    found = json.loads(capfd.readouterr().out.splitlines()[-1])
+    for name in ("second start", "prompt of 100", "regenerate", "opened, at once", "switched back, at once"):
+        assert found["ropechat"][name] > 0
+        assert found["llama.cpp"].get(name, 0) >= 0
+    assert found["ropechat"]["file, typed for 0.2 s"] > 0
+    assert found["llama.cpp"]["slot saved"] > 0

@@ -35,6 +35,7 @@ from live_chat import Program  # noqa: E402
 from reopen import SAMPLING, TOTAL, first_token, reopened  # noqa: E402
 
 from ropechat.chat import events as ev  # noqa: E402
+from ropechat.chat.live import LONG_DRAFT  # noqa: E402
 from ropechat.cli.bench import Q4_K_M  # noqa: E402
 from ropechat.engine.bench.gguf import make_gguf  # noqa: E402
 from ropechat.engine.bench.shapes import SHAPES, make  # noqa: E402
@@ -122,6 +123,8 @@ class Chats:
         self.found["switched back, at once"] = loading + first_token(one)
 
     def file(self, text: str, typed: float) -> None:
+        if len(text) < LONG_DRAFT:
+            raise SystemExit(f"--file: drafts under {LONG_DRAFT} characters are not read ahead")
         question = f"{text}\n\nWhat does the cat do?"
         for name, seconds in ((f"file, typed for {typed:g} s", typed), ("file, not read ahead", 0.0)):
             one = self.one

@@ -96,3 +96,27 @@ def test_only_the_wait_for_the_first_item_is_watched(terminal: Terminal) -> None
 
     before = threading.active_count()
     assert list(line.until_first(read, items())) == [1, 2]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("appears", [False, True])
+def test_scores_that_go_to_a_file_are_watched_to_the_end(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, *, appears: bool
+) -> None:
+    from ropechat.cli import inspect_score
+
+    stream, watching = SimpleNamespace(meta={"tokens": 2, "window": None}, text=""), list[bool]()
+    before = threading.active_count()
+
+    class Scores(SimpleNamespace):
+        def __iter__(self) -> "object":
+            for token in "ab":
+                watching.append(threading.active_count() > before)
+                yield token
+
+    stream = Scores(**stream.__dict__)
+    monkeypatch.setattr(inspect_score, "sys", SimpleNamespace(stdout=Terminal()))
+    progress = Progress("reading", 1, 2, growth=0.5)
+    scores = inspect_score.WatchedScores(stream, ProgressLine(), lambda: progress, appears=appears)  # type: ignore[arg-type]
+    assert list(scores) == ["a", "b"]  # type: ignore[comparison-overlap]
+    assert watching == [True, not appears]
+    assert scores._read() == Progress("scoring", 1, 2, growth=0.5)

@@ -117,7 +117,8 @@ def _value(value: Any) -> tuple[int, bytes]:
     match value:
         case list():
             items = [_value(item) for item in value]
-            return 9, struct.pack("<IQ", items[0][0], len(items)) + b"".join(data for _, data in items)
+            kind = 5 if items[0][0] == 4 else items[0][0]  # llama.cpp takes token types as i32 only
+            return 9, struct.pack("<IQ", kind, len(items)) + b"".join(data for _, data in items)
         case int():
             return 4, struct.pack("<I", value)
         case float():
