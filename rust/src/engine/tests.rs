@@ -180,9 +180,9 @@ fn a_panic_while_all_logits_are_made_leaves_no_bytes_behind() {
     let mut engine = make(&folder, 2);
     let ids = ids(3, LENGTH);
     let expected = engine.logits(&ids, &CancelToken::default()).unwrap();
-    let weight = model(&mut engine).norm.take();
+    let weight = std::mem::take(&mut model(&mut engine).norm.as_mut().unwrap().weight);
     assert!(catch_unwind(AssertUnwindSafe(|| engine.logits(&ids, &CancelToken::default()))).is_err());
-    model(&mut engine).norm = weight;
+    model(&mut engine).norm.as_mut().unwrap().weight = weight;
     assert_eq!(bytes_after_all(&mut engine), 0);
     assert_eq!(engine.logits(&ids, &CancelToken::default()).unwrap(), expected);
 }
