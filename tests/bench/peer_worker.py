@@ -250,7 +250,7 @@ class IkLlamaCpp:
     def call(self, program: str, *options: str) -> str:
         command = [os.path.join(self.folder, program), "-m", self.model, "-t", str(self.threads), *options]
         with tempfile.TemporaryDirectory() as logs:  # where some builds write a log
-            done = subprocess.run(command, capture_output=True, text=True, cwd=logs)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=logs)
         assert done.returncode == 0, f"{program}: {done.stderr[-200:]}"
         return done.stdout + done.stderr
 
