@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ropechat.engine.scoring import ScoreStream
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
-    from ropechat.grammar import Grammar
     from ropechat.models.hub.transfer import pull
     from ropechat.sampling import Sampling
+    from ropechat.sampling.grammar import Grammar
     from ropechat.tokenizer import Tokenizer
     from ropechat.trace import (
         Candidate,
@@ -62,7 +62,7 @@ _MODULES = {
     "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
-    "grammar": ("Grammar",),
+    "sampling.grammar": ("Grammar",),
     "models.hub.transfer": ("pull",),
     "sampling": ("Sampling",),
     "engine.scheduler": ("Job", "Completion"),

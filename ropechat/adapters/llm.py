@@ -69,8 +69,8 @@ class RopeChat(llm.Model):
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
         """Yield the answer's text; the logprobs of its tokens go to response_json."""
         from ropechat.errors import RopechatError
-        from ropechat.grammar import Grammar
         from ropechat.sampling import Sampling
+        from ropechat.sampling.grammar import Grammar
 
         given = prompt.options.model_dump(exclude_none=True)
         stop, count = given.pop("stop", None), given.pop("logprobs", None)

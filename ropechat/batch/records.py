@@ -9,7 +9,7 @@ from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.reader import BatchRow
 from ropechat.engine.scheduler import Completion
 from ropechat.errors import RopechatError
-from ropechat.grammar import Grammar
+from ropechat.sampling.grammar import Grammar
 
 _OWN = ("input", "endpoint", *INTERNAL)
 """Fields of a record that are of its row, not of the answer."""

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from ropechat.engine.grammars import check_grammar
 from ropechat.errors import RequestError
-from ropechat.grammar import Grammar
+from ropechat.sampling.grammar import Grammar
 
 RESPONSE_FORMAT, STRUCTURED = "response_format", "structured_outputs"
 FIELDS = (RESPONSE_FORMAT, STRUCTURED)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from ropechat.chat.protocols import ChatEngine
     from ropechat.chat.session import Session
-    from ropechat.grammar import Grammar
     from ropechat.sampling import Sampling
+    from ropechat.sampling.grammar import Grammar
     from ropechat.trace import Step
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.native import ProgressMeter
     from ropechat.engine.templates.template import ChatTemplate
-    from ropechat.grammar import Grammar
+    from ropechat.sampling.grammar import Grammar
 
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()

@@ -8,7 +8,7 @@ import click
 from ropechat.cli.option_groups import option_set
 
 if TYPE_CHECKING:
-    from ropechat.grammar import Grammar
+    from ropechat.sampling.grammar import Grammar
 
 OPTIONS = ("json_schema", "regex", "choices", "lark")
 
@@ -46,7 +46,7 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
     if not chosen:
         return None
     from ropechat.engine.grammars import check_grammar, read_grammar  # imported here: rarely needed
-    from ropechat.grammar import Grammar
+    from ropechat.sampling.grammar import Grammar
 
     (name,) = chosen
     value = asked[name]

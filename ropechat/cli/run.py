@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
-    from ropechat.grammar import Grammar
     from ropechat.inspector.draws import Recorded
     from ropechat.sampling import Sampling
+    from ropechat.sampling.grammar import Grammar
     from ropechat.trace import Step
 
 _TRACE_CANDIDATES = 20

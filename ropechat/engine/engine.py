@@ -51,10 +51,10 @@ from ropechat.engine.validation import (
     validate_window,
 )
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
-from ropechat.grammar import Grammar
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
 from ropechat.sampling import Sampling
+from ropechat.sampling.grammar import Grammar
 from ropechat.tokenizer import Tokenizer
 from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ropechat.engine.native import load_core
 from ropechat.errors import FileAccessError, RequestError
-from ropechat.grammar import Grammar
+from ropechat.sampling.grammar import Grammar
 from ropechat.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fakes import FakeEngine
 
-from ropechat.grammar import Grammar
+from ropechat.sampling.grammar import Grammar
 
 
 async def test_a_schema_holds_from_the_next_answer_on(chat: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropechat.grammar import Grammar
+from ropechat.sampling.grammar import Grammar
 
 MAX_SEED = 2**64 - 1
 SEED_BITS = 53
