@@ -1,7 +1,7 @@
 # make chat                        build what is missing, open the chat with the built-in model
 # make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
-# make quick                       the tests that take least, on all cores: under two minutes
+# make quick                       the tests that take least, two per core (half of their time they wait): under two minutes
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make lint                        formats, warnings, types, stubs
@@ -38,7 +38,7 @@ test: build $(VENV)/.dev
 		&& $(BIN)/python -m pytest -m "not extras" --last-failed --last-failed-no-failures none; }
 
 quick: build $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not extras" -n logical
+	$(BIN)/python -m pytest -m "not slow and not extras" -n $$($(BIN)/python -c "import os; print(2 * os.cpu_count())")
 
 test-all: build $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --group extras
