@@ -86,7 +86,7 @@ pub(super) fn finish_feed_forward(
             (None, Some(weights)) => add_convolved(pass, weights, runs, result, of_convolution, x),
             (None, None) => add_result(pass, out_norm, factors, result.values, result.stride, x),
         }
-        lap(Phase::Experts);
+        lap(if let Some(Mlp::Dense(_)) = layer.mlp { Phase::DownProj } else { Phase::Experts });
     }
     let before = layer.index.checked_sub(1).and_then(|before| model.layers[before].mlp.as_ref());
     if let Some(Mlp::DenseAndMoeForNext(_)) = before {

@@ -122,20 +122,24 @@ pub(super) fn experts(
         }
     });
 
-    let whole_rows = ExpertRows { values: normed, width: hidden_size, stride: hidden_size };
+    let whole_rows =
+        ExpertRows { values: normed, width: hidden_size, stride: hidden_size, input: config.input };
     let (expert_rows, expert_sum) = match (&mlp.latent, config.latent_size) {
         (Some([to_latent, _]), Some(width)) => {
             let stored = |row: usize| whole_rows.row(row);
             let (dtype, source) = (to_latent.dtype(), RowSource::Stored(&stored));
             branch.input.quantize_rows(rows, hidden_size, dtype, pass.kernels, pass.pool, source);
             matmul(pass, to_latent, &branch.input, latent);
-            (ExpertRows { values: latent, width, stride: to_latent.padded_out() }, &mut *latent_sum)
+            (
+                ExpertRows { values: latent, width, stride: to_latent.padded_out(), ..whole_rows },
+                &mut *latent_sum,
+            )
         }
         _ => (whole_rows, &mut *sum),
     };
     expert_sum.clear();
     expert_sum.resize(rows * expert_rows.width, 0.0);
-    add_chosen_experts(pass, &mlp.experts, chosen, config.input, expert_rows, batch, branch, expert_sum);
+    add_chosen_experts(pass, &mlp.experts, chosen, expert_rows, batch, branch, expert_sum);
     if let Some([_, from_latent]) = &mlp.latent {
         let width = expert_rows.width;
         let stored = |row: usize| &latent_sum[row * width..][..width];
@@ -162,8 +166,8 @@ pub(super) fn experts(
         };
         batch.rows.clear();
         batch.rows.extend((0..rows).map(|row| (row, gate(row))));
-        let all = [(shared, 0..rows)];
-        add_batch(pass, &all, ExpertInput::Normed, whole_rows, batch, branch, sum);
+        let read = ExpertRows { input: ExpertInput::Normed, ..whole_rows };
+        add_batch(pass, &[(shared, 0..rows)], read, batch, branch, sum);
     }
     if !mlp.output_bias.is_empty() {
         by_rows(pass.pool, sum, hidden_size, |_, sum| pass.kernels.add(sum, &mlp.output_bias));
@@ -202,6 +206,7 @@ struct ExpertRows<'a> {
     values: &'a [f32],
     width: usize,
     stride: usize,
+    input: ExpertInput,
 }
 
 impl<'a> ExpertRows<'a> {
@@ -211,12 +216,10 @@ impl<'a> ExpertRows<'a> {
 }
 
 /// sum[row] += weight * expert(read[row]) for the chosen experts of every row.  // sum [rows, width of what is read]
-#[allow(clippy::too_many_arguments)]
 fn add_chosen_experts(
     pass: Pass<'_>,
     experts: &[DenseMlp],
     chosen: &[Vec<(usize, f32)>],
-    input: ExpertInput,
     read: ExpertRows<'_>,
     batch: &mut ExpertBatch,
     branch: &mut BranchBuffers,
@@ -235,7 +238,7 @@ fn add_chosen_experts(
     for (expert, rows) in experts.iter().zip(&rows_of).filter(|(_, rows)| !rows.is_empty()) {
         let fits = jobs.last().is_none_or(|(last, _)| types(last) == types(expert));
         if !fits || batch.rows.len() + rows.len() > BATCH_ROWS {
-            add_batch(pass, &jobs, input, read, batch, branch, sum);
+            add_batch(pass, &jobs, read, batch, branch, sum);
             jobs.clear();
             batch.rows.clear();
         }
@@ -243,14 +246,13 @@ fn add_chosen_experts(
         batch.rows.extend_from_slice(rows);
         jobs.push((expert, first..batch.rows.len()));
     }
-    add_batch(pass, &jobs, input, read, batch, branch, sum);
+    add_batch(pass, &jobs, read, batch, branch, sum);
 }
 
 /// sum[row] += weight * expert(read[row]) for the rows of a batch, all experts as one job of the pool.
 fn add_batch(
     pass: Pass<'_>,
     jobs: &[(&DenseMlp, Range<usize>)],
-    weighted: ExpertInput,
     read: ExpertRows<'_>,
     batch: &mut ExpertBatch,
     branch: &mut BranchBuffers,
@@ -264,7 +266,7 @@ fn add_batch(
         out.copy_from_slice(of_row(place));
         kernels.scale(out, rows[place].1);
     };
-    let source = match weighted {
+    let source = match read.input {
         ExpertInput::Weighted => RowSource::Computed(&of_row_weighted),
         ExpertInput::Normed | ExpertInput::OwnNorm => RowSource::Stored(&of_row),
     };
@@ -287,7 +289,7 @@ fn add_batch(
     }
     by_rows(pool, sum, width, |row, sum| {
         for &place in &places[row] {
-            let weight = if weighted == ExpertInput::Weighted { 1.0 } else { rows[place].1 };
+            let weight = if read.input == ExpertInput::Weighted { 1.0 } else { rows[place].1 };
             kernels.axpby(sum, &out[place * stride..][..width], 1.0, weight);
         }
     });
