@@ -1,7 +1,7 @@
 # make chat                        build what is missing, open the chat with the built-in model
 # make chat MODEL=path/to/model    the same with another model
 # make test                        Rust and Python tests, on what the repository holds
-# make quick                       the tests that take least, two per core (half of their time they wait): under two minutes
+# make quick                       the tests that take least, two per core (half of their time they wait): about two minutes
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make lint                        formats, warnings, types, stubs
