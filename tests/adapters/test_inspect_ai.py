@@ -71,10 +71,12 @@ def test_calls_at_the_same_time_share_passes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_choices_differ_and_are_repeatable() -> None:
+    story = "Tell me a short story."
+
     async def ask() -> list[str]:
         async with get_model("ropechat/builtin", memoize=False) as model:
-            config = GenerateConfig(temperature=1.5, max_tokens=8, seed=1, num_choices=3)
-            return [choice.message.text for choice in (await model.generate("Hi", config=config)).choices]
+            config = GenerateConfig(temperature=1.5, max_tokens=30, seed=1, num_choices=3)
+            return [choice.message.text for choice in (await model.generate(story, config=config)).choices]
 
     first = asyncio.run(ask())
     assert len({*first}) == 3

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builtin_config import TOO_LONG
 
 from ropechat.batch import dedupe
 from ropechat.cli import main
@@ -29,7 +30,7 @@ def source(tmp_path: Path) -> Path:
         row = {"id": f"r{number}", "prompt": PROMPTS[number % 3], "note": number}
         row |= {"seed": 5} if number % 10 == 4 else {}
         row |= {"temperature": 0} if number % 10 == 7 else {}
-        row |= {"prompt": "long " * 600} if number in (20, 30) else {}
+        row |= {"prompt": TOO_LONG} if number in (20, 30) else {}
         rows.append(row)
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -115,7 +116,7 @@ def test_what_does_not_go_together(source: Path, capfd: Any, words: tuple[str, .
 @pytest.mark.parametrize("window", ["1", "16"])
 def test_copies_of_failed_rows_are_errors(window: str, tmp_path: Path, capfd: Any) -> None:
     source, out, plain = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "plain.jsonl"))
-    prompts = ["Hello", *["long " * 600] * 10]
+    prompts = ["Hello", *[TOO_LONG] * 10]
     rows = [{"id": n, "prompt": prompt, "note": n} for n, prompt in enumerate(prompts)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(source, plain, "--dedupe")
@@ -130,7 +131,7 @@ def test_copies_of_failed_rows_are_errors(window: str, tmp_path: Path, capfd: An
 @pytest.mark.parametrize("window", ["1", "16"])
 def test_copies_count_among_the_first_rows(window: str, tmp_path: Path, capfd: Any) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows = [{"id": n, "prompt": "long " * 600, "note": n} for n in range(25)]
+    rows = [{"id": n, "prompt": TOO_LONG, "note": n} for n in range(25)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(source, out, "--dedupe", "--window", window, code=2)
     assert "the first 20 rows all fail alike" in capfd.readouterr().err
@@ -169,8 +170,10 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(jobs: list[Job | str], seconds: float) -> Iterator[tuple[int, Completion]]:
-    settings = Sampling(temperature=0, max_tokens=8)
-    return Engine.load("builtin").generate_many(iter(jobs), settings, window=4, timeout=seconds)
+    engine = Engine.load("builtin")
+    never_ends = tuple((id, -100.0) for id in engine.stop_ids)
+    settings = Sampling(temperature=0, max_tokens=8, logit_bias=never_ends)
+    return engine.generate_many(iter(jobs), settings, window=4, timeout=seconds)
 
 
 @pytest.mark.usefixtures("ticks")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from builtin_config import TRAINED_LENGTH
 
 from ropechat.cli import main
 from ropechat.cli.compare import compare
@@ -116,8 +117,9 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
     assert "tokens in windows of 16, stride 8" in err
     assert summary["tokens"] == len(tokens)
     assert all(8 <= token["a"]["ctx"] <= 16 for token in tokens[16:])
-    err = run("a b " * 300, "--against-dtype", "q8_0", "--window", 2000, "--top", 0)[2]
-    assert "in one sequence exceed the trained length of 512" in err
+    long, window = "a b " * TRAINED_LENGTH, 4 * TRAINED_LENGTH
+    err = run(long, "--against-dtype", "q8_0", "--window", window, "--top", 0)[2]
+    assert f"in one sequence exceed the trained length of {TRAINED_LENGTH}" in err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from builtin_config import HEADS, LAYERS, TRAINED_LENGTH
 from click.testing import CliRunner
 
 from ropechat.cli import main
@@ -27,25 +28,27 @@ def test_the_lens_agrees_with_the_trace(capfd: pytest.CaptureFixture[str]) -> No
     trace = [record for record in trace if record.get("i", 0) > 0]
     assert code == 0
     assert meta["schema"] == "ropechat.lens/1"
-    assert len(records) == 4 * len(meta["ids"])
-    last = [(record["i"], record["logprob"], record["rank"]) for record in records if record["layer"] == 3]
-    assert last[:-1] == [(token["i"], token["logprob"], token["rank"]) for token in trace]
+    assert len(records) == LAYERS * len(meta["ids"])
+    last = [record for record in records if record["layer"] == LAYERS - 1]
+    assert [(record["i"], record["logprob"], record["rank"]) for record in last[:-1]] == [
+        (token["i"], token["logprob"], token["rank"]) for token in trace
+    ]
     assert all(len(record["top"]) == len(record["top_text"]) == 2 for record in records)
 
 
 def test_tables(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "--lens", "--layers", "3,0", TEXT)
+    code, out, _ = run(capfd, "--lens", "--layers", f"{LAYERS - 1},0", TEXT)
     assert code == 0
-    assert out.splitlines()[0].split() == ["#", "token", "0", "3"]
+    assert out.splitlines()[0].split() == ["#", "token", "0", str(LAYERS - 1)]
     code, out, _ = run(capfd, "--attention", "--layers", "1", TEXT)
     assert code == 0
-    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["1", str(head)] for head in range(8)]
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["1", str(head)] for head in range(HEADS)]
 
 
 def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capfd, "--attention", "--format", "jsonl", TEXT)
     meta, *records = [json.loads(line) for line in out.splitlines()]
-    assert len(records) == 4 * 8
+    assert len(records) == LAYERS * HEADS
     assert all(len(record["mean"]) == len(meta["ids"]) for record in records)
     assert all(record["previous"] == pytest.approx(record["mean"][1]) for record in records)
 
@@ -53,7 +56,10 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--lens", "--layers", "4", "a"], "error: layers: must be from 0 to 3 (got 4)\n"),
+        (
+            ["--lens", "--layers", str(LAYERS), "a"],
+            f"error: layers: must be from 0 to {LAYERS - 1} (got {LAYERS})\n",
+        ),
         (["--lens", "--layers", "x", "a"], "--layers: must be numbers such as 0,2,4"),
         (["--layers", "1", "a"], "--layers: requires --lens or --attention"),
         (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use table or jsonl or html"),
@@ -76,7 +82,7 @@ def test_a_view_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert out.read_text() == shown
     page = tmp_path / "a.html"
     assert run(capfd, "--lens", TEXT, "-o", str(page)) == (0, "", "")
-    assert page.read_text().count("<td class=") == 4 * 10
+    assert page.read_text().count("<td class=") == len(shown.splitlines()) - 1  # a cell for each record
     assert run(capfd, "--attention", TEXT, "-o", str(tmp_path / "a.txt2"))[0] == 2
 
 
@@ -95,6 +101,6 @@ def test_the_examples_of_the_help_run(
 
 
 def test_a_text_beyond_the_trained_length_has_a_note(capfd: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capfd, "--attention", "--layers", "0", "a " * 600)
+    code, _, err = run(capfd, "--attention", "--layers", "0", "a " * (TRAINED_LENGTH + 1))
     assert code == 0
-    assert "tokens exceed the trained length of 512" in err
+    assert f"tokens exceed the trained length of {TRAINED_LENGTH}" in err

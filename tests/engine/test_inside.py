@@ -155,7 +155,12 @@ def test_captures_are_bounded(chat: Engine) -> None:
         chat.capture([5] * 8000, what=["attn_row"])
     with pytest.raises(RequestError, match="what: must be some of q_pre, k_pre"):
         chat.capture([5], what=["v"])
-    for wrong in ({"heads": [8]}, {"rows": [1]}, {"start_position": -1}, {"start_position": 2**40}):
+    for wrong in (
+        {"heads": [chat.facts["num_attention_heads"]]},
+        {"rows": [1]},
+        {"start_position": -1},
+        {"start_position": 2**40},
+    ):
         with pytest.raises(RequestError, match=f"^{next(iter(wrong))}: must be"):
             chat.capture([5], **wrong)  # type: ignore[arg-type]
 

@@ -84,15 +84,17 @@ def test_a_windowed_text_has_the_context_of_its_windows(engine: Engine) -> None:
 def test_the_context_of_a_pair_counts(engine: Engine) -> None:
     given = reading(engine, Pair("The capital of France is", " Paris."), whole=True)
     (_, found), *_ = places(given)
-    assert found[0].rank == 1
-    assert found[0].logprob == pytest.approx(0.0, abs=1e-3)
+    before = engine.tokenizer.encode("The capital of France is")
+    row = engine.logits(before)[-1]
+    assert found[0].rank == 1 + int((row > row[found[0].ids[0]]).sum())
+    assert found[0].logprob == pytest.approx(chain(engine, before, found[0].ids), abs=1e-9)
     ids = engine.tokenizer.encode("The capital of France is Paris.")
     after = given.looked_up()[1]
     assert after.logprob == pytest.approx(chain(engine, ids, after.ids), abs=1e-9)
 
 
 def test_the_tokens_are_those_of_a_new_line(engine: Engine) -> None:
-    assert len(ids_of(engine, " Paris")) == 1
+    assert list(ids_of(engine, " Paris")) == engine.tokenizer.encode("\n Paris")[1:]
     assert engine.tokenizer.decode(list(ids_of(engine, "\n\n"))) == "\n\n"
     with pytest.raises(RequestError, match="at least one character"):
         ids_of(engine, "")

@@ -4,6 +4,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from builtin_config import LAYERS
 from fakes import FakeEngine
 from snapshots import shown
 from textual.widgets import Static
@@ -88,7 +89,7 @@ async def test_views_of_the_loaded_model(chat: Any) -> None:
         await c.until(lambda: "Layer 1, head 1" in sheet(c))
         assert "layer 1 · head 1" in str(c.app.screen.query_one(".sheet").border_title)
         await c.pilot.press("N", "N")
-        await c.until(lambda: "Layer 3, head 1" in sheet(c))  # round at the ends
+        await c.until(lambda: f"Layer {LAYERS - 1}, head 1" in sheet(c))  # round at the ends
 
 
 def sheet(c: Any) -> str:
