@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import struct
@@ -197,7 +198,7 @@ async def sheets(stage: Stage) -> None:
     await stage.press("enter")
     await stage.take("personas")
     await stage.press("escape")
-    await stage.say("/ban wizardry")
+    await stage.say("/ban my wizard")  # of two words: never one token
     await stage.until(lambda: len(stage.app.screen_stack) > 1)
     await stage.take("ban")
     await stage.press("escape")
@@ -237,8 +238,9 @@ async def writing(stage: Stage) -> None:
 
 async def full(stage: Stage) -> None:
     """A question that does not fit."""
-    for question in ("What is a token?", "What is temperature?", "What is perplexity?", "What is RoPE?"):
-        await stage.write(question)
+    questions = itertools.cycle(("What is a token?", "What is temperature?", "What is perplexity?"))
+    while len(stage.app.screen_stack) == 1:
+        await stage.write(next(questions))
         await stage.press("enter")
         await stage.until(lambda: len(stage.app.screen_stack) > 1 or not stage.app.session.generating)
     await stage.take("full")

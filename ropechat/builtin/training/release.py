@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
         "PARAMS": f"{engine.facts['num_parameters'] / 1e6:.2f} million",
         "VOCAB": f"{engine.facts['vocab_size']:,}",
         "SIZE": f"{(FOLDER / 'model.safetensors').stat().st_size / 1e6:.2f} MB",
+        "CONTEXT": f"{engine.facts['max_position_embeddings']:,}",
         "TOTAL": f"{sum((FOLDER / name).stat().st_size for name in FILES) / 1e6:.2f} MB",
+        "WHEEL": f"{sum(len(zlib.compress((FOLDER / name).read_bytes())) for name in FILES) / 1e6:.1f} MB",
         "DIALOGUES": f"{recipe['dialogues']:,}",
         "COMMAND": command(recipe),
         "TOOK": took,
