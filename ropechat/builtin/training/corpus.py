@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import outside, sums, topics, world
+from ropechat.builtin.training import command_line, outside, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, normal
@@ -20,8 +20,10 @@ Source = Callable[[random.Random, Part], list[Turn] | None]
 SOURCES: dict[str, tuple[float, Source]] = {
     "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
+    "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
+    "command_line": (6, command_line.question),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (13, topics.concept),
+    "concept": (9, topics.concept),
     "world": (25, world.fact),
     "capital_of": (2, world.reversed_capital),
     "sum": (14, sums.small_sum),
@@ -65,7 +67,7 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [entry["answer"][0] for entry in topics.TOPICS["ropechat"] + topics.TOPICS["facts"]]
+    known += [entry["answer"][0] for entry in topics.TOPICS["commands"] + topics.TOPICS["facts"]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+from ropechat.builtin.training import commands
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
 from ropechat.builtin.training.turns import Turn, about_last, follow, one
@@ -11,10 +12,13 @@ _MORE: dict[str, list[str]] = table("paraphrases")
 
 
 def _topics(name: str) -> list[dict[str, Any]]:
-    return [entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in table(name)["topic"]]
+    entries = commands.topics() if name == "commands" else table(name)["topic"]
+    return [entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
+TOPICS: dict[str, list[dict[str, Any]]] = {
+    name: _topics(name) for name in ("smalltalk", "ropechat", "commands", "facts")
+}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _RELATIONS = table("relations")
 _OFTEN = {"hello", "how_are_you", "i_am_fine", "thanks", "bye", "name", "can_do"}  # what people type first
@@ -22,7 +26,7 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = 2.0 if topic["id"] in _OFTEN else 1.0
+    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
@@ -51,7 +55,7 @@ def _with_second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: P
         second = _deeper(turn, chosen, rng, part)
     elif chosen["id"] == "cannot_do":
         question = follow("how_bigger", rng, part)
-        bigger = next(entry for entry in TOPICS["ropechat"] if entry["id"] == "bigger")
+        bigger = next(entry for entry in TOPICS["commands"] if entry["id"] == "bigger")
         second = (question and Turn("bigger.then", question, bigger["answer"][0], ("-m",))) or None
     elif rng.random() < 0.4:
         second = about_last(turn, rng, part)
