@@ -44,9 +44,11 @@ def _asked_commands() -> dict[str, float]:
 
 def _command(rng: random.Random, part: Part) -> list[Turn] | None:
     name = rng.choices(list(_asked_commands()), list(_asked_commands().values()))[0]
-    by_name = rng.random() < 0.5
+    by_name = rng.random() < 0.4
     goal = name if by_name else draw(_patterns("purposes", name), rng, part)
-    wording = draw(_patterns("ask_command" if by_name else "ask_purpose"), rng, part)
+    in_shell = name in MATERIAL["in_shell_only"] or rng.random() < 0.5
+    asked = "ask_command" if by_name else "ask_shell" if in_shell else "ask_purpose"
+    wording = draw(_patterns(asked), rng, part)
     if not goal or not wording:
         return None
     key = re.escape(f"ropechat {name}")

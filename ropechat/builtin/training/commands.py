@@ -57,6 +57,7 @@ def options() -> dict[str, dict[str, click.Option]]:
 def _sentence(text: str, end: str = ".;:") -> str:
     """A help text up to a sign of `end`, without parentheses, from a small letter on."""
     text = " ".join(re.sub(r"\s*[\[(][^()\[\]]*[\])]", "", text).split())
+    text = re.sub(r":(?=[;.])", "", text)  # what the parentheses left
     first = re.split(rf"(?<=[^.])[{end}](?:\s|$)", text)[0].rstrip(".;:,")
     return first if first[1:2].isupper() else first[:1].lower() + first[1:]
 
