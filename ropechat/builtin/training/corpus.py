@@ -5,7 +5,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ropechat.builtin.training import outside, program, sums, topics, world
@@ -13,6 +13,7 @@ from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
+from ropechat.builtin.training.reactions import reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
 from ropechat.builtin.training.turns import Turn
 
@@ -35,6 +36,11 @@ SOURCES: dict[str, tuple[float, Source]] = {
 }
 
 
+_UNITS = (56, 28, 12, 4)  # how often a chat has one to four
+_REACTS = 0.3  # the share of answers that people react to
+_GREETS = 0.1  # the share of chats that begin with a greeting
+
+
 @dataclass(frozen=True)
 class Dialogue:
     """Turns of one chat, or a plain text when there are no turns."""
@@ -47,7 +53,7 @@ class Dialogue:
 def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     """The question as a user may type it; what the answer copies stays unchanged."""
     while True:
-        text = dressed(turn.question, rng, part)
+        text = dressed(turn.question, rng, part, alone="/" in turn.kind)
         if all(word in text for word in turn.copied):
             return text
 
@@ -65,9 +71,24 @@ def _something_else(rng: random.Random, part: Part) -> list[Turn]:
     return _drawn(rng, part, [name for name in SOURCES if name != "memory"])
 
 
-def unit(rng: random.Random, part: Part) -> list[Turn]:
-    """A question, with those that lean on it, as people type them."""
+def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
+    """A question, with those that lean on it and on the turns before, as people type them."""
     turns = _drawn(rng, part, list(SOURCES))
+    turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
+    while rng.random() < _REACTS and (said := reaction([*before, *turns], rng, part)):
+        turns.append(replace(said, question=_typed(said, rng, part)))
+        if said.kind == "closed/bye":
+            break
+    return turns
+
+
+def _greeting(rng: random.Random, part: Part) -> list[Turn]:
+    """Hello; how are you? fine, thanks."""
+    turns = topics.named("smalltalk", "hello", rng, part)
+    if rng.random() < 0.4:
+        turns += topics.named("smalltalk", "how_are_you", rng, part)
+    if turns and rng.random() < 0.4 and (said := reaction(turns, rng, part)) and said.kind != "closed/bye":
+        turns.append(said)
     return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
 
@@ -83,11 +104,14 @@ def _plain(rng: random.Random, part: Part) -> str:
 
 
 def dialogue(rng: random.Random, part: Part) -> Dialogue:
-    """One chat of one to six units; one text in twenty is plain."""
+    """One chat of one to four units; one text in twenty is plain."""
     if rng.random() < 0.05:
         return Dialogue([], text=_plain(rng, part))
-    units = rng.choices((1, 2, 3, 4, 5, 6), (58, 22, 10, 5, 3, 2))[0]
-    turns = [turn for _ in range(units) for turn in unit(rng, part)]
+    turns = _greeting(rng, part) if rng.random() < _GREETS else []
+    for _ in range(rng.choices((1, 2, 3, 4), _UNITS)[0]):
+        turns += unit(rng, part, turns)
+        if turns[-1].kind == "closed/bye":
+            break
     system = rng.choice(table("frames")["system"]) if rng.random() < 0.04 else None
     return Dialogue(turns, system)
 

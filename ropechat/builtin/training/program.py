@@ -174,18 +174,18 @@ def _key_turn(name: str, wording: str, rng: random.Random) -> Turn:
     typed = rng.choice(typed_forms(name))
     answer = f"{name} has no function in ropechat." if name in IDLE else key_answer(name)
     key = ("no function",) if name in IDLE else (re.escape(name),)
-    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=typed)
+    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=(typed,))
 
 
 def _slash_turn(name: str, wording: str) -> Turn:
     command = by_slash(SYNONYMS.get(name, name))
     if command is None:
         answer = fill_names(f"ropechat has no /{name}. {{app.help}} lists all commands.")
-        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=f"/{name}")
+        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=(f"/{name}",))
     answer, key = sentence(command), re.escape(f"/{command.slash}")
     if name in SYNONYMS:
         answer = f"ropechat has no /{name}. {answer}"
-    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=f"/{name}")
+    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
 
 
 def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
