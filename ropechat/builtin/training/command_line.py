@@ -52,8 +52,8 @@ def _command(rng: random.Random, part: Part) -> list[Turn] | None:
     if not goal or not wording:
         return None
     key = re.escape(f"ropechat {name}")
-    copied = name if by_name else ""
-    turn = Turn(f"command.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)
+    copied = (name,) if by_name else ()
+    turn = Turn(f"commands.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)
     shown = example(name)
     then = follow("example", rng, part) if shown is not None and rng.random() < 0.15 else None
     return [turn, Turn(f"{turn.kind}.example", then, f"For example: `{shown}`.", (key,))] if then else [turn]
@@ -68,7 +68,7 @@ def _option(rng: random.Random, part: Part) -> list[Turn] | None:
     wording = draw(_patterns("ask_option"), rng, part)
     if wording is None:
         return None
-    return [Turn("option", fill(wording, x=name), answer, key, copied=name.lstrip("-"))]
+    return [Turn("commands.option", fill(wording, x=name), answer, key, copied=(name.lstrip("-"),))]
 
 
 def _model(rng: random.Random, part: Part) -> list[Turn] | None:
@@ -79,7 +79,9 @@ def _model(rng: random.Random, part: Part) -> list[Turn] | None:
     if wording is None:
         return None
     answer = model_answer(short)
-    return [Turn("model", fill(wording, x=short), answer, literal(short.split(":")[0]), copied=short)]
+    return [
+        Turn("commands.model", fill(wording, x=short), answer, literal(short.split(":")[0]), copied=(short,))
+    ]
 
 
 def question(rng: random.Random, part: Part) -> list[Turn] | None:

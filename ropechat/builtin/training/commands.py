@@ -13,7 +13,7 @@ import click
 from ropechat.builtin.training.material import table
 
 MATERIAL: dict[str, Any] = table("commands")
-_NAME = re.compile(r"<([^<>]+)>")
+_NAME = re.compile(r"<([^<>|]+)>")  # not <|im_end|>
 ASKED = ("run", "chat", "inspect", "batch", "bench", "serve")
 """Commands whose options are asked about; the first one that has an option says what it means."""
 
@@ -176,13 +176,18 @@ def filled(text: str) -> str:
     return text
 
 
-@functools.cache
-def topics() -> list[dict[str, Any]]:
-    """The topics of commands.toml with their names replaced."""
+def with_facts(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of a TOML file with the names in all its texts replaced."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, list):
             return [filled(text) for text in value]
         return filled(value) if isinstance(value, str) else value
 
-    return [{key: replaced(value) for key, value in topic.items()} for topic in MATERIAL["topic"]]
+    return {key: replaced(value) for key, value in entry.items()}
+
+
+@functools.cache
+def topics() -> list[dict[str, Any]]:
+    """The topics of commands.toml with their names replaced."""
+    return [with_facts(topic) for topic in MATERIAL["topic"]]
