@@ -9,7 +9,6 @@ from ropechat.builtin.training.commands import (
     MATERIAL,
     command_answer,
     commands,
-    example,
     filled,
     model_answer,
     option_answer,
@@ -17,7 +16,7 @@ from ropechat.builtin.training.commands import (
 )
 from ropechat.builtin.training.outside import made_up
 from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, follow, literal
+from ropechat.builtin.training.turns import Turn, literal
 
 
 @functools.cache
@@ -53,10 +52,7 @@ def _command(rng: random.Random, part: Part) -> list[Turn] | None:
         return None
     key = re.escape(f"ropechat {name}")
     copied = (name,) if by_name else ()
-    turn = Turn(f"commands.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)
-    shown = example(name)
-    then = follow("example", rng, part) if shown is not None and rng.random() < 0.15 else None
-    return [turn, Turn(f"{turn.kind}.example", then, f"For example: `{shown}`.", (key,))] if then else [turn]
+    return [Turn(f"commands.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)]
 
 
 def _option(rng: random.Random, part: Part) -> list[Turn] | None:

@@ -100,6 +100,12 @@ def command_answer(name: str) -> str:
     return f"Use `ropechat {name}` to {purpose(name)}."
 
 
+def in_short(name: str) -> dict[str, Any]:
+    """A command as an entry of a TOML file: its answer, and its example if it has a short one."""
+    shown = example(name)
+    return {"answer": [command_answer(name)]} | ({"example": f"For example: `{shown}`."} if shown else {})
+
+
 def _default(option: click.Option) -> str | None:
     """The default of an option that takes a value, if there is a plain one."""
     value = option.default

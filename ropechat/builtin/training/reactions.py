@@ -7,7 +7,7 @@ before; where one of them is unknown, the next text of the list is tried.
 import re
 from typing import TYPE_CHECKING, Any
 
-from ropechat.builtin.training import topics, world
+from ropechat.builtin.training import commands, topics, world
 from ropechat.builtin.training.material import capital, table
 from ropechat.builtin.training.patterns import Part, draw, fill
 from ropechat.builtin.training.program import fill_names
@@ -21,6 +21,7 @@ _OTHER_TOPICS = ("smalltalk", "facts")  # all other files of topics are about th
 _PROGRAM = {"program", "bigger", *(name for name in topics.TOPICS if name not in _OTHER_TOPICS)}
 _ENTRIES = {f"{name}.{entry['id']}": entry for name, entries in topics.TOPICS.items() for entry in entries}
 _ENTRIES |= {f"concept.{entry['names'][0]}": entry for entry in topics.CONCEPTS}
+_ENTRIES |= {f"commands.{name}": commands.in_short(name) for name in commands.commands()}
 _NTH = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 _MAX_QUOTED, _MAX_REPEATED = 16, 45  # words of a question that is quoted, of an answer that is said again
 _KEY = re.compile(r"\b(?:Ctrl\+\w|F\d+|Esc|Page Up|Tab)\b")
