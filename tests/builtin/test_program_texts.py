@@ -13,7 +13,7 @@ from ropechat.tui.commands.dispatch import SYNONYMS
 from ropechat.tui.commands.registry import ALL, by_slash
 
 KEY = re.compile(r"(?<![\w-])(?:F\d{1,2}\b|(?:Ctrl|Alt|Shift)\s?[+-]\s?\w+|Control-\w|\^[A-Za-z]\b)")
-TYPED = re.compile(r"(?<![\w./~}<:|-])/([a-z_]+)\b(?![/.\w])")
+TYPED = re.compile(r"(?<![\w./~{}<:|-])/([a-z_]+)\b(?![/.\w])")
 FILES = sorted(path.stem for path in FOLDER.glob("*.toml") if "topic" in table(path.stem))
 SAID = ("ask", "answer", "more", "example")
 

@@ -65,8 +65,13 @@ def fill_names(text: str, *, pattern: bool = False) -> str:
     return _PLACEHOLDER.sub(name, text)
 
 
+def spell_out(pattern: str) -> str:
+    """Replace <how> and other phrases of program.toml in a pattern of questions."""
+    return re.sub(r"<([a-z]+)>", lambda match: f"({_P['phrases'][match[1]]})", pattern)
+
+
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of a TOML file with the names of keys and commands in all its texts."""
+    """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
     made = {}
     for field, value in entry.items():
         pattern = field == "keys"
@@ -74,7 +79,7 @@ def filled(entry: dict[str, Any]) -> dict[str, Any]:
             made[field] = fill_names(value, pattern=pattern)
         else:
             made[field] = [fill_names(text, pattern=pattern) for text in value]
-    return made
+    return made | {"ask": [spell_out(text) for text in made["ask"]]}
 
 
 def typed_forms(name: str) -> list[str]:

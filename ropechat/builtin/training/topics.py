@@ -16,7 +16,7 @@ def _topics(name: str) -> list[dict[str, Any]]:
     return [filled(entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])}) for entry in entries]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
+TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "keys", "ropechat", "facts")}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _RELATIONS = table("relations")
 _OFTEN = {"hello", "how_are_you", "i_am_fine", "thanks", "bye", "name", "can_do"}  # what people type first
