@@ -1,7 +1,7 @@
 """What the command line is: sentences about commands, options and models, made from their definitions.
 
-Also the topics of commands.toml, in whose texts `<name>` stands for a group of words of that file, or for a
-fact of the code (`facts`).
+Also the topics of commands.toml, in whose texts `<name>` stands for a group of words of that file, for a
+fact of the code (`facts`), or for a phrase of program.toml.
 """
 
 import functools
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ropechat.builtin.training.material import table
+from ropechat.builtin.training.program import spell_out
 
 MATERIAL: dict[str, Any] = table("commands")
 _NAME = re.compile(r"<([^<>|]+)>")  # not <|im_end|>
@@ -172,13 +173,15 @@ def facts() -> dict[str, str]:
     return found
 
 
-def filled(text: str) -> str:
-    """A text with its `<name>`s replaced by words of commands.toml and facts of the code.
+def _meaning(name: str) -> str:
+    """What stands for `<name>`: words of commands.toml, a fact of the code, a phrase of program.toml."""
+    return MATERIAL["words"].get(name) or facts().get(name) or spell_out(f"<{name}>")
 
-    Raises KeyError for a name that neither has.
-    """
+
+def filled(text: str) -> str:
+    """A text with its `<name>`s replaced. Raises KeyError for an unknown name."""
     while _NAME.search(text):
-        text = _NAME.sub(lambda match: MATERIAL["words"].get(match[1]) or facts()[match[1]], text)
+        text = _NAME.sub(lambda match: _meaning(match[1]), text)
     return text
 
 

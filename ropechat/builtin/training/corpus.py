@@ -21,7 +21,8 @@ Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
     "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "program": (9, program.about),
+    "program": (8, program.about),
+    "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
     "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
     "command_line": (6, command_line.question),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
@@ -98,7 +99,7 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [entry["answer"][0] for entry in topics.TOPICS["commands"] + topics.TOPICS["facts"]]
+    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))
