@@ -21,7 +21,8 @@ Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
     "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "program": (9, program.about),
+    "program": (8, program.about),
+    "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
     "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
     "concept": (13, topics.concept),
@@ -97,7 +98,10 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [entry["answer"][0] for entry in topics.TOPICS["ropechat"] + topics.TOPICS["facts"]]
+    known += [
+        entry["answer"][0]
+        for entry in topics.TOPICS["keys"] + topics.TOPICS["ropechat"] + topics.TOPICS["facts"]
+    ]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))

@@ -20,11 +20,25 @@ def _topics(name: str) -> list[dict[str, Any]]:
     ]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
+TOPICS: dict[str, list[dict[str, Any]]] = {
+    name: _topics(name) for name in ("smalltalk", "keys", "ropechat", "facts")
+}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
 _RELATIONS = table("relations")
-_OFTEN = {"hello", "how_are_you", "i_am_fine", "thanks", "bye", "name", "can_do"}  # what people type first
+_OFTEN = {
+    "hello",
+    "how_are_you",
+    "i_am_fine",
+    "thanks",
+    "bye",
+    "name",
+    "can_do",
+    "colours",
+    "help",
+    "stop",
+    "quit",
+}  # what people type first
 _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another
 
 
