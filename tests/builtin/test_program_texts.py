@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropechat.builtin.training import program
+from ropechat.builtin.training import commands, program
 from ropechat.builtin.training.material import FOLDER, table
 from ropechat.builtin.training.patterns import expand
 from ropechat.tui.commands.dispatch import SYNONYMS
@@ -20,7 +20,7 @@ EDITING = program.text_field_keys() - set(program.KEYS)  # Textual's, so that th
 
 def topics() -> Iterator[tuple[str, dict]]:
     for name in FILES:
-        for entry in table(name)["topic"]:
+        for entry in commands.topics() if name == "commands" else table(name)["topic"]:
             yield name, entry
 
 

@@ -7,7 +7,7 @@ before; where one of them is unknown, the next text of the list is tried.
 import re
 from typing import TYPE_CHECKING, Any
 
-from ropechat.builtin.training import topics, world
+from ropechat.builtin.training import commands, topics, world
 from ropechat.builtin.training.material import capital, table
 from ropechat.builtin.training.patterns import Part, draw, fill
 from ropechat.builtin.training.program import fill_names
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 REACTIONS: list[dict[str, Any]] = table("reactions")["reaction"]
 _OTHER_TOPICS = ("smalltalk", "facts")  # all other files of topics are about the program
-_PROGRAM = {"program", "bigger", *(name for name in topics.TOPICS if name not in _OTHER_TOPICS)}
+_PROGRAM = {
+    "program",
+    "command_line",
+    "bigger",
+    *(name for name in topics.TOPICS if name not in _OTHER_TOPICS),
+}
 _ENTRIES = {f"{name}.{entry['id']}": entry for name, entries in topics.TOPICS.items() for entry in entries}
 _ENTRIES |= {f"concept.{entry['names'][0]}": entry for entry in topics.CONCEPTS}
 _NTH = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
@@ -88,6 +93,9 @@ def _slots(turns: list[Turn], rng: "random.Random") -> dict[str, str]:
     last = turns[-1]
     entry = _ENTRIES.get(last.kind.partition("/")[0], {})
     slots = {name: text for name, text in entry.items() if isinstance(text, str)}
+    command = last.kind.partition("/")[0].removeprefix("command.")
+    if command in commands.commands() and (shown := commands.example(command)) is not None:
+        slots["example"] = f"For example: `{shown}`."
     slots |= _steps(last.answer) | _items(last.answer, rng) | _hero(last.answer) | _about(last)
     if len(last.answer.split()) <= _MAX_REPEATED:
         slots["answer"] = last.answer

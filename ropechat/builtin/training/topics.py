@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+from ropechat.builtin.training import commands
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
 from ropechat.builtin.training.program import filled
@@ -12,16 +13,16 @@ _MORE: dict[str, list[str]] = table("paraphrases")
 
 
 def _topics(name: str) -> list[dict[str, Any]]:
-    entries = table(name)["topic"]
+    entries = commands.topics() if name == "commands" else table(name)["topic"]
     added = [{"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
-    leaning: dict[str, dict[str, str]] = FOLLOW["topic"]
+    leaning: dict[str, dict[str, str]] = FOLLOW["after"]
     return [
         filled(entry | ask | leaning.get(entry["id"], {})) for entry, ask in zip(entries, added, strict=True)
     ]
 
 
 TOPICS: dict[str, list[dict[str, Any]]] = {
-    name: _topics(name) for name in ("smalltalk", "keys", "ropechat", "facts")
+    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
 }
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
@@ -43,7 +44,7 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = 2.0 if topic["id"] in _OFTEN else 1.0
+    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
