@@ -144,6 +144,7 @@ def reaction(turns: list[Turn], rng: "random.Random", part: Part) -> Turn | None
         for one in REACTIONS
         if ("after" not in one or re.search(one["after"], f"{last.kind}: {last.answer}"))
         and not last.kind.endswith(f"/{one['id']}")
+        and not ("/" in last.kind and one.get("direct"))
         and (answer := _answer(one, turns, slots)) is not None
     ]
     if not fitting:
