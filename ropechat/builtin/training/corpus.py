@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ropechat.builtin.training import outside, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
+from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
 from ropechat.builtin.training.turns import Turn
@@ -29,7 +30,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "haiku": (2, haiku),
     "list": (4.5, a_list),
     "outside": (13, outside.unknown),
-    "memory": (4.5, outside.memory),
+    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
@@ -46,18 +47,27 @@ def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     """The question as a user may type it; what the answer copies stays unchanged."""
     while True:
         text = dressed(turn.question, rng, part)
-        if turn.copied in text:
+        if all(word in text for word in turn.copied):
             return text
+
+
+def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
+    """Turns of one of the sources with these names."""
+    while True:
+        _, source = SOURCES[rng.choices(names, [SOURCES[name][0] for name in names])[0]]
+        if turns := source(rng, part):
+            return turns
+
+
+def _something_else(rng: random.Random, part: Part) -> list[Turn]:
+    """What stands between a fact and the question about it."""
+    return _drawn(rng, part, [name for name in SOURCES if name != "memory"])
 
 
 def unit(rng: random.Random, part: Part) -> list[Turn]:
     """A question, with those that lean on it, as people type them."""
-    names = list(SOURCES)
-    while True:
-        _, source = SOURCES[rng.choices(names, [weight for weight, _ in SOURCES.values()])[0]]
-        turns = source(rng, part)
-        if turns:
-            return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
+    turns = _drawn(rng, part, list(SOURCES))
+    return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
 
 def _plain(rng: random.Random, part: Part) -> str:

@@ -14,15 +14,15 @@ FOLLOW: dict[str, list[str]] = table("followups")
 class Turn:
     """A question and its answer.
 
-    keys: regular expressions that an acceptable answer all matches. copied: a word of the question that a
-    later answer copies, so that typing errors must spare it.
+    keys: regular expressions that an acceptable answer all matches. copied: words of the question that a
+    later answer copies, so that typing errors must spare them.
     """
 
     kind: str
     question: str
     answer: str
     keys: tuple[str, ...]
-    copied: str = ""
+    copied: tuple[str, ...] = ()
 
 
 def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | None:
