@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import outside, sums, topics, world
+from ropechat.builtin.training import outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
@@ -20,6 +20,7 @@ Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
     "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "program": (9, program.about),
     "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
     "concept": (13, topics.concept),

@@ -5,13 +5,15 @@ from typing import Any
 
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
+from ropechat.builtin.training.program import filled
 from ropechat.builtin.training.turns import Turn, about_last, follow, one
 
 _MORE: dict[str, list[str]] = table("paraphrases")
 
 
 def _topics(name: str) -> list[dict[str, Any]]:
-    return [entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in table(name)["topic"]]
+    entries = table(name)["topic"]
+    return [filled(entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])}) for entry in entries]
 
 
 TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
