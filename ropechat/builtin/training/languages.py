@@ -23,4 +23,4 @@ def foreign(rng: random.Random, part: Part) -> list[Turn] | None:
     if rng.random() < 0.6:
         marks = ("？", "！", "。") if name in _NO_SPACE else ("?", "!", ".", " ?" if name == "French" else "?")
         text += rng.choice(marks)
-    return [Turn(f"language.{name}", text, entry["answer"], (entry["key"],), copied=text)]
+    return [Turn(f"language.{name}", text, entry["answer"], (entry["key"],), copied=(text,))]
