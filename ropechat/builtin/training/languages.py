@@ -21,6 +21,8 @@ def foreign(rng: random.Random, part: Part) -> list[Turn] | None:
         return None
     text = capital(wording) if rng.random() < 0.5 else wording
     if rng.random() < 0.6:
-        marks = ("？", "！", "。") if name in _NO_SPACE else ("?", "!", ".", " ?" if name == "French" else "?")
+        marks = (
+            ("？", "！", "。") if name in _NO_SPACE else ("?", "!", ".", " ?" if name == "French" else "?")
+        )
         text += rng.choice(marks)
     return [Turn(f"language.{name}", text, entry["answer"], (entry["key"],), copied=(text,))]

@@ -192,7 +192,11 @@ def _made(kind: str, rng: random.Random) -> tuple[dict[str, int], str, str]:
     if kind in ("square", "root"):
         a = rng.randint(1, _TABLE)
         if kind == "root":
-            return {"a": a * a}, f"The square root of {a * a} is {a}, because {a} * {a} = {a * a}.", f"is {a},"
+            return (
+                {"a": a * a},
+                f"The square root of {a * a} is {a}, because {a} * {a} = {a * a}.",
+                f"is {a},",
+            )
         return {"a": a}, _product(a, a) + ".", _key(a * a)
     if kind == "percent":
         a = rng.choice((10, 50, 25, 20, 100))
