@@ -15,14 +15,15 @@ _MORE: dict[str, list[str]] = table("paraphrases")
 def _topics(name: str) -> list[dict[str, Any]]:
     entries = commands.topics() if name == "commands" else table(name)["topic"]
     added = [{"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
-    leaning: dict[str, dict[str, str]] = FOLLOW["topic"]
+    leaning: dict[str, dict[str, str]] = FOLLOW["after"]
     return [
         filled(entry | ask | leaning.get(entry["id"], {})) for entry, ask in zip(entries, added, strict=True)
     ]
 
 
-_FILES = ("smalltalk", "keys", "commands", "facts")
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in _FILES}
+TOPICS: dict[str, list[dict[str, Any]]] = {
+    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
+}
 CONCEPTS: list[dict[str, Any]] = [
     filled(commands.with_facts(entry)) for entry in table("concepts")["concept"]
 ]
@@ -45,7 +46,7 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
+    often = float(topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0))
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
