@@ -54,6 +54,11 @@ def test_every_command_and_option_of_an_answer_exists(place: str, text: str) -> 
             assert f"{name} {under}" in commands.commands(), (place, text)
 
 
+def test_no_answer_spells_a_control_token() -> None:
+    """It would be learned as the token itself, in the middle of an answer."""
+    assert not [place for place, text in _answers() if "<|" in text]
+
+
 def test_every_option_stands_with_a_command_that_has_it() -> None:
     """In `ropechat run --json-schema FILE`, `run` has the option."""
     for place, text in _answers():
