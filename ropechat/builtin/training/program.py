@@ -206,19 +206,31 @@ def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
     wording = draw(_P["ask_goal" if how else "ask_label"], rng, part)
     if wording is None:
         return None
-    where = _P["where"].get(command.context, "")
+    where = _P["where"].get(command.context, "") if command.context not in _OFTEN else ""
     question = fill(wording, g=how, l=command.label) + (f" {where}" if where else "")
     name = (names_of(command) or [f"/{command.slash}"])[0]
     return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),))
 
 
+def _key_in_turn(rng: random.Random, part: Part) -> Turn | None:
+    """What does this key do in the list of models?"""
+    command = rng.choice([one for one in ALL if one.keys and one.context in _P["where"]])
+    wording = draw(_P["ask_key_in"], rng, part)
+    if wording is None:
+        return None
+    name = rng.choice(names_of(command))
+    typed = rng.choice(typed_forms(name))
+    question = f"{fill(wording, k=typed)} {_P['where'][command.context]}"
+    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=typed)
+
+
 def about(rng: random.Random, part: Part) -> list[Turn] | None:
     """What a key or a typed command does, or which one does something; sometimes: and F7?"""
     roll = rng.random()
-    if roll >= 0.75:
-        turn = _wanted_turn(rng, part)
+    if roll >= 0.7:
+        turn = _wanted_turn(rng, part) if roll < 0.92 else _key_in_turn(rng, part)
         return [turn] if turn else None
-    if roll >= 0.5:
+    if roll >= 0.45:
         wording = draw(_P["ask_slash"], rng, part)
         names = rng.choices((_SLASHES, [*SYNONYMS], _P["no_slash"]), (80, 15, 5))[0]
         return [_slash_turn(rng.choice(names), wording)] if wording else None
