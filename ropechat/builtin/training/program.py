@@ -20,10 +20,9 @@ from ropechat.tui.commands.registry import ALL, BY_ID, Command, by_slash, shown
 _P: dict[str, Any] = table("program")
 _PLACEHOLDER = re.compile(r"\{(/[a-z]+|[a-z]+\.[a-z_0-9]+)(?:#(\d))?\}")
 _NAMES = {"escape": "Esc", "enter": "Enter", "pageup": "Page Up", "pagedown": "Page Down"}
-_SAID = {  # the words for keys whose name is a sign
-    **{"[": "left bracket", "]": "right bracket", "=": "equals", "/": "slash", "+": "plus", "-": "minus"},
-    **{"Up": "up arrow", "Down": "down arrow", "Left": "left arrow", "Right": "right arrow"},
-}
+_SIGNS = {"[": "left bracket", "]": "right bracket", "=": "equals", "/": "slash", "+": "plus", "-": "minus"}
+_ARROWS = ("Up", "Down", "Left", "Right")
+_WORDS = (*_ARROWS, "Space", "Home", "End")  # names with other meanings: "what's up" asks about no key
 _OFTEN = {"everywhere": 4.0, "composer": 4.0, "transcript": 3.0}  # the weight of a context; 1 for dialogs
 
 
@@ -75,7 +74,7 @@ def spell_out(pattern: str) -> str:
 
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
-    made = {}
+    made: dict[str, Any] = {}
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
@@ -101,8 +100,12 @@ def typed_forms(name: str) -> list[str]:
         return ["Esc", "esc", "escape", "Escape", "ESC"]
     if name == "Enter":
         return ["Enter", "enter", "return", "Return"]
-    if name in _SAID:
-        return [name, _SAID[name], f"the {_SAID[name]}", *([f'"{name}"'] if len(name) == 1 else [])]
+    if name in _WORDS:
+        low = name.lower()
+        arrow = [f"arrow {low}", f"{low} arrow", f"the {low} arrow"] if name in _ARROWS else []
+        return [*arrow, f"the {low} key", f"the {name} key", f"{low} key"]
+    if name in _SIGNS:
+        return [name, f'"{name}"', _SIGNS[name], f"the {_SIGNS[name]}"]
     if len(name) == 1:
         big = [f"shift+{name.lower()}", f"capital {name}", f"Shift+{name}", f"big {name}"]
         return [*(big if name.isupper() else []), name, name, f'"{name}"', f"the letter {name}"]
@@ -172,7 +175,8 @@ def idle_keys() -> list[str]:
 KEYS = sorted({name for command in ALL for name in names_of(command)})
 IDLE = idle_keys()
 _KEY_WEIGHTS = [
-    max(_OFTEN.get(one.context, 1.0) for one in ALL if name in names_of(one)) * (1.5 if len(name) > 1 else 1)
+    max(_OFTEN.get(one.context, 1.0) for one in ALL if name in names_of(one))
+    * (3 if len(name) > 1 else 0.3 if name.isdecimal() else 1)
     for name in KEYS
 ]
 _SLASHES = [command.slash for command in ALL if command.slash]
