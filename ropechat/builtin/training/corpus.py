@@ -117,8 +117,7 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    for name in ("keys", "commands", "facts"):
-        known += [entry["answer"][0] for entry in topics.TOPICS[name]]
+    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))
