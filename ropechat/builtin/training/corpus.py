@@ -40,13 +40,17 @@ SOURCES: dict[str, tuple[float, Source]] = {
 
 
 _UNITS = (56, 28, 12, 4)  # how often a chat has one to four
-_REACTS = {"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12}
-_REACTS_ELSE = 0.3  # the share of answers that people react to, by the kind of the answer
+_REACTS = {  # the share of answers that people react to, by topic or by the kind of the answer
+    **{"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12},
+    **{f"smalltalk.{name}": 0.6 for name in ("sad", "insult", "joke", "how_are_you")},
+}
+_REACTS_ELSE = 0.3
 _FIRST_ONLY = {
     "smalltalk.repeat_unclear",
     "smalltalk.yes_no",
     "smalltalk.laugh",
 }  # reactions are better later
+_OF_MODEL = ("name", "name", "age", "where", "fav_colour", "fav_animal", "fav_food")  # topics
 _GREETS = 0.1  # the share of chats that begin with a greeting
 
 
@@ -78,7 +82,9 @@ def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 
 
 def _something_else(rng: random.Random, part: Part) -> list[Turn]:
-    """What stands between a fact and the question about it."""
+    """What stands between a fact and the question about it: sometimes the same about the model."""
+    if rng.random() < 0.12 and (same := topics.named("smalltalk", rng.choice(_OF_MODEL), rng, part)):
+        return same
     return _later(rng, part, [name for name in SOURCES if name != "memory"])
 
 
@@ -93,13 +99,15 @@ def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Tu
     """A question, with those that lean on it and on the turns before, as people type them."""
     turns = (_later if before else _drawn)(rng, part, list(SOURCES))
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
-    while rng.random() < _REACTS.get(kind_of(turns[-1]), _REACTS_ELSE) and (
-        said := reaction([*before, *turns], rng, part)
-    ):
+    while rng.random() < _reacts(turns[-1]) and (said := reaction([*before, *turns], rng, part)):
         turns.append(replace(said, question=_typed(said, rng, part)))
         if said.kind == "closed|bye":
             break
     return turns
+
+
+def _reacts(turn: Turn) -> float:
+    return _REACTS.get(turn.kind, _REACTS.get(kind_of(turn), _REACTS_ELSE))
 
 
 def _greeting(rng: random.Random, part: Part) -> list[Turn]:
