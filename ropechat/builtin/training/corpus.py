@@ -5,13 +5,15 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import outside, program, sums, topics, world
+from ropechat.builtin.training import command_line, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
+from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
+from ropechat.builtin.training.reactions import reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
 from ropechat.builtin.training.turns import Turn
 
@@ -21,9 +23,10 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "program": (8, program.about),
     "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
-    "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
+    "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
+    "command_line": (6, command_line.question),
     "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (13, topics.concept),
+    "concept": (9, topics.concept),
     "world": (25, world.fact),
     "capital_of": (2, world.reversed_capital),
     "sum": (14, sums.small_sum),
@@ -31,8 +34,13 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "haiku": (2, haiku),
     "list": (4.5, a_list),
     "outside": (13, outside.unknown),
-    "memory": (4.5, outside.memory),
+    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
+
+
+_UNITS = (56, 28, 12, 4)  # how often a chat has one to four
+_REACTS = 0.3  # the share of answers that people react to
+_GREETS = 0.1  # the share of chats that begin with a greeting
 
 
 @dataclass(frozen=True)
@@ -47,19 +55,43 @@ class Dialogue:
 def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     """The question as a user may type it; what the answer copies stays unchanged."""
     while True:
-        text = dressed(turn.question, rng, part)
-        if turn.copied in text:
+        text = dressed(turn.question, rng, part, alone="/" in turn.kind)
+        if all(word in text for word in turn.copied):
             return text
 
 
-def unit(rng: random.Random, part: Part) -> list[Turn]:
-    """A question, with those that lean on it, as people type them."""
-    names = list(SOURCES)
+def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
+    """Turns of one of the sources with these names."""
     while True:
-        _, source = SOURCES[rng.choices(names, [weight for weight, _ in SOURCES.values()])[0]]
-        turns = source(rng, part)
-        if turns:
-            return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
+        _, source = SOURCES[rng.choices(names, [SOURCES[name][0] for name in names])[0]]
+        if turns := source(rng, part):
+            return turns
+
+
+def _something_else(rng: random.Random, part: Part) -> list[Turn]:
+    """What stands between a fact and the question about it."""
+    return _drawn(rng, part, [name for name in SOURCES if name != "memory"])
+
+
+def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
+    """A question, with those that lean on it and on the turns before, as people type them."""
+    turns = _drawn(rng, part, list(SOURCES))
+    turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
+    while rng.random() < _REACTS and (said := reaction([*before, *turns], rng, part)):
+        turns.append(replace(said, question=_typed(said, rng, part)))
+        if said.kind == "closed/bye":
+            break
+    return turns
+
+
+def _greeting(rng: random.Random, part: Part) -> list[Turn]:
+    """Hello; how are you? fine, thanks."""
+    turns = topics.named("smalltalk", "hello", rng, part)
+    if rng.random() < 0.4:
+        turns += topics.named("smalltalk", "how_are_you", rng, part)
+    if turns and rng.random() < 0.4 and (said := reaction(turns, rng, part)) and said.kind != "closed/bye":
+        turns.append(said)
+    return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
 
 def _plain(rng: random.Random, part: Part) -> str:
@@ -67,21 +99,21 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [
-        entry["answer"][0]
-        for entry in topics.TOPICS["keys"] + topics.TOPICS["ropechat"] + topics.TOPICS["facts"]
-    ]
+    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))
 
 
 def dialogue(rng: random.Random, part: Part) -> Dialogue:
-    """One chat of one to six units; one text in twenty is plain."""
+    """One chat of one to four units; one text in twenty is plain."""
     if rng.random() < 0.05:
         return Dialogue([], text=_plain(rng, part))
-    units = rng.choices((1, 2, 3, 4, 5, 6), (58, 22, 10, 5, 3, 2))[0]
-    turns = [turn for _ in range(units) for turn in unit(rng, part)]
+    turns = _greeting(rng, part) if rng.random() < _GREETS else []
+    for _ in range(rng.choices((1, 2, 3, 4), _UNITS)[0]):
+        turns += unit(rng, part, turns)
+        if turns[-1].kind == "closed/bye":
+            break
     system = rng.choice(table("frames")["system"]) if rng.random() < 0.04 else None
     return Dialogue(turns, system)
 

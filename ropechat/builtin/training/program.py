@@ -74,14 +74,14 @@ def spell_out(pattern: str) -> str:
 
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = dict(entry)
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
             made[field] = fill_names(value, pattern=pattern)
-        else:
+        elif isinstance(value, list):
             made[field] = [fill_names(text, pattern=pattern) for text in value]
-    return made | {"ask": [spell_out(text) for text in made["ask"]]}
+    return made | {"ask": [spell_out(text) for text in made.get("ask", [])]}
 
 
 def typed_forms(name: str) -> list[str]:
@@ -189,18 +189,18 @@ def _key_turn(name: str, wording: str, rng: random.Random) -> Turn:
     typed = rng.choice(typed_forms(name))
     answer = f"{name} has no function in ropechat." if name in IDLE else key_answer(name)
     key = ("no function",) if name in IDLE else (re.escape(name),)
-    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=typed)
+    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=(typed,))
 
 
 def _slash_turn(name: str, wording: str) -> Turn:
     command = by_slash(SYNONYMS.get(name, name))
     if command is None:
         answer = fill_names(f"ropechat has no /{name}. {{app.help}} lists all commands.")
-        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=f"/{name}")
+        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=(f"/{name}",))
     answer, key = sentence(command), re.escape(f"/{command.slash}")
     if name in SYNONYMS:
         answer = f"ropechat has no /{name}. {answer}"
-    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=f"/{name}")
+    return Turn(f"program.typed.{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
 
 
 def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
@@ -225,7 +225,7 @@ def _key_in_turn(rng: random.Random, part: Part) -> Turn | None:
     name = rng.choice(names_of(command))
     typed = rng.choice(typed_forms(name))
     question = f"{fill(wording, k=typed)} {_P['where'][command.context]}"
-    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=typed)
+    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=(typed,))
 
 
 def about(rng: random.Random, part: Part) -> list[Turn] | None:

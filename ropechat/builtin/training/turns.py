@@ -3,26 +3,27 @@
 import random
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill
 
-FOLLOW: dict[str, list[str]] = table("followups")
+FOLLOW: dict[str, Any] = table("followups")
 
 
 @dataclass(frozen=True)
 class Turn:
     """A question and its answer.
 
-    keys: regular expressions that an acceptable answer all matches. copied: a word of the question that a
-    later answer copies, so that typing errors must spare it.
+    keys: regular expressions that an acceptable answer all matches. copied: words of the question that a
+    later answer copies, so that typing errors must spare them.
     """
 
     kind: str
     question: str
     answer: str
     keys: tuple[str, ...]
-    copied: str = ""
+    copied: tuple[str, ...] = ()
 
 
 def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | None:
@@ -31,17 +32,6 @@ def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | Non
     return None if wording is None else fill(wording, **slots)
 
 
-def one(name: str, rng: random.Random) -> str:
-    """One of the fixed sentences of followups.toml."""
-    return rng.choice(FOLLOW[name])
-
-
 def literal(*words: str) -> tuple[str, ...]:
     """Keys that are plain words."""
     return tuple(rf"\b{re.escape(word)}\b" for word in words)
-
-
-def about_last(turn: Turn, rng: random.Random, part: Part) -> Turn | None:
-    """A second question that fits any answer: say it again."""
-    question = follow("repeat", rng, part)
-    return (question and Turn(turn.kind + ".repeat", question, turn.answer, turn.keys)) or None
