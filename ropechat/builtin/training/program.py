@@ -74,7 +74,7 @@ def spell_out(pattern: str) -> str:
 
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
-    made = dict(entry)
+    made: dict[str, Any] = dict(entry)
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
@@ -200,7 +200,7 @@ def _slash_turn(name: str, wording: str) -> Turn:
     answer, key = sentence(command), re.escape(f"/{command.slash}")
     if name in SYNONYMS:
         answer = f"ropechat has no /{name}. {answer}"
-    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
+    return Turn(f"program.typed.{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
 
 
 def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
@@ -225,7 +225,7 @@ def _key_in_turn(rng: random.Random, part: Part) -> Turn | None:
     name = rng.choice(names_of(command))
     typed = rng.choice(typed_forms(name))
     question = f"{fill(wording, k=typed)} {_P['where'][command.context]}"
-    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=typed)
+    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=(typed,))
 
 
 def about(rng: random.Random, part: Part) -> list[Turn] | None:
