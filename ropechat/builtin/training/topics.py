@@ -45,7 +45,7 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
+    often = float(topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0))
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
