@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import languages, outside, program, sums, topics, world
+from ropechat.builtin.training import echo, languages, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
@@ -31,6 +31,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "haiku": (2, haiku),
     "list": (4.5, a_list),
     "outside": (13, outside.unknown),
+    "echo": (1.5, echo.said_back),
     "language": (3, languages.foreign),
     "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
