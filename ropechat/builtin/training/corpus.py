@@ -19,20 +19,20 @@ from ropechat.builtin.training.turns import Turn
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "smalltalk": (8, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "program": (9, program.about),
     "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
-    "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
+    "facts": (4.5, lambda rng, part: topics.topic("facts", rng, part)),
     "concept": (13, topics.concept),
-    "world": (25, world.fact),
-    "capital_of": (2, world.reversed_capital),
-    "sum": (14, sums.small_sum),
-    "story": (3, story),
-    "haiku": (2, haiku),
-    "list": (4.5, a_list),
-    "outside": (13, outside.unknown),
-    "echo": (1.5, echo.said_back),
-    "language": (3, languages.foreign),
+    "world": (9, world.fact),
+    "capital_of": (0.5, world.reversed_capital),
+    "sum": (11, sums.small_sum),
+    "story": (1.5, story),
+    "haiku": (1, haiku),
+    "list": (2.3, a_list),
+    "outside": (5, outside.unknown),
+    "echo": (0.7, echo.said_back),
+    "language": (1.8, languages.foreign),
     "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 

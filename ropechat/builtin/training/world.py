@@ -117,7 +117,7 @@ def facts(relation: str) -> list[Fact]:
 
 
 _OFTEN = {
-    "capital": 5.0,
+    "capital": 7.0,
     "animal_sound": 2.5,
     "animal_baby": 2.5,
     "animal_food": 2.0,
