@@ -5,25 +5,28 @@
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import echo, languages, outside, program, sums, topics, world
+from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
+from ropechat.builtin.training.reactions import kind_of, reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
 from ropechat.builtin.training.turns import Turn
 
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
+    "program": (8, program.about),
+    "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
+    "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
+    "command_line": (6, command_line.question),
+    "concept": (9, topics.concept),
     "smalltalk": (8, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "program": (9, program.about),
-    "ropechat": (13, lambda rng, part: topics.topic("ropechat", rng, part)),
     "facts": (4.5, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (13, topics.concept),
     "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
     "sum": (11, sums.small_sum),
@@ -35,6 +38,12 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "language": (1.8, languages.foreign),
     "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
+
+
+_UNITS = (56, 28, 12, 4)  # how often a chat has one to four
+_REACTS = {"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12}
+_REACTS_ELSE = 0.3  # the share of answers that people react to, by the kind of the answer
+_GREETS = 0.1  # the share of chats that begin with a greeting
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     if turn.copied == (turn.question,):
         return turn.question
     while True:
-        text = dressed(turn.question, rng, part)
+        text = dressed(turn.question, rng, part, alone="/" in turn.kind)
         if all(word in text for word in turn.copied):
             return text
 
@@ -69,9 +78,26 @@ def _something_else(rng: random.Random, part: Part) -> list[Turn]:
     return _drawn(rng, part, [name for name in SOURCES if name != "memory"])
 
 
-def unit(rng: random.Random, part: Part) -> list[Turn]:
-    """A question, with those that lean on it, as people type them."""
+def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
+    """A question, with those that lean on it and on the turns before, as people type them."""
     turns = _drawn(rng, part, list(SOURCES))
+    turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
+    while rng.random() < _REACTS.get(kind_of(turns[-1]), _REACTS_ELSE) and (
+        said := reaction([*before, *turns], rng, part)
+    ):
+        turns.append(replace(said, question=_typed(said, rng, part)))
+        if said.kind == "closed/bye":
+            break
+    return turns
+
+
+def _greeting(rng: random.Random, part: Part) -> list[Turn]:
+    """Hello; how are you? fine, thanks."""
+    turns = topics.named("smalltalk", "hello", rng, part)
+    if rng.random() < 0.4:
+        turns += topics.named("smalltalk", "how_are_you", rng, part)
+    if turns and rng.random() < 0.4 and (said := reaction(turns, rng, part)) and said.kind != "closed/bye":
+        turns.append(said)
     return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
 
@@ -80,18 +106,22 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [entry["answer"][0] for entry in topics.TOPICS["ropechat"] + topics.TOPICS["facts"]]
+    for name in ("keys", "commands", "facts"):
+        known += [entry["answer"][0] for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))
 
 
 def dialogue(rng: random.Random, part: Part) -> Dialogue:
-    """One chat of one to six units; one text in twenty is plain."""
+    """One chat of one to four units; one text in twenty is plain."""
     if rng.random() < 0.05:
         return Dialogue([], text=_plain(rng, part))
-    units = rng.choices((1, 2, 3, 4, 5, 6), (58, 22, 10, 5, 3, 2))[0]
-    turns = [turn for _ in range(units) for turn in unit(rng, part)]
+    turns = _greeting(rng, part) if rng.random() < _GREETS else []
+    for _ in range(rng.choices((1, 2, 3, 4), _UNITS)[0]):
+        turns += unit(rng, part, turns)
+        if turns[-1].kind == "closed/bye":
+            break
     system = rng.choice(table("frames")["system"]) if rng.random() < 0.04 else None
     return Dialogue(turns, system)
 

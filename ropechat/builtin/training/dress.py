@@ -87,8 +87,8 @@ def typed(text: str, rng: random.Random) -> str:
     return re.sub(r"\bi\b", "I", text) if style < 0.4 else text
 
 
-def dressed(text: str, rng: random.Random, part: Part) -> str:
-    """A question as a user may type it."""
-    text = framed(reworded(text, rng), rng, part)
-    text = typed(text, rng)
+def dressed(text: str, rng: random.Random, part: Part, *, alone: bool = False) -> str:
+    """A question as a user may type it; alone: without words around it."""
+    text = reworded(text, rng)
+    text = typed(text if alone else framed(text, rng, part), rng)
     return mistyped(text, rng) if rng.random() < 0.09 else text

@@ -1,7 +1,6 @@
 """What people say about themselves, and questions about it later in the chat."""
 
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -67,9 +66,16 @@ def _facts(rng: random.Random) -> list[Fact]:
     facts: list[Fact] = []
     while len(facts) < count:
         fact = _fact(rng)
-        if all(fact.kind["answer"] != other.kind["answer"] for other in facts):
+        if not any(fact.kind is other.kind or _near(fact, other) for other in facts):
             facts.append(fact)
     return facts
+
+
+def _near(one: Fact, other: Fact) -> bool:
+    """Whether a question about one fact could mean the other."""
+    first, second = one.kind["id"], other.kind["id"]
+    same = first == second and one.owner == other.owner
+    return same or first in other.kind.get("near", []) or second in one.kind.get("near", [])
 
 
 def _ask(fact: Fact, rng: random.Random, part: Part, known: bool = True) -> list[Turn]:
@@ -159,9 +165,11 @@ def _asked(facts: list[Fact], rng: random.Random, part: Part, between: Between) 
         return turns + _ask_all(facts, rng, part)
     if roll < 0.16:
         other = _fact(rng)
-        if all(not re.match(re.escape(other.text("answer")[:12]), fact.text("answer")) for fact in facts):
+        if not any(_near(other, fact) for fact in facts):
             return turns + _ask(other, rng, part, known=False)
     asked = rng.sample(facts, min(len(facts), rng.choices((1, 2), (75, 25))[0]))
     for fact in asked:
+        if fact.kind["id"] == "pet" and rng.random() < 0.2:
+            fact = Fact(next(kind for kind in _KINDS if kind["id"] == "which_pet"), fact.owner)
         turns += _ask(fact, rng, part)
     return turns

@@ -6,7 +6,7 @@ from typing import Any
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, part_of
 from ropechat.builtin.training.sums import big_question
-from ropechat.builtin.training.turns import Turn, follow, one
+from ropechat.builtin.training.turns import Turn, follow
 
 _O: dict[str, Any] = table("outside")
 _CAPITAL: list[str] = table("relations")["capital"]["ask"]
@@ -117,17 +117,13 @@ def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:
 
 
 def unknown(rng: random.Random, part: Part) -> list[Turn] | None:
-    """A question from outside; sometimes followed by: why not? how do I load one?"""
+    """A question from outside; sometimes followed by: how do I load one?"""
     asked = _asked(rng, part)
     if asked is None:
         return None
     question, refusal = asked
     turns = [Turn("outside", question, refusal, REFUSAL)]
-    if rng.random() < 0.12:
-        if rng.random() < 0.5:
-            second, answer, key = follow("why_not", rng, part), one("why_not_answer", rng), "tiny"
-        else:
-            second, key = follow("how_bigger", rng, part), "-m"
-            answer = "Name the folder of a model with -m: `ropechat chat -m path/to/model`."
-        turns += [Turn("outside.then", second, answer, (key,))] if second else []
+    if rng.random() < 0.06 and (second := follow("how_bigger", rng, part)):
+        answer = "Name the folder of a model with -m: `ropechat chat -m path/to/model`."
+        turns.append(Turn("bigger.then", second, answer, ("-m",)))
     return turns

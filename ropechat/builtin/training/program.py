@@ -18,7 +18,7 @@ from ropechat.tui.commands.dispatch import SYNONYMS
 from ropechat.tui.commands.registry import ALL, BY_ID, Command, by_slash, shown
 
 _P: dict[str, Any] = table("program")
-_PLACEHOLDER = re.compile(r"\{(/[a-z]+|[a-z]+\.[a-z_0-9]+)\}")
+_PLACEHOLDER = re.compile(r"\{(/[a-z]+|[a-z]+\.[a-z_0-9]+)(?:#(\d))?\}")
 _NAMES = {"escape": "Esc", "enter": "Enter", "pageup": "Page Up", "pagedown": "Page Down"}
 _SAID = {  # the words for keys whose name is a sign
     **{"[": "left bracket", "]": "right bracket", "=": "equals", "/": "slash", "+": "plus", "-": "minus"},
@@ -48,7 +48,8 @@ def names_of(command: Command) -> list[str]:
 def fill_names(text: str, *, pattern: bool = False) -> str:
     """Replace {chat.stop} by the first key of that command, and {/fork} by the typed command.
 
-    pattern: the text is a regular expression. Raises ValueError for a command that is not in the registry.
+    {composer.newline#2} is the second key. pattern: the text is a regular expression. Raises ValueError for a
+    command that is not in the registry.
     """
 
     def name(match: re.Match[str]) -> str:
@@ -57,24 +58,33 @@ def fill_names(text: str, *, pattern: bool = False) -> str:
             if by_slash(wanted[1:]) is None:
                 raise ValueError(f"{{{wanted}}}: no command has this typed name; in: {text}")
             return wanted
-        if wanted not in BY_ID or not BY_ID[wanted].keys:
-            raise ValueError(f"{{{wanted}}}: the registry has no command with this id and a key; in: {text}")
-        found = names_of(BY_ID[wanted])[0]
+        number = int(match[2] or 1)
+        keys = names_of(BY_ID[wanted]) if wanted in BY_ID else []
+        if not 1 <= number <= len(keys):
+            raise ValueError(f"{match[0]}: the registry has no such command, or key of it; in: {text}")
+        found = keys[number - 1]
         return re.escape(found) if pattern else found
 
     return _PLACEHOLDER.sub(name, text)
 
 
+def spell_out(pattern: str) -> str:
+    """Replace <how> and other phrases of program.toml in a pattern of questions."""
+    return re.sub(r"<([a-z]+)>", lambda match: f"({_P['phrases'][match[1]]})", pattern)
+
+
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of a TOML file with the names of keys and commands in all its texts."""
-    made = {}
+    """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
+    made: dict[str, Any] = {}
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
             made[field] = fill_names(value, pattern=pattern)
-        else:
+        elif isinstance(value, list):
             made[field] = [fill_names(text, pattern=pattern) for text in value]
-    return made
+        else:
+            made[field] = value
+    return made | {"ask": [spell_out(text) for text in made["ask"]]}
 
 
 def typed_forms(name: str) -> list[str]:
@@ -145,12 +155,15 @@ def key_answer(name: str) -> str:
     return " ".join(sentence(one) for one in (chat or uses)[:2])
 
 
+def text_field_keys() -> set[str]:
+    """The keys with which Textual's text field moves and edits: Ctrl+Z, Ctrl+A."""
+    found = [binding[0] if isinstance(binding, tuple) else binding.key for binding in TextArea.BINDINGS]
+    return {key_name(key) for keys in found for key in keys.split(",")}
+
+
 def idle_keys() -> list[str]:
     """Function keys and Ctrl with a letter that nothing in the app uses."""
-    used = {name for command in ALL for name in names_of(command)}
-    for binding in TextArea.BINDINGS:
-        keys = binding[0] if isinstance(binding, tuple) else binding.key
-        used |= {key_name(key) for key in keys.split(",")}
+    used = {name for command in ALL for name in names_of(command)} | text_field_keys()
     used |= {"Ctrl+I", "Ctrl+M", "Ctrl+H"}  # a terminal sends Tab, Enter and Backspace for these
     wanted = [f"F{n}" for n in range(1, 13)] + [f"Ctrl+{letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
     return [name for name in wanted if name not in used]
@@ -174,18 +187,18 @@ def _key_turn(name: str, wording: str, rng: random.Random) -> Turn:
     typed = rng.choice(typed_forms(name))
     answer = f"{name} has no function in ropechat." if name in IDLE else key_answer(name)
     key = ("no function",) if name in IDLE else (re.escape(name),)
-    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=typed)
+    return Turn(f"program.{name}", fill(wording, k=typed), answer, key, copied=(typed,))
 
 
 def _slash_turn(name: str, wording: str) -> Turn:
     command = by_slash(SYNONYMS.get(name, name))
     if command is None:
         answer = fill_names(f"ropechat has no /{name}. {{app.help}} lists all commands.")
-        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=f"/{name}")
+        return Turn("program.no_slash", fill(wording, c=f"/{name}"), answer, ("no /",), copied=(f"/{name}",))
     answer, key = sentence(command), re.escape(f"/{command.slash}")
     if name in SYNONYMS:
         answer = f"ropechat has no /{name}. {answer}"
-    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=f"/{name}")
+    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
 
 
 def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:

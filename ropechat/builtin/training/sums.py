@@ -103,7 +103,7 @@ def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
         c = {"+": a + b, "-": a - b, "*": a * b}[sign]
     question = fill(wording, a=shown(a, rng), b=shown(b, rng))
     turns = [Turn(f"sum.{kind}", question, worked(a, sign, b, c) + ".", (_key(c),))]
-    while len(turns) < 3 and rng.random() < 0.25:
+    while len(turns) < 4 and rng.random() < 0.35:
         step = _step(c, rng, part)
         if step is None:
             break
@@ -113,18 +113,19 @@ def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
 
 
 def _step(c: int, rng: random.Random, part: Part) -> tuple[Turn, int] | None:
-    if c < 0 or c > 90:
+    """A sum that goes on from the last result."""
+    name = rng.choices(("plus", "minus", "times", "divided", "double", "half"), (6, 5, 3, 1.5, 1, 1))[0]
+    sign = {"plus": "+", "minus": "-", "times": "*", "divided": "/", "double": "*", "half": "/"}[name]
+    b = 2 if name in ("double", "half") else rng.randint(1, rng.choice((10, 10, 20, 100)))
+    if sign in "*/":
+        b = min(b, 10)
+    if not 0 <= c < 1000 or (sign == "*" and c > 100) or (sign == "-" and b > c) or (sign == "/" and c % b):
         return None
-    if rng.random() < 0.6 or c == 0:
-        name, b, sign = "plus", rng.randint(1, min(10, 100 - c)), "+"
-        result = c + b
-    else:
-        name, b, sign = "minus", rng.randint(1, min(c, 10)), "-"
-        result = c - b
-    question = follow(name, rng, part, b=shown(b, rng))
-    if question is None:
+    result = {"+": c + b, "-": c - b, "*": c * b, "/": c // b}[sign]
+    question = follow(f"then_{name}", rng, part, b=shown(b, rng))
+    if question is None or result > 999:
         return None
-    return Turn(f"sum.then_{name}", question, f"{c} {sign} {b} = {result}.", (_key(result),)), result
+    return Turn(f"sum.then_{name}", question, f"{worked(c, sign, b, result)}.", (_key(result),)), result
 
 
 def _in_words(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:

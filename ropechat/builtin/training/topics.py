@@ -3,28 +3,48 @@
 import random
 from typing import Any
 
+from ropechat.builtin.training import commands
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
 from ropechat.builtin.training.program import filled
-from ropechat.builtin.training.turns import Turn, about_last, follow, one
+from ropechat.builtin.training.turns import FOLLOW, Turn, follow
 
 _MORE: dict[str, list[str]] = table("paraphrases")
 
 
 def _topics(name: str) -> list[dict[str, Any]]:
-    entries = table(name)["topic"]
-    return [filled(entry | {"ask": entry["ask"] + _MORE.get(entry["id"], [])}) for entry in entries]
+    entries = commands.topics() if name == "commands" else table(name)["topic"]
+    added = [{"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
+    leaning: dict[str, dict[str, str]] = FOLLOW["after"]
+    return [
+        filled(entry | ask | leaning.get(entry["id"], {})) for entry, ask in zip(entries, added, strict=True)
+    ]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in ("smalltalk", "ropechat", "facts")}
+TOPICS: dict[str, list[dict[str, Any]]] = {
+    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
+}
 CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
+_BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
 _RELATIONS = table("relations")
-_OFTEN = {"hello", "how_are_you", "i_am_fine", "thanks", "bye", "name", "can_do"}  # what people type first
+_OFTEN = {
+    "hello",
+    "how_are_you",
+    "i_am_fine",
+    "thanks",
+    "bye",
+    "name",
+    "can_do",
+    "colours",
+    "help",
+    "stop",
+    "quit",
+}  # what people type first
 _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = 2.0 if topic["id"] in _OFTEN else 1.0
+    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
@@ -34,44 +54,37 @@ _WEIGHTS = {name: [_weight(topic) for topic in topics] for name, topics in TOPIC
 def topic(name: str, rng: random.Random, part: Part) -> list[Turn] | None:
     """A question of small talk, ropechat or facts; sometimes with a second one."""
     chosen = rng.choices(TOPICS[name], _WEIGHTS[name])[0]
-    question = draw(chosen["ask"], rng, part)
-    if question is None:
+    turn = _turn(name, chosen, rng, part)
+    if turn is None:
         return None
-    turn = Turn(f"{name}.{chosen['id']}", question, rng.choice(chosen["answer"]), tuple(chosen["keys"]))
-    if rng.random() < 0.8:
-        return [turn]
-    return _with_second(turn, chosen, rng, part)
-
-
-def _with_second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: Part) -> list[Turn]:
-    second: Turn | None = None
-    if chosen["id"] in _AGAIN:
-        question = follow("another", rng, part)
-        others = [answer for answer in chosen["answer"] if answer != turn.answer]
-        second = (question and Turn(turn.kind + ".another", question, rng.choice(others), turn.keys)) or None
-    elif "more" in chosen or "example" in chosen:
-        second = _deeper(turn, chosen, rng, part)
-    elif chosen["id"] == "cannot_do":
-        question = follow("how_bigger", rng, part)
-        bigger = next(entry for entry in TOPICS["ropechat"] if entry["id"] == "bigger")
-        second = (question and Turn("bigger.then", question, bigger["answer"][0], ("-m",))) or None
-    elif rng.random() < 0.4:
-        second = about_last(turn, rng, part)
+    second = _second(turn, chosen, rng, part) if rng.random() < 0.25 else None
     return [turn, second] if second else [turn]
 
 
-def _deeper(turn: Turn, entry: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
-    """Tell me more; give me an example."""
-    roll = rng.random()
-    if roll < 0.1:
-        return about_last(turn, rng, part)
-    name = "more" if roll < 0.6 else "example"
-    question = follow(name, rng, part)
+def named(name: str, wanted: str, rng: random.Random, part: Part) -> list[Turn]:
+    """A question of the topic with this id; none when the part has no wording of it."""
+    turn = _turn(name, next(entry for entry in TOPICS[name] if entry["id"] == wanted), rng, part)
+    return [turn] if turn else []
+
+
+def _turn(name: str, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
+    question = draw(chosen["ask"], rng, part)
     if question is None:
         return None
-    answer = entry.get(name) or one("no_more", rng)
-    words = [word for word in answer.lower().split() if word.isalpha() and len(word) > 4][:3]
-    return Turn(f"{turn.kind}.{name}", question, answer, tuple(words))
+    return Turn(f"{name}.{chosen['id']}", question, rng.choice(chosen["answer"]), tuple(chosen["keys"]))
+
+
+def _second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
+    """Another joke; how do I load a bigger model?"""
+    if chosen["id"] in _AGAIN:
+        question = follow("another", rng, part)
+        others = [answer for answer in chosen["answer"] if answer != turn.answer]
+        return (question and Turn(turn.kind + ".another", question, rng.choice(others), turn.keys)) or None
+    if chosen["id"] != "cannot_do":
+        return None
+    question = follow("how_bigger", rng, part)
+    bigger = _BIGGER["answer"][0]
+    return (question and Turn("bigger.then", question, bigger, ("-m",))) or None
 
 
 def is_pair(concept: dict[str, Any]) -> bool:
@@ -80,20 +93,11 @@ def is_pair(concept: dict[str, Any]) -> bool:
 
 
 def concept(rng: random.Random, part: Part) -> list[Turn] | None:
-    """What is attention, and: tell me more; for example?"""
+    """What is attention?"""
     chosen = rng.choice(CONCEPTS)
     relation = "difference" if is_pair(chosen) and rng.random() < 0.85 else "concept"
     wording = draw(_RELATIONS[relation]["ask"], rng, part)
     if wording is None:
         return None
     question = fill(wording, x=rng.choice(chosen["names"]))
-    turn = Turn(f"concept.{chosen['names'][0]}", question, chosen["what"], tuple(chosen["keys"]))
-    turns = [turn]
-    if rng.random() < 0.4:
-        second = _deeper(turn, chosen, rng, part)
-        turns += [second] if second else []
-        if second and rng.random() < 0.3:
-            third = _deeper(turn, chosen, rng, part)
-            if third and third.answer not in (second.answer, turn.answer):
-                turns.append(third)
-    return turns
+    return [Turn(f"concept.{chosen['names'][0]}", question, chosen["what"], tuple(chosen["keys"]))]

@@ -3,11 +3,12 @@
 import random
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill
 
-FOLLOW: dict[str, list[str]] = table("followups")
+FOLLOW: dict[str, Any] = table("followups")
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,6 @@ def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | Non
     return None if wording is None else fill(wording, **slots)
 
 
-def one(name: str, rng: random.Random) -> str:
-    """One of the fixed sentences of followups.toml."""
-    return rng.choice(FOLLOW[name])
-
-
 def literal(*words: str) -> tuple[str, ...]:
     """Keys that are plain words."""
     return tuple(rf"\b{re.escape(word)}\b" for word in words)
-
-
-def about_last(turn: Turn, rng: random.Random, part: Part) -> Turn | None:
-    """A second question that fits any answer: say it again."""
-    question = follow("repeat", rng, part)
-    return (question and Turn(turn.kind + ".repeat", question, turn.answer, turn.keys)) or None

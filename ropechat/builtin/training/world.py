@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.builtin.training.material import article, capital, table
 from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, about_last, follow, literal
+from ropechat.builtin.training.turns import Turn, follow, literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,9 +154,8 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
         return [turn]
     if relation == "animal_what":
         return [turn, *_about_it(first.slots["x"], rng, part)]
-    if relation == "thing_what" or rng.random() < 0.1:
-        again = about_last(turn, rng, part)
-        return [turn, again] if again else [turn]
+    if relation == "thing_what":
+        return [turn]
     turns = [turn]
     for _ in range(rng.choice((1, 1, 1, 2))):
         other = rng.choice(known)
