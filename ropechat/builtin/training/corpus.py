@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import command_line, languages, outside, program, sums, topics, world
+from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
@@ -20,22 +20,23 @@ from ropechat.builtin.training.turns import Turn
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "program": (8, program.about),
     "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
-    "commands": (18, lambda rng, part: topics.topic("commands", rng, part)),
-    "command_line": (8, command_line.question),
-    "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (13, topics.concept),
-    "world": (25, world.fact),
-    "capital_of": (2, world.reversed_capital),
-    "sum": (14, sums.small_sum),
-    "story": (3, story),
-    "haiku": (2, haiku),
-    "list": (4.5, a_list),
-    "outside": (13, outside.unknown),
-    "language": (3, languages.foreign),
-    "memory": (18, lambda rng, part: remembered(rng, part, _something_else)),
+    "commands": (14, lambda rng, part: topics.topic("commands", rng, part)),
+    "command_line": (6, command_line.question),
+    "concept": (10, topics.concept),
+    "smalltalk": (8, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "facts": (4.5, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (9, world.fact),
+    "capital_of": (0.5, world.reversed_capital),
+    "sum": (11, sums.small_sum),
+    "story": (1.5, story),
+    "haiku": (1, haiku),
+    "list": (2.3, a_list),
+    "outside": (5, outside.unknown),
+    "echo": (0.7, echo.said_back),
+    "language": (1.8, languages.foreign),
+    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
