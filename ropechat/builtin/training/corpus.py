@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import command_line, languages, outside, program, sums, topics, world
+from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
@@ -20,33 +20,38 @@ from ropechat.builtin.training.turns import Turn
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "program": (8, program.about),
-    "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
-    "commands": (22, lambda rng, part: topics.topic("commands", rng, part)),
-    "command_line": (9, command_line.question),
-    "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
-    "concept": (15, topics.concept),
-    "world": (25, world.fact),
-    "capital_of": (2, world.reversed_capital),
-    "sum": (14, sums.small_sum),
-    "story": (3, story),
-    "haiku": (2, haiku),
-    "list": (4.5, a_list),
-    "outside": (13, outside.unknown),
-    "language": (3, languages.foreign),
-    "memory": (18, lambda rng, part: remembered(rng, part, _something_else)),
+    "program": (9, program.about),
+    "keys": (13, lambda rng, part: topics.topic("keys", rng, part)),
+    "commands": (13, lambda rng, part: topics.topic("commands", rng, part)),
+    "command_line": (4.5, command_line.question),
+    "concept": (8, topics.concept),
+    "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (8, world.fact),
+    "capital_of": (0.5, world.reversed_capital),
+    "sum": (11, sums.small_sum),
+    "story": (1.5, story),
+    "haiku": (1, haiku),
+    "list": (2.5, a_list),
+    "outside": (7, outside.unknown),
+    "echo": (0.7, echo.said_back),
+    "language": (2.2, languages.foreign),
+    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
 _UNITS = (56, 28, 12, 4)  # how often a chat has one to four
-_REACTS = {"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12}
-_REACTS_ELSE = 0.3  # the share of answers that people react to, by the kind of the answer
+_REACTS = {  # the share of answers that people react to, by topic or by the kind of the answer
+    **{"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12},
+    **{f"smalltalk.{name}": 0.6 for name in ("sad", "insult", "joke", "how_are_you")},
+}
+_REACTS_ELSE = 0.3
 _FIRST_ONLY = {
     "smalltalk.repeat_unclear",
     "smalltalk.yes_no",
     "smalltalk.laugh",
 }  # reactions are better later
+_OF_MODEL = ("name", "name", "age", "where", "fav_colour", "fav_animal", "fav_food")  # topics
 _GREETS = 0.1  # the share of chats that begin with a greeting
 
 
@@ -78,7 +83,9 @@ def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 
 
 def _something_else(rng: random.Random, part: Part) -> list[Turn]:
-    """What stands between a fact and the question about it."""
+    """What stands between a fact and the question about it: sometimes the same about the model."""
+    if rng.random() < 0.12 and (same := topics.named("smalltalk", rng.choice(_OF_MODEL), rng, part)):
+        return same
     return _later(rng, part, [name for name in SOURCES if name != "memory"])
 
 
@@ -93,13 +100,15 @@ def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Tu
     """A question, with those that lean on it and on the turns before, as people type them."""
     turns = (_later if before else _drawn)(rng, part, list(SOURCES))
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
-    while rng.random() < _REACTS.get(kind_of(turns[-1]), _REACTS_ELSE) and (
-        said := reaction([*before, *turns], rng, part)
-    ):
+    while rng.random() < _reacts(turns[-1]) and (said := reaction([*before, *turns], rng, part)):
         turns.append(replace(said, question=_typed(said, rng, part)))
         if said.kind == "closed|bye":
             break
     return turns
+
+
+def _reacts(turn: Turn) -> float:
+    return _REACTS.get(turn.kind, _REACTS.get(kind_of(turn), _REACTS_ELSE))
 
 
 def _greeting(rng: random.Random, part: Part) -> list[Turn]:
@@ -117,8 +126,7 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    for name in ("keys", "commands", "facts"):
-        known += [entry["answer"][0] for entry in topics.TOPICS[name]]
+    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))

@@ -74,7 +74,7 @@ _ENDS = [
     "bel",
 ]
 _KINDS: dict[str, dict[str, Any]] = _O["kinds"]
-_SLOTS = "pkecstwi"  # the kinds of names
+_SLOTS = "pkecstwiz"  # the kinds of names
 REFUSAL = (r"do not know|don't know|cannot",)
 
 
@@ -94,7 +94,7 @@ def _known(names: list[str], rng: random.Random, part: Part) -> str:
 
 def _slots(rng: random.Random, part: Part) -> dict[str, str]:
     slots = {name: _known(_O[name], rng, part) for name in _SLOTS}
-    return slots | {"z": made_up(rng), "n": str(rng.randint(101, 2030))}
+    return slots | {"n": str(rng.randint(101, 2030))}
 
 
 def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:

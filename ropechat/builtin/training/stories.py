@@ -11,6 +11,9 @@ from ropechat.builtin.training.turns import Turn, follow, literal
 _S: dict[str, Any] = table("stories")
 _IDEAS = {name: entry["items"] for entry in table("lists")["ideas"] for name in entry["names"]}
 _LISTS: dict[str, list[str]] = table("world")["lists"] | _IDEAS
+_PLURALS: dict[str, str] = {row[0]: row[1] for row in table("world")["animals"]} | dict(
+    table("world")["pairs"]["plural"]
+)
 _KINDS = sorted(_LISTS)
 _ASK_LIST: list[str] = table("lists")["ask"]
 _ASK_SOME: list[str] = table("lists")["ask_some"]
@@ -18,6 +21,11 @@ _NUMBER = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 _EXTRA = [row[0] for row in table("world")["things"] if row[1]] + [
     row[0] for row in table("world")["animals"]
 ]
+
+
+def _plural(theme: str) -> str:
+    """Several of a theme, as people type it."""
+    return _PLURALS.get(theme, f"{theme}es" if theme.endswith(("s", "x", "ch", "sh")) else f"{theme}s")
 
 
 def themes(part: Part) -> list[str]:
@@ -53,7 +61,7 @@ def story(rng: random.Random, part: Part) -> list[Turn] | None:
     if wording is None:
         return None
     keys = literal(theme) if named else (r"\b(once|there)\b",)
-    question = fill(wording, ax=article(theme))
+    question = fill(wording, x=theme, xs=_plural(theme), ax=article(theme))
     turns = [Turn("story", question, tale(theme, rng), keys)]
     if rng.random() < 0.3:
         other = rng.choice(_THEMES[part])
@@ -89,7 +97,7 @@ def haiku(rng: random.Random, part: Part) -> list[Turn] | None:
         keys += literal(answer.split("\n")[0].rstrip(".,:?"))
     elif theme is not None:
         keys += literal(theme)
-    turns = [Turn("haiku", fill(wording, x=theme or ""), answer, tuple(keys))]
+    turns = [Turn("haiku", fill(wording, x=theme or "", xs=_plural(theme or "")), answer, tuple(keys))]
     if rng.random() < 0.25:
         second = follow("another", rng, part)
         others = sorted(text for text in _S["haiku"].values() if text != answer)

@@ -70,7 +70,7 @@ def _leading(number: int) -> int:
 
 def _product(a: int, b: int) -> str:
     """`12 * 13 = 12 * 10 + 12 * 3 = 120 + 36 = 156`: the second factor of two digits in its parts."""
-    if (min(a, b) <= 10 and max(a, b) in range(11)) or not a % 10 or not b % 10:
+    if max(a, b) <= 10 or not a % 10 or not b % 10:
         return f"{a} * {b} = {a * b}"
     if b > 10:
         first, rest = _leading(b), b - _leading(b)

@@ -21,9 +21,8 @@ def _topics(name: str) -> list[dict[str, Any]]:
     ]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {
-    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
-}
+_FILES = ("smalltalk", "keys", "commands", "facts")
+TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in _FILES}
 CONCEPTS: list[dict[str, Any]] = [
     filled(commands.with_facts(entry)) for entry in table("concepts")["concept"]
 ]
