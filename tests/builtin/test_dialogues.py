@@ -206,8 +206,8 @@ def test_one_wording_has_one_meaning_after_one_kind_of_answer() -> None:
 
 def test_topics_with_answers_to_later_questions_exist() -> None:
     known = {entry["id"] for entries in topics.TOPICS.values() for entry in entries}
-    assert FOLLOW["topic"].keys() <= known
-    fields = {field for texts in FOLLOW["topic"].values() for field in texts}
+    assert FOLLOW["after"].keys() <= known
+    fields = {field for texts in FOLLOW["after"].values() for field in texts}
     used = {name for one in REACTIONS for texts in one["answer"].values() for text in texts
             for name in re.findall(r"\{(\w+)\}", text)}  # fmt: skip
     assert fields <= used

@@ -8,38 +8,41 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import command_line, outside, program, sums, topics, world
+from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
-from ropechat.builtin.training.reactions import reaction
+from ropechat.builtin.training.reactions import kind_of, reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
 from ropechat.builtin.training.turns import Turn
 
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
 SOURCES: dict[str, tuple[float, Source]] = {
-    "smalltalk": (13, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "program": (8, program.about),
     "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
     "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
     "command_line": (6, command_line.question),
-    "facts": (7, lambda rng, part: topics.topic("facts", rng, part)),
     "concept": (9, topics.concept),
-    "world": (25, world.fact),
-    "capital_of": (2, world.reversed_capital),
-    "sum": (14, sums.small_sum),
-    "story": (3, story),
-    "haiku": (2, haiku),
-    "list": (4.5, a_list),
-    "outside": (13, outside.unknown),
+    "smalltalk": (8, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "facts": (4.5, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (9, world.fact),
+    "capital_of": (0.5, world.reversed_capital),
+    "sum": (11, sums.small_sum),
+    "story": (1.5, story),
+    "haiku": (1, haiku),
+    "list": (2.3, a_list),
+    "outside": (5, outside.unknown),
+    "echo": (0.7, echo.said_back),
+    "language": (1.8, languages.foreign),
     "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
 _UNITS = (56, 28, 12, 4)  # how often a chat has one to four
-_REACTS = 0.3  # the share of answers that people react to
+_REACTS = {"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12}
+_REACTS_ELSE = 0.3  # the share of answers that people react to, by the kind of the answer
 _GREETS = 0.1  # the share of chats that begin with a greeting
 
 
@@ -54,6 +57,8 @@ class Dialogue:
 
 def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     """The question as a user may type it; what the answer copies stays unchanged."""
+    if turn.copied == (turn.question,):
+        return turn.question
     while True:
         text = dressed(turn.question, rng, part, alone="/" in turn.kind)
         if all(word in text for word in turn.copied):
@@ -77,7 +82,9 @@ def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Tu
     """A question, with those that lean on it and on the turns before, as people type them."""
     turns = _drawn(rng, part, list(SOURCES))
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
-    while rng.random() < _REACTS and (said := reaction([*before, *turns], rng, part)):
+    while rng.random() < _REACTS.get(kind_of(turns[-1]), _REACTS_ELSE) and (
+        said := reaction([*before, *turns], rng, part)
+    ):
         turns.append(replace(said, question=_typed(said, rng, part)))
         if said.kind == "closed/bye":
             break
@@ -99,7 +106,8 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
+    for name in ("keys", "commands", "facts"):
+        known += [entry["answer"][0] for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))

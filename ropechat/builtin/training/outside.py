@@ -73,7 +73,9 @@ _ENDS = [
     "don",
     "bel",
 ]
-REFUSAL = (r"do not know|don't know|cannot do that",)
+_KINDS: dict[str, dict[str, Any]] = _O["kinds"]
+_SLOTS = "pkecstwiz"  # the kinds of names
+REFUSAL = (r"do not know|don't know|cannot",)
 
 
 def made_up(rng: random.Random) -> str:
@@ -91,27 +93,27 @@ def _known(names: list[str], rng: random.Random, part: Part) -> str:
 
 
 def _slots(rng: random.Random, part: Part) -> dict[str, str]:
-    slots = {name: _known(_O[name], rng, part) for name in "pecst"}
-    return slots | {"z": made_up(rng), "n": str(rng.randint(101, 2030))}
+    slots = {name: _known(_O[name], rng, part) for name in _SLOTS}
+    return slots | {"n": str(rng.randint(101, 2030))}
 
 
 def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:
-    """(question, kind of answer)."""
-    kind = rng.choices(("know", "do", "ask", "capital", "sum", "about"), (9, 3, 4, 1.6, 1.4, 3))[0]
-    if kind == "sum":
+    """A question and the answer to its kind."""
+    names = ["capital", "sum", *_KINDS]
+    name = rng.choices(names, [1.6, 1.6, *(kind["weight"] for kind in _KINDS.values())])[0]
+    if name == "sum":
         question = big_question(rng, part)
-        return (question and (question, "sum_answer")) or None
-    if kind == "capital":
+        return (question and (question, rng.choice(_O["sum_answer"]))) or None
+    if name == "capital":
         wording = draw(_CAPITAL, rng, part)
-        return (wording and (fill(wording, x=_known(_O["countries"], rng, part)), "capital_answer")) or None
-    if kind == "about":
+        slots = {"x": _known(_O["countries"], rng, part)}
+        return (wording and (fill(wording, **slots), rng.choice(_O["capital_answer"]))) or None
+    answer = rng.choice(_KINDS[name]["answer"])
+    if name == "science" and rng.random() < 0.3:
         wording = draw(_CONCEPT, rng, part)
-        name = _known(_O[rng.choice("spec")], rng, part)
-        return (wording and (fill(wording, x=name), "answer")) or None
-    wording = draw(_O[kind], rng, part)
-    if wording is None:
-        return None
-    return fill(wording, **_slots(rng, part)), "do_answer" if kind == "do" else "answer"
+        return (wording and (fill(wording, x=_known(_O["s"], rng, part)), answer)) or None
+    wording = draw(_KINDS[name]["ask"], rng, part)
+    return (wording and (fill(wording, **_slots(rng, part)), answer)) or None
 
 
 def unknown(rng: random.Random, part: Part) -> list[Turn] | None:
@@ -119,8 +121,8 @@ def unknown(rng: random.Random, part: Part) -> list[Turn] | None:
     asked = _asked(rng, part)
     if asked is None:
         return None
-    question, kind = asked
-    turns = [Turn("outside", question, rng.choice(_O[kind]), REFUSAL)]
+    question, refusal = asked
+    turns = [Turn("outside", question, refusal, REFUSAL)]
     if rng.random() < 0.06 and (second := follow("how_bigger", rng, part)):
         answer = "Name the folder of a model with -m: `ropechat chat -m path/to/model`."
         turns.append(Turn("bigger.then", second, answer, ("-m",)))

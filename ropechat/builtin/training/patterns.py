@@ -77,7 +77,8 @@ def wordings(pattern: str) -> int:
 
 def normal(text: str) -> str:
     """A text without case, punctuation and extra spaces: what counts as the same question."""
-    return " ".join(re.sub(r"[^a-z0-9{}+*/-]+", " ", text.lower()).split())
+    words = " ".join(re.sub(r"[^\w{}+*/-]+|_", " ", text.lower()).split())
+    return words or text.strip()  # a text of marks alone stays
 
 
 @functools.lru_cache(1 << 17)

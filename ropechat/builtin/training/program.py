@@ -74,14 +74,16 @@ def spell_out(pattern: str) -> str:
 
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
-    made: dict[str, Any] = dict(entry)
+    made: dict[str, Any] = {}
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
             made[field] = fill_names(value, pattern=pattern)
         elif isinstance(value, list):
             made[field] = [fill_names(text, pattern=pattern) for text in value]
-    return made | {"ask": [spell_out(text) for text in made.get("ask", [])]}
+        else:
+            made[field] = value
+    return made | {"ask": [spell_out(text) for text in made["ask"]]}
 
 
 def typed_forms(name: str) -> list[str]:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 REACTIONS: list[dict[str, Any]] = table("reactions")["reaction"]
 _OTHER_TOPICS = ("smalltalk", "facts")  # all other files of topics are about the program
-_PROGRAM = {"program", "bigger", *(name for name in topics.TOPICS if name not in _OTHER_TOPICS)}
+_PROGRAM = {
+    "program",
+    "command_line",
+    "bigger",
+    *(name for name in topics.TOPICS if name not in _OTHER_TOPICS),
+}
 _ENTRIES = {f"{name}.{entry['id']}": entry for name, entries in topics.TOPICS.items() for entry in entries}
 _ENTRIES |= {f"concept.{entry['names'][0]}": entry for entry in topics.CONCEPTS}
 _ENTRIES |= {f"commands.{name}": commands.in_short(name) for name in commands.commands()}
@@ -89,6 +94,9 @@ def _slots(turns: list[Turn], rng: "random.Random") -> dict[str, str]:
     last = turns[-1]
     entry = _ENTRIES.get(last.kind.partition("/")[0], {})
     slots = {name: text for name, text in entry.items() if isinstance(text, str)}
+    command = last.kind.partition("/")[0].removeprefix("command.")
+    if command in commands.commands() and (shown := commands.example(command)) is not None:
+        slots["example"] = f"For example: `{shown}`."
     slots |= _steps(last.answer) | _items(last.answer, rng) | _hero(last.answer) | _about(last)
     if len(last.answer.split()) <= _MAX_REPEATED:
         slots["answer"] = last.answer

@@ -9,13 +9,23 @@ from ropechat.builtin.training.patterns import Part, draw, fill, part_of
 from ropechat.builtin.training.turns import Turn, follow, literal
 
 _S: dict[str, Any] = table("stories")
-_LISTS: dict[str, list[str]] = table("world")["lists"]
+_IDEAS = {name: entry["items"] for entry in table("lists")["ideas"] for name in entry["names"]}
+_LISTS: dict[str, list[str]] = table("world")["lists"] | _IDEAS
+_PLURALS: dict[str, str] = {row[0]: row[1] for row in table("world")["animals"]} | dict(
+    table("world")["pairs"]["plural"]
+)
+_KINDS = sorted(_LISTS)
 _ASK_LIST: list[str] = table("lists")["ask"]
 _ASK_SOME: list[str] = table("lists")["ask_some"]
-_NUMBER = ["", "one", "two", "three", "four", "five", "six", "seven"]
+_NUMBER = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _EXTRA = [row[0] for row in table("world")["things"] if row[1]] + [
     row[0] for row in table("world")["animals"]
 ]
+
+
+def _plural(theme: str) -> str:
+    """Several of a theme, as people type it."""
+    return _PLURALS.get(theme, f"{theme}es" if theme.endswith(("s", "x", "ch", "sh")) else f"{theme}s")
 
 
 def themes(part: Part) -> list[str]:
@@ -51,7 +61,7 @@ def story(rng: random.Random, part: Part) -> list[Turn] | None:
     if wording is None:
         return None
     keys = literal(theme) if named else (r"\b(once|there)\b",)
-    question = fill(wording, ax=article(theme))
+    question = fill(wording, x=theme, xs=_plural(theme), ax=article(theme))
     turns = [Turn("story", question, tale(theme, rng), keys)]
     if rng.random() < 0.2:
         other = rng.choice(_THEMES[part])
@@ -87,7 +97,7 @@ def haiku(rng: random.Random, part: Part) -> list[Turn] | None:
         keys += literal(answer.split("\n")[0].rstrip(".,:?"))
     elif theme is not None:
         keys += literal(theme)
-    turns = [Turn("haiku", fill(wording, x=theme or ""), answer, tuple(keys))]
+    turns = [Turn("haiku", fill(wording, x=theme or "", xs=_plural(theme or "")), answer, tuple(keys))]
     if rng.random() < 0.15:
         second = follow("another", rng, part)
         others = sorted(text for text in _S["haiku"].values() if text != answer)
@@ -116,15 +126,14 @@ def _taken(kind: str, count: int, rng: random.Random) -> tuple[list[str], list[s
 
 def a_list(rng: random.Random, part: Part) -> list[Turn] | None:
     """Name three fruits; two more; and vegetables."""
-    kind = rng.choice(sorted(_LISTS))
-    counted = rng.random() < 0.8
-    count = rng.randint(2, min(7, len(_LISTS[kind]))) if counted else 4
-    if counted and part_of("list", kind, str(count)) != part:
-        return None
+    kind = rng.choice(_KINDS)
+    counted = rng.random() < 0.7
+    most = min(len(_NUMBER) - 1, len(_LISTS[kind]))
+    count = min(rng.choice((3, 3, 5, rng.randint(2, most))), most) if counted else min(4, most)
     wording = draw(_ASK_LIST if counted else _ASK_SOME, rng, part)
     if wording is None:
         return None
-    number = _NUMBER[count] if rng.random() < 0.6 else str(count)
+    number = _NUMBER[count] if rng.random() < 0.5 else str(count)
     items, rest = _taken(kind, count, rng)
     turns = [Turn("list", fill(wording, x=kind, n=number), _numbered(items), _keys(items))]
     if rng.random() < 0.25:
@@ -141,7 +150,7 @@ def _more_of(count: int, rest: list[str], rng: random.Random, part: Part) -> Tur
 
 
 def _list_of(count: int, rng: random.Random, part: Part) -> Turn | None:
-    kind = rng.choice([name for name, items in sorted(_LISTS.items()) if len(items) >= count])
+    kind = rng.choice([name for name in _KINDS if len(_LISTS[name]) >= count])
     question = follow("list_other", rng, part, x=kind)
     items, _ = _taken(kind, count, rng)
     return (question and Turn("list.other", question, _numbered(items), _keys(items))) or None

@@ -1,6 +1,10 @@
-"""Small sums: up to a hundred, the table of ten, counting. Some pairs of numbers are held out."""
+"""Sums up to a thousand, the table of twenty, counting. Some pairs of sums and differences are held out.
+
+Long sums are worked in steps that are easy each: the hundreds, the tens, the ones.
+"""
 
 import random
+import re
 from collections.abc import Callable
 
 from ropechat.builtin.training.material import table
@@ -9,17 +13,31 @@ from ropechat.builtin.training.turns import Turn, follow
 
 _SUMS = table("sums")
 _WORDS: list[str] = _SUMS["numbers"]
-_TOPS = (10, 10, 20, 20, 20, 100, 100, 100)  # the largest number of a sum: small ones come often
+_TENS: list[str] = _SUMS["tens"]
+_TOPS = (10, 20, 20, 20, 100, 100, 100, 100, 200, 500, 999)  # of a sum: small ones come often
+_TABLE = 20  # the table of products goes up to this factor
+_PRIMES = [n for n in range(2, 100) if all(n % d for d in range(2, n))]
+
+
+def in_words(number: int) -> str:
+    """A number below a hundred in words: forty-two."""
+    tens, ones = divmod(number, 10)
+    if number <= 20:
+        return _WORDS[number]
+    return f"{_TENS[tens]}-{_WORDS[ones]}" if ones else _TENS[tens]
 
 
 def shown(number: int, rng: random.Random) -> str:
-    """A number as people write it: in digits, or up to twenty in words."""
-    return _WORDS[number] if number <= 20 and rng.random() < 0.25 else str(number)
+    """A number as people write it: in digits, or below a hundred in words."""
+    if not 0 <= number < 100 or rng.random() > (0.25 if number <= 20 else 0.08):
+        return str(number)
+    word = in_words(number)
+    return word if rng.random() < 0.6 else word.replace("-", " ")
 
 
 def _key(number: int) -> str:
     word = f"|{_WORDS[number]}" if 0 <= number <= 20 else ""
-    return rf"(?<!\d)(?:{number}{word})(?!\d)(?! [-+*/])"
+    return rf"(?<![\d.])(?:{number}{word})(?!\d)(?! [-+*/])"
 
 
 def _pair(rng: random.Random, part: Part, sign: str) -> tuple[int, int] | None:
@@ -32,18 +50,44 @@ def _pair(rng: random.Random, part: Part, sign: str) -> tuple[int, int] | None:
         elif sign == "-":
             a = rng.randint(0, rng.choice(_TOPS))
             b = rng.randint(0, a)
+            if a <= 20 and rng.random() < 0.15:
+                a, b = b, a  # a difference below zero
+        elif sign == "*" and rng.random() < 0.25:
+            a, b = rng.sample([rng.randint(2, 9), rng.randint(21, 99)], 2)
         else:
-            a, b = rng.randint(0, 10), rng.randint(1, 10)
+            low, high = rng.choice(((0, 10), (0, _TABLE), (2, _TABLE), (11, _TABLE)))
+            a, b = rng.randint(low, high), rng.randint(max(low, 1), high)
         if sign in "*/" or a + b < 12 or part_of(str(a), sign, str(b)) == part:
             return a, b
     return None
 
 
+def _leading(number: int) -> int:
+    """The largest part that stands for one digit: 300 of 345, 40 of 45, 5 of 5."""
+    unit = int(10 ** (len(str(number)) - 1))
+    return number - number % unit
+
+
+def _product(a: int, b: int) -> str:
+    """`12 * 13 = 12 * 10 + 12 * 3 = 120 + 36 = 156`: the second factor of two digits in its parts."""
+    if max(a, b) <= 10 or not a % 10 or not b % 10:
+        return f"{a} * {b} = {a * b}"
+    if b > 10:
+        first, rest = _leading(b), b - _leading(b)
+        return f"{a} * {b} = {a} * {first} + {a} * {rest} = {a * first} + {a * rest} = {a * b}"
+    first, rest = _leading(a), a - _leading(a)
+    return f"{a} * {b} = {first} * {b} + {rest} * {b} = {first * b} + {rest * b} = {a * b}"
+
+
 def worked(a: int, sign: str, b: int, c: int) -> str:
-    """`23 + 48 = 63 + 8 = 71`: the tens first, as one does it in the head; easy sums in one go."""
-    tens, ones = b - b % 10, b % 10
-    between = "" if sign not in "+-" or not tens or not ones else f"{a + tens if sign == '+' else a - tens}"
-    return f"{a} {sign} {b} = {between} {sign} {ones} = {c}" if between else f"{a} {sign} {b} = {c}"
+    """`23 + 48 = 63 + 8 = 71`: the large parts first, as one does it in the head; easy sums in one go."""
+    if sign == "*":
+        return _product(a, b)
+    steps = [f"{a} {sign} {b}"]
+    while sign in "+-" and c >= 0 and (part := _leading(b)) != b:
+        a, b = a + part if sign == "+" else a - part, b - part
+        steps.append(f"{a} {sign} {b}")
+    return " = ".join([*steps, str(c)])
 
 
 def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
@@ -110,53 +154,105 @@ def _compare(a: int, b: int) -> tuple[str, int]:
     return f"{max(a, b)} is larger than {min(a, b)}.", max(a, b)
 
 
-def _other(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
-    """Counting, neighbours, doubles, halves, even and odd."""
-    wording = draw(_SUMS[kind], rng, part)
-    if wording is None:
-        return None
-    a, b = rng.randint(1, 100), rng.randint(1, 100)
+def _number(rng: random.Random) -> int:
+    return rng.randint(1, rng.choice((20, 100, 100, 999)))
+
+
+def _is_prime(a: int) -> tuple[str, str]:
+    """Answer and key."""
+    if a in _PRIMES:
+        return f"Yes, {a} is a prime number.", "yes"
+    least = next((d for d in range(2, a) if a % d == 0), None)
+    return f"No, {a} is not prime" + (f": {a} = {least} * {a // least}." if least else "."), "no"
+
+
+def _made(kind: str, rng: random.Random) -> tuple[dict[str, int], str, str]:
+    """Numbers of the question, the answer, the key."""
+    a, b = _number(rng), _number(rng)
     if kind == "bigger":
         answer, key = _compare(a, b)
-    elif kind in ("after", "before"):
-        key = a + 1 if kind == "after" else a - 1
-        answer = f"{key} comes {kind} {a}."
-    elif kind in ("count", "count_down"):
-        a = rng.randint(3, 20)
-        answer, key = (_row(1, a), a) if kind == "count" else (_row(a, 0), 0)
-    elif kind == "count_from":
-        a, b = rng.randint(1, 30), rng.randint(3, 12)
-        b += a
-        answer, key = _row(a, b), b
-    elif kind == "double":
-        a = rng.randint(1, 50)
-        answer, key = f"Double {a} is {2 * a}.", 2 * a
-    elif kind == "half":
-        key = rng.randint(1, 50)
-        a = 2 * key
-        answer = f"Half of {a} is {key}."
-    else:
-        answer = f"{a} is {'odd' if a % 2 else 'even'}."
-        keys = (r"\bodd\b" if a % 2 else r"\beven\b",)
-        return [Turn("sum.even", fill(wording, a=shown(a, rng)), answer, keys)]
-    return [Turn(f"sum.{kind}", fill(wording, a=shown(a, rng), b=shown(b, rng)), answer, (_key(key),))]
+        return {"a": a, "b": b}, answer, _key(key)
+    if kind in ("after", "before"):
+        c = a + 1 if kind == "after" else a - 1
+        return {"a": a}, f"{c} comes {kind} {a}.", _key(c)
+    if kind in ("count", "count_down"):
+        a = rng.choice((rng.randint(3, 20), 5, 10, 10, 20))
+        return {"a": a}, _row(1, a) if kind == "count" else _row(a, 0), _key(a)
+    if kind == "count_from":
+        a = rng.randint(1, 60)
+        b = a + rng.randint(3, 12)
+        return {"a": a, "b": b}, _row(a, b), _key(b)
+    if kind in ("double", "triple"):
+        a = rng.randint(1, 100 if kind == "double" else 33)
+        c = a * (2 if kind == "double" else 3)
+        return {"a": a}, f"{kind.capitalize()} {a} is {c}.", _key(c)
+    if kind == "half":
+        a = rng.choice((rng.randint(1, 20), rng.randint(1, 100) * 2))
+        c = f"{a // 2}.5" if a % 2 else f"{a // 2}"
+        return {"a": a}, f"Half of {a} is {c}.", rf"is {re.escape(c)}\."
+    if kind in ("square", "root"):
+        a = rng.randint(1, _TABLE)
+        if kind == "root":
+            return (
+                {"a": a * a},
+                f"The square root of {a * a} is {a}, because {a} * {a} = {a * a}.",
+                f"is {a},",
+            )
+        return {"a": a}, _product(a, a) + ".", _key(a * a)
+    if kind == "percent":
+        a = rng.choice((10, 50, 25, 20, 100))
+        c = rng.randint(1, 20)
+        b = c * 100 // a
+        return {"a": a, "b": b}, f"{a} percent of {b} is {c}.", rf"is {c}\."
+    if kind == "three":
+        a, b, c = (rng.randint(1, 20) for _ in range(3))
+        return {"a": a, "b": b, "c": c}, f"{a} + {b} + {c} = {a + b} + {c} = {a + b + c}.", _key(a + b + c)
+    if kind == "rest":
+        b = rng.randint(2, 10)
+        a = rng.randint(1, 9) * b + rng.randint(1, b - 1)
+        return {"a": a, "b": b}, f"{a} / {b} = {a // b}, remainder {a % b}.", f"= {a // b}, remainder {a % b}"
+    if kind == "by_zero":
+        return {"a": a, "b": 0}, "No number can be divided by 0.", "divided by 0"
+    if kind == "prime":
+        a = rng.randint(1, rng.choice((20, 100)))
+        return {"a": a}, *_is_prime(a)
+    a = _number(rng)
+    return {"a": a}, f"{a} is {'odd' if a % 2 else 'even'}.", r"\bodd\b" if a % 2 else r"\beven\b"
+
+
+def _other(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
+    """Counting, neighbours, doubles, halves, squares, primes."""
+    wording = draw(_SUMS["divided" if kind in ("rest", "by_zero") else kind], rng, part)
+    if wording is None:
+        return None
+    numbers, answer, key = _made(kind, rng)
+    slots = {name: shown(number, rng) for name, number in numbers.items()}
+    return [Turn(f"sum.{kind}", fill(wording, **slots), answer, (key,))]
 
 
 _KINDS: dict[str, tuple[float, Callable[[str, random.Random, Part], list[Turn] | None]]] = {
     "plus": (8, _sum),
     "minus": (6, _sum),
-    "times": (3.5, _sum),
-    "divided": (1.5, _sum),
+    "times": (9, _sum),
+    "divided": (3, _sum),
     "get": (1.5, _in_words),
     "lose": (1.5, _in_words),
-    "bigger": (1.8, _other),
-    "after": (1.5, _other),
-    "before": (1.5, _other),
+    "bigger": (1.5, _other),
+    "after": (1, _other),
+    "before": (0.8, _other),
     "count": (0.7, _other),
-    "count_from": (0.5, _other),
+    "count_from": (0.4, _other),
     "count_down": (0.5, _other),
-    "double": (1.1, _other),
-    "half": (1.1, _other),
+    "double": (0.9, _other),
+    "triple": (0.4, _other),
+    "half": (0.9, _other),
+    "square": (0.5, _other),
+    "root": (0.5, _other),
+    "percent": (0.6, _other),
+    "three": (0.8, _other),
+    "rest": (0.7, _other),
+    "by_zero": (0.15, _other),
+    "prime": (0.9, _other),
     "even": (0.7, _other),
 }
 
@@ -173,9 +269,9 @@ def big_question(rng: random.Random, part: Part) -> str | None:
     wording = draw(_SUMS[kind], rng, part)
     if wording is None:
         return None
-    top = rng.choice((1000, 1000, 10_000, 1_000_000))
-    a = rng.randint(101, top)
+    top = rng.choice((5000, 10_000, 1_000_000))
+    a = rng.randint(1001, top)
     b = rng.randint(2 if kind == "divided" else 101, top)
     if kind == "times":
-        b = rng.randint(11, 1000)
+        a, b = rng.randint(21, rng.choice((99, 999, top))), rng.randint(21, 999)
     return fill(wording, a=str(a), b=str(b))

@@ -15,17 +15,16 @@ _MORE: dict[str, list[str]] = table("paraphrases")
 def _topics(name: str) -> list[dict[str, Any]]:
     entries = commands.topics() if name == "commands" else table(name)["topic"]
     added = [{"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
-    leaning: dict[str, dict[str, str]] = FOLLOW["topic"]
+    leaning: dict[str, dict[str, str]] = FOLLOW["after"]
     return [
         filled(entry | ask | leaning.get(entry["id"], {})) for entry, ask in zip(entries, added, strict=True)
     ]
 
 
-_FILES = ("smalltalk", "keys", "commands", "facts")
-TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in _FILES}
-CONCEPTS: list[dict[str, Any]] = [
-    filled(commands.with_facts(entry)) for entry in table("concepts")["concept"]
-]
+TOPICS: dict[str, list[dict[str, Any]]] = {
+    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
+}
+CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
 _BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
 _RELATIONS = table("relations")
 _OFTEN = {

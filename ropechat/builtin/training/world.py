@@ -82,7 +82,7 @@ def _things(colour: bool) -> list[Fact]:
 
 def _pairs(name: str, rows: list[list[str]]) -> list[Fact]:
     template = RELATIONS[name]["answer"]
-    return [Fact({"x": x}, fill(template, x=x, y=y), literal(y)) for x, y in rows]
+    return [Fact({"x": x}, capital(fill(template, x=x, y=y)), literal(y)) for x, y in rows]
 
 
 def _neighbours(names: list[str], step: int) -> list[list[str]]:
@@ -109,13 +109,15 @@ def facts(relation: str) -> list[Fact]:
             for row in WORLD["animals"]
         ],
     }
+    if relation in WORLD["pairs"]:
+        return _pairs(relation, WORLD["pairs"][relation])
     if relation in makers:
         return makers[relation]()
     return _animal_facts(relation.removeprefix("animal_"))
 
 
 _OFTEN = {
-    "capital": 5.0,
+    "capital": 7.0,
     "animal_sound": 2.5,
     "animal_baby": 2.5,
     "animal_food": 2.0,
@@ -131,6 +133,7 @@ _OFTEN = {
     "next_month": 1.2,
     "previous_month": 0.8,
     "shape": 0.7,
+    **{name: RELATIONS[name]["weight"] for name in WORLD["pairs"]},
 }
 NAMES = list(_OFTEN)
 
