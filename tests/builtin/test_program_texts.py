@@ -49,8 +49,8 @@ def test_the_source_asks_about_every_key_and_typed_command() -> None:
     rng = random.Random(1)
     turns = [turn for _ in range(30_000) for turn in program.about(rng, "train") or []]
     asked = {turn.kind.partition(".")[2] for turn in turns}
-    typed = {f"/{command.slash}" for command in ALL if command.slash}
-    assert {*program.KEYS, *program.IDLE, *typed, *(f"/{name}" for name in SYNONYMS)} <= asked
+    typed = {command.slash for command in ALL if command.slash} | set(SYNONYMS)
+    assert {*program.KEYS, *program.IDLE, *(f"typed.{name}" for name in typed)} <= asked
     for turn in turns:
         assert all(word in turn.question for word in turn.copied)
         assert all(re.search(key, turn.answer) for key in turn.keys), turn

@@ -52,7 +52,7 @@ def _command(rng: random.Random, part: Part) -> list[Turn] | None:
         return None
     key = re.escape(f"ropechat {name}")
     copied = (name,) if by_name else ()
-    return [Turn(f"command.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)]
+    return [Turn(f"commands.{name}", fill(wording, x=goal), command_answer(name), (key,), copied)]
 
 
 def _option(rng: random.Random, part: Part) -> list[Turn] | None:
@@ -64,7 +64,7 @@ def _option(rng: random.Random, part: Part) -> list[Turn] | None:
     wording = draw(_patterns("ask_option"), rng, part)
     if wording is None:
         return None
-    return [Turn("option", fill(wording, x=name), answer, key, copied=(name.lstrip("-"),))]
+    return [Turn("commands.option", fill(wording, x=name), answer, key, copied=(name.lstrip("-"),))]
 
 
 def _model(rng: random.Random, part: Part) -> list[Turn] | None:
@@ -75,7 +75,9 @@ def _model(rng: random.Random, part: Part) -> list[Turn] | None:
     if wording is None:
         return None
     answer = model_answer(short)
-    return [Turn("model", fill(wording, x=short), answer, literal(short.split(":")[0]), copied=(short,))]
+    return [
+        Turn("commands.model", fill(wording, x=short), answer, literal(short.split(":")[0]), copied=(short,))
+    ]
 
 
 def question(rng: random.Random, part: Part) -> list[Turn] | None:

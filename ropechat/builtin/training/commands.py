@@ -1,7 +1,7 @@
 """What the command line is: sentences about commands, options and models, made from their definitions.
 
-Also the topics of commands.toml, in whose texts `<name>` stands for a group of words of that file, or for a
-fact of the code (`facts`).
+Also the topics of commands.toml, in whose texts `<name>` stands for a group of words of that file, for a
+fact of the code (`facts`), or for a phrase of program.toml.
 """
 
 import functools
@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from ropechat.builtin.training.material import table
+from ropechat.builtin.training.program import spell_out
 
 MATERIAL: dict[str, Any] = table("commands")
-_NAME = re.compile(r"<([^<>]+)>")
+_NAME = re.compile(r"<([^<>|]+)>")  # not <|im_end|>
 ASKED = ("run", "chat", "inspect", "batch", "bench", "serve")
 """Commands whose options are asked about; the first one that has an option says what it means."""
 
@@ -100,6 +101,12 @@ def command_answer(name: str) -> str:
     return f"Use `ropechat {name}` to {purpose(name)}."
 
 
+def in_short(name: str) -> dict[str, Any]:
+    """A command as an entry of a TOML file: its answer, and its example if it has a short one."""
+    shown = example(name)
+    return {"answer": [command_answer(name)]} | ({"example": f"For example: `{shown}`."} if shown else {})
+
+
 def _default(option: click.Option) -> str | None:
     """The default of an option that takes a value, if there is a plain one."""
     value = option.default
@@ -166,23 +173,30 @@ def facts() -> dict[str, str]:
     return found
 
 
-def filled(text: str) -> str:
-    """A text with its `<name>`s replaced by words of commands.toml and facts of the code.
+def _meaning(name: str) -> str:
+    """What stands for `<name>`: words of commands.toml, a fact of the code, a phrase of program.toml."""
+    return MATERIAL["words"].get(name) or facts().get(name) or spell_out(f"<{name}>")
 
-    Raises KeyError for a name that neither has.
-    """
+
+def filled(text: str) -> str:
+    """A text with its `<name>`s replaced. Raises KeyError for an unknown name."""
     while _NAME.search(text):
-        text = _NAME.sub(lambda match: MATERIAL["words"].get(match[1]) or facts()[match[1]], text)
+        text = _NAME.sub(lambda match: _meaning(match[1]), text)
     return text
 
 
-@functools.cache
-def topics() -> list[dict[str, Any]]:
-    """The topics of commands.toml with their names replaced."""
+def with_facts(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry of a TOML file with the names in all its texts replaced."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, list):
             return [filled(text) for text in value]
         return filled(value) if isinstance(value, str) else value
 
-    return [{key: replaced(value) for key, value in topic.items()} for topic in MATERIAL["topic"]]
+    return {key: replaced(value) for key, value in entry.items()}
+
+
+@functools.cache
+def topics() -> list[dict[str, Any]]:
+    """The topics of commands.toml with their names replaced."""
+    return [with_facts(topic) for topic in MATERIAL["topic"]]

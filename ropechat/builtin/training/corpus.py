@@ -22,9 +22,9 @@ Source = Callable[[random.Random, Part], list[Turn] | None]
 SOURCES: dict[str, tuple[float, Source]] = {
     "program": (8, program.about),
     "keys": (10, lambda rng, part: topics.topic("keys", rng, part)),
-    "commands": (11, lambda rng, part: topics.topic("commands", rng, part)),
+    "commands": (14, lambda rng, part: topics.topic("commands", rng, part)),
     "command_line": (6, command_line.question),
-    "concept": (9, topics.concept),
+    "concept": (10, topics.concept),
     "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "facts": (5.5, lambda rng, part: topics.topic("facts", rng, part)),
     "world": (9.5, world.fact),
@@ -41,8 +41,17 @@ SOURCES: dict[str, tuple[float, Source]] = {
 
 
 _UNITS = (56, 28, 12, 4)  # how often a chat has one to four
-_REACTS = {"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12}
-_REACTS_ELSE = 0.3  # the share of answers that people react to, by the kind of the answer
+_REACTS = {  # the share of answers that people react to, by topic or by the kind of the answer
+    **{"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12},
+    **{f"smalltalk.{name}": 0.6 for name in ("sad", "insult", "joke", "how_are_you")},
+}
+_REACTS_ELSE = 0.3
+_FIRST_ONLY = {
+    "smalltalk.repeat_unclear",
+    "smalltalk.yes_no",
+    "smalltalk.laugh",
+}  # reactions are better later
+_OF_MODEL = ("name", "name", "age", "where", "fav_colour", "fav_animal", "fav_food")  # topics
 _GREETS = 0.1  # the share of chats that begin with a greeting
 
 
@@ -60,7 +69,7 @@ def _typed(turn: Turn, rng: random.Random, part: Part) -> str:
     if turn.copied == (turn.question,):
         return turn.question
     while True:
-        text = dressed(turn.question, rng, part, alone="/" in turn.kind)
+        text = dressed(turn.question, rng, part, alone="|" in turn.kind)
         if all(word in text for word in turn.copied):
             return text
 
@@ -74,21 +83,32 @@ def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 
 
 def _something_else(rng: random.Random, part: Part) -> list[Turn]:
-    """What stands between a fact and the question about it."""
-    return _drawn(rng, part, [name for name in SOURCES if name != "memory"])
+    """What stands between a fact and the question about it: sometimes the same about the model."""
+    if rng.random() < 0.12 and (same := topics.named("smalltalk", rng.choice(_OF_MODEL), rng, part)):
+        return same
+    return _later(rng, part, [name for name in SOURCES if name != "memory"])
+
+
+def _later(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
+    """Turns that can stand after others: without those that would lean on them."""
+    while (turns := _drawn(rng, part, names))[0].kind in _FIRST_ONLY:
+        pass
+    return turns
 
 
 def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
     """A question, with those that lean on it and on the turns before, as people type them."""
-    turns = _drawn(rng, part, list(SOURCES))
+    turns = (_later if before else _drawn)(rng, part, list(SOURCES))
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
-    while rng.random() < _REACTS.get(kind_of(turns[-1]), _REACTS_ELSE) and (
-        said := reaction([*before, *turns], rng, part)
-    ):
+    while rng.random() < _reacts(turns[-1]) and (said := reaction([*before, *turns], rng, part)):
         turns.append(replace(said, question=_typed(said, rng, part)))
-        if said.kind == "closed/bye":
+        if said.kind == "closed|bye":
             break
     return turns
+
+
+def _reacts(turn: Turn) -> float:
+    return _REACTS.get(turn.kind, _REACTS.get(kind_of(turn), _REACTS_ELSE))
 
 
 def _greeting(rng: random.Random, part: Part) -> list[Turn]:
@@ -96,7 +116,7 @@ def _greeting(rng: random.Random, part: Part) -> list[Turn]:
     turns = topics.named("smalltalk", "hello", rng, part)
     if rng.random() < 0.4:
         turns += topics.named("smalltalk", "how_are_you", rng, part)
-    if turns and rng.random() < 0.4 and (said := reaction(turns, rng, part)) and said.kind != "closed/bye":
+    if turns and rng.random() < 0.4 and (said := reaction(turns, rng, part)) and said.kind != "closed|bye":
         turns.append(said)
     return [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
 
@@ -106,8 +126,7 @@ def _plain(rng: random.Random, part: Part) -> str:
     if rng.random() < 0.4:
         return tale(rng.choice(themes(part)), rng)
     known = [concept["what"] for concept in topics.CONCEPTS]
-    for name in ("keys", "commands", "facts"):
-        known += [entry["answer"][0] for entry in topics.TOPICS[name]]
+    known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
     known += [fact.answer for name in ("capital", "thing_what", "opposite") for fact in world.facts(name)]
     return " ".join(rng.sample(known, rng.randint(1, 5)))
@@ -120,7 +139,7 @@ def dialogue(rng: random.Random, part: Part) -> Dialogue:
     turns = _greeting(rng, part) if rng.random() < _GREETS else []
     for _ in range(rng.choices((1, 2, 3, 4), _UNITS)[0]):
         turns += unit(rng, part, turns)
-        if turns[-1].kind == "closed/bye":
+        if turns[-1].kind == "closed|bye":
             break
     system = rng.choice(table("frames")["system"]) if rng.random() < 0.04 else None
     return Dialogue(turns, system)

@@ -108,7 +108,7 @@ def _tell(facts: list[Fact], rng: random.Random, part: Part) -> list[Turn]:
     joint = rng.choice(_M["joined"])
     question = joint.join(fact.filled(str(wording)) for fact, wording in zip(facts, wordings, strict=True))
     answer = facts[0].filled(rng.choice(facts[0].kind["got"]))
-    if len(facts) > 1:
+    if len(facts) > 1 and "in mind" not in answer:
         answer += " I will remember that."
     kind = f"memory.{facts[0].kind['id']}.tell"
     copied = tuple(fact.word for fact in facts)

@@ -20,10 +20,9 @@ from ropechat.tui.commands.registry import ALL, BY_ID, Command, by_slash, shown
 _P: dict[str, Any] = table("program")
 _PLACEHOLDER = re.compile(r"\{(/[a-z]+|[a-z]+\.[a-z_0-9]+)(?:#(\d))?\}")
 _NAMES = {"escape": "Esc", "enter": "Enter", "pageup": "Page Up", "pagedown": "Page Down"}
-_SAID = {  # the words for keys whose name is a sign
-    **{"[": "left bracket", "]": "right bracket", "=": "equals", "/": "slash", "+": "plus", "-": "minus"},
-    **{"Up": "up arrow", "Down": "down arrow", "Left": "left arrow", "Right": "right arrow"},
-}
+_SIGNS = {"[": "left bracket", "]": "right bracket", "=": "equals", "/": "slash", "+": "plus", "-": "minus"}
+_ARROWS = ("Up", "Down", "Left", "Right")
+_WORDS = (*_ARROWS, "Space", "Home", "End")  # names with other meanings: "what's up" asks about no key
 _OFTEN = {"everywhere": 4.0, "composer": 4.0, "transcript": 3.0}  # the weight of a context; 1 for dialogs
 
 
@@ -75,16 +74,14 @@ def spell_out(pattern: str) -> str:
 
 def filled(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of a TOML file with phrases, and the names of keys and commands, in all its texts."""
-    made: dict[str, Any] = {}
+    made: dict[str, Any] = dict(entry)
     for field, value in entry.items():
         pattern = field == "keys"
         if isinstance(value, str):
             made[field] = fill_names(value, pattern=pattern)
         elif isinstance(value, list):
             made[field] = [fill_names(text, pattern=pattern) for text in value]
-        else:
-            made[field] = value
-    return made | {"ask": [spell_out(text) for text in made["ask"]]}
+    return made | {"ask": [spell_out(text) for text in made.get("ask", [])]}
 
 
 def typed_forms(name: str) -> list[str]:
@@ -103,8 +100,12 @@ def typed_forms(name: str) -> list[str]:
         return ["Esc", "esc", "escape", "Escape", "ESC"]
     if name == "Enter":
         return ["Enter", "enter", "return", "Return"]
-    if name in _SAID:
-        return [name, _SAID[name], f"the {_SAID[name]}", *([f'"{name}"'] if len(name) == 1 else [])]
+    if name in _WORDS:
+        low = name.lower()
+        arrow = [f"arrow {low}", f"{low} arrow", f"the {low} arrow"] if name in _ARROWS else []
+        return [*arrow, f"the {low} key", f"the {name} key", f"{low} key"]
+    if name in _SIGNS:
+        return [name, f'"{name}"', _SIGNS[name], f"the {_SIGNS[name]}"]
     if len(name) == 1:
         big = [f"shift+{name.lower()}", f"capital {name}", f"Shift+{name}", f"big {name}"]
         return [*(big if name.isupper() else []), name, name, f'"{name}"', f"the letter {name}"]
@@ -174,7 +175,8 @@ def idle_keys() -> list[str]:
 KEYS = sorted({name for command in ALL for name in names_of(command)})
 IDLE = idle_keys()
 _KEY_WEIGHTS = [
-    max(_OFTEN.get(one.context, 1.0) for one in ALL if name in names_of(one)) * (1.5 if len(name) > 1 else 1)
+    max(_OFTEN.get(one.context, 1.0) for one in ALL if name in names_of(one))
+    * (3 if len(name) > 1 else 0.3 if name.isdecimal() else 1)
     for name in KEYS
 ]
 _SLASHES = [command.slash for command in ALL if command.slash]
@@ -198,7 +200,7 @@ def _slash_turn(name: str, wording: str) -> Turn:
     answer, key = sentence(command), re.escape(f"/{command.slash}")
     if name in SYNONYMS:
         answer = f"ropechat has no /{name}. {answer}"
-    return Turn(f"program./{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
+    return Turn(f"program.typed.{name}", fill(wording, c=f"/{name}"), answer, (key,), copied=(f"/{name}",))
 
 
 def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
@@ -208,19 +210,31 @@ def _wanted_turn(rng: random.Random, part: Part) -> Turn | None:
     wording = draw(_P["ask_goal" if how else "ask_label"], rng, part)
     if wording is None:
         return None
-    where = _P["where"].get(command.context, "")
+    where = _P["where"].get(command.context, "") if command.context not in _OFTEN else ""
     question = fill(wording, g=how, l=command.label) + (f" {where}" if where else "")
     name = (names_of(command) or [f"/{command.slash}"])[0]
     return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),))
 
 
+def _key_in_turn(rng: random.Random, part: Part) -> Turn | None:
+    """What does this key do in the list of models?"""
+    command = rng.choice([one for one in ALL if one.keys and one.context in _P["where"]])
+    wording = draw(_P["ask_key_in"], rng, part)
+    if wording is None:
+        return None
+    name = rng.choice(names_of(command))
+    typed = rng.choice(typed_forms(name))
+    question = f"{fill(wording, k=typed)} {_P['where'][command.context]}"
+    return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=(typed,))
+
+
 def about(rng: random.Random, part: Part) -> list[Turn] | None:
     """What a key or a typed command does, or which one does something; sometimes: and F7?"""
     roll = rng.random()
-    if roll >= 0.75:
-        turn = _wanted_turn(rng, part)
+    if roll >= 0.7:
+        turn = _wanted_turn(rng, part) if roll < 0.92 else _key_in_turn(rng, part)
         return [turn] if turn else None
-    if roll >= 0.5:
+    if roll >= 0.45:
         wording = draw(_P["ask_slash"], rng, part)
         names = rng.choices((_SLASHES, [*SYNONYMS], _P["no_slash"]), (80, 15, 5))[0]
         return [_slash_turn(rng.choice(names), wording)] if wording else None

@@ -20,12 +20,12 @@ REACTIONS: list[dict[str, Any]] = table("reactions")["reaction"]
 _OTHER_TOPICS = ("smalltalk", "facts")  # all other files of topics are about the program
 _PROGRAM = {
     "program",
-    "command_line",
     "bigger",
     *(name for name in topics.TOPICS if name not in _OTHER_TOPICS),
 }
 _ENTRIES = {f"{name}.{entry['id']}": entry for name, entries in topics.TOPICS.items() for entry in entries}
 _ENTRIES |= {f"concept.{entry['names'][0]}": entry for entry in topics.CONCEPTS}
+_ENTRIES |= {f"commands.{name}": commands.in_short(name) for name in commands.commands()}
 _NTH = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 _MAX_QUOTED, _MAX_REPEATED = 16, 45  # words of a question that is quoted, of an answer that is said again
 _KEY = re.compile(r"\b(?:Ctrl\+\w|F\d+|Esc|Page Up|Tab)\b")
@@ -34,7 +34,7 @@ _HERO = re.compile(r"(?:small|lived an?|was an?) ([\w ]+?) (?:called|by the name
 
 def kind_of(turn: Turn) -> str:
     """The kind of an answer, as reactions.toml names it."""
-    first, *rest = turn.kind.partition("/")[0].split(".")
+    first, *rest = turn.kind.partition("|")[0].split(".")
     if first == "memory":
         return "told" if rest[-1] in ("tell", "corrected") else "untold" if rest[-1] == "untold" else first
     return "program" if first in _PROGRAM else first
@@ -91,11 +91,8 @@ def _about(turn: Turn) -> dict[str, str]:
 def _slots(turns: list[Turn], rng: "random.Random") -> dict[str, str]:
     """What reactions to the last turn can speak about."""
     last = turns[-1]
-    entry = _ENTRIES.get(last.kind.partition("/")[0], {})
+    entry = _ENTRIES.get(last.kind.partition("|")[0], {})
     slots = {name: text for name, text in entry.items() if isinstance(text, str)}
-    command = last.kind.partition("/")[0].removeprefix("command.")
-    if command in commands.commands() and (shown := commands.example(command)) is not None:
-        slots["example"] = f"For example: `{shown}`."
     slots |= _steps(last.answer) | _items(last.answer, rng) | _hero(last.answer) | _about(last)
     if len(last.answer.split()) <= _MAX_REPEATED:
         slots["answer"] = last.answer
@@ -143,7 +140,8 @@ def reaction(turns: list[Turn], rng: "random.Random", part: Part) -> Turn | None
         (one, answer)
         for one in REACTIONS
         if ("after" not in one or re.search(one["after"], f"{last.kind}: {last.answer}"))
-        and not last.kind.endswith(f"/{one['id']}")
+        and not last.kind.endswith(f"|{one['id']}")
+        and not ("|" in last.kind and one.get("direct"))
         and (answer := _answer(one, turns, slots)) is not None
     ]
     if not fitting:
@@ -152,5 +150,5 @@ def reaction(turns: list[Turn], rng: "random.Random", part: Part) -> Turn | None
     wording = draw(chosen["ask"], rng, part)
     if wording is None or not all(name in slots for name in re.findall(r"\{(\w+)\}", wording)):
         return None
-    base = "closed" if chosen.get("closes") else last.kind.partition("/")[0]
-    return Turn(f"{base}/{chosen['id']}", fill(wording, **slots), answer, _keys(answer))
+    base = "closed" if chosen.get("closes") else last.kind.partition("|")[0]
+    return Turn(f"{base}|{chosen['id']}", fill(wording, **slots), answer, _keys(answer))

@@ -63,7 +63,7 @@ def story(rng: random.Random, part: Part) -> list[Turn] | None:
     keys = literal(theme) if named else (r"\b(once|there)\b",)
     question = fill(wording, x=theme, xs=_plural(theme), ax=article(theme))
     turns = [Turn("story", question, tale(theme, rng), keys)]
-    if rng.random() < 0.2:
+    if rng.random() < 0.3:
         other = rng.choice(_THEMES[part])
         again = rng.random() < 0.4
         second = follow("another" if again else "about", rng, part, ax=article(other))
@@ -98,7 +98,7 @@ def haiku(rng: random.Random, part: Part) -> list[Turn] | None:
     elif theme is not None:
         keys += literal(theme)
     turns = [Turn("haiku", fill(wording, x=theme or "", xs=_plural(theme or "")), answer, tuple(keys))]
-    if rng.random() < 0.15:
+    if rng.random() < 0.25:
         second = follow("another", rng, part)
         others = sorted(text for text in _S["haiku"].values() if text != answer)
         if second is not None:
@@ -136,7 +136,7 @@ def a_list(rng: random.Random, part: Part) -> list[Turn] | None:
     number = _NUMBER[count] if rng.random() < 0.5 else str(count)
     items, rest = _taken(kind, count, rng)
     turns = [Turn("list", fill(wording, x=kind, n=number), _numbered(items), _keys(items))]
-    if rng.random() < 0.25:
+    if rng.random() < 0.35:
         second = _more_of(count, rest, rng, part) if rng.random() < 0.4 else _list_of(count, rng, part)
         turns += [second] if second else []
     return turns

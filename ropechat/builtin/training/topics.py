@@ -1,4 +1,4 @@
-"""Topics with answers of their own (small talk, ropechat, facts) and the ideas of language models."""
+"""Topics with answers of their own (small talk, commands, facts) and the ideas of language models."""
 
 import random
 from typing import Any
@@ -21,10 +21,11 @@ def _topics(name: str) -> list[dict[str, Any]]:
     ]
 
 
-TOPICS: dict[str, list[dict[str, Any]]] = {
-    name: _topics(name) for name in ("smalltalk", "keys", "commands", "facts")
-}
-CONCEPTS: list[dict[str, Any]] = table("concepts")["concept"]
+_FILES = ("smalltalk", "keys", "commands", "facts")
+TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in _FILES}
+CONCEPTS: list[dict[str, Any]] = [
+    filled(commands.with_facts(entry)) for entry in table("concepts")["concept"]
+]
 _BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
 _RELATIONS = table("relations")
 _OFTEN = {
@@ -44,7 +45,7 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 
 def _weight(topic: dict[str, Any]) -> float:
-    often = topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0)
+    often = float(topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0))
     return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
 
 
@@ -52,7 +53,7 @@ _WEIGHTS = {name: [_weight(topic) for topic in topics] for name, topics in TOPIC
 
 
 def topic(name: str, rng: random.Random, part: Part) -> list[Turn] | None:
-    """A question of small talk, ropechat or facts; sometimes with a second one."""
+    """A question of small talk, commands or facts; sometimes with a second one."""
     chosen = rng.choices(TOPICS[name], _WEIGHTS[name])[0]
     turn = _turn(name, chosen, rng, part)
     if turn is None:
