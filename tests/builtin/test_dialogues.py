@@ -22,7 +22,7 @@ from ropechat.builtin.training.turns import FOLLOW, Turn
 @pytest.fixture(scope="module")
 def chats() -> list[Dialogue]:
     source = dialogues(11, "train")
-    return [next(source) for _ in range(4000)]
+    return [next(source) for _ in range(6000)]
 
 
 def reacted(turns: list[Turn], wanted: str) -> Turn:

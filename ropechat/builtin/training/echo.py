@@ -1,16 +1,15 @@
 """Words to be said back: repeat after me."""
 
 import random
-from typing import Any
 
 from ropechat.builtin.training.material import capital, table
 from ropechat.builtin.training.outside import made_up
 from ropechat.builtin.training.patterns import Part, draw, fill
 from ropechat.builtin.training.turns import Turn, literal
 
-_E: dict[str, Any] = table("echo")
+_E: dict[str, list[str]] = table("echo")
 _WORLD = table("world")
-_WORDS = [row[0] for row in _WORLD["animals"] + _WORLD["things"]] + [
+_WORDS: list[str] = [row[0] for row in _WORLD["animals"] + _WORLD["things"]] + [
     x for pair in _WORLD["opposites"] for x in pair
 ]
 

@@ -132,7 +132,7 @@ def _in_words(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
     """Apples that a person gets or loses."""
     sign = "+" if kind == "get" else "-"
     wording, pair = draw(_SUMS[kind], rng, part), _pair(rng, part, sign)
-    if wording is None or pair is None or sum(pair) > 40:
+    if wording is None or pair is None or sum(pair) > 40 or (kind == "lose" and pair[0] < pair[1]):
         return None
     a, b = pair
     c = a + b if sign == "+" else a - b
@@ -188,8 +188,8 @@ def _made(kind: str, rng: random.Random) -> tuple[dict[str, int], str, str]:
         return {"a": a}, f"{kind.capitalize()} {a} is {c}.", _key(c)
     if kind == "half":
         a = rng.choice((rng.randint(1, 20), rng.randint(1, 100) * 2))
-        c = f"{a // 2}.5" if a % 2 else f"{a // 2}"
-        return {"a": a}, f"Half of {a} is {c}.", rf"is {re.escape(c)}\."
+        shown_half = f"{a / 2:g}"
+        return {"a": a}, f"Half of {a} is {shown_half}.", rf"is {re.escape(shown_half)}\."
     if kind in ("square", "root"):
         a = rng.randint(1, _TABLE)
         if kind == "root":
@@ -210,6 +210,8 @@ def _made(kind: str, rng: random.Random) -> tuple[dict[str, int], str, str]:
     if kind == "rest":
         b = rng.randint(2, 10)
         a = rng.randint(1, 9) * b + rng.randint(1, b - 1)
+        if b in (2, 4, 5, 10):
+            return {"a": a, "b": b}, f"{a} / {b} = {a / b:g}.", rf"= {a / b:g}\."
         return {"a": a, "b": b}, f"{a} / {b} = {a // b}, remainder {a % b}.", f"= {a // b}, remainder {a % b}"
     if kind == "by_zero":
         return {"a": a, "b": 0}, "No number can be divided by 0.", "divided by 0"
@@ -233,7 +235,7 @@ def _other(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
 _KINDS: dict[str, tuple[float, Callable[[str, random.Random, Part], list[Turn] | None]]] = {
     "plus": (8, _sum),
     "minus": (6, _sum),
-    "times": (9, _sum),
+    "times": (11, _sum),
     "divided": (3, _sum),
     "get": (1.5, _in_words),
     "lose": (1.5, _in_words),

@@ -136,6 +136,7 @@ _OFTEN = {
     **{name: RELATIONS[name]["weight"] for name in WORLD["pairs"]},
 }
 NAMES = list(_OFTEN)
+_OF_WORDS = {"opposite", "plural", "past", "rhyme", "synonym", "spelling"}  # another word is another question
 
 
 def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Turn] | None:
@@ -149,7 +150,8 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
     slots = first.slots
     if "ax" in slots:
         slots = slots | {"Ax": slots["ax"]}
-    turn = Turn(f"world.{relation}", fill(wording, **slots), first.answer, first.keys)
+    copied = (first.slots["x"],) if relation in _OF_WORDS else ()
+    turn = Turn(f"world.{relation}", fill(wording, **slots), first.answer, first.keys, copied)
     if rng.random() < 0.62:
         return [turn]
     if relation == "animal_what":
@@ -164,7 +166,9 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
             wording = None
         if wording is None or other.answer == turns[-1].answer:
             break
-        turns.append(Turn(f"{turn.kind}.follow", fill(wording, **other.slots), other.answer, other.keys))
+        copied = (other.slots["x"],) if relation in _OF_WORDS else ()
+        question = fill(wording, **other.slots)
+        turns.append(Turn(f"{turn.kind}.follow", question, other.answer, other.keys, copied))
     return turns
 
 
