@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropechat.builtin.training.corpus import dialogues
-from ropechat.builtin.training.questions import Question, questions
+from ropechat.builtin.training.questions import COUNTS, Question, questions
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
@@ -109,23 +109,20 @@ def held_out_bits(engine: Engine, count: int = 150) -> tuple[float, float]:
 
 
 def table(verdicts: list[Verdict]) -> Iterator[str]:
-    """Lines of a Markdown table: acceptable answers by group and by who made the questions."""
-    yield "| questions | acceptable | by rule | by hand |"
-    yield "| --- | --- | --- | --- |"
-    for group in ("inside", "outside", "follow"):
-        cells = []
-        for made in (("rule", "hand"), ("rule",), ("hand",)):
-            of = [one for one in verdicts if one.question["group"] == group and one.question["made"] in made]
-            good = sum(not one.faults for one in of)
-            cells.append(f"{good} of {len(of)} ({100 * good / max(len(of), 1):.1f} %)")
-        yield f"| {group} | {' | '.join(cells)} |"
+    """Lines of a Markdown table: acceptable answers by group."""
+    yield "| questions | acceptable |"
+    yield "| --- | --- |"
+    for group in COUNTS:
+        of = [one for one in verdicts if one.question["group"] == group]
+        good = sum(not one.faults for one in of)
+        yield f"| {group} | {good} of {len(of)} ({100 * good / max(len(of), 1):.1f} %) |"
 
 
 def transcript(verdicts: list[Verdict]) -> Iterator[str]:
     """Every question with its answers, and what is wrong."""
     for one in verdicts:
         wrong = f"  NOT ACCEPTABLE: {'; '.join(one.faults)}" if one.faults else ""
-        yield f"## {one.question['group']}, by {one.question['made']}{wrong}\n"
+        yield f"## {one.question['group']}{wrong}\n"
         for turn, answer in zip(one.question["turns"], one.answers, strict=True):
             yield f"> {turn['question']}\n"
             yield f"{answer}\n"
@@ -147,7 +144,7 @@ def main() -> None:
         given.transcript.write_text("\n".join(transcript(verdicts)), encoding="utf-8")
     if given.json:
         counts = Counter((one.question["group"], not one.faults) for one in verdicts)
-        print(json.dumps({group: counts[group, True] for group in ("inside", "outside", "follow")}))
+        print(json.dumps({group: counts[group, True] for group in COUNTS}))
         return
     print("\n".join(table(verdicts)))
     ppl, bits = held_out_bits(engine)

@@ -1,8 +1,8 @@
-"""The questions of the evaluation; `python -m ropechat.builtin.training.questions` wrote questions.jsonl.
+"""The questions made by rule; `python -m ropechat.builtin.training.questions` wrote questions.jsonl.
 
-Half are made by rule from wordings and things that are held out, half were written by hand. They are made
-before training, and dialogues in which one of them occurs are left out of the corpus. The part `dev` is for
-looking at while working on the corpus, `test` for the figures in the model card.
+They are made before training from wordings and things that are held out, and dialogues in which one of them
+occurs are left out of the corpus. The part `dev` is for looking at while working on the corpus, `test` for the
+figures in the model card. The questions of new users, which a reader judges, are in newcomers.jsonl.
 """
 
 import functools
@@ -12,19 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part, normal, part_of
+from ropechat.builtin.training.newcomers import banned_texts
+from ropechat.builtin.training.patterns import Part, normal
 
 FILE = Path(__file__).parent / "questions.jsonl"
 SEED = 7
 COUNTS = {"inside": 200, "outside": 50, "follow": 30}  # of each part
-_REFUSAL = "do not know|don't know|cannot do that|do not speak"
 Question = dict[str, Any]
 
 
 @functools.cache
 def questions() -> tuple[Question, ...]:
-    """Lines of questions.jsonl: part, group, made (rule or hand), turns of question and keys."""
+    """Lines of questions.jsonl: part, group, turns of question and keys."""
     if not FILE.exists():
         return ()
     return tuple(json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines())
@@ -32,9 +31,10 @@ def questions() -> tuple[Question, ...]:
 
 @functools.cache
 def banned() -> frozenset[str]:
-    """Every question of the evaluation, as `normal` writes it; of follow-ups the pair (`pair_of`)."""
+    """Every question of both evaluations, as `normal` writes it; of follow-ups the pair (`pair_of`)."""
     asked = [[turn["question"] for turn in line["turns"]] for line in questions()]
-    return frozenset(normal(texts[0]) if len(texts) == 1 else pair_of(*texts) for texts in asked)
+    by_rule = (normal(texts[0]) if len(texts) == 1 else pair_of(*texts) for texts in asked)
+    return frozenset([*by_rule, *banned_texts()])
 
 
 def pair_of(first: str, second: str) -> str:
@@ -42,25 +42,9 @@ def pair_of(first: str, second: str) -> str:
     return f"{normal(first)}\n{normal(second)}"
 
 
-def _line(part: Part, group: str, made: str, *turns: tuple[str, list[str]]) -> Question:
+def _line(part: Part, group: str, *turns: tuple[str, list[str]]) -> Question:
     asked = [{"question": question, "keys": keys} for question, keys in turns]
-    return {"part": part, "group": group, "made": made, "turns": asked}
-
-
-def _hand_part(text: str) -> Part:
-    """One in four of the questions by hand is for development."""
-    digest = part_of("by hand", text), part_of("by hand again", text), part_of("by hand, third", text)
-    return "dev" if "dev" in digest or "test" in digest[1:] else "test"
-
-
-def _by_hand() -> Iterator[Question]:
-    hand = table("byhand")
-    for question, *keys in hand["inside"]:
-        yield _line(_hand_part(question), "inside", "hand", (question, keys))
-    for question in hand["outside"]:
-        yield _line(_hand_part(question), "outside", "hand", (question, [_REFUSAL]))
-    for first, second, *keys in hand["follow"]:
-        yield _line(_hand_part(first), "follow", "hand", (first, []), (second, keys))
+    return {"part": part, "group": group, "turns": asked}
 
 
 def _by_rule(part: Part) -> Iterator[Question]:
@@ -76,19 +60,16 @@ def _by_rule(part: Part) -> Iterator[Question]:
         asked = [(turn.question, list(turn.keys)) for turn in turns[:2]]
         outside = turns[0].kind == "outside"
         if len(asked) == 2:
-            yield _line(part, "follow", "rule", (asked[0][0], []), asked[1])
+            yield _line(part, "follow", (asked[0][0], []), asked[1])
         else:
-            yield _line(part, "outside" if outside else "inside", "rule", asked[0])
+            yield _line(part, "outside" if outside else "inside", asked[0])
 
 
 def main() -> None:
     """Write the file."""
-    lines = list(_by_hand())
+    lines: list[Question] = []
     for part in ("dev", "test"):
-        missing = {
-            group: count - sum(line["part"] == part and line["group"] == group for line in lines)
-            for group, count in COUNTS.items()
-        }
+        missing = dict(COUNTS)
         for line in _by_rule(part):
             if missing[line["group"]] > 0:
                 missing[line["group"]] -= 1

@@ -1,6 +1,7 @@
 """Make a run the built-in model: `python -m ropechat.builtin.training.release --work FOLDER --took WORDS`.
 
-Exports it to ropechat/builtin, asks the test questions, writes transcript.md, and MODEL_CARD.md from card.md.
+Exports it to ropechat/builtin, asks the test questions, writes transcript.md, and MODEL_CARD.md from card.md
+and newcomers.md (which `newcomers.py` makes from a reader's verdicts).
 """
 
 import argparse
@@ -14,7 +15,7 @@ from typing import Any
 from ropechat.builtin import FOLDER
 from ropechat.builtin.training.evaluate import Verdict, ask, held_out_bits, table, transcript
 from ropechat.builtin.training.export import export
-from ropechat.builtin.training.questions import questions
+from ropechat.builtin.training.questions import COUNTS, questions
 from ropechat.builtin.training.train import Recipe
 from ropechat.engine.engine import Engine
 
@@ -48,6 +49,11 @@ def share(verdicts: list[Verdict], group: str) -> str:
     return f"{100 * sum(of) / len(of):.1f} %"
 
 
+def judged(transcript: str) -> str:
+    """The table at the head of newcomers.md."""
+    return "\n".join(line for line in transcript.splitlines()[:8] if line.startswith("|"))
+
+
 def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
     """What stands between @ signs in card.md."""
     recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
@@ -55,7 +61,7 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
     verdicts = [ask(engine, question) for question in questions() if question["part"] == "test"]
     (HERE / "transcript.md").write_text("\n".join(transcript(verdicts)), encoding="utf-8")
     ppl, bits = held_out_bits(engine)
-    good = {group: share(verdicts, group) for group in ("inside", "outside", "follow")}
+    good = {group: share(verdicts, group) for group in COUNTS}
     return {
         "LAYERS": str(recipe["layers"]),
         "HIDDEN": str(recipe["hidden"]),
@@ -75,6 +81,7 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
         "LAST": f"{log[-1]['held_out']:.4f}",
         **{group.upper(): text for group, text in good.items()},
         "TABLE": "\n".join(table(verdicts)),
+        "NEWCOMERS": judged((HERE / "newcomers.md").read_text(encoding="utf-8")),
         "HELDOUT": f"perplexity {ppl:.3f} per token, {bits:.3f} bits per byte",
     }
 

@@ -34,16 +34,16 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 3400
+    steps: int = 4000
     batch_tokens: int = 6144
-    dialogues: int = 240_000
+    dialogues: int = 200_000
     held_out: int = 400
     vocab_size: int = 4000
-    hidden: int = 256
-    layers: int = 4
-    heads: int = 8
+    hidden: int = 320
+    layers: int = 6
+    heads: int = 10
     kv_heads: int = 2
-    intermediate: int = 640
+    intermediate: int = 800
     learning_rate: float = 4e-3
     weight_decay: float = 0.1
     warmup: int = 50
