@@ -1,4 +1,4 @@
-"""Make a run the built-in model: `python -m ropechat.builtin.training.release --work FOLDER --took WORDS`.
+"""Make a run the built-in model: `python -m ropechat.builtin.training.release --work FOLDER ...`.
 
 Exports it to ropechat/builtin, asks the test questions, writes transcript.md, and MODEL_CARD.md from card.md
 and newcomers.md (which `newcomers.py` makes from a reader's verdicts).
@@ -15,7 +15,7 @@ from typing import Any
 from ropechat.builtin import FOLDER
 from ropechat.builtin.training.evaluate import Verdict, ask, held_out_bits, table, transcript
 from ropechat.builtin.training.export import export
-from ropechat.builtin.training.questions import COUNTS, questions
+from ropechat.builtin.training.questions import questions
 from ropechat.builtin.training.train import Recipe
 from ropechat.engine.engine import Engine
 
@@ -43,26 +43,20 @@ def losses(log: list[dict[str, Any]]) -> str:
     return ", ".join(f"{entry['held_out']:.4f} after {entry['step']} steps" for entry in points)
 
 
-def share(verdicts: list[Verdict], group: str) -> str:
-    """Acceptable answers of a group in per cent."""
-    of = [not one.faults for one in verdicts if one.question["group"] == group]
-    return f"{100 * sum(of) / len(of):.1f} %"
-
-
 def judged(transcript: str) -> str:
     """The table at the head of newcomers.md."""
     return "\n".join(line for line in transcript.splitlines()[:8] if line.startswith("|"))
 
 
-def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
+def figures(work: Path, engine: Engine, measured: dict[str, str]) -> dict[str, str]:
     """What stands between @ signs in card.md."""
     recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
     log = json.loads((work / "log.json").read_text(encoding="utf-8"))
     verdicts = [ask(engine, question) for question in questions() if question["part"] == "test"]
     (HERE / "transcript.md").write_text("\n".join(transcript(verdicts)), encoding="utf-8")
     ppl, bits = held_out_bits(engine)
-    good = {group: share(verdicts, group) for group in COUNTS}
     return {
+        **measured,
         "LAYERS": str(recipe["layers"]),
         "HIDDEN": str(recipe["hidden"]),
         "HEADS": str(recipe["heads"]),
@@ -75,11 +69,8 @@ def figures(work: Path, engine: Engine, took: str) -> dict[str, str]:
         "WHEEL": f"{sum(len(zlib.compress((FOLDER / name).read_bytes())) for name in FILES) / 1e6:.1f} MB",
         "DIALOGUES": f"{recipe['dialogues']:,}",
         "COMMAND": command(recipe),
-        "TOOK": took,
         "STEPS": f"{recipe['steps']:,} steps of {recipe['batch_tokens']:,} tokens (padding included)",
         "LOSSES": losses(log),
-        "LAST": f"{log[-1]['held_out']:.4f}",
-        **{group.upper(): text for group, text in good.items()},
         "TABLE": "\n".join(table(verdicts)),
         "NEWCOMERS": judged((HERE / "newcomers.md").read_text(encoding="utf-8")),
         "HELDOUT": f"perplexity {ppl:.3f} per token, {bits:.3f} bits per byte",
@@ -93,9 +84,12 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--took", required=True, help="how long the training took, and on what, for the card")
+    parser.add_argument("--speed", required=True, help="a sentence on the time to the first token, for the card")
+    parser.add_argument("--logits", required=True, help="the largest difference of logits from transformers'")
     given = parser.parse_args()
     export(given.work, FOLDER)
-    found = figures(given.work, Engine.load(FOLDER), given.took)
+    measured = {"TOOK": given.took, "SPEED": given.speed, "LOGITS": given.logits}
+    found = figures(given.work, Engine.load(FOLDER), measured)
     card = (HERE / "card.md").read_text(encoding="utf-8")
     text = re.sub(r"@([A-Z]+)@", lambda match: found[match[1]], card)
     (FOLDER / "MODEL_CARD.md").write_text(text, encoding="utf-8")
