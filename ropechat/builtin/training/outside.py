@@ -5,6 +5,7 @@ from typing import Any
 
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.patterns import Part, draw, fill, part_of
+from ropechat.builtin.training.program import fill_names
 from ropechat.builtin.training.sums import big_question
 from ropechat.builtin.training.turns import Turn, follow
 
@@ -122,8 +123,8 @@ def unknown(rng: random.Random, part: Part) -> list[Turn] | None:
     if asked is None:
         return None
     question, refusal = asked
-    turns = [Turn("outside", question, refusal, REFUSAL)]
+    turns = [Turn("outside", question, fill_names(refusal), REFUSAL)]
     if rng.random() < 0.06 and (second := follow("how_bigger", rng, part)):
-        answer = "Name the folder of a model with -m: `ropechat chat -m path/to/model`."
-        turns.append(Turn("bigger.then", second, answer, ("-m",)))
+        answer = "Press {model.pick} and choose one, or name one with -m: `ropechat chat -m qwen3:0.6b`."
+        turns.append(Turn("bigger.then", second, fill_names(answer), ("-m",)))
     return turns

@@ -1,8 +1,8 @@
 """The questions made by rule; `python -m ropechat.builtin.training.questions` wrote questions.jsonl.
 
-They are made before training from wordings and things that are held out, and dialogues in which one of them
-occurs are left out of the corpus. The part `dev` is for looking at while working on the corpus, `test` for the
-figures in the model card. The questions of new users, which a reader judges, are in newcomers.jsonl.
+They are made before training from wordings and things that are held out. Dialogues in which one of them
+occurs are left out of the corpus. The part `dev` is for looking at while working on the corpus, `test` for
+the figures in the model card. The questions of new users, which a reader judges, are in newcomers.jsonl.
 """
 
 import functools

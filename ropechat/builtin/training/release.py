@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.builtin import FOLDER
-from ropechat.builtin.training.evaluate import Verdict, ask, held_out_bits, table, transcript
+from ropechat.builtin.training.evaluate import ask, held_out_bits, table, transcript
 from ropechat.builtin.training.export import export
 from ropechat.builtin.training.questions import questions
 from ropechat.builtin.training.train import Recipe
@@ -84,7 +84,7 @@ def main() -> None:
     )
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--took", required=True, help="how long the training took, and on what, for the card")
-    parser.add_argument("--speed", required=True, help="a sentence on the time to the first token, for the card")
+    parser.add_argument("--speed", required=True, help="a sentence on its speed, for the card")
     parser.add_argument("--logits", required=True, help="the largest difference of logits from transformers'")
     given = parser.parse_args()
     export(given.work, FOLDER)

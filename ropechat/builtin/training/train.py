@@ -34,9 +34,9 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 4000
+    steps: int = 4400
     batch_tokens: int = 6144
-    dialogues: int = 200_000
+    dialogues: int = 220_000
     held_out: int = 400
     vocab_size: int = 4000
     hidden: int = 320
@@ -51,7 +51,7 @@ class Recipe:
     positions: Positions = "rope"
     optimizer: str = "muon"
     threads: int = 2
-    check_every: int = 100
+    check_every: int = 200
 
     def config(self, vocab_size: int) -> Config:
         """The config.json of the model."""
