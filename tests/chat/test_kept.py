@@ -25,9 +25,10 @@ from ropechat.sampling import Sampling
 from ropechat.util.kv_files import kv_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ropechat.store.store import Store
+    from ropechat.trace import Step
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME says where the cache is")
 GREEDY = Sampling(temperature=0, max_tokens=6, seed=0)
@@ -248,6 +249,11 @@ def test_the_bound_holds_over_fifty_chats(program: Callable[..., Program], cache
     assert bytes_of(found) <= 6.1 * size
 
 
+def before_its_end(steps: Sequence[Step]) -> list[Step]:
+    """The steps of an answer without the token that ended it, after which nothing is drawn."""
+    return [step for step in steps if step.finish_reason != "stop"]
+
+
 def steps_of(program: Callable[..., Program], draw: random.Random, count: int, temperature: float) -> None:
     """Random questions, edits, regenerations, forks, branches, restarts; each answer is compared."""
     plain = Engine.load("builtin", context=2048, cache="off", prefix_bytes=0, threads=2)
@@ -279,9 +285,11 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
                 turn = session.rewrite(draw.choice(questions).id, text(draw, draw.randint(1, 80)))
             elif what == "again" and questions:
                 turn = session.answer(draw.choice(questions).id)
-            elif what == "fork" and questions and session.turns[-1].answer.node.steps:
+            elif (
+                what == "fork" and questions and (said := before_its_end(session.turns[-1].answer.node.steps))
+            ):
                 answer = session.turns[-1].answer.node
-                prefix = answer.steps[: draw.randint(1, len(answer.steps))]
+                prefix = said[: draw.randint(1, len(said))]
                 turn = session.answer(answer.parent or "", ev.AssistantPrefix(tuple(prefix)))
             else:
                 turn = session.ask(text(draw, draw.randint(1, 80)))

@@ -220,7 +220,7 @@ def test_choices_are_those_of_the_chat() -> None:
 
 
 def tokens(door: Door, *arguments: object) -> int:
-    code, out, err = door("run", "--json", "--raw", "--quiet", *arguments, "x")
+    code, out, err = door("run", "--json", "--raw", "--quiet", "--temperature", 0, *arguments, "x")
     assert code == 0, err
     count: int = json.loads(out)["usage"]["completion_tokens"]
     return count

@@ -32,7 +32,7 @@ async def reader(engine: Engine, text: str, size: tuple[int, int] = (80, 24)) ->
 
 
 async def until(pilot: Pilot[None], done: Callable[[], bool]) -> None:
-    for _ in range(2000):
+    for _ in range(4000):  # a busy machine takes its time
         await pilot.pause(0.02)
         if done():
             return
