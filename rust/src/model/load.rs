@@ -674,6 +674,9 @@ impl<'a> Loader<'a> {
             let parts = parts.iter().zip(&spec.weights);
             let parts: Vec<Gathered<'_, '_>> = parts
                 .map(|((matrix, stored), source)| match matrix {
+                    Matrix::Plain(view) if *stored == Stored::OutIn && source.rows.as_range().is_none() => {
+                        Gathered::Chosen { view: *view, order: source.rows.iter().collect() }
+                    }
                     Matrix::Plain(view) => {
                         Gathered::Stored(gathered(*view, *stored, source.rows, spec.in_features))
                     }
@@ -847,6 +850,8 @@ fn arrangement(join: Join) -> Arrangement {
 enum Gathered<'m, 'a> {
     /// Of a plain tensor.
     Stored(StoredRows<'a>),
+    /// Of a plain tensor whose rows are not used in their order.
+    Chosen { view: TensorView<'a>, order: Vec<usize> },
     /// Of a quantized one, made when they are packed.
     Computed { quantized: &'m Quantized<'a>, tensor_type: StorageType, rows: Rows, make: Box<MakeRow<'m>> },
 }
@@ -874,6 +879,11 @@ impl<'m, 'a> Gathered<'m, 'a> {
             Gathered::Stored(StoredRows { tensor_type, bytes, .. }) => {
                 Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Stored(bytes) }
             }
+            Gathered::Chosen { view, order } => Source {
+                tensor_type: view.tensor_type,
+                out_features,
+                rows: SourceRows::Chosen(view.bytes, order),
+            },
             Gathered::Computed { tensor_type, make, .. } => {
                 Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Computed(&**make) }
             }
@@ -887,7 +897,7 @@ impl<'m, 'a> Gathered<'m, 'a> {
                 let row = tensor_type.row_bytes(width);
                 Some((view.name, bytes.get(rows.start * row..rows.end * row)?))
             }
-            Gathered::Stored(_) => None,
+            Gathered::Stored(_) | Gathered::Chosen { .. } => None,
             Gathered::Computed { quantized, rows: of_tensor, .. } => {
                 let first = of_tensor.as_range()?.start;
                 quantized.piece(first + rows.start..first + rows.end)
@@ -898,7 +908,9 @@ impl<'m, 'a> Gathered<'m, 'a> {
     /// Calls `each` with the name and the bytes of every tensor.
     fn each_tensor(&self, mut each: impl FnMut(&str, &[u8])) {
         match self {
-            Gathered::Stored(StoredRows { view, .. }) => each(view.name, view.bytes),
+            Gathered::Stored(StoredRows { view, .. }) | Gathered::Chosen { view, .. } => {
+                each(view.name, view.bytes);
+            }
             Gathered::Computed { quantized, .. } => {
                 quantized.parts().for_each(|(name, bytes)| each(name, bytes))
             }
@@ -915,8 +927,9 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
             let bytes = match rows.as_range() {
                 Some(range) => Cow::Borrowed(&view.bytes[range.start * row..range.end * row]),
                 None => {
-                    let rows = rows.iter().flat_map(|index| &view.bytes[index * row..][..row]);
-                    Cow::Owned(rows.copied().collect())
+                    let mut bytes = Vec::with_capacity(rows.count() * row);
+                    rows.iter().for_each(|index| bytes.extend_from_slice(&view.bytes[index * row..][..row]));
+                    Cow::Owned(bytes)
                 }
             };
             StoredRows { view, tensor_type: kind, bytes }
