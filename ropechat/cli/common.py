@@ -208,7 +208,7 @@ def load_engine(
     """Remove the model options from `given` and load the model.
 
     Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
-    packed weights are written if that takes a moment only. first_prompt, grammar: as for `Engine.from_load`.
+    packed weights are written for a moment. first_prompt, grammar: as for `Engine.from_load`.
     line: shows how far the load is. progress: as for `Engine.load`.
     """
     model = model_path(given)
@@ -232,7 +232,7 @@ def load_engine(
 
 
 def _keep_pack(engine: "Engine") -> None:
-    """Let packed weights be written for the next start, if that takes no more than `_PACK_S`."""
+    """Write packed weights for the next starts, for at most `_PACK_S`."""
     with contextlib.suppress(KeyboardInterrupt):
         engine.finish_pack(_PACK_S if sys.exc_info()[0] is None else 0.0)
 

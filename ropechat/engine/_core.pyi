@@ -332,10 +332,9 @@ class Engine:
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """As the function of this name, of the loaded model."""
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack to be written, beginning it if need be, if that takes at most so long.
+        """Write the pack for at most so long, and return whether writing is over.
 
-        Else it is given up, and what is written of it is removed, within a second. Returns whether writing is
-        over.
+        What is written of it stays in a partial file. The next load goes on with that.
         """
     @property
     def kv_bytes(self) -> int:

@@ -161,9 +161,9 @@ class Engine:
         )
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack cache to be written if that takes at most `seconds`, else give it up.
+        """Write the pack cache for at most `seconds`; return whether it is written.
 
-        Returns whether writing is over. A pack that was given up leaves no file and is written another time.
+        What is not written then is written after later loads.
         """
         return self._core is None or self._core.finish_pack(seconds)
 
