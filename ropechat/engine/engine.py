@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat.engine import _core
-    from ropechat.engine.scheduler import Completion, Job, Prompt
+    from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
     from ropechat.engine.scoring import ScoreStream, Window
 
@@ -593,6 +593,7 @@ class Engine:
         grouped: bool = False,
         timeout: float | None = None,
         on_tokens: Callable[[int], None] | None = None,
+        on_pass: "Callable[[RunState], None] | None" = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
@@ -605,7 +606,7 @@ class Engine:
         an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
         Job's seed, not on others. timeout: seconds from the start of a prompt after which it fails with a
         RowTimeoutError, looked at after each forward pass. on_tokens(n): called with the number of tokens of
-        each forward pass.
+        each forward pass. on_pass: called with how far all prompts are, before each pass.
         On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler
@@ -616,7 +617,7 @@ class Engine:
             raise RequestError(f"timeout: must be above 0 (got {timeout})")
         validate_top_k(top_k)
         many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
-        scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout)
+        scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout, on_pass=on_pass)
         return scheduler.run(iter(prompts), ordered=ordered)
 
     def score(
