@@ -70,7 +70,17 @@ _GROUPS = {
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
     "Structured output": (*OPTIONS, "json_flexible"),
-    "Model": ("model", "dtype", "kv_dtype", "context", "threads", "speculative", "draft", "cache", "download"),
+    "Model": (
+        "model",
+        "dtype",
+        "kv_dtype",
+        "context",
+        "threads",
+        "speculative",
+        "draft",
+        "cache",
+        "download",
+    ),
 }
 _EXAMPLES = (
     "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",

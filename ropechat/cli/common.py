@@ -241,7 +241,10 @@ def load_engine(
     exit_when_cut(screen=screen)
     check_signals()
     line = line or ProgressLine("none" if screen else "line")
-    with ModelLoad(model, **options, draft=draft, progress=progress) as loading, line.watch(loading.progress.read):
+    with (
+        ModelLoad(model, **options, draft=draft, progress=progress) as loading,
+        line.watch(loading.progress.read),
+    ):
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 
         engine = Engine.from_load(loading, first_prompt, grammar)

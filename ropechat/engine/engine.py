@@ -129,11 +129,11 @@ class Engine:
         sequences, for prompts that begin like them; default what the context takes, at least 64 MB.
         speculative: whether tokens are drafted and computed together: auto (where that is faster), off,
         always; results are the same. Drafts come from what the text repeats (prompt look-up), and from
-        draft: a smaller model with the same tokenizer, by its name. cache: auto, off or all; default ROPECHAT_CACHE: whether
-        packed weights, a validated vocabulary, and what chats have read are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
-        while the model loads. Raises ModelNotFoundError, ModelFileError,
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        draft: a smaller model with the same tokenizer, by its name, loaded with the same dtype. cache: auto,
+        off or all; default ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats
+        have read are cached on disk for the next start, see `ropechat.models.pack_cache`. progress: a
+        `ProgressMeter`, to be read from another thread while the model loads.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -825,9 +825,7 @@ class Engine:
 
 def _checked_tokenizer(loading: ModelLoad) -> Tokenizer:
     """The tokenizer of a model that is being loaded. Raises RequestError if its draft model has another."""
-    tokenizer = load_tokenizer(
-        loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache
-    )
+    tokenizer = load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
     if loading.draft is not None:
         check_draft(loading.folder, tokenizer, loading.draft, keep=loading.use_cache)
     return tokenizer

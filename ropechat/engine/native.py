@@ -119,8 +119,8 @@ class ModelLoad:
 
     Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
     that is free again before packing needs it. After this is left as a context manager, it does not wait.
-    draft: the path of the draft model. use_cache: whether prepared data is cached on disk for the next start. facts: those of the config.
-    progress: how far it is.
+    draft: the path of the draft model. use_cache: whether prepared data is cached on disk for the next start.
+    facts: those of the config. progress: how far it is.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:

@@ -1,4 +1,4 @@
-"""A draft model changes nothing but the speed; `test_speculative.py` compares random answers with and without.
+"""A draft model changes nothing but the speed; `test_speculative.py` compares random answers.
 
 Here: which models may draft, that drafts are accepted, on every instruction set, and what a cancelled, forked
 or freed sequence leaves behind.
@@ -115,7 +115,11 @@ def test_another_model_is_right_now_and_then(
     for temperature in (0.0, 0.8):
         for penalty in (1.0, 1.3):
             sampling = Sampling(
-                temperature=temperature, repetition_penalty=penalty, seed=1, max_tokens=48, logit_bias=((3, 2.0),)
+                temperature=temperature,
+                repetition_penalty=penalty,
+                seed=1,
+                max_tokens=48,
+                logit_bias=((3, 2.0),),
             )
             steps = list(engine.reply(ASKED, sampling, top_k=2))
             assert steps == list(plain.reply(ASKED, sampling, top_k=2))
@@ -151,7 +155,9 @@ def test_forks_and_stopped_answers_go_on_as_without(plain: Engine, shallow: Path
         forked = list(engine.reply(ASKED, sampling, prefix=prefix))  # while the other one is open
         assert forked == list(plain.reply(ASKED, sampling, prefix=prefix))
         other = sampling.__class__(temperature=0.8, seed=source.randrange(99), max_tokens=20)
-        assert list(engine.reply(ASKED, other, prefix=prefix)) == list(plain.reply(ASKED, other, prefix=prefix))
+        assert list(engine.reply(ASKED, other, prefix=prefix)) == list(
+            plain.reply(ASKED, other, prefix=prefix)
+        )
         stopped.close()
     assert list(engine.reply(ASKED, sampling)) == expected
 
@@ -191,3 +197,63 @@ def test_the_draft_models_cache_is_counted_and_freed() -> None:
     for _ in range(20):
         list(engine.generate("Once upon a time", Sampling(max_tokens=40, temperature=0)))
     assert engine.kv_bytes <= 2 * kept
+
+
+# ---- the command line
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    from ropechat.cli import main
+
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_run_and_batch_write_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shallow: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "".join(f'{{"prompt": "Tell of a {word}."}}\n' for word in ("fox", "crow", "boat", "mill"))
+    )
+    for temperature in (0, 0.8):
+        options = ("--temperature", temperature, "--seed", 3, "--max-tokens", 60)
+        grammar = ("--regex", "([a-z]+ ){8}")
+        for more in ((), ("--repetition-penalty", 1.2), grammar):
+            written = []
+            for draft in ((), ("--draft", shallow)):
+                trace = tmp_path / "trace.jsonl"
+                code, out, err = run(
+                    capsys, "run", "Tell of a river.", *options, *more, *draft, "--trace", trace
+                )
+                assert code == 0
+                assert ("draft model: dtype: " in err) == bool(draft)
+                lines = [json.loads(line) for line in trace.read_text().splitlines()]
+                for line in lines:
+                    line.pop("drafted", None)
+                written.append((out, lines))
+            assert written[0] == written[1]
+        outputs = []
+        for draft in ((), ("--draft", shallow)):
+            out_file = tmp_path / f"{len(draft)}-{temperature}.jsonl"
+            assert run(capsys, "batch", rows, "-o", out_file, *options, *draft)[0] == 0
+            outputs.append(out_file.read_bytes())
+        assert outputs[0] == outputs[1]
+
+
+def test_a_draft_model_that_is_refused_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_tokenizer(tmp_path / "other")
+    code, out, err = run(capsys, "run", "--draft", other, "x")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "other: must have the vocabulary of builtin: id 0 is" in err
+    assert run(capsys, "run", "--draft", other, "--no-speculative", "--max-tokens", 1, "x")[0] == 0
+    code, _, err = run(capsys, "run", "--draft", tmp_path / "missing", "x")
+    assert code in (2, 4)
+    assert err.startswith(f"error: {tmp_path / 'missing'}: ")
+    settings = tmp_path / "config.toml"
+    settings.write_text(f'draft = "{other}"\n')
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(settings))
+    assert "other: must have the vocabulary" in run(capsys, "run", "x")[2]

@@ -49,9 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def outcome(
-    model: Path, room: int, dtype: str = "f32", context: int = 512, draft: Path | str = ""
-) -> str:
+def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512, draft: Path | str = "") -> str:
     """What a process says that may have so many bytes of addresses more than it begins with."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(model), str(context), dtype, str(room), str(draft)],

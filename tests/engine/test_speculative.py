@@ -36,9 +36,7 @@ PAIRS = (  # a model and its draft model
 
 
 def of(model: str, mode: str) -> Engine:
-    name, draft = (
-        one if one in ("", "builtin") else GOLDEN / one for one in (*model.split("+"), "")[:2]
-    )
+    name, draft = (one if one in ("", "builtin") else GOLDEN / one for one in (*model.split("+"), "")[:2])
     dtype = "auto" if name == "builtin" else "f32"
     return Engine.load(name, threads=2, speculative=mode, dtype=dtype, draft=draft or None)
 

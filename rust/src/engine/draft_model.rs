@@ -17,20 +17,10 @@ use std::time::Instant;
 
 impl Engine {
     /// From now on this model drafts, where measured times say that it pays. It must have the same vocabulary, as far as both
-    /// have ids; its threads are those of this engine.
-    ///
-    /// # Errors
-    /// Request: this model has a recurrent state, which cannot go back to a token.
-    pub fn set_draft_model(&mut self, mut draft: Engine) -> Result<()> {
-        if self.model.kv_layout.recurrent.layers > 0 {
-            return Err(Error::Request(
-                "draft: not possible for a model with a recurrent state; load it without a draft model"
-                    .into(),
-            ));
-        }
+    /// have ids; its threads are those of this engine. A model with a recurrent state is computed without drafts.
+    pub fn set_draft_model(&mut self, mut draft: Engine) {
         draft.pool = Arc::clone(&self.pool);
         self.draft_model = Some(Box::new(draft));
-        Ok(())
     }
 
     /// Has the draft model propose tokens for the sequences of a step that reads no prompt, where that pays.

@@ -12,6 +12,9 @@ const PRIOR_WEIGHT: f64 = 2.0;
 const CLASSES: [(f64, f64); 5] = [(0.3, 0.2), (0.5, 0.4), (0.7, 0.6), (0.9, 0.8), (1.0, 0.95)];
 /// The share of the time that drafts may take while they are not expected to pay.
 const TRIED: f64 = 0.005;
+/// Rows that the draft model may always be tried with when nothing was for long: a time that was measured too high, because
+/// the machine paused, must not last.
+const TRIED_ROWS: usize = 32;
 
 /// The tokens that a draft model expects behind a sequence.
 #[derive(Debug, Default)]
@@ -45,8 +48,10 @@ pub(super) struct DraftStatistics {
     seconds_per_row: f64,
     all: Share,
     by_probability: [Share; CLASSES.len()],
-    /// Seconds that drafts may take although they are not expected to pay.
+    /// The time that drafts may take although they are not expected to pay, in steps of the model; 1 at most.
     allowance: f64,
+    /// How long a step is, if the draft model is only tried in this one.
+    tried: Option<f64>,
 }
 
 impl Default for DraftStatistics {
@@ -56,7 +61,8 @@ impl Default for DraftStatistics {
             seconds_per_row: 0.0,
             all: Share::prior(PRIOR, PRIOR_WEIGHT),
             by_probability: CLASSES.map(|(_, share)| Share::prior(share, PRIOR_WEIGHT)),
-            allowance: 0.0,
+            allowance: 1.0,
+            tried: None,
         }
     }
 }
@@ -80,21 +86,28 @@ impl DraftStatistics {
     /// Takes the time of the draft model for `rows`.
     pub fn add_time(&mut self, rows: usize, time: Duration) {
         self.times.add(rows, time.as_secs_f64());
+        self.allowance -= self.tried.map_or(0.0, |step| time.as_secs_f64() / step);
         if rows > MOST_ROWS {
             self.seconds_per_row = time.as_secs_f64() / rows as f64;
         }
     }
 
-    /// Takes the time of a step for which the draft model was not asked.
-    pub fn allow(&mut self, time: Duration) {
-        let seconds = time.as_secs_f64();
-        self.allowance = (self.allowance + TRIED * seconds).min(seconds);
+    /// Before it is known whether the draft model is asked in a step.
+    pub fn begin_step(&mut self) {
+        self.tried = None;
     }
 
-    /// Whether drafts may be tried for so many seconds, which are then used up.
-    pub fn may_try(&mut self, seconds: f64) -> bool {
-        let may = seconds <= self.allowance;
-        self.allowance -= if may { seconds } else { 0.0 };
+    /// Counts a step for which the draft model was not asked.
+    pub fn allow(&mut self) {
+        self.allowance = (self.allowance + TRIED).min(1.0);
+    }
+
+    /// Whether the draft model may be tried with so many rows, in a step of the model that takes `step` seconds. What it
+    /// then takes is used up.
+    pub fn may_try(&mut self, rows: usize, step: f64) -> bool {
+        let is_cheap = self.seconds(rows) <= self.allowance * step;
+        let may = is_cheap || (rows <= TRIED_ROWS && self.allowance >= 1.0);
+        self.tried = may.then_some(step);
         may
     }
 
@@ -158,15 +171,18 @@ mod tests {
 
     #[test]
     fn what_does_not_pay_is_tried_for_a_small_share_of_the_time() {
-        let mut statistics = DraftStatistics::default();
-        let (step, cost) = (Duration::from_millis(100), 0.01);
-        let mut tried = 0.0;
-        for _ in 0..1000 {
-            statistics.allow(step);
-            tried += if statistics.may_try(cost) { cost } else { 0.0 };
+        let (mut statistics, mut tried) = (DraftStatistics::default(), 0);
+        statistics.add_time(1, Duration::from_millis(500)); // a pause: a row takes 10
+        for _ in 0..2000 {
+            statistics.allow();
+            statistics.begin_step();
+            if statistics.may_try(1, 0.1) {
+                statistics.add_time(1, Duration::from_millis(10));
+                tried += 1;
+            }
         }
-        assert!((0.3..=0.5).contains(&tried), "{tried} of 100 s");
-        assert!(!statistics.may_try(0.2), "more than a step at once");
+        assert!((80..=115).contains(&tried), "{tried} of 2000 steps, each for a tenth of one");
+        assert!(!statistics.may_try(1000, 0.1), "more than a step at once");
     }
 
     #[test]

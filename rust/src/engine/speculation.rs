@@ -152,6 +152,7 @@ impl Speculation {
         context: usize,
         room: usize,
     ) -> Option<Plan> {
+        self.statistics.begin_step();
         let counts = self.counts(sequences, due, context, room);
         let of = |slot: usize| &sequences[due[slot].0].1;
         let open: Vec<usize> = (0..due.len())
@@ -197,8 +198,7 @@ impl Speculation {
                 if best.slots.is_empty() {
                     // The draft is only compared with what comes.
                     let cheapest = open.into_iter().min_by_key(|&slot| missing[slot])?;
-                    let cost = self.statistics.seconds(missing[cheapest]?);
-                    if self.statistics.may_try(cost) {
+                    if self.statistics.may_try(missing[cheapest]?, seconds) {
                         best.slots.push(cheapest);
                     }
                 }
@@ -226,7 +226,7 @@ impl Speculation {
     pub fn add_time(&mut self, rows: usize, time: Duration) {
         self.times.add(rows, time.as_secs_f64());
         if !std::mem::take(&mut self.asks_model) {
-            self.statistics.allow(time);
+            self.statistics.allow();
         }
     }
 }

@@ -189,7 +189,9 @@ impl PyEngine {
                 progress: &progress,
             };
             let mut available = available_memory();
-            let draft = draft.map(|path| DraftFiles::open(path, kv, &pool, &mut available)).transpose()?;
+            let draft = draft
+                .map(|path| DraftFiles::open(path, &config, dtype, kv, &pool, &mut available))
+                .transpose()?;
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
             let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
             warnings.extend(loaded.warning);
@@ -210,7 +212,7 @@ impl PyEngine {
                 let limit = Context::Trained(own.model.config.usable_length().min(context.tokens()));
                 let mut draft = Engine::new(own.model, kernels, Arc::clone(&pool), limit);
                 prefix_bytes.into_iter().for_each(|bytes| draft.set_prefix_bytes(bytes));
-                engine.set_draft_model(draft)?;
+                engine.set_draft_model(draft);
                 pack_writers.extend(own.pack_writer);
             }
             Ok(Self {
