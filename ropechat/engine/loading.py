@@ -85,8 +85,8 @@ def check_draft(model: Path, tokenizer: Tokenizer, draft: Path, *, keep: bool | 
 
     keep: as for `load_tokenizer`. Raises RequestError that names the first id with another token.
     """
-    files = [folder / TOKENIZER_FILE for folder in (model, draft)]
-    if all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False):
+    file, draft_file = model / TOKENIZER_FILE, draft / TOKENIZER_FILE
+    if file.is_file() and draft_file.is_file() and filecmp.cmp(file, draft_file, shallow=False):
         return
     name, vocab_size = display_name(draft), load_core().read_config(str(draft))["vocab_size"]
     other = load_tokenizer(draft, vocab_size, gguf_metadata, keep=keep)

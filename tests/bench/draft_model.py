@@ -13,7 +13,6 @@ use. The first answer of an engine is shown apart: there the draft model is not 
 import argparse
 import json
 import shutil
-import statistics
 import tempfile
 from pathlib import Path
 from random import Random
@@ -22,17 +21,17 @@ from typing import Any
 import numpy as np
 from drafts import counting_model, measure, new
 
-from ropechat import Engine, Sampling
+from ropechat import Engine, Message, Role, Sampling
 from ropechat.builtin import FOLDER
 from ropechat.engine.bench.shapes import SHAPES, config_of
 
 WRONG = {"right": 0, "1 token in 8 wrong": 8, "1 token in 3 wrong": 3, "wrong": 1}
 PROMPTS = (
-    "Once upon a time there was a fox who",
-    "The old woman opened the door and",
-    "Question: Why does it rain?\nAnswer:",
-    "One day the children found",
-    "It was a cold morning in the village, and",
+    "Tell a story about a fox and a crow.",
+    "Tell me a story about the old mill.",
+    "Write a story about two children and a boat.",
+    "Tell a story about a lost key.",
+    "Write a story about a cold winter in the village.",
 )
 Tensors = dict[str, tuple[list[int], np.ndarray]]
 
@@ -166,7 +165,8 @@ def compare(engines: dict[str, Engine], draft_name: str, given: argparse.Namespa
     for number in range(given.rounds + 1):
         for temperature in (0.0, 0.8):
             if given.shape is None:
-                prompt = engines["off"].tokenizer.encode(PROMPTS[number % len(PROMPTS)])
+                asked = [Message(Role.USER, PROMPTS[number % len(PROMPTS)])]
+                prompt = engines["off"].prompt_ids(asked)
             else:
                 ids = min(config_of(shape)["vocab_size"] for shape in (given.shape, given.draft))
                 prompt = new(Random(f"{number} {temperature}"), ids)
