@@ -20,6 +20,8 @@ impl Engine {
     /// have ids; its threads are those of this engine. A model with a recurrent state is computed without drafts.
     pub fn set_draft_model(&mut self, mut draft: Engine) {
         draft.pool = Arc::clone(&self.pool);
+        let (own, other) = (self.model.weight_bytes(), draft.model.weight_bytes());
+        self.speculation.draft_size = other as f64 / own.max(1) as f64;
         self.draft_model = Some(Box::new(draft));
     }
 
@@ -56,7 +58,10 @@ impl Engine {
             let tokens = match draft_model.draw(&active, &mut speculation.statistics, cancel) {
                 Ok(tokens) => tokens,
                 Err(Error::Cancelled) => return Err(Error::Cancelled),
-                Err(_) => return Ok(speculation.statistics.fail()),
+                Err(_) => {
+                    speculation.statistics.fail();
+                    return Ok(());
+                }
             };
             let drafted: usize = taken.iter().map(|(_, sequence)| sequence.proposed.ids.len()).sum();
             let rows = due.len() + drafted + tokens.len();

@@ -1,7 +1,7 @@
 //! What the tokens of a draft model cost, and how often they are right.
 
 use super::share::Share;
-use super::step_times::{MOST_ROWS, StepTimes};
+use super::step_times::{MOST_ROWS, StepTimes, UNKNOWN_ROW};
 use std::time::Duration;
 
 /// The share of right drafts that a model begins with.
@@ -44,6 +44,8 @@ impl Draft {
 #[derive(Debug)]
 pub(super) struct DraftStatistics {
     times: StepTimes,
+    /// What a row is assumed to take before anything was measured.
+    assumed: f64,
     /// Of steps with more than [`MOST_ROWS`] rows.
     seconds_per_row: f64,
     all: Share,
@@ -58,6 +60,7 @@ impl Default for DraftStatistics {
     fn default() -> Self {
         Self {
             times: StepTimes::default(),
+            assumed: 0.0,
             seconds_per_row: 0.0,
             all: Share::prior(PRIOR, PRIOR_WEIGHT),
             by_probability: CLASSES.map(|(_, share)| Share::prior(share, PRIOR_WEIGHT)),
@@ -73,11 +76,13 @@ impl DraftStatistics {
         self.all.get()
     }
 
-    /// The seconds that the draft model takes for `rows`; 0 before anything was measured, so that it is tried.
+    /// The seconds that the draft model takes for `rows`.
     pub fn seconds(&self, rows: usize) -> f64 {
         match rows {
             0 => 0.0,
-            1..=MOST_ROWS => self.times.of(rows).unwrap_or_default(),
+            1..=MOST_ROWS => {
+                self.times.of(rows).unwrap_or(self.assumed * (1.0 + UNKNOWN_ROW * (rows - 1) as f64))
+            }
             _ if self.seconds_per_row > 0.0 => self.seconds_per_row * rows as f64,
             _ => self.seconds(MOST_ROWS) * rows as f64 / MOST_ROWS as f64,
         }
@@ -92,9 +97,10 @@ impl DraftStatistics {
         }
     }
 
-    /// Before it is known whether the draft model is asked in a step.
-    pub fn begin_step(&mut self) {
-        self.tried = None;
+    /// Before it is known whether the draft model is asked in a step. row: the seconds that it should take for one, by its
+    /// size.
+    pub fn begin_step(&mut self, row: f64) {
+        (self.tried, self.assumed) = (None, row);
     }
 
     /// Counts a step for which the draft model was not asked.
@@ -175,7 +181,7 @@ mod tests {
         statistics.add_time(1, Duration::from_millis(500)); // a pause: a row takes 10
         for _ in 0..2000 {
             statistics.allow();
-            statistics.begin_step();
+            statistics.begin_step(0.01);
             if statistics.may_try(1, 0.1) {
                 statistics.add_time(1, Duration::from_millis(10));
                 tried += 1;
@@ -188,7 +194,9 @@ mod tests {
     #[test]
     fn long_reads_are_measured_by_the_row() {
         let mut statistics = DraftStatistics::default();
-        assert!(statistics.seconds(500) == 0.0);
+        statistics.begin_step(0.001);
+        let assumed = statistics.seconds(500);
+        assert!(assumed > 0.1 && assumed < 0.5 && statistics.seconds(1) == 0.001, "{assumed}");
         statistics.add_time(1, Duration::from_millis(2));
         assert!((statistics.seconds(1) - 0.002).abs() < 1e-9 && statistics.seconds(500) > 0.02);
         statistics.add_time(200, Duration::from_millis(100));

@@ -44,6 +44,8 @@ pub(super) struct Speculation {
     times: StepTimes,
     /// Of the draft model.
     pub statistics: DraftStatistics,
+    /// Bytes of the draft model's weights, over those of the model's.
+    pub draft_size: f64,
     /// Whether the draft model is asked in this step.
     asks_model: bool,
 }
@@ -62,6 +64,7 @@ impl Speculation {
             mode: Speculative::Off,
             times: StepTimes::default(),
             statistics: DraftStatistics::default(),
+            draft_size: 1.0,
             asks_model: false,
         }
     }
@@ -152,7 +155,7 @@ impl Speculation {
         context: usize,
         room: usize,
     ) -> Option<Plan> {
-        self.statistics.begin_step();
+        self.statistics.begin_step(self.times.of(1).unwrap_or_default() * self.draft_size);
         let counts = self.counts(sequences, due, context, room);
         let of = |slot: usize| &sequences[due[slot].0].1;
         let open: Vec<usize> = (0..due.len())

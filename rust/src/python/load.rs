@@ -53,10 +53,11 @@ impl Loading<'_> {
             Some(cache) => PanelSource::open(cache, checkpoint, choice.dtype, pool, progress),
             None => PanelSource::none(),
         };
-        if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
-            if let Some(function) = before_packing {
-                Python::attach(|py| function.call0(py).map(|_| ())).map_err(Failure::Callback)?;
-            }
+        if !packs.is_found()
+            && choice.weights >= WORTH_A_PACK as u64
+            && let Some(function) = before_packing
+        {
+            Python::attach(|py| function.call0(py).map(|_| ())).map_err(Failure::Callback)?;
         }
         let packs = packs.reporting(progress, choice.weights);
         let model = Model::load_with(&packs, checkpoint, config, choice.dtype, pool)?.with_kv(kv_dtype);
