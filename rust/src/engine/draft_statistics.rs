@@ -1,7 +1,7 @@
 //! What the tokens of a draft model cost, and how often they are right.
 
 use super::share::Share;
-use super::step_times::{MOST_ROWS, StepTimes, UNKNOWN_ROW};
+use super::step_times::{MOST_ROWS, StepTimes};
 use std::time::Duration;
 
 /// The share of right drafts that a model begins with.
@@ -10,6 +10,10 @@ const PRIOR: f64 = 0.6;
 const PRIOR_WEIGHT: f64 = 2.0;
 /// Drafted tokens up to these probabilities are counted apart, and the others together; with the shares to begin with.
 const CLASSES: [(f64, f64); 5] = [(0.3, 0.2), (0.5, 0.4), (0.7, 0.6), (0.9, 0.8), (1.0, 0.95)];
+/// So many rows of a text that is read are assumed to take as long as a step with one row.
+const READ_AS_ONE: f64 = 16.0;
+/// What is assumed to take fewer seconds is tried.
+const MOMENT: f64 = 0.5;
 /// The share of the time that drafts may take while they are not expected to pay.
 const TRIED: f64 = 0.005;
 /// Rows that the draft model may always be tried with when nothing was for long: a time that was measured too high, because
@@ -76,15 +80,17 @@ impl DraftStatistics {
         self.all.get()
     }
 
-    /// The seconds that the draft model takes for `rows`.
+    /// The seconds that the draft model takes for `rows`; 0 where nothing was measured and it should take a moment only, so
+    /// that it is tried.
     pub fn seconds(&self, rows: usize) -> f64 {
-        match rows {
-            0 => 0.0,
-            1..=MOST_ROWS => {
-                self.times.of(rows).unwrap_or(self.assumed * (1.0 + UNKNOWN_ROW * (rows - 1) as f64))
-            }
+        let read = |row: f64| row * (1.0 + rows as f64 / READ_AS_ONE);
+        match (rows, self.times.of(rows.clamp(1, MOST_ROWS))) {
+            (0, _) => 0.0,
+            (_, None) if read(self.assumed) < MOMENT => 0.0,
+            (_, None) => read(self.assumed),
+            (1..=MOST_ROWS, Some(seconds)) => seconds,
             _ if self.seconds_per_row > 0.0 => self.seconds_per_row * rows as f64,
-            _ => self.seconds(MOST_ROWS) * rows as f64 / MOST_ROWS as f64,
+            _ => read(self.times.of(1).unwrap_or_default()),
         }
     }
 
@@ -194,11 +200,11 @@ mod tests {
     #[test]
     fn long_reads_are_measured_by_the_row() {
         let mut statistics = DraftStatistics::default();
-        statistics.begin_step(0.001);
-        let assumed = statistics.seconds(500);
-        assert!(assumed > 0.1 && assumed < 0.5 && statistics.seconds(1) == 0.001, "{assumed}");
+        statistics.begin_step(0.01);
+        assert!(statistics.seconds(500) == 0.0, "a moment");
+        assert!((statistics.seconds(1600) - 1.01).abs() < 1e-9);
         statistics.add_time(1, Duration::from_millis(2));
-        assert!((statistics.seconds(1) - 0.002).abs() < 1e-9 && statistics.seconds(500) > 0.02);
+        assert!((statistics.seconds(1) - 0.002).abs() < 1e-9 && statistics.seconds(500) > 0.06);
         statistics.add_time(200, Duration::from_millis(100));
         assert!((statistics.seconds(400) - 0.2).abs() < 1e-9);
     }
