@@ -24,6 +24,7 @@ from ropechat.engine.convert import (
 )
 from ropechat.engine.grammars import GrammarCompiler
 from ropechat.engine.loading import (
+    check_draft,
     display_name,
     find_revision,
     find_stop_ids,
@@ -126,12 +127,13 @@ class Engine:
         for f32 weights, else f16. threads: default the physical cores. context: maximum tokens of a
         sequence; default the model's, at most 8192. prefix_bytes: bytes of KV cache that are kept of ended
         sequences, for prompts that begin like them; default what the context takes, at least 64 MB.
-        speculative: whether tokens are drafted by prompt look-up and computed together: auto (where that is
-        faster), off, always; results are the same. cache: auto, off or all; default ROPECHAT_CACHE: whether
-        packed weights, a validated vocabulary, and what chats have read are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
-        while the model loads. Raises ModelNotFoundError, ModelFileError,
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        speculative: whether tokens are drafted and computed together: auto (where that is faster), off,
+        always; results are the same. Drafts come from what the text repeats (prompt look-up), and from
+        draft: a smaller model with the same tokenizer, by its name, loaded with the same dtype. cache: auto,
+        off or all; default ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats
+        have read are cached on disk for the next start, see `ropechat.models.pack_cache`. progress: a
+        `ProgressMeter`, to be read from another thread while the model loads.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -143,9 +145,7 @@ class Engine:
 
         Raises as `load`, and RequestError for a grammar that cannot be used.
         """
-        tokenizer = loading.run_before_packing(
-            lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
-        )
+        tokenizer = loading.run_before_packing(lambda: _checked_tokenizer(loading))
         tokenizer.prepare(first_prompt)
         grammars = None
         if grammar is not None:
@@ -822,6 +822,14 @@ class Engine:
             "text": given.text,
             **given.meta,
         }
+
+
+def _checked_tokenizer(loading: ModelLoad) -> Tokenizer:
+    """The tokenizer of a model that is being loaded. Raises RequestError if its draft model has another."""
+    tokenizer = load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
+    if loading.draft is not None:
+        check_draft(loading.folder, tokenizer, loading.draft, keep=loading.use_cache)
+    return tokenizer
 
 
 def _grammars(folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer) -> GrammarCompiler:
