@@ -183,6 +183,9 @@ pub enum LayerMlp {
     Dense,
     /// The mixture of experts in `Config::moe`.
     Moe,
+    /// The same, where a table says which experts each token takes; the router weights them (Hash Layers, Roller et al.
+    /// 2021, <https://arxiv.org/abs/2106.04426>; deepseek_v4).
+    HashMoe,
     /// None: the layer is a mixer (nemotron_h).
     None,
     /// Both side by side, each with norms of its own (gemma4).

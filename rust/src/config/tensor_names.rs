@@ -142,6 +142,8 @@ pub enum MoeNames {
         parts: [&'static str; 3],
         /// The expert that every token passes.
         shared: &'static str,
+        /// gate, up and down of that one.
+        shared_parts: [&'static str; 3],
     },
     /// All experts in one tensor [expert, in, out], whose columns alternate between gate and up (gpt_oss).
     Interleaved {
@@ -186,6 +188,9 @@ pub enum MoeNames {
 }
 
 impl MoeNames {
+    /// gate, up and down of an expert, as most files name them.
+    pub const PARTS: [&'static str; 3] = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+
     /// The same experts where one tensor holds all of them, as transformers 5 does in memory and some files do.
     pub fn fused(self) -> Option<MoeNames> {
         let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
@@ -367,7 +372,9 @@ pub struct Names {
     pub moe_latent: [Tensor; 2],
     /// `e_score_correction_bias` of its router.
     pub correction_bias: &'static str,
-    /// Outer dimensions of that tensor (ernie4_5_moe: one of length 1).
+    /// The experts of each token, where a table says which: [vocab_size, experts per token], integers.
+    pub tid2eid: &'static str,
+    /// Outer dimensions of `correction_bias` (ernie4_5_moe: one of length 1).
     pub correction_bias_shape: &'static [usize],
     /// Beside a dense MLP: norms after that, before the mixture and after it.
     pub moe_norms: [Tensor; 3],
@@ -478,9 +485,11 @@ impl Names {
             experts: "mlp.experts",
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
+            shared_parts: MoeNames::PARTS,
         },
         moe_latent: [tensor!("mixer.fc1_latent_proj"), tensor!("mixer.fc2_latent_proj")],
         correction_bias: "mlp.gate.e_score_correction_bias",
+        tid2eid: "mlp.gate.tid2eid",
         correction_bias_shape: &[],
         moe_norms: [
             tensor!("post_feedforward_layernorm_1"),

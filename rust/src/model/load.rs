@@ -554,6 +554,10 @@ impl<'a> Loader<'a> {
             router: exact.matrix(&tensors.router)?,
             router_mlp,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
+            tid2eid: match &tensors.tid2eid[..] {
+                [table] => self.experts_of_tokens(table, tensors.experts.len())?,
+                _ => Vec::new(),
+            },
             router_norm: match &tensors.router_norm {
                 None => None,
                 Some(spec) => {
@@ -572,6 +576,22 @@ impl<'a> Loader<'a> {
             experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
+        })
+    }
+
+    /// Numbers of experts, each less than `count`.
+    fn experts_of_tokens(&self, table: &TensorRows, count: usize) -> Result<Vec<u32>> {
+        let (name, values) = self.checkpoint.require_integers(&table.name, &table.shape)?;
+        let expert = |&value: &i64| u32::try_from(value).ok().filter(|&expert| (expert as usize) < count);
+        let experts: Option<Vec<u32>> = values.iter().map(expert).collect();
+        experts.ok_or_else(|| Error::Tensor {
+            path: self.checkpoint.path().to_owned(),
+            name: name.to_owned(),
+            what: format!(
+                "its entries must be experts from 0 to {} (got {}); download the model again",
+                count - 1,
+                values.iter().find(|value| expert(value).is_none()).copied().unwrap_or(-1)
+            ),
         })
     }
 

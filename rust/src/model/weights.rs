@@ -434,6 +434,8 @@ pub struct MoeMlp {
     pub router_mlp: Option<Box<RouterMlpWeights>>,
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
+    /// The experts of each token; empty where the router chooses.  // [vocab_size, num_experts_per_tok]
+    pub tid2eid: Vec<u32>,
     /// Norm of the router's input, where it has one of its own.
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]

@@ -120,6 +120,10 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
     for (name, source) in required(config) {
         let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
+        if name.ends_with(config.names.tid2eid) {
+            used.insert(checkpoint.require_integers(&name, &source.shape)?.0);
+            continue;
+        }
         if source.shape.len() == 1 {
             used.insert(checkpoint.require_any(names, &source.shape)?.name);
             continue;

@@ -216,7 +216,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         shared_block,
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
-            (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
+            (LayerMlp::Moe | LayerMlp::HashMoe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
             (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
                 Some(MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)))
             }

@@ -75,6 +75,8 @@ pub struct MoeTensors {
     pub router_mlp: Option<RouterMlpTensors>,
     /// `e_score_correction_bias`; empty when the model has none.
     pub e_score_correction_bias: Vec<TensorRows>,
+    /// The experts of each token, integers; empty where the router chooses.
+    pub tid2eid: Vec<TensorRows>,
     /// Norm of the router's input, where it has one of its own.
     pub router_norm: Option<NormSpec>,
     /// A factor of each expert's weight; empty when the model has none.
@@ -455,6 +457,7 @@ impl MoeTensors {
             layers.iter().for_each(|matrix| matrix.each(add));
         }
         add(&self.e_score_correction_bias);
+        add(&self.tid2eid);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
         self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
