@@ -115,6 +115,19 @@ pub struct IndexerNames {
     pub k_norm: Tensor,
 }
 
+/// Where the tensors are that make compressed keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressorNames {
+    /// What is summed up.
+    pub kv_proj: Tensor,
+    /// The logits of its weights.
+    pub gate_proj: Tensor,
+    /// Added to these by place in the window: [compress_rate, values].
+    pub position_bias: &'static str,
+    /// Norm of a key.
+    pub norm: Tensor,
+}
+
 /// Where the projection from the latent to keys and values is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvB {
@@ -358,10 +371,14 @@ pub struct Names {
     pub mla: MlaNames,
     /// The tensors of indexers.
     pub indexer: IndexerNames,
+    /// The tensors of compressed keys: of attention, and of its indexer.
+    pub compressors: [CompressorNames; 2],
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
     pub o_proj: Tensor,
+    /// The latents of groups of heads, where `o_proj` reads these.
+    pub o_a_proj: Tensor,
     /// The MLP's first projections.
     pub gate_up_proj: GateUp,
     /// The MLP's second projection.
@@ -459,6 +476,20 @@ impl Names {
             q_norm: tensor!("self_attn.indexer.q_norm"),
             k_norm: tensor!("self_attn.indexer.k_norm"),
         },
+        compressors: [
+            CompressorNames {
+                kv_proj: tensor!("self_attn.compressor.kv_proj"),
+                gate_proj: tensor!("self_attn.compressor.gate_proj"),
+                position_bias: "self_attn.compressor.position_bias",
+                norm: tensor!("self_attn.compressor.kv_norm"),
+            },
+            CompressorNames {
+                kv_proj: tensor!("self_attn.compressor.indexer.kv_proj"),
+                gate_proj: tensor!("self_attn.compressor.indexer.gate_proj"),
+                position_bias: "self_attn.compressor.indexer.position_bias",
+                norm: tensor!("self_attn.compressor.indexer.kv_norm"),
+            },
+        ],
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([
                 tensor!("linear_attn.in_proj_qkv"),
@@ -478,6 +509,7 @@ impl Names {
             inner_norms: &[],
         },
         o_proj: tensor!("self_attn.o_proj"),
+        o_a_proj: tensor!("self_attn.o_a_proj"),
         gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),
         moe: MoeNames::Each {
