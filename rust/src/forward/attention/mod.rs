@@ -171,18 +171,14 @@ pub(super) fn attend_input(
         key_numbers.choose(pass, layer, mask, &caches, choices);
     }
     let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
-    let (own, chosen) = (Keys::own(layer), chosen(layer, choices));
-    let later = match &layer.compression {
-        None => {
-            tiles::attend(pass, (layer, own), &caches, qkv, (chosen, bias), partials);
-            None
-        }
-        Some(_) => {
-            tiles::attend(pass, (layer, own), &caches, qkv, (None, bias), partials);
-            tiles::attend(pass, (layer, Keys::compressed(layer)), &caches, qkv, (chosen, bias), compressed);
-            Some(&*compressed)
-        }
-    };
+    let (chosen, compresses) = (chosen(layer, choices), layer.compression.is_some());
+    // Choices are of compressed keys where there are any.
+    let of_own = chosen.filter(|_| !compresses);
+    tiles::attend(pass, (layer, Keys::own(layer)), &caches, qkv, (of_own, bias), partials);
+    if compresses {
+        tiles::attend(pass, (layer, Keys::compressed(layer)), &caches, qkv, (chosen, bias), compressed);
+    }
+    let later = compresses.then_some(&*compressed);
     lap(Phase::Attention);
     if let Projection::Experts(weights) = &layer.projection {
         head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
