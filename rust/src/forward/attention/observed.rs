@@ -78,8 +78,9 @@ impl<'a> ObservedHeads<'a> {
         &self.unrotated[row * self.layer.qk_width() + at..][..heads.head_dim]
     }
 
-    /// Scores of a query head's rows with every key, to which compressed keys are added; times the model's factors and before a softcap; -inf where a row does
-    /// not see the key. Returns the stride.  // out [rows.len(), stride], stride >= the last row's place + 1
+    /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does not
+    /// see the key. Compressed keys count for the positions of their windows. Returns the stride.
+    /// // out [rows.len(), stride], stride >= the last row's place + 1
     pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
         let (config, kernels) = (self.config(), self.pass.kernels);
         let dim = self.layer.heads.head_dim;
