@@ -259,9 +259,12 @@ impl PyEngine {
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         call_engine(py, || {
-            let begun = Instant::now();
-            let finish = |writer: &PackWriter| writer.finish(at_most.saturating_sub(begun.elapsed()));
-            Ok(self.pack_writers.iter().map(finish).fold(true, |all, is_over| all & is_over))
+            let (begun, mut left, mut is_over) = (Instant::now(), at_most, true);
+            for writer in &self.pack_writers {
+                is_over &= writer.finish(left);
+                left = at_most.saturating_sub(begun.elapsed());
+            }
+            Ok(is_over)
         })
     }
 
