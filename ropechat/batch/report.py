@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow, EarlyStop
 from ropechat.errors import BatchInputError
@@ -28,6 +29,8 @@ class BatchReport:
     """New tokens, including those of unfinished rows."""
     elapsed: float = 0.0
     cancelled: bool = False
+    estimate: RowsEstimate | None = None
+    """Of the time left, where this process computes the rows."""
 
     @property
     def done(self) -> int:
@@ -39,7 +42,12 @@ class BatchReport:
 
     @property
     def seconds_left(self) -> float | None:
-        """The time left, by tokens: the rest is expected to be as long as what is done. None if unknown."""
+        """The time left; None if unknown.
+
+        Without an estimate by tokens: the rest is expected to be as long as what is done.
+        """
+        if self.estimate is not None and self.total is not None:
+            return self.estimate.left(self.total - self.found - self.copied)
         if self.total is None or not self.ok or not self.made_tokens:
             return None
         per_record = self.completion_tokens / (self.ok + self.failed)

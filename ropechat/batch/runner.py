@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.line import COMPLETIONS, Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
@@ -193,7 +194,8 @@ def run_batch(
     once, for ignored fields. A record depends on the model, the row, the settings and the seed, and not on
     other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
     """
-    report, begun = BatchReport(total), time.monotonic()
+    estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
+    report, begun = BatchReport(total, estimate=estimate), time.monotonic()
     failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     template = engine.chat.template
     knows_tool = template is None or template.mentions("tool")
@@ -220,6 +222,7 @@ def run_batch(
         grouped=total is not None,  # a pipe is read no further than needed
         timeout=timeout,
         on_tokens=on_tokens,
+        on_pass=estimate.take,
     )
     for number, result in results:
         pending = jobs.take(number)

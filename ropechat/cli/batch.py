@@ -15,7 +15,7 @@ from ropechat.cli.common import (
     model_options,
     sampling_of,
     sampling_options,
-    speculative_option,
+    speculative_options,
     template_options,
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
@@ -70,7 +70,17 @@ _GROUPS = {
     "Prompt": ("system", "raw", "template", "template_vars"),
     "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
     "Structured output": (*OPTIONS, "json_flexible"),
-    "Model": ("model", "dtype", "kv_dtype", "context", "threads", "speculative", "cache", "download"),
+    "Model": (
+        "model",
+        "dtype",
+        "kv_dtype",
+        "context",
+        "threads",
+        "speculative",
+        "draft",
+        "cache",
+        "download",
+    ),
 }
 _EXAMPLES = (
     "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",
@@ -201,7 +211,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 @grammar_options
 @sampling_options
 @model_options
-@speculative_option
+@speculative_options
 def batch(
     source: Path | str,
     out: Path | str | None,

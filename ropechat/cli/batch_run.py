@@ -35,6 +35,7 @@ from ropechat.cli.batch_progress import BatchStatus, closing_line
 from ropechat.cli.common import (
     STREAM,
     StdoutWriter,
+    draft_path,
     load_chat_engine,
     model_or_builtin,
     model_path,
@@ -284,8 +285,9 @@ class BatchRun:
         self, given: dict[str, Any], header: dict[str, Any], run_seed: int, check: Callable[[], None]
     ) -> Compute:
         """Load the model and add its fields to the header; check: called before the weights are read."""
+        draft = draft_path(given)
         path = model_path(given)
-        given |= {"model": str(path), "download": False}
+        given |= {"model": str(path), "draft": draft and str(draft), "download": False}
         header |= {"model": model_header(path)}
         check()
         variables = given["template_vars"]
@@ -301,11 +303,10 @@ class BatchRun:
         from ropechat.batch.cluster import Cluster
         from ropechat.batch.worker import Model, Work
 
-        name = model_or_builtin(given["model"])
-        if Path(name).expanduser().exists():
-            name = str(Path(name).expanduser().absolute())
+        name = _anywhere(model_or_builtin(given["model"]))
         options = {name: given[name] for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
         options["speculative"] = "auto" if given["speculative"] else "off"
+        options["draft"] = given["draft"] and _anywhere(given["draft"])
         model = Model(name, options, self.settings.raw, given["template"], given["template_vars"])
         cluster = Cluster(self.ray or None, model, any_isa=self.any_isa, on_note=self.status.tell)
         opened.callback(cluster.close)
@@ -446,6 +447,12 @@ def _require_same(target: Target, before: Mapping[str, Any] | None, header: Mapp
             f"{target.journal}: made with other settings: {'; '.join(found)}; use the same ones, or replace "
             "--resume by --overwrite to start again"
         )
+
+
+def _anywhere(name: str) -> str:
+    """A model's name that means the same in every folder."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
 
 
 def _command() -> str:

@@ -9,6 +9,7 @@ import click
 
 from ropechat.cli.common import (
     StdoutWriter,
+    draft_path,
     load_chat_engine,
     model_folders,
     model_options,
@@ -17,7 +18,7 @@ from ropechat.cli.common import (
     sampling_of,
     sampling_options,
     setting_option,
-    speculative_option,
+    speculative_options,
     template_options,
 )
 from ropechat.cli.exit_codes import say
@@ -105,7 +106,10 @@ class _Models:
         return check(self._path(model), self._given["cache"])
 
     def load(self, model: str) -> "Engine":
-        given = self._given | {"model": str(self._path(model))}
+        path = str(self._path(model))
+        given = self._given | {"model": path}
+        if path != self._given["model"]:
+            given["draft"] = None  # it drafts for the model that it was given with
         return load_chat_engine(given, raw=self._raw, screen=True, progress=self._progress)
 
     def _path(self, model: str) -> Path:
@@ -117,7 +121,7 @@ class _Models:
 
 @click.command()
 @model_options
-@speculative_option
+@speculative_options
 @sampling_options
 @template_options
 @click.option("--system", help="A system message at the beginning.")
@@ -186,8 +190,10 @@ def chat(
             raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
         line_chat(load_chat_engine(given, raw=raw), sampling, system)
         return 0
-    path = model_path(given)  # questions must come before the app takes the screen
-    given |= {"model": str(path), "download": False}
+    # Questions must come before the app takes the screen.
+    draft = draft_path(given)
+    path = model_path(given)
+    given |= {"model": str(path), "draft": draft and str(draft), "download": False}
     from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
     from ropechat.cli.settings_file import SettingsFile

@@ -111,11 +111,19 @@ model_options = option_set(
 )
 
 
-speculative_option = setting_option(
-    "speculative",
-    "--speculative/--no-speculative",
-    default=True,
-    help="Draft tokens by prompt look-up where it is faster; the output is the same.",
+speculative_options = option_set(
+    setting_option(
+        "speculative",
+        "--speculative/--no-speculative",
+        default=True,
+        help="Draft tokens where it is faster, by prompt look-up and --draft; the output is the same.",
+    ),
+    setting_option(
+        "draft",
+        metavar="MODEL",
+        shell_complete=_complete_model,
+        help="A small model with the same tokenizer, named as for -m, that drafts tokens where it is faster.",
+    ),
 )
 
 
@@ -196,6 +204,19 @@ def model_path(given: dict[str, Any]) -> Path:
     return find_or_download(model, unasked=given.pop("download"), folders=model_folders())
 
 
+def draft_path(given: dict[str, Any]) -> Path | None:
+    """Remove --draft from `given`; return the draft model's path, downloading it if needed.
+
+    None without one, and with --no-speculative.
+    """
+    from ropechat.cli.download import find_or_download
+
+    draft = given.pop("draft", None)
+    if draft is None or not given.get("speculative", True):
+        return None
+    return find_or_download(draft, unasked=given.get("download", False), folders=model_folders())
+
+
 def load_engine(
     given: dict[str, Any],
     *,
@@ -208,9 +229,10 @@ def load_engine(
     """Remove the model options from `given` and load the model.
 
     Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
-    packed weights are written if that takes a moment only. first_prompt, grammar: as for `Engine.from_load`.
+    packed weights are written for a moment. first_prompt, grammar: as for `Engine.from_load`.
     line: shows how far the load is. progress: as for `Engine.load`.
     """
+    draft = draft_path(given)
     model = model_path(given)
     options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
     options["speculative"] = "auto" if given.pop("speculative", True) else "off"
@@ -219,7 +241,10 @@ def load_engine(
     exit_when_cut(screen=screen)
     check_signals()
     line = line or ProgressLine("none" if screen else "line")
-    with ModelLoad(model, **options, progress=progress) as loading, line.watch(loading.progress.read):
+    with (
+        ModelLoad(model, **options, draft=draft, progress=progress) as loading,
+        line.watch(loading.progress.read),
+    ):
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 
         engine = Engine.from_load(loading, first_prompt, grammar)
@@ -232,7 +257,7 @@ def load_engine(
 
 
 def _keep_pack(engine: "Engine") -> None:
-    """Let packed weights be written for the next start, if that takes no more than `_PACK_S`."""
+    """Write packed weights for the next starts, for at most `_PACK_S`."""
     with contextlib.suppress(KeyboardInterrupt):
         engine.finish_pack(_PACK_S if sys.exc_info()[0] is None else 0.0)
 

@@ -16,7 +16,7 @@ from ropechat.cli.common import (
     sampling_of,
     sampling_options,
     setting_option,
-    speculative_option,
+    speculative_options,
     stdin_waits,
     template_options,
     text_argument,
@@ -222,7 +222,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("words", metavar="PROMPT...", nargs=-1)
 @model_options
-@speculative_option
+@speculative_options
 @grammar_options
 @sampling_options
 @template_options

@@ -8,7 +8,7 @@ import sys
 import click
 
 from ropechat.cli.chat import chat
-from ropechat.cli.common import model_path, sampling_of
+from ropechat.cli.common import draft_path, model_path, sampling_of
 from ropechat.cli.config import checked_keys
 from ropechat.cli.exit_codes import say
 from ropechat.cli.settings import read
@@ -62,4 +62,5 @@ def _prepare(chat_options: tuple[str, ...]) -> None:
     checked_keys(settings)
     with chat.make_context("chat", list(chat_options), default_map=settings.options(sampling=True)) as made:
         sampling_of(dict(made.params))
+        draft_path(dict(made.params))
         model_path(dict(made.params))

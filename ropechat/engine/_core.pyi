@@ -302,6 +302,7 @@ class Engine:
         context: int | None = None,
         prefix_bytes: int | None = None,
         speculative: str = "auto",
+        draft: str | None = None,
         pack_cache: str | PathLike[str] | None = None,
         pack_smallest: int | None = None,
         before_packing: Callable[[], object] | None = None,
@@ -313,7 +314,9 @@ class Engine:
         f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32,
         f16, q8_0. context: most tokens (default: min(model, 8192)). prefix_bytes: KV cache that is kept of
         ended sequences at most (default: what the context takes, at least 64 MB). speculative: whether tokens
-        are drafted by prompt look-up: auto (where measured times say that it is faster), off, always.
+        are drafted: auto (where measured times say that it is faster), off, always. draft: the folder or file
+        of a draft model with the same vocabulary; else drafts come from prompt look-up only. Raises
+        RequestError for a draft model beside a model with a recurrent state.
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).
@@ -332,14 +335,13 @@ class Engine:
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """As the function of this name, of the loaded model."""
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack to be written, beginning it if need be, if that takes at most so long.
+        """Write the pack for at most so long, and return whether writing is over.
 
-        Else it is given up, and what is written of it is removed, within a second. Returns whether writing is
-        over.
+        What is written of it stays in a partial file. The next load goes on with that.
         """
     @property
     def kv_bytes(self) -> int:
-        """Bytes of KV cache allocated now."""
+        """Bytes of KV cache allocated now, that of a draft model included."""
     def generate(
         self,
         ids: Sequence[int],

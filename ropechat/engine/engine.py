@@ -24,6 +24,7 @@ from ropechat.engine.convert import (
 )
 from ropechat.engine.grammars import GrammarCompiler
 from ropechat.engine.loading import (
+    check_draft,
     display_name,
     find_revision,
     find_stop_ids,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat.engine import _core
-    from ropechat.engine.scheduler import Completion, Job, Prompt
+    from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
     from ropechat.engine.scoring import ScoreStream, Window
 
@@ -126,12 +127,13 @@ class Engine:
         for f32 weights, else f16. threads: default the physical cores. context: maximum tokens of a
         sequence; default the model's, at most 8192. prefix_bytes: bytes of KV cache that are kept of ended
         sequences, for prompts that begin like them; default what the context takes, at least 64 MB.
-        speculative: whether tokens are drafted by prompt look-up and computed together: auto (where that is
-        faster), off, always; results are the same. cache: auto, off or all; default ROPECHAT_CACHE: whether
-        packed weights, a validated vocabulary, and what chats have read are cached on disk for the next
-        start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from another thread
-        while the model loads. Raises ModelNotFoundError, ModelFileError,
-        UnsupportedModelError, MemoryLimitError, RequestError.
+        speculative: whether tokens are drafted and computed together: auto (where that is faster), off,
+        always; results are the same. Drafts come from what the text repeats (prompt look-up), and from
+        draft: a smaller model with the same tokenizer, by its name, loaded with the same dtype. cache: auto,
+        off or all; default ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats
+        have read are cached on disk for the next start, see `ropechat.models.pack_cache`. progress: a
+        `ProgressMeter`, to be read from another thread while the model loads.
+        Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
 
@@ -143,9 +145,7 @@ class Engine:
 
         Raises as `load`, and RequestError for a grammar that cannot be used.
         """
-        tokenizer = loading.run_before_packing(
-            lambda: load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
-        )
+        tokenizer = loading.run_before_packing(lambda: _checked_tokenizer(loading))
         tokenizer.prepare(first_prompt)
         grammars = None
         if grammar is not None:
@@ -161,9 +161,9 @@ class Engine:
         )
 
     def finish_pack(self, seconds: float) -> bool:
-        """Wait for the pack cache to be written if that takes at most `seconds`, else give it up.
+        """Write the pack cache for at most `seconds`; return whether it is written.
 
-        Returns whether writing is over. A pack that was given up leaves no file and is written another time.
+        What is not written then is written after later loads.
         """
         return self._core is None or self._core.finish_pack(seconds)
 
@@ -593,6 +593,7 @@ class Engine:
         grouped: bool = False,
         timeout: float | None = None,
         on_tokens: Callable[[int], None] | None = None,
+        on_pass: "Callable[[RunState], None] | None" = None,
     ) -> "Iterator[tuple[int, Completion]]":
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
@@ -605,7 +606,7 @@ class Engine:
         an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
         Job's seed, not on others. timeout: seconds from the start of a prompt after which it fails with a
         RowTimeoutError, looked at after each forward pass. on_tokens(n): called with the number of tokens of
-        each forward pass.
+        each forward pass. on_pass: called with how far all prompts are, before each pass.
         On `cancel`, started prompts finish with the reason "cancelled", then the iterator ends.
         """
         from ropechat.engine.scheduler import Scheduler
@@ -616,7 +617,7 @@ class Engine:
             raise RequestError(f"timeout: must be above 0 (got {timeout})")
         validate_top_k(top_k)
         many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
-        scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout)
+        scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout, on_pass=on_pass)
         return scheduler.run(iter(prompts), ordered=ordered)
 
     def score(
@@ -821,6 +822,14 @@ class Engine:
             "text": given.text,
             **given.meta,
         }
+
+
+def _checked_tokenizer(loading: ModelLoad) -> Tokenizer:
+    """The tokenizer of a model that is being loaded. Raises RequestError if its draft model has another."""
+    tokenizer = load_tokenizer(loading.folder, loading.vocab_size, gguf_metadata, keep=loading.use_cache)
+    if loading.draft is not None:
+        check_draft(loading.folder, tokenizer, loading.draft, keep=loading.use_cache)
+    return tokenizer
 
 
 def _grammars(folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer) -> GrammarCompiler:

@@ -1,16 +1,18 @@
 """What surrounds a model's weights: name, tokenizer, chat template, stop ids; and a check of all files."""
 
+import filecmp
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ropechat.engine.native import gguf_metadata, load_core
 from ropechat.engine.templates.template import ChatTemplate
-from ropechat.errors import ConfigError, TokenizerError
+from ropechat.errors import ConfigError, RequestError, TokenizerError
 from ropechat.models.pack_cache import cache_mode
 from ropechat.models.resolve import resolve
 from ropechat.models.weights import quant_of
 from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer.tokenizer import FILE as TOKENIZER_FILE
 from ropechat.util.files import read_json
 
 GgufMetadata = Callable[[str], Mapping[str, Any]]
@@ -76,6 +78,33 @@ def load_tokenizer(
     if is_gguf(model):
         return Tokenizer.from_gguf(model, lambda: gguf_metadata(str(model)), vocab_size, keep=keep)
     return Tokenizer.load(model, vocab_size, keep=keep)
+
+
+def check_draft(model: Path, tokenizer: Tokenizer, draft: Path, *, keep: bool | None = None) -> None:
+    """Check that a draft model has the vocabulary of a model, as far as both have tokens.
+
+    keep: as for `load_tokenizer`. Raises RequestError that names the first id with another token.
+    """
+    file, draft_file = model / TOKENIZER_FILE, draft / TOKENIZER_FILE
+    if file.is_file() and draft_file.is_file() and filecmp.cmp(file, draft_file, shallow=False):
+        return
+    name, vocab_size = display_name(draft), load_core().read_config(str(draft))["vocab_size"]
+    other = load_tokenizer(draft, vocab_size, gguf_metadata, keep=keep)
+    help = "give a model with the same tokenizer, or --no-speculative"
+    if tokenizer.present != other.present:
+        without = name if tokenizer.present else display_name(model)
+        raise RequestError(f"draft: {name}: {without} has no tokenizer to compare; {help}")
+    if not tokenizer.present:
+        return
+    for id in range(min(tokenizer.vocab_size, other.vocab_size)):
+        if tokenizer.token(id) == other.token(id):
+            continue
+        here, there = tokenizer.token_bytes(id), other.token_bytes(id)
+        if here and there and here != there:
+            raise RequestError(
+                f"draft: {name}: must have the vocabulary of {display_name(model)}: id {id} is "
+                f"{there!r:.40} (must be {here!r:.40}); {help}"
+            )
 
 
 def load_chat_template(model: Path, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
+from ropechat.models.resolve import resolve
 from ropechat.util.background import BackgroundCall
 from ropechat.util.progress import Progress
 from ropechat.util.text import format_bytes
@@ -108,6 +109,7 @@ class LoadOptions(TypedDict, total=False):
     context: int | None
     prefix_bytes: int | None
     speculative: str
+    draft: str | Path | None
     cache: str | None
     progress: ProgressMeter | None
 
@@ -117,8 +119,8 @@ class ModelLoad:
 
     Packing large weights waits for the work given to `run_before_packing`: checking a vocabulary takes memory
     that is free again before packing needs it. After this is left as a context manager, it does not wait.
-    use_cache: whether prepared data is cached on disk for the next start. facts: those of the config.
-    progress: how far it is.
+    draft: the path of the draft model. use_cache: whether prepared data is cached on disk for the next start.
+    facts: those of the config. progress: how far it is.
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
@@ -127,11 +129,15 @@ class ModelLoad:
         self.facts: dict[str, Any] = module.read_config(str(folder))
         self.vocab_size: int = self.facts["vocab_size"]
         self._may_pack = threading.Event()
+        named = options.pop("draft", None)
+        drafts = options.get("speculative") != "off"
+        self.draft = resolve(named) if named is not None and drafts else None
         mode = cache_mode(options.pop("cache", None))
         self.use_cache = mode != "off"
         self.progress = options.pop("progress", None) or ProgressMeter()
         given = {**options, **load_options(mode), "before_packing": self._may_pack.wait}
         given["progress"] = self.progress.core
+        given["draft"] = None if self.draft is None else str(self.draft)
         try:
             self._core: BackgroundCall[_core.Engine] = BackgroundCall(
                 lambda: module.Engine.load(str(folder), **given)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ropechat.conversation import Message
 from ropechat.engine.convert import EventLike
@@ -67,6 +67,33 @@ class Completion:
     """Prompt tokens whose keys and values came from an earlier sequence. Depends on the other prompts."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
+
+
+class RowState(NamedTuple):
+    """How far a prompt in progress is, in tokens.
+
+    read: those of the prompt that are in the cache; unread: the others. made: new ones. limit: max_tokens of
+    its job, None if that has none.
+    """
+
+    read: int
+    unread: int
+    made: int
+    limit: int | None
+
+
+class RunState(NamedTuple):
+    """How far a call is before a forward pass.
+
+    read, made: tokens of prompts that passes read, and new tokens. started: prompts. ended: new tokens of
+    each prompt that the last pass ended.
+    """
+
+    read: int
+    made: int
+    started: int
+    ended: tuple[int, ...]
+    rows: tuple[RowState, ...]
 
 
 class Backend(Protocol):
@@ -134,12 +161,14 @@ class _Active:
     texts: list[str] = field(default_factory=list)
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     begun: float = 0.0
+    read: int = 0
 
 
 class Scheduler:
     """Continuous batching: when a sequence ends, the next prompt takes its place.
 
     timeout: seconds from the start of a prompt, with all jobs that follow it, after which it fails.
+    on_pass: called before each forward pass.
     """
 
     def __init__(
@@ -150,8 +179,12 @@ class Scheduler:
         *,
         grouped: bool = False,
         timeout: float | None = None,
+        on_pass: Callable[[RunState], None] | None = None,
     ) -> None:
         self._timeout = timeout
+        self._on_pass = on_pass
+        self._read_tokens = self._made_tokens = self._started = 0
+        self._ended: list[int] = []
         self._backend = backend
         self._window = window
         self._read_at_once = LOOKAHEAD * window if grouped else 1
@@ -230,6 +263,7 @@ class Scheduler:
         """Start a prompt. begun: when the job before it in the same place began."""
         index, job, ids, error = prompt.index, prompt.job, prompt.ids, prompt.error
         seed, stream = job.draws(self._backend.seed, index)
+        self._started += begun is None
         if ids is not None:
             try:
                 sequence, text_filter = self._backend.add(job, ids, seed, stream)
@@ -238,6 +272,7 @@ class Scheduler:
             else:
                 active = _Active(index, seed, len(ids), text_filter, job)
                 active.begun = time.monotonic() if begun is None else begun
+                active.read = self._backend.reused(sequence)
                 self._active[sequence] = active
                 return
         self._done[index] = Completion(seed=seed, error=error)
@@ -247,6 +282,8 @@ class Scheduler:
         if not self._active:
             return
         before = len(self._active)
+        if self._on_pass is not None:
+            self._on_pass(self._state())
         try:
             events = self._backend.step(list(self._active))
         except CancelledError:
@@ -258,11 +295,31 @@ class Scheduler:
         made = 0
         for event in events:
             # A sequence that ended with a stop string may have drafted tokens behind it.
-            if event.kind == "token" and event.sequence in self._active:
+            active = self._active.get(event.sequence)
+            if active is None:
+                continue
+            read = event.done if event.kind == "prefill" else active.prompt_tokens
+            self._read_tokens += max(0, read - active.read)
+            active.read = max(read, active.read)
+            if event.kind == "token":
                 self._take(event)
                 made += 1
+        self._made_tokens += made
         if made and self._on_tokens is not None:
             self._on_tokens(made)
+
+    def _state(self) -> RunState:
+        rows = tuple(
+            RowState(
+                active.read,
+                active.prompt_tokens - active.read,
+                len(active.ids),
+                None if active.job.sampling is None else active.job.sampling.max_tokens,
+            )
+            for active in self._active.values()
+        )
+        ended, self._ended = tuple(self._ended), []
+        return RunState(self._read_tokens, self._made_tokens, self._started, ended, rows)
 
     def _end_late(self) -> None:
         """Fail the sequences that have taken too long."""
@@ -300,6 +357,7 @@ class Scheduler:
         active = self._active.pop(sequence)
         cached = self._backend.reused(sequence)
         self._backend.free(sequence)
+        self._ended.append(len(active.ids))
         following = None
         if error is None:
             ids, logprobs = tuple(active.ids), tuple(active.logprobs)

@@ -17,7 +17,7 @@ ENV = "ROPECHAT_CACHE"
 _MAGIC, _KV_MAGIC = b"RCPACK\0\x02", b"RCKEYS\0\x01"
 _PREFIX = 24  # magic, the header's length, its checksum
 _MAX_HEADER = 256 << 20
-_PACK, _PART = ".pack", ".part"
+_PACK, _UNFINISHED = ".pack", (".part", ".partial")
 
 
 class PackedEntry(NamedTuple):
@@ -73,7 +73,7 @@ def _by_use(entries: Iterator[PackedEntry]) -> list[PackedEntry]:
 
 def _entries(folder: Path, suffix: str, magic: bytes) -> Iterator[PackedEntry]:
     try:
-        found = [path for path in folder.iterdir() if path.name.endswith((suffix, _PART))]
+        found = [path for path in folder.iterdir() if path.name.endswith((suffix, *_UNFINISHED))]
     except FileNotFoundError:
         return
     except OSError as error:

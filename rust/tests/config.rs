@@ -319,6 +319,14 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("qwen4_exp_text", "output_gate_type", json!("tanh")),
         ("qwen4_exp_text", "layer_types", json!(["linear_attention", "sliding_attention"])),
         ("qwen4_exp_text", "indexer_kv_heads", json!(2)),
+        ("deepseek_v4", "num_key_value_heads", json!(2)),
+        ("deepseek_v4", "attention_bias", json!(true)),
+        ("deepseek_v4", "mlp_bias", json!(true)),
+        ("deepseek_v4", "n_shared_experts", json!(2)),
+        ("deepseek_v4", "scoring_func", json!("relu")),
+        ("deepseek_v4", "layer_types", json!(["full_attention", "sliding_attention"])),
+        ("deepseek_v4", "compress_ratios", json!([4, 64])),
+        ("deepseek_v4", "mlp_layer_types", json!(["moe", "dense"])),
     ] {
         let mut config = json!({"model_type": model_type, key: value});
         let extra = match model_type {
@@ -328,6 +336,9 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
             "deepseek_v32" | "glm_moe_dsa" | "axk2" => json!({
                 "n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "n_group": 1,
                 "qk_rope_head_dim": 4
+            }),
+            "deepseek_v4" => json!({
+                "n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "o_groups": 1
             }),
             "minimax_m3_vl_text" => json!({"head_dim": 8, "rotary_dim": 4, "num_key_value_heads": 2}),
             "qwen4_exp_text" => json!({
@@ -396,6 +407,49 @@ fn indexers_of_each_layer() {
     assert_eq!(config.indexer.unwrap().choice, expected);
     let own = json!({"layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 4});
     assert_eq!(unsupported(m3(own)), "index_n_heads");
+}
+
+/// What DeepSeek publishes and what transformers writes say the same.
+#[test]
+fn compressed_keys_in_old_words_and_new() {
+    let of = |own: Value| {
+        let mut config = json!({"model_type": "deepseek_v4", "num_hidden_layers": 4, "n_routed_experts": 8, "o_groups": 1,
+            "moe_intermediate_size": 8, "num_experts_per_tok": 1, "head_dim": 64, "index_head_dim": 16});
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let yarn = json!({"type": "yarn", "factor": 16, "original_max_position_embeddings": 64, "beta_fast": 32});
+    let old =
+        sound(of(json!({"compress_ratios": [128, 4, 0, 4, 0], "num_hash_layers": 2, "qk_rope_head_dim": 16,
+        "compress_rope_theta": 40_000, "rope_theta": 10_000, "compress_rate_csa": 3, "rope_scaling": yarn})));
+    let rope = |own: Value| {
+        let mut rope = json!({"rope_type": "default", "partial_rotary_factor": 0.25, "rope_theta": 10_000});
+        rope.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        rope
+    };
+    let compress = rope(json!({"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 64,
+        "beta_fast": 32, "rope_theta": 40_000, "attention_factor": 1}));
+    let (sparse, heavy) = ("compressed_sparse_attention", "heavily_compressed_attention");
+    let new = sound(of(json!({"layer_types": [heavy, sparse, "sliding_attention", sparse],
+        "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"], "rope_parameters": {"main": rope(json!({})),
+        "compress": compress}, "compress_rates": {sparse: 3, heavy: 128}})));
+    assert_eq!(old.layers, new.layers);
+    assert_eq!((&old.ropes, old.indexer, old.recurrent), (&new.ropes, new.indexer, new.recurrent));
+    let rates: Vec<_> = new.layers.iter().map(|layer| layer.compression.map(|of| of.compress_rate)).collect();
+    assert_eq!(rates, [Some(128), Some(3), None, Some(3)]);
+    // The layer that keeps most: 127 positions of a projection and a gate.
+    assert_eq!(new.recurrent.unwrap().window(64), (127 * 2 * 64, 1));
+    for (key, value) in [
+        ("o_groups", json!(3)),
+        ("qk_rope_head_dim", json!(16)),
+        ("index_head_dim", json!(4)),
+        ("compress_ratios", json!([4])),
+        ("mlp_layer_types", json!(["moe"])),
+        ("layer_types", json!([sparse])),
+    ] {
+        let partial = json!({"partial_rotary_factor": 0.125, key: value});
+        assert_eq!(bad(of(partial)), key);
+    }
 }
 
 /// The layers of both stacks, run by run.

@@ -338,6 +338,15 @@ const FAMILIES: &[(&str, &str)] = &[
         "mlp_layer_types": ["dense", "sparse", "sparse"]"#,
     ),
     (
+        "deepseek_v4",
+        r#""num_key_value_heads": 1, "head_dim": 14, "qk_rope_head_dim": 6, "q_lora_rank": 13, "o_groups": 3,
+        "o_lora_rank": 5, "sliding_window": 9, "num_hash_layers": 1, "n_routed_experts": 5, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 10, "swiglu_limit": 0.5, "hc_mult": 3, "hc_sinkhorn_iters": 4, "index_n_heads": 5,
+        "index_head_dim": 9, "index_topk": 4, "compress_rates": {"compressed_sparse_attention": 3,
+        "heavily_compressed_attention": 7}, "layer_types": ["sliding_attention", "compressed_sparse_attention",
+        "heavily_compressed_attention"]"#,
+    ),
+    (
         "recurrent_gemma",
         r#""num_key_value_heads": 1, "lru_width": 42, "conv1d_width": 3, "partial_rotary_factor": 0.7,
         "attention_window_size": 9, "block_types": ["recurrent", "attention"]"#,
@@ -697,7 +706,8 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                     continue;
                 }
                 // Scores hold more than q k.
-                if config.dynamic_mask.is_some() || config.relative_scores.is_some() {
+                let compresses = spec.compression.is_some();
+                if compresses || config.dynamic_mask.is_some() || config.relative_scores.is_some() {
                     continue;
                 }
                 let rope = match spec.rope {

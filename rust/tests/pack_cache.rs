@@ -49,7 +49,7 @@ fn load_q8(model: &Folder, cache: &PackCache) -> Loaded {
 /// Loads, and writes the pack if there is one to write.
 fn keep(model: &Folder, cache: &PackCache) -> Loaded {
     let loaded = load_q8(model, cache);
-    assert!(loaded.writer.as_ref().is_none_or(|writer| writer.wait(LONG)));
+    assert!(loaded.writer.as_ref().is_none_or(|writer| writer.finish(LONG)));
     loaded
 }
 
@@ -73,7 +73,7 @@ fn weights_from_a_pack_have_the_same_bits() {
             for isa in Isa::ALL {
                 let cache = cache(&model, &format!("{dtype:?} {isa:?}"));
                 let Some(mut fresh) = load(&model, &cache, dtype, isa) else { continue };
-                assert!(!fresh.is_warm && fresh.writer.as_ref().unwrap().wait(LONG));
+                assert!(!fresh.is_warm && fresh.writer.as_ref().unwrap().finish(LONG));
                 let mut warm = load(&model, &cache, dtype, isa).unwrap();
                 assert!(warm.is_warm && warm.writer.is_none() && warm.note.is_none());
                 assert!(
@@ -116,7 +116,7 @@ fn a_damaged_pack_is_noticed_and_made_again() {
         assert!(loaded.note.as_ref().is_some_and(|note| note.contains("packed again")), "damage {number}");
         assert!(logits(&mut loaded.engine, vocab) == expected, "damage {number}");
         if number % 10 == 0 {
-            assert!(loaded.writer.unwrap().wait(LONG));
+            assert!(loaded.writer.unwrap().finish(LONG));
             assert!(fs::read(&path).unwrap() == whole, "damage {number}: not repaired");
             assert!(load_q8(&model, &cache).is_warm);
         }
@@ -185,44 +185,104 @@ fn writers_at_the_same_time_leave_one_good_pack() {
     let cache = cache(&model, "packs");
     let loaded: Vec<Loaded> = (0..6).map(|_| load_q8(&model, &cache)).collect();
     loaded.iter().for_each(|loaded| loaded.writer.as_ref().unwrap().start());
-    assert!(loaded.iter().all(|loaded| loaded.writer.as_ref().unwrap().wait(LONG)));
+    assert!(loaded.iter().all(|loaded| loaded.writer.as_ref().unwrap().finish(LONG)));
     assert_eq!(files(&cache).len(), 1, "{:?}", files(&cache));
     assert!(load_q8(&model, &cache).is_warm);
 }
 
-#[test]
-fn what_dead_writers_left_is_removed_and_a_dropped_writer_writes_nothing() {
-    let model = write_model(SHAPES[2]);
-    let cache = cache(&model, "packs");
-    let name = keep(&model, &cache).writer.map(|_| files(&cache).remove(0)).unwrap();
-    let part = name.with_extension("pack.1-0.part");
-    fs::write(&part, "half").unwrap();
-    fs::remove_file(&name).unwrap();
-    drop(load_q8(&model, &cache));
-    assert!(!name.exists() && !part.exists(), "a load removes what a killed writer left");
-    keep(&model, &cache);
-    assert_eq!(files(&cache), [name]);
+/// Begins the pack of a model; returns the file.
+fn begin(model: &Folder, cache: &PackCache) -> PathBuf {
+    assert!(!load_q8(model, cache).writer.unwrap().finish(Duration::from_nanos(1)), "one piece is written");
+    let found = files(cache);
+    assert!(found.len() == 1 && found[0].extension().is_some_and(|end| end == "partial"), "{found:?}");
+    found.into_iter().next().unwrap()
 }
 
 #[test]
-fn a_pack_that_takes_too_long_is_given_up_and_made_another_time() {
+fn a_pack_that_takes_too_long_is_gone_on_with_by_the_next_load() {
     let model = write_model(SHAPES[2]);
     let cache = cache(&model, "packs");
-    for is_begun in [false, true] {
+    keep(&model, &cache);
+    let (path, whole) = (files(&cache).remove(0), fs::read(&files(&cache)[0]).unwrap());
+    fs::remove_file(&path).unwrap();
+    assert!(!load_q8(&model, &cache).writer.unwrap().finish(Duration::ZERO));
+    assert!(files(&cache).is_empty(), "no time, nothing begun");
+    let partial = begin(&model, &cache);
+    let mut loads = 1;
+    while !path.exists() {
+        let before = fs::read(&partial).unwrap();
         let loaded = load_q8(&model, &cache);
-        let writer = loaded.writer.unwrap();
-        if is_begun {
-            writer.start();
-        }
-        let is_written = writer.finish(Duration::ZERO);
-        // A thread that was faster than the call leaves a whole pack.
-        let found = files(&cache);
-        assert!(found.len() <= usize::from(is_begun && is_written), "{found:?}");
-        assert!(found.iter().all(|path| path.extension().is_some_and(|end| end == "pack")));
-        found.iter().for_each(|path| fs::remove_file(path).unwrap());
+        assert!(!loaded.is_warm && loaded.note.is_none());
+        let is_over = loaded.writer.unwrap().finish(Duration::from_nanos(1));
+        assert_eq!(is_over, path.exists());
+        assert!(is_over || fs::read(&partial).unwrap().len() > before.len(), "each load writes some of it");
+        loads += 1;
     }
-    assert!(load_q8(&model, &cache).writer.unwrap().finish(LONG));
+    assert!(loads > 3 && files(&cache).len() == 1, "{loads} loads");
+    assert!(fs::read(&path).unwrap() == whole);
     assert!(load_q8(&model, &cache).is_warm);
+}
+
+#[test]
+fn a_partial_pack_that_was_cut_or_changed_does_no_harm() {
+    let model = write_model(SHAPES[2]);
+    let (packs, vocab) = (cache(&model, "packs"), SHAPES[2].vocab);
+    let expected = logits(&mut keep(&model, &packs).engine, vocab);
+    let path = files(&packs).remove(0);
+    fs::remove_file(&path).unwrap();
+    let partial = begin(&model, &packs);
+    let begun = fs::read(&partial).unwrap();
+    for at in (0..begun.len()).step_by(begun.len() / 16) {
+        let mut flipped = begun.clone();
+        flipped[at] ^= 1;
+        for damage in [&begun[..at], &flipped] {
+            fs::write(&partial, damage).unwrap();
+            let mut loaded = load_q8(&model, &packs);
+            assert!(!loaded.is_warm && loaded.writer.unwrap().finish(LONG));
+            assert!(logits(&mut loaded.engine, vocab) == expected);
+            let mut next = keep(&model, &packs);
+            assert!(next.is_warm || next.note.is_some(), "damage at {at} is seen");
+            assert!(logits(&mut next.engine, vocab) == expected);
+            assert!(load_q8(&model, &packs).is_warm);
+            assert_eq!(files(&packs), std::slice::from_ref(&path));
+            fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn partial_packs_go_with_their_model_after_a_day_and_when_the_disk_is_full() {
+    let model = write_model(SHAPES[2]);
+    let packs = cache(&model, "packs");
+    let old = fs::File::open(begin(&model, &packs)).unwrap();
+    old.set_modified(SystemTime::now() - Duration::from_secs(90_000)).unwrap();
+    drop(load_q8(&model, &packs));
+    assert!(files(&packs).is_empty(), "nobody went on with it for a day");
+
+    begin(&model, &packs);
+    let full = PackCache { keep_free: u64::MAX, ..packs.clone() };
+    assert!(load_q8(&model, &full).writer.unwrap().finish(LONG));
+    assert!(files(&packs).is_empty(), "the disk would get too full");
+
+    let partial = begin(&model, &packs);
+    let weights = fs::File::open(model.path().join("model.safetensors")).unwrap();
+    weights.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
+    keep(&model, &packs);
+    assert!(!partial.exists() && files(&packs).len() == 1, "the model is another one");
+}
+
+#[test]
+fn a_partial_pack_that_another_process_writes_is_left_to_it() {
+    let model = write_model(SHAPES[2]);
+    let packs = cache(&model, "packs");
+    let partial = begin(&model, &packs);
+    let begun = fs::read(&partial).unwrap();
+    let other = fs::File::open(&partial).unwrap();
+    other.lock().unwrap();
+    assert!(load_q8(&model, &packs).writer.unwrap().finish(LONG));
+    assert!(fs::read(&partial).unwrap() == begun && files(&packs) == [partial]);
+    drop(other);
+    assert!(keep(&model, &packs).note.is_none() && load_q8(&model, &packs).is_warm);
 }
 
 #[cfg(unix)]

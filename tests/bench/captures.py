@@ -31,11 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
 from program import ROOT, Program  # noqa: E402
+from subject import add_options, chosen  # noqa: E402
 from terminal import Tmux  # noqa: E402
-
-from ropechat.cli.bench import Q4_K_M  # noqa: E402
-from ropechat.engine.bench.gguf import make_gguf  # noqa: E402
-from ropechat.engine.bench.shapes import SHAPES, make  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -220,20 +217,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-m", "--model", default="builtin")
-    parser.add_argument("--shape", choices=list(SHAPES))
-    parser.add_argument("--dtype", default="auto", help=f"{Q4_K_M}: a GGUF file of the shape")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
+    add_options(parser)
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--commands", default="chat,run,inspect,batch")
     parser.add_argument("--screens", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    model, dtype = given.model, given.dtype
-    if given.shape is not None:
-        maker = make_gguf if dtype == Q4_K_M else make
-        model = str(maker(given.shape, given.folder, lambda *words: None))
-        dtype = "auto" if dtype == Q4_K_M else dtype
+    model, dtype = chosen(given)
     text, failed = text_of(model, given.tokens), False
     with tempfile.TemporaryDirectory() as folder:
         lines = commands_of(model, dtype, text, Path(folder))

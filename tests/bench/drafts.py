@@ -63,8 +63,11 @@ PROMPTS: dict[str, Prompt] = {
 }
 
 
-def counting_model(shape: str, folder: Path) -> Path:
-    """Write the model: the random one, with two kinds of matrices near zero and an unembedding of its own."""
+def counting_model(shape: str, folder: Path, wrong_every: int = 0) -> Path:
+    """Write the model: the random one, with two kinds of matrices at zero and an unembedding of its own.
+
+    wrong_every: of so many ids in a row, one is followed by another than the next; 0: none.
+    """
     config = config_of(shape)
     write_weights(folder / "layers.safetensors", config)
     data = np.memmap(folder / "layers.safetensors", np.uint8, "r+")
@@ -79,6 +82,8 @@ def counting_model(shape: str, folder: Path) -> Path:
     size = max(tensor["data_offsets"][1] for tensor in header.values() if "data_offsets" in tensor)
     rows = data[begin + embedding[0] : begin + embedding[1]].reshape(config["vocab_size"], -1)
     second = np.roll(rows, 1, axis=0)
+    if wrong_every:
+        second[::wrong_every] = np.roll(rows, 2, axis=0)[::wrong_every]
     entry = {"dtype": "BF16", "shape": [config["vocab_size"], config["hidden_size"]], "data_offsets": [0, 0]}
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
     text = json.dumps({"lm_head.weight": entry | {"data_offsets": [0, second.nbytes]}}).encode()

@@ -17,11 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ropechat.cli.bench import Q4_K_M
-from ropechat.engine.bench.gguf import make_gguf
+from subject import add_folder, make_model
+
 from ropechat.engine.bench.measure import Prompts, time_request
 from ropechat.engine.bench.probe import probe_machine
-from ropechat.engine.bench.shapes import make
 from ropechat.engine.engine import Engine
 from ropechat.models.speed import Speed, expected_speed
 
@@ -30,7 +29,7 @@ LIMIT = 0.30
 READ, WRITTEN = 256, 32
 
 
-def measure(path: Path, dtype: str, rounds: int) -> Speed:
+def measure(path: str, dtype: str, rounds: int) -> Speed:
     """The best of some rounds."""
     engine = Engine.load(path, dtype=dtype, context=1024, speculative="off", cache="off")
     engine.stop_ids = frozenset()
@@ -57,7 +56,7 @@ def main() -> int:
     )
     parser.add_argument("--models", default=MODELS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
+    add_folder(parser)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     measured: dict[str, Speed] = {}
@@ -68,9 +67,7 @@ def main() -> int:
             raise SystemExit("the probe failed: no memory or no disk for it")
         for name in given.models.split(","):
             shape, _, dtype = name.partition(":")
-            maker = make_gguf if dtype == Q4_K_M else make
-            path = maker(shape, given.folder, lambda text: None)
-            measured[name] = measure(path, "auto" if dtype == Q4_K_M else dtype, given.rounds)
+            measured[name] = measure(*make_model(shape, dtype, given.folder), given.rounds)
     failed = False
     for name, speed in measured.items():
         others = [one for other, one in measured.items() if other != name]

@@ -187,6 +187,22 @@ def test_drafts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert all("by the clock" in line for line in lines[1:])
 
 
+def test_draft_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    tiny = TINY | {"vocab_size": 2000, "max_position_embeddings": 1024}
+    monkeypatch.setitem(shapes.SHAPES, "tiny", tiny)
+    import draft_model
+
+    shape = ["--shape", "tiny", "--draft", "tiny"]
+    for options, count in ((["--more-layers", "2"], 4), (shape, len(draft_model.WRONG))):
+        given = ["draft_model.py", *options, "--rounds", "1", "--tokens", "16", "--threads", "1"]
+        monkeypatch.setattr(sys, "argv", given)
+        draft_model.main()  # compares the answers, too
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 1 + 2 * count
+        assert all("by the clock" in line for line in lines[1:])
+
+
 def test_captures_judge_what_moves_and_what_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import captures

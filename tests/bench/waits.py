@@ -33,12 +33,10 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).p
 
 from live_chat import Program  # noqa: E402
 from reopen import SAMPLING, TOTAL, first_token, reopened  # noqa: E402
+from subject import add_options, chosen  # noqa: E402
 
 from ropechat.chat import events as ev  # noqa: E402
 from ropechat.chat.live import LONG_DRAFT  # noqa: E402
-from ropechat.cli.bench import Q4_K_M  # noqa: E402
-from ropechat.engine.bench.gguf import make_gguf  # noqa: E402
-from ropechat.engine.bench.shapes import SHAPES, make  # noqa: E402
 from ropechat.engine.bench.start import run_command, start_process  # noqa: E402
 from ropechat.engine.engine import Engine  # noqa: E402
 from ropechat.store.store import Store  # noqa: E402
@@ -289,10 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-m", "--model", default="builtin")
-    parser.add_argument("--shape", choices=list(SHAPES))
-    parser.add_argument("--dtype", default="auto", help=f"{Q4_K_M}: a GGUF file of the shape")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
+    add_options(parser)
     parser.add_argument("--tokens", default="500,2000")
     parser.add_argument("--file", type=int, default=25_000)
     parser.add_argument("--typed", type=float, default=20)
@@ -302,12 +297,7 @@ def main() -> None:
     parser.add_argument("--llama-model", help="its GGUF file, where MODEL is a folder")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    model, dtype = given.model, given.dtype
-    if given.shape is not None:
-        given.folder.mkdir(parents=True, exist_ok=True)
-        maker = make_gguf if dtype == Q4_K_M else make
-        model = str(maker(given.shape, given.folder, lambda *words: None))
-        dtype = "auto" if dtype == Q4_K_M else dtype
+    model, dtype = chosen(given)
     longest = max(given.file if "file" in given.cases else 0, *map(int, given.tokens.split(",")))
     load = {
         "dtype": dtype,

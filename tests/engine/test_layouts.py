@@ -12,6 +12,8 @@ from core import load, logits
 from golden_cases import GOLDEN, Golden
 from quantized import Stored, read_stored, write_stored
 
+from ropechat.errors import TensorError
+
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
@@ -57,6 +59,31 @@ def bf16(tensor: Stored) -> np.ndarray:
 
 def f32(values: np.ndarray) -> Stored:
     return "F32", list(values.shape), values.astype(np.float32).tobytes()
+
+
+def test_the_names_of_deepseek_v4_as_published(tmp_path: Path) -> None:
+    """No base, and other names of the embedding and of the last hyper-connection."""
+    published = {}
+    for name, tensor in read_stored(GOLDEN / "deepseek_v4" / "model.safetensors").items():
+        name = name.removeprefix("model.").replace("hc_head.hc_", "hc_head_")
+        published[name.replace("embed_tokens.", "embed.")] = tensor
+    assert {"embed.weight", "norm.weight", "hc_head_fn", "layers.0.attn.wq_a.weight"} <= set(published)
+    ids = Golden.read(GOLDEN / "deepseek_v4").ids("long")
+    found = logits(load(write(tmp_path, "deepseek_v4", published)), ids)
+    np.testing.assert_array_equal(found, logits(load(GOLDEN / "deepseek_v4"), ids))
+
+
+@pytest.mark.parametrize(("dtype", "last"), [("I64", 4), ("I64", -1), ("F32", 0)])
+def test_a_table_of_experts_that_is_wrong_is_refused(dtype: str, last: int, tmp_path: Path) -> None:
+    stored = read_stored(GOLDEN / "deepseek_v4" / "model.safetensors")
+    name = "model.layers.0.ffn.gate.tid2eid"
+    _, shape, data = stored[name]
+    table = np.frombuffer(data, "<i8").copy()
+    table[-1] = last
+    stored[name] = (dtype, shape, (table if dtype == "I64" else table.astype("<f4")).tobytes())
+    expected = f"from 0 to 3 .got {last}" if dtype == "I64" else "I32 or I64 is expected"
+    with pytest.raises(TensorError, match=rf"tid2eid: .*{expected}"):
+        load(write(tmp_path, "deepseek_v4", stored))
 
 
 def test_experts_in_a_latent(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ if room:
     used = kib("VmSize") << 10
     resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
 try:
-    engine = Engine.load(model, dtype=dtype, context=context, threads=2)
+    draft = sys.argv[5] or None
+    engine = Engine.load(model, dtype=dtype, context=context, threads=2, speculative="always", draft=draft)
     steps = list(engine.generate([1, 2, 3], Sampling(temperature=0, max_tokens=3)))
     print("ok", engine.facts["dtype"], *engine.facts["warnings"])
 except MemoryLimitError as error:
@@ -48,10 +49,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512) -> str:
+def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512, draft: Path | str = "") -> str:
     """What a process says that may have so many bytes of addresses more than it begins with."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(model), str(context), dtype, str(room)],
+        [sys.executable, "-c", CHILD, str(model), str(context), dtype, str(room), str(draft)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -80,6 +81,13 @@ def test_auto_takes_a_smaller_type_where_the_stored_one_does_not_fit(model: Path
     assert smaller
     types = ("bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")
     assert all(said.startswith(tuple(f"ok {name} dtype: {name}" for name in types)) for said in smaller)
+
+
+def test_a_draft_model_takes_its_part_of_the_memory(model: Path) -> None:
+    """41 MB of weights each, mapped files of the same size, buffers and threads."""
+    said = [outcome(model, room << 20, draft=model) for room in (160, 190, 220)]
+    assert any("left beside the draft model" in line for line in said), said
+    assert outcome(model, 600 << 20, draft=model).startswith("ok")
 
 
 def test_a_context_beyond_all_memory_is_refused(model: Path) -> None:

@@ -105,6 +105,48 @@ def test_a_pack_of_an_older_layout_is_replaced_without_a_warning(cache: Path, mo
     assert list(cache.iterdir()) == [file]
 
 
+def test_runs_that_are_too_short_for_a_pack_leave_one_together(cache: Path, model: Path) -> None:
+    """As on a busy machine: nothing but the end of each run writes, and only one piece."""
+    expected, runs = None, 0
+    while not (engine := Engine.load(model, dtype="q8_0")).facts["from_pack"]:
+        if expected is None:
+            expected = engine.logits(IDS)
+        written = engine.finish_pack(1e-9)
+        (entry,) = packed_entries()
+        assert entry.path.name.endswith(".pack" if written else ".pack.partial")
+        assert (entry.model, entry.dtype) == (str(model.resolve() / "model.safetensors"), "q8_0")
+        assert stat.S_IMODE(entry.path.stat().st_mode) == 0o600
+        runs += 1
+        assert runs < 100
+    assert runs > 3
+    assert not engine.facts["warnings"]
+    assert np.array_equal(engine.logits(IDS), expected)
+
+
+@needs_linux
+def test_a_pack_survives_the_death_of_its_writers(cache: Path, model: Path) -> None:
+    """Killed at any time, they leave a whole pack or a part of one with which the next goes on."""
+    code = """
+import os, sys, threading
+from ropechat import Engine
+engine = Engine.load(sys.argv[1], dtype="q8_0")
+threading.Timer(float(sys.argv[2]), os.kill, (os.getpid(), 9)).start()
+while not engine.finish_pack(1e-9):
+    pass
+"""
+    changes = {"XDG_CACHE_HOME": str(cache.parent.parent), "ROPECHAT_CACHE": "all"}
+    folder = cache.parent.parent / "ropechat" / "packed"
+    for delay in (0.0, 0.001, 0.003, 0.01):
+        command = [sys.executable, "-c", code, str(model), str(delay)]
+        subprocess.run(command, env=os.environ | changes, timeout=60, stderr=subprocess.DEVNULL)
+        assert len(list(folder.glob("*"))) <= 1
+    one_token = ("--max-tokens", "1", "--temperature", "0")
+    process = run(model, cache.parent.parent, *one_token)
+    stderr = process.communicate(timeout=60)[1]
+    assert (process.returncode, b"damaged" in stderr) == (0, False)
+    assert [path.suffix for path in folder.glob("*")] == [".pack"]
+
+
 def test_off_keeps_nothing(cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPECHAT_CACHE", "off")
     pack(model)

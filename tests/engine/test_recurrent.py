@@ -30,6 +30,7 @@ HYBRIDS = [
         "zamba2",
         "zaya",
         "inkling_text",
+        "deepseek_v4",
     )
 ]
 BLOCK = 32  # tokens; a state is kept at the end of some blocks only

@@ -29,15 +29,22 @@ GRAMMARS = (
 )
 
 
+PAIRS = (  # a model and its draft model
+    *("builtin+builtin", "llama3_new+qwen3_new", "gemma3_text_new+gemma3_text_new", "qwen3_new+qwen3_next"),
+    *("phi3_longrope_old+phi3_longrope_old", "gpt2_old+llama3_new", "deepseek_v3_old+gpt2_old"),
+)
+
+
 def of(model: str, mode: str) -> Engine:
-    name = model if model == "builtin" else GOLDEN / model
-    return Engine.load(name, threads=2, speculative=mode, dtype="f32" if model != "builtin" else "auto")
+    name, draft = (one if one in ("", "builtin") else GOLDEN / one for one in (*model.split("+"), "")[:2])
+    dtype = "auto" if name == "builtin" else "f32"
+    return Engine.load(name, threads=2, speculative=mode, dtype=dtype, draft=draft or None)
 
 
-@pytest.fixture(scope="module", params=["builtin", *FAMILIES])
+@pytest.fixture(scope="module", params=["builtin", *FAMILIES, *PAIRS])
 def engines(request: pytest.FixtureRequest) -> tuple[Engine, Engine]:
     """One without drafts, and one with as many as there can be."""
-    return of(request.param, "off"), of(request.param, "always")
+    return of(request.param.partition("+")[0], "off"), of(request.param, "always")
 
 
 def any_settings(source: random.Random, vocab_size: int) -> Sampling:

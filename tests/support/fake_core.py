@@ -79,6 +79,7 @@ class Engine:
         context: int | None = None,
         prefix_bytes: int | None = None,
         speculative: str = "auto",
+        draft: str | None = None,
         pack_cache: Path | None = None,
         pack_smallest: int | None = None,
         before_packing: Any = None,

@@ -70,7 +70,39 @@ impl Checkpoint {
     ///
     /// Errors: as [`Checkpoint::require`]; a missing tensor is reported with all the names.
     pub fn require_any(&self, names: &[&str], shape: &[usize]) -> Result<TensorView<'_>> {
-        let Some(&name) = names.iter().find(|name| self.contains(name)) else {
+        let name = self.require_shape(names, shape)?;
+        let (shard, entry) = &self.shards.tensors[name];
+        let path = &self.shards.files[*shard].path;
+        let view = self.tensor(name).ok_or_else(|| unusable_type(path, name, entry.dtype))?;
+        if shape.len() == 1 && !view.tensor_type.is_float() {
+            return Err(unusable_vector(path, name, entry.dtype));
+        }
+        Ok(view)
+    }
+
+    /// A tensor of integers that the model needs, I32 or I64, with its shape: its name and its values.
+    ///
+    /// Errors: `Tensor` (missing, another shape or type).
+    pub fn require_integers(&self, name: &str, shape: &[usize]) -> Result<(&str, Vec<i64>)> {
+        let name = self.require_shape(&[name], shape)?;
+        let (shard, entry) = &self.shards.tensors[name];
+        let Shard { path, map } = &self.shards.files[*shard];
+        let bytes = &map[entry.begin..entry.end];
+        let values = match entry.dtype {
+            "I32" => bytes.as_chunks().0.iter().map(|&value| i64::from(i32::from_le_bytes(value))).collect(),
+            "I64" => bytes.as_chunks().0.iter().map(|&value| i64::from_le_bytes(value)).collect(),
+            other => {
+                let what =
+                    format!("it is stored as {other}; I32 or I64 is expected; use another copy of the model");
+                return Err(Error::Tensor { path: path.clone(), name: name.to_owned(), what });
+            }
+        };
+        Ok((name, values))
+    }
+
+    /// The first of several names that is there, with this shape.
+    fn require_shape(&self, names: &[&str], shape: &[usize]) -> Result<&str> {
+        let Some(name) = names.iter().find_map(|name| self.shards.tensors.get_key_value(*name)) else {
             let (first, others) = names.split_first().unwrap_or((&"", &[]));
             let others: String = others.iter().map(|other| format!(" ({other} is missing too)")).collect();
             return Err(self.tensor_error(
@@ -82,12 +114,11 @@ impl Checkpoint {
                 ),
             ));
         };
-        let (shard, entry) = &self.shards.tensors[name];
-        let path = &self.shards.files[*shard].path;
+        let (name, (shard, entry)) = name;
         if *entry.shape != *shape {
             return Err(Error::Tensor {
-                path: path.clone(),
-                name: name.to_owned(),
+                path: self.shards.files[*shard].path.clone(),
+                name: name.clone(),
                 what: format!(
                     "its shape is {:?}; {shape:?} is expected (from {}); check that the two belong together",
                     entry.shape,
@@ -95,11 +126,7 @@ impl Checkpoint {
                 ),
             });
         }
-        let view = self.tensor(name).ok_or_else(|| unusable_type(path, name, entry.dtype))?;
-        if shape.len() == 1 && !view.tensor_type.is_float() {
-            return Err(unusable_vector(path, name, entry.dtype));
-        }
-        Ok(view)
+        Ok(name)
     }
 
     /// The first of several matrices that is there, stored plainly or in the parts of `scheme`.

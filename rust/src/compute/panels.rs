@@ -9,8 +9,9 @@ use crate::platform::memory::Buffer;
 use crate::quant::{PackedType, StorageType};
 use std::ops::Range;
 
-/// Values that are packed between two calls of `done`.
-const PACKED_AT_A_TIME: usize = 2 << 20;
+/// Bytes of panels per thread that are packed between two calls of `done`: several large pages, because a page that two
+/// threads touch first is zeroed by both.
+const PACKED_AT_A_TIME: usize = 8 << 20;
 
 /// One source matrix, row by row.  // [out_features, in_features]
 #[derive(Clone, Copy)]
@@ -26,6 +27,8 @@ pub struct Source<'a> {
 pub enum SourceRows<'a> {
     /// One after the other: `out_features * in_features` values, little endian, of any alignment.
     Stored(&'a [u8]),
+    /// Some of such rows, by their numbers.
+    Chosen(&'a [u8], &'a [usize]),
     /// A function replaces a buffer by the bytes of a row.
     Computed(&'a (dyn Fn(usize, &mut Vec<u8>) + Sync)),
 }
@@ -36,6 +39,7 @@ impl Source<'_> {
         let bytes = self.tensor_type.row_bytes(in_features);
         match self.rows {
             SourceRows::Stored(all) => &all[row * bytes..][..bytes],
+            SourceRows::Chosen(all, order) => &all[order[row] * bytes..][..bytes],
             SourceRows::Computed(make) => {
                 make(row, computed);
                 &computed[..bytes]
@@ -99,7 +103,7 @@ pub fn pack(
     let mut data = Buffer::zeroed(map.panels() * panel_bytes, "a weight")?;
     let mut panels: Vec<(usize, &mut [u8])> =
         data.bytes_mut().chunks_exact_mut(panel_bytes).take(map.panels()).enumerate().collect();
-    let at_a_time = (PACKED_AT_A_TIME / (LANES * in_features.max(1))).max(1);
+    let at_a_time = (PACKED_AT_A_TIME * pool.threads() / panel_bytes.max(1)).max(1);
     for panels in panels.chunks_mut(at_a_time) {
         pool.for_each(panels, |(index, panel)| {
             let (mut values, mut computed) = (vec![0.0; in_features], Vec::new());

@@ -21,6 +21,15 @@ pub enum StreamWeights {
         /// Added to all weights.
         hc_eps: f32,
     },
+    /// A sigmoid per stream, twice that for writing, and a matrix that mixes the streams where a result is added: a softmax
+    /// whose columns and rows are normalized in turn until both sum to one (Sinkhorn and Knopp 1967; manifold-constrained
+    /// hyper-connections, <https://arxiv.org/abs/2512.24880>; deepseek_v4).
+    Sinkhorn {
+        /// How often the columns are normalized.
+        hc_sinkhorn_iters: usize,
+        /// Added to the weights for reading, to the softmax, and to the sums that it is divided by.
+        hc_eps: f32,
+    },
     /// Each stream is normed; a sigmoid per channel, through a projection of low rank, weights what is read, and twice a
     /// sigmoid per stream what is written (qwen4_exp).
     LowRank { hc_lowrank: usize },

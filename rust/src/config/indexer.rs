@@ -1,5 +1,6 @@
 //! Attention that reads chosen positions only.
 
+use super::compression::Compression;
 use super::structure::Norm;
 
 /// An indexer: small heads score every earlier position, and a query reads those that score highest (DeepSeek Sparse
@@ -9,7 +10,7 @@ use super::structure::Norm;
 pub struct Indexer {
     pub index_n_heads: usize,
     pub index_head_dim: usize,
-    /// Norm of its key; also of its queries, except under [`IndexChoice::Positions`].
+    /// Norm of its key; also of its queries, except where the choice is by position or by compressed key.
     pub norm: Norm,
     /// The rope of its queries and keys: an index into `Config::ropes`.
     pub rope: usize,
@@ -52,6 +53,9 @@ pub enum IndexChoice {
     /// relu(q k), and the positions behind the last complete block. A block has one key: the norm of the mean of its
     /// positions' keys, rotated as its first position (qwen4_exp).
     MeanBlocks { compress_ratio: usize, topk_blocks: usize },
+    /// The `index_topk` compressed keys with the largest sum over the indexer's heads of weight * relu(q k); the indexer has
+    /// compressed keys of its own (deepseek_v4).
+    CompressedKeys { compression: Compression, index_topk: usize },
 }
 
 impl Indexer {
@@ -63,21 +67,31 @@ impl Indexer {
     /// Weights of the heads in a row.
     pub fn num_weights(&self) -> usize {
         match self.choice {
-            IndexChoice::Positions { .. } => self.index_n_heads,
+            IndexChoice::Positions { .. } | IndexChoice::CompressedKeys { .. } => self.index_n_heads,
             IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => 0,
+        }
+    }
+
+    /// Values of a row's key; compressed ones are made of several rows.
+    pub fn key_width(&self) -> usize {
+        match self.choice {
+            IndexChoice::CompressedKeys { .. } => 0,
+            _ => self.index_head_dim,
         }
     }
 
     /// Values of a row of its queries, key and weights together.
     pub fn width(&self) -> usize {
-        self.q_width() + self.index_head_dim + self.num_weights()
+        self.q_width() + self.key_width() + self.num_weights()
     }
 
     /// Choices of a row.
     pub fn num_choices(&self) -> usize {
         match self.choice {
-            IndexChoice::Positions { .. } | IndexChoice::MeanBlocks { .. } => 1,
             IndexChoice::Blocks { .. } => self.index_n_heads,
+            IndexChoice::Positions { .. }
+            | IndexChoice::MeanBlocks { .. }
+            | IndexChoice::CompressedKeys { .. } => 1,
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
+mod compression;
 mod cycles;
 mod frequencies;
 mod hyper;
@@ -14,6 +15,7 @@ mod structure;
 mod tensor_names;
 
 pub use crate::kernel::Activation;
+pub use compression::Compression;
 pub use cycles::{Cycles, Stack};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use hyper::{HyperConnections, StreamWeights};
@@ -33,8 +35,8 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv,
-    RecurrentNames, Shared, Stored, Tensor,
+    CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names,
+    PerLayerNames, Qkv, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -218,6 +220,15 @@ impl Config {
     /// How a layer projects queries, keys and values.
     pub fn attention_of(&self, layer: &LayerSpec) -> Attention {
         layer.attention.unwrap_or(self.attention)
+    }
+
+    /// Values that one position keeps in the state of a layer with compressed keys, and how many positions do.
+    pub fn compression_window(&self, layer: &LayerSpec) -> (usize, usize) {
+        let Some(compression) = layer.compression else { return (0, 0) };
+        let index_dim = self.indexer_of(layer).map_or(0, |indexer| indexer.index_head_dim);
+        // Projections and gates.
+        let values = 2 * compression.series() * (self.heads(layer).head_dim + index_dim);
+        (values, compression.span() - 1)
     }
 
     /// A layer's own indexer.

@@ -98,6 +98,8 @@ pub enum Scoring {
     Softmax,
     /// Sigmoid (deepseek_v3, llama4).
     Sigmoid,
+    /// sqrt(softplus(logit)) (deepseek_v4).
+    SqrtSoftplus,
     /// The logit makes the choice, its sigmoid the weight (kolibri1).
     SigmoidOfLogit,
     /// `sparsemixer`: one expert after the other, each weighted by a softmax over the logits that lie within a band of

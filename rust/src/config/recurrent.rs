@@ -23,6 +23,12 @@ pub enum Recurrent {
     /// Short convolutions of keys, of values, and of what attention and the MLP add; each is added to what it reads (inkling).
     /// The layer has attention too.
     OfBranches(BranchConvolutions),
+    /// What is projected for compressed keys, of windows that are not complete (deepseek_v4). The layer has attention, to which
+    /// this belongs.
+    OfCompression {
+        /// Values of the layer that keeps most.
+        values: usize,
+    },
     /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
     RgLru(RgLru),
 }
@@ -236,6 +242,7 @@ impl Recurrent {
             Recurrent::OfBranches(convolutions) => {
                 (convolutions.kv_channels + 2 * hidden_size, convolutions.kernel_size - 1)
             }
+            Recurrent::OfCompression { values } => (*values, 1),
             // A value is delayed by one position, whatever the convolutions see.
             Recurrent::BeforeAttention(convolution) => {
                 let positions = convolution.depthwise_size + convolution.grouped_size - 2;
@@ -247,9 +254,10 @@ impl Recurrent {
     /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
     pub fn matrices(&self) -> (usize, usize, usize) {
         match self {
-            Recurrent::ShortConv { .. } | Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => {
-                (0, 0, 0)
-            }
+            Recurrent::ShortConv { .. }
+            | Recurrent::BeforeAttention(_)
+            | Recurrent::OfBranches(_)
+            | Recurrent::OfCompression { .. } => (0, 0, 0),
             Recurrent::Linear(linear) => {
                 // What was learned before a block, and in it.
                 let matrices = if linear.stored_block().is_some() { 2 } else { 1 };

@@ -1,5 +1,6 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
+use super::compression::Compression;
 use crate::kernel::Activation;
 
 /// What differs from layer to layer.
@@ -19,7 +20,9 @@ pub struct LayerSpec {
     pub heads: Option<Heads>,
     /// How the layer projects queries, keys and values, where it is not as in the model (dots3_note_text).
     pub attention: Option<Attention>,
-    /// Whether it reads chosen positions only.
+    /// Compressed keys that it reads beside those that its mask allows.
+    pub compression: Option<Compression>,
+    /// Whether it reads chosen positions, or chosen compressed keys, only.
     pub indexer: LayerIndexer,
     /// The dense MLP's width, where it is not the model's (gemma4).
     pub intermediate_size: Option<usize>,
@@ -55,6 +58,8 @@ pub enum Values {
     Own,
     /// The keys' projection, before norm and rotation (`attention_k_eq_v`; gemma4).
     OfKeyProjection,
+    /// The keys, normed and rotated; attention's output is rotated back by the query's position (deepseek_v4).
+    OfKeys,
 }
 
 /// Numbers and widths of heads.
@@ -130,6 +135,8 @@ pub enum Mixer {
     },
     /// Attention with convolutions, which keep a state (zaya, inkling).
     ConvolvedAttention,
+    /// Attention with compressed keys, which keeps what is projected of windows that are not complete (deepseek_v4).
+    CompressedAttention,
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
 }
@@ -183,6 +190,9 @@ pub enum LayerMlp {
     Dense,
     /// The mixture of experts in `Config::moe`.
     Moe,
+    /// The same, where a table says which experts each token takes; the router weights them (Hash Layers, Roller et al.
+    /// 2021, <https://arxiv.org/abs/2106.04426>; deepseek_v4).
+    HashMoe,
     /// None: the layer is a mixer (nemotron_h).
     None,
     /// Both side by side, each with norms of its own (gemma4).
@@ -304,6 +314,9 @@ pub enum Attention {
     /// Mixture of attention heads: a router chooses experts, each with a projection of queries and one of outputs; keys and
     /// values are the same for all (Zhang et al. 2022, <https://arxiv.org/abs/2210.05144>; jetmoe).
     MixtureOfHeads { num_experts: usize, num_experts_per_tok: usize },
+    /// One key for all heads, which is the value too; queries through a latent; outputs by groups of heads through a latent of
+    /// each group (deepseek_v4).
+    SharedKv { q_lora_rank: usize, o_groups: usize, o_lora_rank: usize },
 }
 
 /// What latent attention projects queries from.
@@ -392,6 +405,8 @@ pub enum QkNorm {
     FullWidth,
     /// Each head by itself, without a weight, in layers that rotate (llama4, nanochat).
     Unweighted,
+    /// Each head by itself; keys with a weight, queries without (deepseek_v4).
+    WeightedKeys,
     /// Each head to the length sqrt(head_dim), without an epsilon; keys times a learned number per head (zaya).
     Length,
 }

@@ -115,6 +115,19 @@ pub struct IndexerNames {
     pub k_norm: Tensor,
 }
 
+/// Where the tensors are that make compressed keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompressorNames {
+    /// What is summed up.
+    pub kv_proj: Tensor,
+    /// The logits of its weights.
+    pub gate_proj: Tensor,
+    /// Added to these by place in the window: [compress_rate, values].
+    pub position_bias: &'static str,
+    /// Norm of a key.
+    pub norm: Tensor,
+}
+
 /// Where the projection from the latent to keys and values is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvB {
@@ -142,6 +155,8 @@ pub enum MoeNames {
         parts: [&'static str; 3],
         /// The expert that every token passes.
         shared: &'static str,
+        /// gate, up and down of that one.
+        shared_parts: [&'static str; 3],
     },
     /// All experts in one tensor [expert, in, out], whose columns alternate between gate and up (gpt_oss).
     Interleaved {
@@ -186,6 +201,9 @@ pub enum MoeNames {
 }
 
 impl MoeNames {
+    /// gate, up and down of an expert, as most files name them.
+    pub const PARTS: [&'static str; 3] = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+
     /// The same experts where one tensor holds all of them, as transformers 5 does in memory and some files do.
     pub fn fused(self) -> Option<MoeNames> {
         let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
@@ -353,10 +371,14 @@ pub struct Names {
     pub mla: MlaNames,
     /// The tensors of indexers.
     pub indexer: IndexerNames,
+    /// The tensors of compressed keys: of attention, and of its indexer.
+    pub compressors: [CompressorNames; 2],
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
     pub o_proj: Tensor,
+    /// The latents of groups of heads, where `o_proj` reads these.
+    pub o_a_proj: Tensor,
     /// The MLP's first projections.
     pub gate_up_proj: GateUp,
     /// The MLP's second projection.
@@ -367,7 +389,9 @@ pub struct Names {
     pub moe_latent: [Tensor; 2],
     /// `e_score_correction_bias` of its router.
     pub correction_bias: &'static str,
-    /// Outer dimensions of that tensor (ernie4_5_moe: one of length 1).
+    /// The experts of each token, where a table says which: [vocab_size, experts per token], integers.
+    pub tid2eid: &'static str,
+    /// Outer dimensions of `correction_bias` (ernie4_5_moe: one of length 1).
     pub correction_bias_shape: &'static [usize],
     /// Beside a dense MLP: norms after that, before the mixture and after it.
     pub moe_norms: [Tensor; 3],
@@ -452,6 +476,20 @@ impl Names {
             q_norm: tensor!("self_attn.indexer.q_norm"),
             k_norm: tensor!("self_attn.indexer.k_norm"),
         },
+        compressors: [
+            CompressorNames {
+                kv_proj: tensor!("self_attn.compressor.kv_proj"),
+                gate_proj: tensor!("self_attn.compressor.gate_proj"),
+                position_bias: "self_attn.compressor.position_bias",
+                norm: tensor!("self_attn.compressor.kv_norm"),
+            },
+            CompressorNames {
+                kv_proj: tensor!("self_attn.compressor.indexer.kv_proj"),
+                gate_proj: tensor!("self_attn.compressor.indexer.gate_proj"),
+                position_bias: "self_attn.compressor.indexer.position_bias",
+                norm: tensor!("self_attn.compressor.indexer.kv_norm"),
+            },
+        ],
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([
                 tensor!("linear_attn.in_proj_qkv"),
@@ -471,6 +509,7 @@ impl Names {
             inner_norms: &[],
         },
         o_proj: tensor!("self_attn.o_proj"),
+        o_a_proj: tensor!("self_attn.o_a_proj"),
         gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),
         moe: MoeNames::Each {
@@ -478,9 +517,11 @@ impl Names {
             experts: "mlp.experts",
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
+            shared_parts: MoeNames::PARTS,
         },
         moe_latent: [tensor!("mixer.fc1_latent_proj"), tensor!("mixer.fc2_latent_proj")],
         correction_bias: "mlp.gate.e_score_correction_bias",
+        tid2eid: "mlp.gate.tid2eid",
         correction_bias_shape: &[],
         moe_norms: [
             tensor!("post_feedforward_layernorm_1"),

@@ -33,6 +33,8 @@ pub struct Choice {
     pub dtype: Option<PackedType>,
     /// Bytes of the packed weights.
     pub weights: u64,
+    /// Bytes with the whole KV cache and scratch.
+    pub needed: u64,
     /// The choice in one line, for the user.
     pub words: String,
     /// Whether `auto` had to choose a smaller type than the stored one.
@@ -141,6 +143,7 @@ pub fn choose(
         Some((dtype, need)) => Ok(Choice {
             dtype: Some(*dtype),
             weights: need.weights,
+            needed: need.total(),
             words: format!(
                 "dtype: {} ({}): as stored ({}) the model takes {} with its KV cache, and {} are {}",
                 dtype.name(),
@@ -176,7 +179,7 @@ fn chosen(asked: Option<PackedType>, need: &Need, in_file: &str) -> Choice {
         true => format!("dtype: {name}, as stored ({size})"),
         false => format!("dtype: {name}, made from {in_file} ({size})"),
     };
-    Choice { dtype: asked, weights: need.weights, words, is_smaller: false }
+    Choice { dtype: asked, weights: need.weights, needed: need.total(), words, is_smaller: false }
 }
 
 fn refusal(

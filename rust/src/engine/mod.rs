@@ -4,6 +4,8 @@
 //! runs [`forward`] once over them, reads out the logit rows that are wanted in blocks of at most [`READOUT_ROWS`] (law
 //! 2), samples, and only then commits (law 3). A sequence's result does not depend on the other sequences (law 1).
 
+mod draft_model;
+mod draft_statistics;
 mod event;
 pub mod fit;
 pub mod inside;
@@ -16,6 +18,7 @@ mod row_reader;
 mod rows;
 mod schedule;
 mod sequence;
+mod share;
 mod speculation;
 mod step_times;
 
@@ -32,6 +35,7 @@ use crate::model::Model;
 use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Mask, Sampler, Sampling};
+use draft_statistics::Draft;
 use outcome::{Outcome, RowJob, commit};
 use pace::Pace;
 use prompt_lookup::PromptLookup;
@@ -75,7 +79,7 @@ impl Drop for Taken<'_> {
 pub struct Engine {
     model: Arc<Model>,
     kernels: Kernels,
-    pool: Pool,
+    pool: Arc<Pool>,
     cache: ReusableCache,
     context: Context,
     sequences: BTreeMap<u64, Sequence>,
@@ -90,19 +94,21 @@ pub struct Engine {
     /// What identifies the weights; None: keys and values stay in memory.
     identity: Option<Identity>,
     speculation: Speculation,
+    /// Proposes tokens.
+    draft_model: Option<Box<Engine>>,
     /// Where the time of steps went, if somebody wants it.
     phase_times: Option<PhaseTimes>,
 }
 
 impl Engine {
     /// An engine whose sequences are `context` long at most.
-    pub fn new(model: Arc<Model>, kernels: Kernels, pool: Pool, context: Context) -> Self {
+    pub fn new(model: Arc<Model>, kernels: Kernels, pool: impl Into<Arc<Pool>>, context: Context) -> Self {
         let pace = Pace::new(model.weight_bytes());
         Self {
             cache: ReusableCache::new(KvCache::new(model.kv_layout.clone()), context.tokens()),
             model,
             kernels,
-            pool,
+            pool: pool.into(),
             context,
             sequences: BTreeMap::new(),
             readers: BTreeMap::new(),
@@ -115,6 +121,7 @@ impl Engine {
             progress: Arc::default(),
             identity: None,
             speculation: Speculation::new(),
+            draft_model: None,
             phase_times: None,
         }
     }
@@ -152,9 +159,9 @@ impl Engine {
         self.cache.set_most_kept(bytes);
     }
 
-    /// Bytes of KV cache allocated now.
+    /// Bytes of KV cache allocated now, that of a draft model included.
     pub fn kv_bytes(&self) -> usize {
-        self.cache.kv.bytes()
+        self.cache.kv.bytes() + self.draft_model.as_ref().map_or(0, |draft| draft.kv_bytes())
     }
 
     /// Adds a sequence; nothing is computed yet.
@@ -179,6 +186,8 @@ impl Engine {
             looked_up: Vec::new(),
             drafted: 0,
             lookup: PromptLookup::default(),
+            draft_number: None,
+            proposed: Draft::default(),
             finished: false,
         };
         self.cache.adopt(&mut sequence, self.sequences.values());
@@ -279,6 +288,9 @@ impl Engine {
     pub fn free(&mut self, number: u64) {
         self.close_rows(number);
         if let Some(sequence) = self.sequences.remove(&number) {
+            if let (Some(draft), Some(number)) = (&mut self.draft_model, sequence.draft_number) {
+                draft.free(number);
+            }
             self.cache.retain(sequence);
         }
         if self.sequences.is_empty() {
@@ -317,7 +329,8 @@ impl Engine {
     /// Threads do not survive a fork of the process; the weights do.
     fn revive_pool(&mut self) {
         if !self.pool.is_alive() {
-            self.pool = Pool::new(self.pool.threads());
+            self.pool = Arc::new(Pool::new(self.pool.threads()));
+            self.draft_model.iter_mut().for_each(|draft| draft.pool = Arc::clone(&self.pool));
         }
     }
 
@@ -327,7 +340,7 @@ impl Engine {
         progress: &Progress,
         cancel: &CancelToken,
     ) -> Result<Vec<(u64, Event)>> {
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         let single =
             taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
         let mut due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
@@ -335,6 +348,10 @@ impl Engine {
         let reads_no_prompt = of_prompts == 0;
         if reads_no_prompt && self.speculation.mode != Speculative::Off {
             let limits = (self.longest_generated(), self.pace.rows());
+            if self.draft_model.is_some() {
+                self.propose(taken, &due, limits, cancel)?;
+                begun = Instant::now(); // the draft model's time is its own
+            }
             self.speculation.draft(taken, &mut due, &mut self.cache, &self.model.config, limits);
         }
         let frequencies: Vec<_> =
@@ -367,6 +384,7 @@ impl Engine {
             }
             if self.speculation.mode != Speculative::Off && sequence.ids.len() > sequence.prompt_len {
                 sequence.lookup.observe(&sequence.ids);
+                self.speculation.statistics.observe(&std::mem::take(&mut sequence.proposed), &sequence.ids);
             }
         }
         if reads_no_prompt {

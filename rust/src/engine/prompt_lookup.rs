@@ -3,12 +3,12 @@
 //! Source: Saxena 2023, "Prompt Lookup Decoding". How often such a draft is right is counted on every token of a text,
 //! also on those that are computed without a draft: it costs a comparison.
 
+use super::share::Share;
+
 /// Tokens that must be the same before a place, at least.
 const LEAST_MATCH: usize = 2;
 /// Tokens that are compared when a place is looked for, at most.
 const LONGEST_MATCH: usize = 16;
-/// Drafted tokens that are remembered for the share that was right.
-const MEMORY: f64 = 24.0;
 
 /// The shares of right drafts that a text begins with, by the length of the match: up to 2, 4, 8, 16 tokens, and longer.
 const PRIORS: [f64; 5] = [0.25, 0.5, 0.75, 0.9, 0.95];
@@ -24,34 +24,19 @@ struct Place {
     matched: usize,
 }
 
-/// Right and all drafted tokens behind a match of some length.
-#[derive(Debug, Clone, Copy)]
-struct Counts {
-    right: f64,
-    all: f64,
-}
-
-impl Counts {
-    fn add(&mut self, is_right: bool) {
-        let kept = 1.0 - 1.0 / MEMORY;
-        self.right = self.right * kept + f64::from(u8::from(is_right));
-        self.all = self.all * kept + 1.0;
-    }
-}
-
 /// The drafts of one text.
 #[derive(Debug)]
 pub(super) struct PromptLookup {
     /// Tokens of the text that were seen; 0 before the first.
     seen: usize,
     place: Option<Place>,
-    counts: [Counts; PRIORS.len()],
+    /// By the length of the match.
+    shares: [Share; PRIORS.len()],
 }
 
 impl Default for PromptLookup {
     fn default() -> Self {
-        let counts = PRIORS.map(|share| Counts { right: share * PRIOR_WEIGHT, all: PRIOR_WEIGHT });
-        Self { seen: 0, place: None, counts }
+        Self { seen: 0, place: None, shares: PRIORS.map(|share| Share::prior(share, PRIOR_WEIGHT)) }
     }
 }
 
@@ -63,7 +48,7 @@ impl PromptLookup {
             let place = self.place.take();
             if let Some(Place { next, matched }) = place {
                 let is_right = ids[next] == ids[end];
-                self.counts[class(matched)].add(is_right);
+                self.shares[class(matched)].add(is_right);
                 self.place = is_right.then_some(Place { next: next + 1, matched: matched + 1 });
             }
             if self.place.is_none() {
@@ -78,8 +63,7 @@ impl PromptLookup {
         let matched = self.place.map(|place| place.matched);
         let mut chance = 1.0;
         (0..most).map_while(move |i| {
-            let counts = self.counts[class(matched? + i)];
-            chance *= counts.right / counts.all;
+            chance *= self.shares[class(matched? + i)].get();
             Some(chance)
         })
     }

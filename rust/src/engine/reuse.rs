@@ -93,6 +93,22 @@ impl ReusableCache {
         }
     }
 
+    /// Goes back to the first `len` tokens of a sequence, as far as that is known with a recurrent state.
+    pub fn rewind(&mut self, sequence: &mut Sequence, len: usize) {
+        if sequence.cache.len() <= len {
+            return;
+        }
+        self.kv.truncate(&mut sequence.cache, len);
+        let blocks = sequence.cache.len() / BLOCK;
+        if sequence.place.blocks() > blocks {
+            let mut place = self.tree.enter(sequence.rope_variant);
+            for tokens in sequence.ids.chunks_exact(BLOCK).take(blocks) {
+                self.tree.follow(&mut place, tokens);
+            }
+            self.leave(std::mem::replace(&mut sequence.place, place));
+        }
+    }
+
     /// Drops what is cached of a sequence whose keys need another rotation from now on.
     pub fn restart(&mut self, sequence: &mut Sequence, rope_variant: RopeVariant) {
         self.kv.truncate(&mut sequence.cache, 0);

@@ -1,5 +1,6 @@
 //! A sequence and its cached positions.
 
+use super::draft_statistics::Draft;
 use super::event::Goal;
 use super::prompt_lookup::PromptLookup;
 use crate::config::RopeVariant;
@@ -27,8 +28,12 @@ pub(super) struct Sequence {
     pub looked_up: Vec<u32>,
     /// Tokens at the end of `ids` that are drafted; 0 between steps.
     pub drafted: usize,
-    /// What the drafts are taken from.
+    /// What drafts are taken from where there is no draft model, or it is expected to gain less.
     pub lookup: PromptLookup,
+    /// The number of the draft model's sequence with the same tokens.
+    pub draft_number: Option<u64>,
+    /// What the draft model proposes in this step.
+    pub proposed: Draft,
     pub finished: bool,
 }
 
@@ -50,6 +55,34 @@ impl Sequence {
         left.min(context.saturating_sub(self.ids.len())).saturating_sub(1)
     }
 
+    /// Tokens that are expected to follow: as many as there are, and `more`, as far as it may have so many.
+    pub fn expected(&self, more: usize) -> usize {
+        let Goal::Generate(generation) = &self.goal else { return 0 };
+        let generated = self.ids.len() - self.prompt_len;
+        (generated + more).min(generation.max_tokens - generated)
+    }
+
+    /// The chance of each token that may be drafted that it and all before it are right, for `most` of them.
+    pub fn chances(&self, most: usize) -> Vec<f64> {
+        match self.proposed.ids.is_empty() {
+            true => self.lookup.chances(most).collect(),
+            false => self.proposed.chances.iter().copied().take(most).collect(),
+        }
+    }
+
+    /// Appends `count` drafted tokens, as far as there are so many.
+    pub fn append_draft(&mut self, count: usize) {
+        match self.proposed.ids.is_empty() {
+            true => self.lookup.draft(&mut self.ids, count),
+            false => self.ids.extend(self.proposed.ids.iter().take(count)),
+        }
+    }
+
+    /// Whether a token ends it.
+    pub fn stops_at(&self, id: u32) -> bool {
+        matches!(&self.goal, Goal::Generate(generation) if generation.stop_ids.contains(&id))
+    }
+
     /// The position of the last token that is not drafted.
     pub fn last(&self) -> usize {
         self.ids.len() - self.drafted - 1
@@ -66,6 +99,11 @@ impl Sequence {
         let Some(matcher) = &self.matcher else { return Ok(Vec::new()) };
         let draft = &self.ids[self.last() + 1..];
         matcher.lock().unwrap_or_else(PoisonError::into_inner).masks(draft)
+    }
+
+    /// A matcher at the same place in the grammar; None without one.
+    pub fn copy_matcher(&self) -> Option<Matcher> {
+        self.matcher.as_ref().map(|matcher| matcher.lock().unwrap_or_else(PoisonError::into_inner).copy())
     }
 
     /// Removes the drafted tokens.

@@ -17,11 +17,12 @@ pub use keys::generation::GenerationConfig;
 pub use keys::metadata;
 pub use registry::{families, from_metadata};
 pub use tensors::{
-    AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors,
-    DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors, QkConvolutionTensors,
-    QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows, check_tensors,
-    embedding_names, layer_tensors, model_tensors, num_parameters, required_tensors,
+    AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors,
+    DenseTensors, DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec,
+    MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
+    QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors,
+    TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors, num_parameters,
+    required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -15,7 +15,9 @@ use crate::model::{HyperWeights, Layer, NormWeights};
 pub(super) struct HyperStreams {
     pub all: Vec<f32>, // [rows, hc_mult, hidden_size]
     written: Vec<f32>, // [rows, hc_mult]
-    normed: Vec<f32>,  // [rows, hc_mult, hidden_size]
+    /// From each stream to each, where streams are mixed.  // [rows, hc_mult, hc_mult]
+    mixing: Vec<f32>,
+    normed: Vec<f32>, // [rows, hc_mult, hidden_size]
     /// Products of the projections to the low rank and back.
     products: [Vec<f32>; 2],
 }
@@ -57,28 +59,45 @@ impl HyperStreams {
         [matrix, base, scale]: [&[f32]; 3],
         x: &mut [f32],
     ) {
-        let StreamWeights::Sigmoid { hc_magnitude, hc_eps } = hyper.weights else { return };
+        let (hc_magnitude, hc_eps, written_eps, sinkhorn_iters) = match hyper.weights {
+            StreamWeights::Sigmoid { hc_magnitude, hc_eps } => (hc_magnitude, hc_eps, hc_eps, 0),
+            StreamWeights::Sinkhorn { hc_sinkhorn_iters, hc_eps } => (2.0, hc_eps, 0.0, hc_sinkhorn_iters),
+            StreamWeights::LowRank { .. } => return,
+        };
         let (hidden, count) = (pass.config.hidden_size, hyper.hc_mult);
         let (all, kinds) = (&self.all, scale.len());
-        let mut out: Vec<_> =
-            x.chunks_exact_mut(hidden).zip(self.written.chunks_exact_mut(count)).enumerate().collect();
-        pass.pool.for_each(&mut out, |(row, (x, written))| {
+        // The head reads only, and leaves how the last branch was written.
+        let squares = if kinds > 2 { count * count } else { 0 };
+        if kinds > 2 {
+            self.mixing.resize(pass.rows(x) * squares, 0.0);
+        }
+        let mut mixing = self.mixing.chunks_exact_mut(squares.max(1));
+        let mixing = std::iter::repeat_with(|| if kinds > 2 { mixing.next() } else { None });
+        let written = self.written.chunks_exact_mut(count).zip(mixing);
+        let mut out: Vec<_> = x.chunks_exact_mut(hidden).zip(written).enumerate().collect();
+        pass.pool.for_each(&mut out, |(row, (x, (written, mixing)))| {
             let streams = &all[*row * count * hidden..][..count * hidden];
             let square = dot(streams, streams) / streams.len() as f32;
             let inverse_rms = 1.0 / (square + pass.config.norm.eps()).sqrt();
-            let gate = |kind: usize, stream: usize| {
-                let at = kind * count + stream;
-                let logit = dot(&matrix[at * streams.len()..], streams) * inverse_rms;
-                sigmoid(logit * scale[kind] + base[at])
+            let logit = |kind: usize, index: usize| {
+                let at = kind * count + index;
+                dot(&matrix[at * streams.len()..], streams) * inverse_rms * scale[kind] + base[at]
             };
+            let gate = |kind: usize, stream: usize| sigmoid(logit(kind, stream));
             x.fill(0.0);
             for (stream, values) in streams.chunks_exact(hidden).enumerate() {
                 pass.kernels.axpby(x, values, 1.0, gate(0, stream) + hc_eps);
             }
             if kinds > 1 {
                 for (stream, written) in written.iter_mut().enumerate() {
-                    *written = hc_magnitude * gate(1, stream) + hc_eps;
+                    *written = hc_magnitude * gate(1, stream) + written_eps;
                 }
+            }
+            if let Some(mixing) = mixing {
+                for (index, weight) in mixing.iter_mut().enumerate() {
+                    *weight = logit(2, index);
+                }
+                sinkhorn(mixing, count, sinkhorn_iters, hc_eps);
             }
         });
     }
@@ -96,7 +115,7 @@ impl HyperStreams {
         let (hidden, kernels, pool, input) =
             (pass.config.hidden_size, pass.kernels, pass.pool, &mut branch.input);
         let (rows, width, rank) = (pass.rows(x), count * hidden, up.in_features());
-        let Self { all, written, normed, products: [narrow, wide] } = self;
+        let Self { all, written, normed, products: [narrow, wide], .. } = self;
         normed.resize(all.len(), 0.0);
         by_rows(pool, normed, width, |row, out| {
             norm_groups(pass, &all[row * width..][..width], weights, out);
@@ -137,13 +156,23 @@ impl HyperStreams {
         self.read(pass, mlp, x, buffers);
     }
 
-    /// Adds a branch's result to every stream.  // x [rows, hidden_size]
+    /// Adds a branch's result to every stream, after these were mixed where they are.  // x [rows, hidden_size]
     pub fn write(&mut self, pass: Pass<'_>, weights: Option<&HyperWeights>, x: &[f32]) {
         let (Some(_), Some(hyper)) = (weights, pass.config.hyper_connections) else { return };
         let (hidden, count) = (pass.config.hidden_size, hyper.hc_mult);
-        let written = &self.written;
+        let (written, mixing) = (&self.written, &self.mixing);
+        let mixes = matches!(hyper.weights, StreamWeights::Sinkhorn { .. });
         by_rows(pass.pool, &mut self.all, count * hidden, |row, streams| {
             let x = &x[row * hidden..][..hidden];
+            if mixes {
+                let (before, mixing) = (streams.to_vec(), &mixing[row * count * count..][..count * count]);
+                streams.fill(0.0);
+                for (from, weights) in before.chunks_exact(hidden).zip(mixing.chunks_exact(count)) {
+                    for (stream, weight) in streams.chunks_exact_mut(hidden).zip(weights) {
+                        pass.kernels.axpby(stream, from, 1.0, *weight);
+                    }
+                }
+            }
             for (stream, weight) in streams.chunks_exact_mut(hidden).zip(&written[row * count..]) {
                 pass.kernels.axpby(stream, x, 1.0, *weight);
             }
@@ -160,6 +189,29 @@ pub(super) fn branches(layer: &Layer) -> [Option<&HyperWeights>; 2] {
     [Some(attention), Some(mlp)]
 }
 
+/// A softmax of each row of logits, then columns and rows divided by their sums in turn, the columns last.
+/// // weights [count, count]
+fn sinkhorn(weights: &mut [f32], count: usize, iters: usize, eps: f32) {
+    for row in weights.chunks_exact_mut(count) {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        row.iter_mut().for_each(|x| *x = (*x - max).exp());
+        let sum: f32 = row.iter().sum();
+        row.iter_mut().for_each(|x| *x = *x / sum + eps);
+    }
+    for iter in 0..iters {
+        if iter > 0 {
+            for row in weights.chunks_exact_mut(count) {
+                let sum = row.iter().sum::<f32>() + eps;
+                row.iter_mut().for_each(|x| *x /= sum);
+            }
+        }
+        for column in 0..count {
+            let sum = weights.iter().skip(column).step_by(count).sum::<f32>() + eps;
+            weights.iter_mut().skip(column).step_by(count).for_each(|x| *x /= sum);
+        }
+    }
+}
+
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
@@ -172,5 +224,27 @@ pub(super) fn norm_groups(pass: Pass<'_>, streams: &[f32], weights: &NormWeights
         let at = stream * hidden..(stream + 1) * hidden;
         let (weight, bias) = (&weights.weight[at.clone()], &weights.bias[at]);
         norm(pass.config.norm, values, weight, bias, out, pass.kernels);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sinkhorn;
+
+    #[test]
+    fn rows_and_columns_of_the_mixing_weights_sum_to_one() {
+        let mut weights = [0.3, -2.0, 1.0, 0.0, 4.0, -1.0, 2.5, 0.1, 0.2];
+        sinkhorn(&mut weights, 3, 50, 1e-6);
+        for index in 0..3 {
+            let row: f32 = weights[index * 3..][..3].iter().sum();
+            let column: f32 = weights.iter().skip(index).step_by(3).sum();
+            assert!((row - 1.0).abs() < 1e-4 && (column - 1.0).abs() < 1e-4, "{weights:?}");
+        }
+        let mut once = [0.0, 0.0, 0.0, 3f32.ln()];
+        sinkhorn(&mut once, 2, 1, 0.0);
+        // Rows of 1/2, 1/2 and 1/4, 3/4, divided by the columns' sums 3/4 and 5/4.
+        for (x, expected) in once.iter().zip([2.0 / 3.0, 0.4, 1.0 / 3.0, 0.6]) {
+            assert!((x - expected).abs() < 1e-6, "{once:?}");
+        }
     }
 }

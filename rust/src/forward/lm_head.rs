@@ -17,7 +17,7 @@ pub fn lm_head(
     logits: &mut Vec<f32>,
     compute: Compute<'_>,
 ) {
-    let (pass, weight) = (Pass::new(model, compute), model.lm_head());
+    let (pass, weight) = (Pass::new(model, compute, &[]), model.lm_head());
     let Workspace { x, branch: BranchBuffers { input, out: transformed, .. }, .. } = work;
     let hidden_size = model.config.hidden_size;
     let final_norm = model.config.final_norm.unwrap_or(model.config.norm);

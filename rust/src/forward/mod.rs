@@ -73,13 +73,14 @@ pub fn observed_forward(
     compute: Compute<'_>,
     mut observer: Option<&mut dyn Observer>,
 ) -> Result<()> {
-    let pass = Pass::new(model, compute);
+    let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
+    let pass = Pass::new(model, compute, &ids);
     let Workspace { x, branch, mixers, feed_forward, streams } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     let parallel = model.config.residual == Residual::Parallel;
     embed(model, pass, runs, &angles, x);
     mixers.start(pass, x);
-    streams.start(pass, model, runs, x, branch);
+    streams.start(pass, model, x, branch);
     lap(Phase::Embed);
     for layer in &model.layers {
         compute.enter_layer(layer.index, model.layers.len())?;

@@ -116,7 +116,13 @@ pub(super) fn experts(
     let stride = mlp.router.padded_out();
     by_rows(pass.pool, chosen, 1, |row, chosen| {
         let logits = &router_logits[row * stride..][..config.router_rows()];
-        route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]);
+        match pass.ids.get(row).filter(|_| !mlp.tid2eid.is_empty()) {
+            None => route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]),
+            Some(&id) => {
+                let count = config.num_experts_per_tok;
+                weigh_listed(config, logits, &mlp.tid2eid[id as usize * count..][..count], &mut chosen[0]);
+            }
+        }
         for (expert, weight) in &mut chosen[0] {
             *weight *= mlp.per_expert_scale.get(*expert).copied().unwrap_or(1.0);
         }
@@ -297,24 +303,10 @@ fn add_batch(
 
 /// The experts of one row, in the order of their numbers, with their weights.
 pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
-    chosen.clear();
-    let capped: Vec<f32>;
-    let logits = match config.logit_softcapping {
-        None => logits,
-        Some(cap) => {
-            capped = logits.iter().map(|logit| (logit / cap).tanh() * cap).collect();
-            &capped
-        }
-    };
-    let sigmoid = |logit: &f32| 1.0 / (1.0 + (-logit).exp());
-    let scores: Vec<f32> = match config.scoring {
-        Scoring::Softmax => softmax(logits),
-        Scoring::Sigmoid => logits.iter().map(sigmoid).collect(),
-        Scoring::SigmoidOfLogit => logits.to_vec(),
-        Scoring::Sparsemixer { jitter } => {
-            return sparsemixer(logits, config.num_experts_per_tok, jitter, chosen);
-        }
-    };
+    let scores = score(config, logits);
+    if let Scoring::Sparsemixer { jitter } = config.scoring {
+        return sparsemixer(&scores, config.num_experts_per_tok, jitter, chosen);
+    }
     let mut choice = scores.clone();
     choice.iter_mut().zip(correction_bias).for_each(|(score, bias)| *score += bias);
     let open: Vec<usize> = match config.groups {
@@ -342,8 +334,37 @@ pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chose
     };
     let mut picked = top_k(&choice, open, config.num_experts_per_tok);
     picked.extend(config.choosable()..config.router_rows());
+    weigh(config, &scores, &picked, choice.iter().any(|score| score.is_nan()), chosen);
+}
+
+/// The experts that a table lists for one row, in the order of their numbers, with their weights.
+fn weigh_listed(config: &Moe, logits: &[f32], listed: &[u32], chosen: &mut Vec<(usize, f32)>) {
+    let scores = score(config, logits);
+    let mut picked: Vec<usize> = listed.iter().map(|&expert| expert as usize).collect();
+    picked.sort_unstable();
+    weigh(config, &scores, &picked, scores.iter().any(|score| score.is_nan()), chosen);
+}
+
+/// From the router's logits to scores; those of a sparse mixer are the logits.
+fn score(config: &Moe, logits: &[f32]) -> Vec<f32> {
+    let cap = |logit: &f32| match config.logit_softcapping {
+        None => *logit,
+        Some(cap) => (logit / cap).tanh() * cap,
+    };
+    let logits: Vec<f32> = logits.iter().map(cap).collect();
+    match config.scoring {
+        Scoring::Softmax => softmax(&logits),
+        Scoring::Sigmoid => logits.into_iter().map(sigmoid).collect(),
+        Scoring::SqrtSoftplus => logits.into_iter().map(|logit| softplus(logit).sqrt()).collect(),
+        Scoring::SigmoidOfLogit | Scoring::Sparsemixer { .. } => logits,
+    }
+}
+
+/// The weights of the experts that were picked; all are NaN where `has_nan`.
+fn weigh(config: &Moe, scores: &[f32], picked: &[usize], has_nan: bool, chosen: &mut Vec<(usize, f32)>) {
+    chosen.clear();
     let weights: Vec<f32> = match config.scoring {
-        Scoring::SigmoidOfLogit => picked.iter().map(|&expert| sigmoid(&scores[expert])).collect(),
+        Scoring::SigmoidOfLogit => picked.iter().map(|&expert| sigmoid(scores[expert])).collect(),
         _ => picked.iter().map(|&expert| scores[expert]).collect(),
     };
     let sum = || weights.iter().sum::<f32>();
@@ -354,14 +375,15 @@ pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chose
         Normalization::PNorm(p) => weights.iter().map(|w| w.abs().powf(p)).sum::<f32>().powf(1.0 / p),
     };
     // NaN has no place in an order: wherever the sort puts it, the row must not come out finite.
-    let total = if choice.iter().any(|score| score.is_nan()) { f32::NAN } else { total };
+    let total = if has_nan { f32::NAN } else { total };
     let scaled = weights.iter().map(|weight| weight / total * config.scaling);
-    chosen.extend(picked.into_iter().zip(scaled));
+    chosen.extend(picked.iter().copied().zip(scaled));
 }
 
 /// One expert after the other, the highest logit first; each one's weight is its share in a softmax over the experts that
 /// are left and whose logits lie within the band.
 fn sparsemixer(logits: &[f32], count: usize, jitter: f32, chosen: &mut Vec<(usize, f32)>) {
+    chosen.clear();
     let nan = logits.iter().any(|logit| logit.is_nan());
     let mut left: Vec<usize> = (0..logits.len()).collect();
     for _ in 0..count {
@@ -383,6 +405,15 @@ fn top_k(scores: &[f32], open: impl IntoIterator<Item = usize>, count: usize) ->
     order.truncate(count);
     order.sort_unstable();
     order
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// ln(1 + e^x); NaN stays.
+fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p() + 0.0 * x
 }
 
 fn softmax(logits: &[f32]) -> Vec<f32> {
@@ -467,6 +498,21 @@ mod tests {
         assert_eq!(weights(Normalization::None), [0.5; 2]);
         assert_eq!(weights(Normalization::SumAtLeast(2.0)), [0.25; 2]);
         assert!((weights(Normalization::PNorm(2.0))[0] - 0.5f32.sqrt()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn experts_of_a_table_have_the_weights_of_their_scores() {
+        let moe = config(Scoring::SqrtSoftplus, Normalization::SUM, ExpertGroups::None);
+        let mut chosen = Vec::new();
+        weigh_listed(&moe, &[9.0, 0.0, -1.0, 1.0], &[3, 1], &mut chosen);
+        let root = |x: f32| (1.0 + x.exp()).ln().sqrt();
+        let total = root(0.0) + root(1.0);
+        assert_eq!(chosen.iter().map(|(expert, _)| *expert).collect::<Vec<_>>(), [1, 3]);
+        for ((_, weight), expected) in chosen.iter().zip([root(0.0), root(1.0)]) {
+            assert!((weight - 2.0 * expected / total).abs() < 1e-6);
+        }
+        weigh_listed(&moe, &[f32::NAN, 0.0, -1.0, 1.0], &[3, 1], &mut chosen);
+        assert!(chosen.iter().all(|(_, weight)| weight.is_nan()));
     }
 
     #[test]

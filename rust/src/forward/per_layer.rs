@@ -21,7 +21,6 @@ impl PerLayerInputs {
         &mut self,
         pass: Pass<'_>,
         second: &PerLayerEmbedding,
-        ids: &[u32],
         x: &[f32],
         input: &mut Activations,
     ) {
@@ -30,6 +29,7 @@ impl PerLayerInputs {
         else {
             return;
         };
+        let ids = pass.ids;
         let (hidden_size, kernels) = (pass.config.hidden_size, pass.kernels);
         let stored = |row: usize| &x[row * hidden_size..][..hidden_size];
         let dtype = second.model_projection.dtype();

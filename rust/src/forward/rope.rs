@@ -57,6 +57,14 @@ pub(super) fn apply_rope(
     }
 }
 
+/// Undoes [`apply_rope`] on one head; returns how many leading dimensions that are.
+pub(super) fn rotate_back(angles: &RopeAngles, row: usize, head: &mut [f32], kernels: Kernels) -> usize {
+    let (cos, sin) = angles.row(row);
+    let back: Vec<f32> = sin.iter().map(|sin| -sin).collect();
+    rotate(angles.layout, head, cos, &back, kernels);
+    2 * cos.len()
+}
+
 /// Rotates the leading dimensions of a head by the angles of a position.  // cos, sin [rotary_dim / 2]
 pub(super) fn rotate(layout: RopeLayout, head: &mut [f32], cos: &[f32], sin: &[f32], kernels: Kernels) {
     let rotary = &mut head[..2 * cos.len()];

@@ -56,12 +56,14 @@ pub(super) struct Pass<'a> {
     pub config: &'a Config,
     pub kernels: Kernels,
     pub pool: &'a Pool,
+    /// The tokens of all rows; none in the projection to logits.
+    pub ids: &'a [u32],
 }
 
 impl<'a> Pass<'a> {
-    pub fn new(model: &'a Model, compute: Compute<'a>) -> Self {
+    pub fn new(model: &'a Model, compute: Compute<'a>, ids: &'a [u32]) -> Self {
         let Compute { kernels, pool, .. } = compute;
-        Self { config: &model.config, kernels, pool }
+        Self { config: &model.config, kernels, pool, ids }
     }
 
     /// Rows of a residual stream.  // x [rows, hidden_size]

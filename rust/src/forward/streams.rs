@@ -22,17 +22,9 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Before the first layer, from the embeddings.  // x [rows, hidden_size]
-    pub fn start(
-        &mut self,
-        pass: Pass<'_>,
-        model: &Model,
-        runs: &[Run<'_>],
-        x: &[f32],
-        branch: &mut BranchBuffers,
-    ) {
+    pub fn start(&mut self, pass: Pass<'_>, model: &Model, x: &[f32], branch: &mut BranchBuffers) {
         if let Some(second) = &model.per_layer {
-            let ids: Vec<u32> = runs.iter().flat_map(|run| run.ids.iter().copied()).collect();
-            self.per_layer.prepare(pass, second, &ids, x, &mut branch.input);
+            self.per_layer.prepare(pass, second, x, &mut branch.input);
         }
         if model.config.alt_up.is_some() {
             self.alt_up.start(pass, &model.streams[0], x, branch);

@@ -47,7 +47,9 @@ impl KvLayout {
         let of_layer = |layer: &crate::config::LayerSpec| {
             let heads = config.heads(layer);
             let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
-            let num_heads = if has_none { 0 } else { heads.num_key_value_heads };
+            // Compressed keys are those of one more head.
+            let compressed = usize::from(layer.compression.is_some());
+            let num_heads = if has_none { 0 } else { heads.num_key_value_heads + compressed };
             // Dynamic mask attention keeps a number per head.
             let numbers = config.dynamic_mask.map_or(0, |_| num_heads);
             let index_dim = config.indexer_of(layer).map_or(numbers, |indexer| indexer.index_head_dim);

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use super::pack::PanelSource;
 use super::weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
-    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate, NormWeights,
-    PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights, ResidualScales,
-    RouterMlpWeights, SharedBlockWeights, ShortConvolution,
+    Adapter, AltUpLayer, AttentionLayer, CompressionWeights, DenseAndMoe, DenseMlp, DynamicMaskWeights,
+    HeadExpertsWeights, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate,
+    NormWeights, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights, RelativeScoreWeights,
+    ResidualScales, RouterMlpWeights, SharedBlockWeights, SharedKvWeights, ShortConvolution,
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
@@ -18,14 +18,14 @@ use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::{Storage, Weight};
 use crate::config::{
-    Activation, Attention, Config, LinearRule, Mixer, NormPlacement, NormWeight, Recurrent, ResidualFactors,
-    Stored,
+    Activation, Attention, Compression, Config, LayerRope, LinearRule, Mixer, NormPlacement, NormWeight,
+    Recurrent, ResidualFactors, Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
-    self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors, HyperTensors, Join,
-    MatrixSpec, MlpTensors, MoeTensors, NgramTensors, NormSpec, QkConvolutionTensors, QkvTensors,
-    RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
+    self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors, DenseTensors,
+    HyperTensors, Join, MatrixSpec, MlpTensors, MoeTensors, NgramTensors, NormSpec, QkConvolutionTensors,
+    QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors, TensorRows,
 };
 use crate::kernel::LANES;
 use crate::quant::{PackedType, SUPER_BLOCK, StorageType};
@@ -166,7 +166,7 @@ impl<'a> Loader<'a> {
         let spec = self.config.layers[index];
         let latent_factors = match self.config.attention_of(&spec) {
             Attention::Mla { latent_factors, .. } => latent_factors,
-            Attention::Heads | Attention::MixtureOfHeads { .. } => [1.0; 2],
+            _ => [1.0; 2],
         };
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
@@ -195,6 +195,15 @@ impl<'a> Loader<'a> {
                     bias: self.vector(&tensors.bias)?,
                 }))
             }
+            QkvTensors::SharedKv(tensors) => Projection::SharedKv(Box::new(SharedKvWeights {
+                a_proj: self.matrix(&tensors.a_proj)?,
+                q_a_layernorm: self.norm(&tensors.q_a_layernorm)?,
+                q_b_proj: self.matrix(&tensors.q_b_proj)?,
+            })),
+        };
+        let compression = match (&tensors.compression, spec.compression) {
+            (Some(tensors), Some(spec)) => Some(Box::new(self.compression(index, tensors, spec)?)),
+            _ => None,
         };
         let qk_norms = match tensors.qk_norms {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
@@ -236,6 +245,7 @@ impl<'a> Loader<'a> {
             spec,
             attention_norm,
             projection,
+            compression,
             indexer,
             dynamic_mask,
             relative_scores: self.relative_scores(&tensors.relative_scores)?,
@@ -249,6 +259,7 @@ impl<'a> Loader<'a> {
                 false => Some(self.lambdas(index, &tensors.lambdas)?),
             },
             sinks: self.rows(&tensors.sinks, 1)?,
+            o_a_proj: tensors.o_a_proj.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
             o_proj: tensors
                 .o_proj
                 .iter()
@@ -256,6 +267,31 @@ impl<'a> Loader<'a> {
                 .collect::<Result<_>>()?,
             attention_out_norm: some(out_norm)?,
             residual_scales: None,
+        })
+    }
+
+    fn compression(
+        &self,
+        layer: usize,
+        tensors: &CompressionTensors,
+        spec: Compression,
+    ) -> Result<CompressionWeights> {
+        let rotated = match self.config.layers[layer].rope {
+            LayerRope::None => 0,
+            LayerRope::Rotary(rope) => self.config.ropes[rope].rotary_dim,
+        };
+        let position_bias = |table: &TensorRows| {
+            let columns = table.shape[1];
+            let mut biases = self.rows(std::slice::from_ref(table), columns)?;
+            // The rotated part of a key comes first, as in the projections.
+            biases.chunks_exact_mut(columns / spec.series()).for_each(|part| part.rotate_right(rotated));
+            Ok::<_, Error>(biases)
+        };
+        Ok(CompressionWeights {
+            spec,
+            state_layer: self.state_layer(layer),
+            position_biases: tensors.position_biases.iter().map(position_bias).collect::<Result<_>>()?,
+            norm: self.norm(&tensors.norm)?,
         })
     }
 
@@ -554,6 +590,10 @@ impl<'a> Loader<'a> {
             router: exact.matrix(&tensors.router)?,
             router_mlp,
             e_score_correction_bias: self.rows(&tensors.e_score_correction_bias, 1)?,
+            tid2eid: match &tensors.tid2eid[..] {
+                [table] => self.experts_of_tokens(table, tensors.experts.len())?,
+                _ => Vec::new(),
+            },
             router_norm: match &tensors.router_norm {
                 None => None,
                 Some(spec) => {
@@ -572,6 +612,22 @@ impl<'a> Loader<'a> {
             experts: tensors.experts.iter().map(routed).collect::<Result<_>>()?,
             shared_expert: shared.map(|shared| self.mlp(shared)).transpose()?,
             shared_expert_gate: gate.map(|gate| exact.matrix(gate)).transpose()?,
+        })
+    }
+
+    /// Numbers of experts, each less than `count`.
+    fn experts_of_tokens(&self, table: &TensorRows, count: usize) -> Result<Vec<u32>> {
+        let (name, values) = self.checkpoint.require_integers(&table.name, &table.shape)?;
+        let expert = |&value: &i64| u32::try_from(value).ok().filter(|&expert| (expert as usize) < count);
+        let experts: Option<Vec<u32>> = values.iter().map(expert).collect();
+        experts.ok_or_else(|| Error::Tensor {
+            path: self.checkpoint.path().to_owned(),
+            name: name.to_owned(),
+            what: format!(
+                "its entries must be experts from 0 to {} (got {}); download the model again",
+                count - 1,
+                values.iter().find(|value| expert(value).is_none()).copied().unwrap_or(-1)
+            ),
         })
     }
 
@@ -674,6 +730,9 @@ impl<'a> Loader<'a> {
             let parts = parts.iter().zip(&spec.weights);
             let parts: Vec<Gathered<'_, '_>> = parts
                 .map(|((matrix, stored), source)| match matrix {
+                    Matrix::Plain(view) if *stored == Stored::OutIn && source.rows.as_range().is_none() => {
+                        Gathered::Chosen { view: *view, order: source.rows.iter().collect() }
+                    }
                     Matrix::Plain(view) => {
                         Gathered::Stored(gathered(*view, *stored, source.rows, spec.in_features))
                     }
@@ -847,6 +906,8 @@ fn arrangement(join: Join) -> Arrangement {
 enum Gathered<'m, 'a> {
     /// Of a plain tensor.
     Stored(StoredRows<'a>),
+    /// Of a plain tensor whose rows are not used in their order.
+    Chosen { view: TensorView<'a>, order: Vec<usize> },
     /// Of a quantized one, made when they are packed.
     Computed { quantized: &'m Quantized<'a>, tensor_type: StorageType, rows: Rows, make: Box<MakeRow<'m>> },
 }
@@ -874,6 +935,11 @@ impl<'m, 'a> Gathered<'m, 'a> {
             Gathered::Stored(StoredRows { tensor_type, bytes, .. }) => {
                 Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Stored(bytes) }
             }
+            Gathered::Chosen { view, order } => Source {
+                tensor_type: view.tensor_type,
+                out_features,
+                rows: SourceRows::Chosen(view.bytes, order),
+            },
             Gathered::Computed { tensor_type, make, .. } => {
                 Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Computed(&**make) }
             }
@@ -887,7 +953,7 @@ impl<'m, 'a> Gathered<'m, 'a> {
                 let row = tensor_type.row_bytes(width);
                 Some((view.name, bytes.get(rows.start * row..rows.end * row)?))
             }
-            Gathered::Stored(_) => None,
+            Gathered::Stored(_) | Gathered::Chosen { .. } => None,
             Gathered::Computed { quantized, rows: of_tensor, .. } => {
                 let first = of_tensor.as_range()?.start;
                 quantized.piece(first + rows.start..first + rows.end)
@@ -898,7 +964,9 @@ impl<'m, 'a> Gathered<'m, 'a> {
     /// Calls `each` with the name and the bytes of every tensor.
     fn each_tensor(&self, mut each: impl FnMut(&str, &[u8])) {
         match self {
-            Gathered::Stored(StoredRows { view, .. }) => each(view.name, view.bytes),
+            Gathered::Stored(StoredRows { view, .. }) | Gathered::Chosen { view, .. } => {
+                each(view.name, view.bytes);
+            }
             Gathered::Computed { quantized, .. } => {
                 quantized.parts().for_each(|(name, bytes)| each(name, bytes))
             }
@@ -915,8 +983,9 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
             let bytes = match rows.as_range() {
                 Some(range) => Cow::Borrowed(&view.bytes[range.start * row..range.end * row]),
                 None => {
-                    let rows = rows.iter().flat_map(|index| &view.bytes[index * row..][..row]);
-                    Cow::Owned(rows.copied().collect())
+                    let mut bytes = Vec::with_capacity(rows.count() * row);
+                    rows.iter().for_each(|index| bytes.extend_from_slice(&view.bytes[index * row..][..row]));
+                    Cow::Owned(bytes)
                 }
             };
             StoredRows { view, tensor_type: kind, bytes }

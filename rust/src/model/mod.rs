@@ -5,10 +5,11 @@ pub mod pack;
 mod weights;
 
 pub use weights::{
-    Adapter, AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, DynamicMaskWeights, HeadExpertsWeights,
-    HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate, NormWeights,
-    PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights,
-    RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights, ShortConvolution,
+    Adapter, AltUpLayer, AttentionLayer, CompressionWeights, DenseAndMoe, DenseMlp, DynamicMaskWeights,
+    HeadExpertsWeights, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate,
+    NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights,
+    RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights, SharedKvWeights,
+    ShortConvolution,
 };
 
 use crate::checkpoint::Checkpoint;

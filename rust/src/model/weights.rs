@@ -1,7 +1,7 @@
 //! The weights of a model, layer by layer.
 
 use crate::compute::weight::Weight;
-use crate::config::{Activation, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
+use crate::config::{Activation, Compression, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
@@ -123,6 +123,8 @@ pub struct AttentionLayer {
     pub attention_norm: Option<NormWeights>,
     /// Queries, keys and values.
     pub projection: Projection,
+    /// What makes compressed keys, where the layer reads them.
+    pub compression: Option<Box<CompressionWeights>>,
     /// What chooses the positions that are read, where the layer has it.
     pub indexer: Option<IndexerWeights>,
     /// Learned scores by distance.
@@ -143,6 +145,9 @@ pub struct AttentionLayer {
     pub sinks: Vec<f32>,
     /// What makes the numbers of keys that are added to scores.
     pub dynamic_mask: Option<DynamicMaskWeights>,
+    /// From the output of each group of heads to its latent; empty where `o_proj` reads the heads.
+    /// // each [o_lora_rank, num_heads * v_head_dim / o_groups]
+    pub o_a_proj: Vec<Weight>,
     /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
     pub o_proj: Vec<Weight>,
     /// Norm of attention's output.
@@ -310,6 +315,33 @@ pub enum Projection {
     Mla(Box<MlaWeights>),
     /// A mixture of attention heads.
     Experts(Box<HeadExpertsWeights>),
+    /// One key for all heads, which is the value too.
+    SharedKv(Box<SharedKvWeights>),
+}
+
+/// The projections of attention whose one key is the value too.
+#[derive(Clone)]
+pub struct SharedKvWeights {
+    /// What compressed keys are made of (projections, then gates, of attention and of its indexer), the latent of queries, the
+    /// key, and the weights of the indexer's heads.
+    pub a_proj: Weight,
+    /// Norm of the latent.
+    pub q_a_layernorm: NormWeights,
+    /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
+    pub q_b_proj: Weight,
+}
+
+/// What makes compressed keys, besides the projections.
+#[derive(Clone)]
+pub struct CompressionWeights {
+    /// What it is.
+    pub spec: Compression,
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Added to the gates of attention, and of its indexer.  // each [compress_rate, series * width of a key]
+    pub position_biases: Vec<Vec<f32>>,
+    /// Norm of a key.  // [head_dim]
+    pub norm: NormWeights,
 }
 
 /// A mixture of attention heads, besides its output projections. Its width is that of all keys.
@@ -434,6 +466,8 @@ pub struct MoeMlp {
     pub router_mlp: Option<Box<RouterMlpWeights>>,
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
+    /// The experts of each token; empty where the router chooses.  // [vocab_size, num_experts_per_tok]
+    pub tid2eid: Vec<u32>,
     /// Norm of the router's input, where it has one of its own.
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
@@ -457,6 +491,7 @@ impl Projection {
             Projection::Heads(weight) => weight.dtype(),
             Projection::Mla(weights) => weights.a_proj.dtype(),
             Projection::Experts(weights) => weights.kv_proj.dtype(),
+            Projection::SharedKv(weights) => weights.a_proj.dtype(),
         }
     }
 
@@ -464,7 +499,7 @@ impl Projection {
     pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) | Projection::Experts(_) => {
+            Projection::Mla(_) | Projection::Experts(_) | Projection::SharedKv(_) => {
                 let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
                 layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
             }
@@ -510,7 +545,7 @@ impl AttentionLayer {
     }
 
     fn weights(&self) -> Vec<&Weight> {
-        let mut all: Vec<&Weight> = self.o_proj.iter().collect();
+        let mut all: Vec<&Weight> = self.o_proj.iter().chain(&self.o_a_proj).collect();
         all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
@@ -522,6 +557,7 @@ impl AttentionLayer {
                 all.extend([&weights.kv_proj, &weights.router]);
                 all.extend(&weights.queries);
             }
+            Projection::SharedKv(weights) => all.extend([&weights.a_proj, &weights.q_b_proj]),
         }
         all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));
         all

@@ -6,11 +6,15 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Ending of the name of a file that is being written: `<file>.<process>-<number>.part`, locked by its writer.
 const PART: &str = ".part";
+/// Ending of the name of a file that several processes write, one after the other: `<file>.partial`.
+pub(crate) const PARTIAL: &str = ".partial";
+/// How long a partial file waits for a process that goes on with it.
+const PARTIAL_WAITS: Duration = Duration::from_secs(86_400);
 /// Bytes before a header's JSON: 8 that name the format, its length, its checksum.
 pub(crate) const PREFIX: usize = 24;
 
@@ -55,16 +59,84 @@ pub(crate) fn write_whole(
         if !write(&mut file)? {
             return Ok(false);
         }
-        file.sync_all()?;
-        fs::rename(&part, path).map(|()| true)
+        publish(&file, &part, path).map(|()| true)
     });
     if !matches!(written, Ok(true)) {
         let _ = fs::remove_file(&part);
-        return written;
     }
+    written
+}
+
+/// The name of a file while it is partial.
+pub(crate) fn partial(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(PARTIAL);
+    path.with_file_name(name)
+}
+
+/// As [`write_whole`], but when `write` was stopped (or killed) the file stays under the name of [`partial`], and the next
+/// call gets it as it is. Nothing is written while another process writes it; returns false only when it was stopped.
+pub(crate) fn resume_whole(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<bool>,
+) -> io::Result<bool> {
+    let part = partial(path);
+    if part.symlink_metadata().is_ok() && !is_own_file(&part)? {
+        fs::remove_file(&part)?;
+    }
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.read(true).write(true).create(true).truncate(false).open(&part)?;
+    match file.try_lock() {
+        Ok(()) if is_file_of(&file, &part) => {}
+        // It is being written, or was renamed or removed meanwhile.
+        Ok(()) | Err(TryLockError::WouldBlock) => return Ok(true),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let written = write(&mut file).and_then(|is_whole| {
+        if is_whole {
+            publish(&file, &part, path)?;
+        }
+        Ok(is_whole)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// Whether a path still names an open file.
+fn is_file_of(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), path.symlink_metadata()) else { return false };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        (open.dev(), open.ino()) == (named.dev(), named.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        open.len() == named.len()
+    }
+}
+
+/// Gives a whole file its name.
+fn publish(file: &File, part: &Path, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    fs::rename(part, path)?;
     // The file is whole; a system that cannot sync a folder may only forget it.
-    File::open(folder).and_then(|folder| folder.sync_all())?;
-    Ok(true)
+    File::open(path.parent().unwrap_or(path)).and_then(|folder| folder.sync_all())
+}
+
+/// Removes partial files that nobody went on with for a day.
+pub(crate) fn clear_old_partials(folder: &Path) -> io::Result<()> {
+    for path in entries(folder, PARTIAL)? {
+        let changed = path.symlink_metadata().and_then(|metadata| metadata.modified())?;
+        if changed.elapsed().is_ok_and(|age| age > PARTIAL_WAITS) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what writers that died have left; returns false when another writer is at work on `path`.

@@ -1,10 +1,11 @@
 //! `Engine`, `CancelToken`, `KeptPrefix`, and the facts of a model.
 
-use super::call::{Failure, call_engine};
+use super::call::call_engine;
 use super::events::{PyEvent, PyRowPair};
 use super::facts::config_facts;
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
+use super::load::{DraftFiles, Loading};
 use super::options::{context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count};
 use super::rope;
 use crate::checkpoint::Checkpoint;
@@ -19,7 +20,7 @@ use crate::error::Error;
 use crate::family;
 use crate::kernel::Kernels;
 use crate::model::Model;
-use crate::model::pack::{Key, PackCache, PackWriter, PanelSource, WORTH_A_PACK};
+use crate::model::pack::{PackCache, PackWriter, PanelSource};
 use crate::platform::files::DiskLimits;
 use crate::platform::limits::available_memory;
 use crate::sampling::Sampling;
@@ -29,7 +30,7 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A flag shared between threads.
 #[pyclass(frozen, name = "CancelToken", module = "ropechat.engine._core")]
@@ -116,8 +117,8 @@ pub(super) struct PyEngine {
     from_pack: bool,
     /// Seconds that packing took.
     packing_seconds: f64,
-    /// Writes what was packed to the cache.
-    pack_writer: Option<PackWriter>,
+    /// They write what was packed to the cache.
+    pack_writers: Vec<PackWriter>,
 }
 
 /// Ends the progress of a load when it returns, fails or panics.
@@ -146,7 +147,7 @@ impl PyEngine {
 impl PyEngine {
     #[staticmethod]
     #[pyo3(signature = (directory, *, dtype = "auto", kv_dtype = "auto", threads = None, context = None,
-        prefix_bytes = None, speculative = "auto", pack_cache = None, pack_smallest = None, before_packing = None,
+        prefix_bytes = None, speculative = "auto", draft = None, pack_cache = None, pack_smallest = None, before_packing = None,
         progress = None))]
     #[allow(clippy::too_many_arguments)] // options by name; Python passes keywords
     fn load(
@@ -158,6 +159,7 @@ impl PyEngine {
         context: Option<usize>,
         prefix_bytes: Option<usize>,
         speculative: &str,
+        draft: Option<&str>,
         pack_cache: Option<PathBuf>,
         pack_smallest: Option<usize>,
         before_packing: Option<Py<PyAny>>,
@@ -173,56 +175,59 @@ impl PyEngine {
             let card = family::model_card(&checkpoint)?;
             let config = card.config;
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
-            let pool = Pool::new(thread_count(threads)?);
+            let pool = Arc::new(Pool::new(thread_count(threads)?));
             let context = context_size(context, &config)?;
             let (num_parameters, tensor_types) =
                 (family::num_parameters(&checkpoint, &config), checkpoint.tensor_types());
-            let tokens = context.tokens();
-            let kv = KvRoom { tokens, dtype: kv_dtype };
-            let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available_memory())?;
-            // Where nothing may be written, keys and values have no name either.
-            let identity = pack_cache.as_ref().and_then(|_| Key::new(&checkpoint, choice.dtype).ok());
-            let packs = match pack_cache.map(PackCache::new) {
-                Some(cache) => {
-                    let smallest = pack_smallest.unwrap_or(cache.smallest);
-                    PanelSource::open(
-                        &PackCache { smallest, ..cache },
-                        &checkpoint,
-                        choice.dtype,
-                        &pool,
-                        &progress,
-                    )
-                }
-                None => PanelSource::none(),
+            let kv = KvRoom { tokens: context.tokens(), dtype: kv_dtype };
+            let loading = Loading {
+                pack_cache: pack_cache
+                    .map(PackCache::new)
+                    .map(|cache| PackCache { smallest: pack_smallest.unwrap_or(cache.smallest), ..cache }),
+                before_packing,
+                pool: &pool,
+                progress: &progress,
             };
-            if !packs.is_found() && choice.weights >= WORTH_A_PACK as u64 {
-                before_packing.map_or(Ok(()), call).map_err(Failure::Callback)?;
-            }
-            let packs = packs.reporting(&progress, choice.weights);
-            let model = Model::load_with(&packs, &checkpoint, config, choice.dtype, &pool)?;
-            let model = Arc::new(model.with_kv(kv_dtype));
-            warnings.extend(packs.note().map(str::to_owned));
+            let mut available = available_memory();
+            let draft = draft
+                .map(|path| DraftFiles::open(path, &config, dtype, kv, &pool, &mut available))
+                .transpose()?;
+            let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
+            let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
+            warnings.extend(loaded.warning);
             let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
-            let (threads, from_pack, packing_seconds) = (pool.threads(), packs.is_warm(), packs.seconds());
-            let mut engine = Engine::new(Arc::clone(&model), kernels, pool, context);
+            let model = loaded.model;
+            let mut engine = Engine::new(Arc::clone(&model), kernels, Arc::clone(&pool), context);
             engine.set_progress(Arc::clone(&progress));
             engine.set_speculative(speculative);
             prefix_bytes.into_iter().for_each(|bytes| engine.set_prefix_bytes(bytes));
-            identity.into_iter().for_each(|identity| engine.set_identity(identity));
+            loaded.identity.into_iter().for_each(|identity| engine.set_identity(identity));
+            let mut pack_writers = Vec::from_iter(loaded.pack_writer);
+            if let Some(draft) = draft {
+                let (own, choice) = draft.load(&loading, kv_dtype)?;
+                warnings.extend(own.warning);
+                if choice.is_smaller { &mut warnings } else { &mut notes }
+                    .push(format!("draft model: {}", choice.words));
+                let limit = Context::Trained(own.model.config.usable_length().min(context.tokens()));
+                let mut draft = Engine::new(own.model, kernels, Arc::clone(&pool), limit);
+                prefix_bytes.into_iter().for_each(|bytes| draft.set_prefix_bytes(bytes));
+                engine.set_draft_model(draft);
+                pack_writers.extend(own.pack_writer);
+            }
             Ok(Self {
                 engine: Mutex::new(engine),
                 model,
-                threads,
+                threads: pool.threads(),
                 isa: kernels.isa().name(),
                 context,
                 num_parameters,
                 tensor_types,
                 warnings,
                 notes,
-                from_pack,
-                packing_seconds,
-                pack_writer: packs.writer(),
+                from_pack: loaded.from_pack,
+                packing_seconds: loaded.packing_seconds,
+                pack_writers,
             })
         })
     }
@@ -254,7 +259,12 @@ impl PyEngine {
     fn finish_pack(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO);
         call_engine(py, || {
-            Ok(self.pack_writer.as_ref().is_none_or(|pack_writer| pack_writer.finish(at_most)))
+            let (begun, mut left, mut is_over) = (Instant::now(), at_most, true);
+            for writer in &self.pack_writers {
+                is_over &= writer.finish(left);
+                left = at_most.saturating_sub(begun.elapsed());
+            }
+            Ok(is_over)
         })
     }
 
@@ -323,7 +333,7 @@ impl PyEngine {
         let events = self.with(py, |engine| engine.step(&sequences, &cancel))?;
         // The pack is written after the first token, so that it does not delay it.
         if events.iter().any(|(_, event)| !matches!(event, Event::Prefill { .. })) {
-            self.pack_writer.iter().for_each(PackWriter::start);
+            self.pack_writers.iter().for_each(PackWriter::start);
         }
         events.into_iter().map(|(sequence, event)| PyEvent::new(py, sequence, event)).collect()
     }
@@ -534,9 +544,4 @@ pub(super) fn packed_types(py: Python<'_>, directory: &str) -> PyResult<TensorTy
 pub(super) fn read_config<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
     let config = call_engine(py, || Ok(family::config(&Checkpoint::open(Path::new(directory))?)?))?;
     config_facts(py, &config)
-}
-
-/// Calls a Python function from code that released the GIL.
-fn call(function: Py<PyAny>) -> PyResult<()> {
-    Python::attach(|py| function.call0(py).map(|_| ()))
 }

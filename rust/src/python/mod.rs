@@ -8,6 +8,7 @@ mod facts;
 mod gguf;
 mod grammar;
 mod inside;
+mod load;
 mod options;
 mod rope;
 

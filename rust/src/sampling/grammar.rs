@@ -246,6 +246,11 @@ impl Matcher {
         })
     }
 
+    /// A matcher at the same place, which an error of the other one does not reach.
+    pub fn copy(&self) -> Self {
+        Self { matcher: self.matcher.clone() }
+    }
+
     /// The mask of the next token, and those behind each token of `draft`, as far as the grammar allows them and goes on.
     ///
     /// # Errors
@@ -255,7 +260,7 @@ impl Matcher {
         if draft.is_empty() {
             return Ok(masks);
         }
-        let mut ahead = Matcher { matcher: self.matcher.clone() }; // an error there is none of the answer
+        let mut ahead = self.copy();
         for (place, &id) in draft.iter().enumerate() {
             if !masks[place].allows(id) {
                 break;

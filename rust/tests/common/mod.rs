@@ -102,6 +102,17 @@ pub fn write_model_of(config: &str) -> Folder {
     let checkpoint_config = family_config(&folder);
     for (name, sizes) in family::required_tensors(&checkpoint_config) {
         let start = data.len();
+        let comma = if header.is_empty() { "" } else { "," };
+        // Numbers of experts: a mixture has three or more.
+        if name.ends_with("tid2eid") {
+            let numbers = (0..sizes.iter().product::<usize>()).map(|number| (number % 3) as i64);
+            data.extend(numbers.flat_map(i64::to_le_bytes));
+            header += &format!(
+                r#"{comma}"{name}":{{"dtype":"I64","shape":{sizes:?},"data_offsets":[{start},{}]}}"#,
+                data.len()
+            );
+            continue;
+        }
         for _ in 0..sizes.iter().product::<usize>() {
             let scale = 1.7 / (*sizes.last().unwrap() as f32).sqrt();
             // Norms near one: the only vectors that are weights.
@@ -112,7 +123,6 @@ pub fn write_model_of(config: &str) -> Folder {
             };
             data.extend(value.to_le_bytes());
         }
-        let comma = if header.is_empty() { "" } else { "," };
         header += &format!(
             r#"{comma}"{name}":{{"dtype":"F32","shape":{sizes:?},"data_offsets":[{start},{}]}}"#,
             data.len()

@@ -159,6 +159,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp: LayerMlp::Dense,
         heads: None,
         attention: None,
+        compression: None,
         indexer: LayerIndexer::None,
         intermediate_size: None,
         shares_kv_of: None,

@@ -35,9 +35,6 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         "gemma4_assistant" | "gemma4_unified_assistant" => {
             "a draft model; it would need keys and values of the model that it drafts for"
         }
-        "deepseek_v4" => {
-            "its attention reads compressed keys beside a window; it would need their cache and its mixing of streams"
-        }
         "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
         "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
         | "qwen3_vl_moe" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {

@@ -41,6 +41,7 @@ fn afmoe(metadata: &Metadata<'_>) -> Result<Config> {
                 experts: "mlp.experts",
                 parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
                 shared: "mlp.shared_experts",
+                shared_parts: MoeNames::PARTS,
             },
             correction_bias: "mlp.expert_bias",
             ..Names::LLAMA
@@ -148,6 +149,7 @@ fn flint(metadata: &Metadata<'_>) -> Result<Config> {
             experts: "mlp.experts",
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
+            shared_parts: MoeNames::PARTS,
         },
         ..Names::LLAMA
     };

@@ -22,6 +22,7 @@ pub(crate) const NAMES: Names = Names {
         experts: "mlp.experts",
         parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
         shared: "mlp.shared_experts",
+        shared_parts: MoeNames::PARTS,
     },
     ..Names::LLAMA
 };

@@ -149,7 +149,7 @@ impl Widths {
             Attention::Mla { q_lora_rank, kv_lora_rank, qk_rope_head_dim, .. } => {
                 (q_lora_rank.unwrap_or_default(), kv_lora_rank, qk_rope_head_dim)
             }
-            Attention::Heads | Attention::MixtureOfHeads { .. } => Default::default(),
+            _ => Default::default(),
         };
         Widths {
             num_attention_heads: config.num_attention_heads,

@@ -42,6 +42,7 @@ const NAMES: Names = Names {
         experts: "mlp.experts",
         parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
         shared: "mlp.shared_experts",
+        shared_parts: MoeNames::PARTS,
     },
     correction_bias: "mlp.moe_statics.e_score_correction_bias",
     correction_bias_shape: &[1],

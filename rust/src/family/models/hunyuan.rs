@@ -38,6 +38,7 @@ const NAMES: Names = Names {
         experts: "mlp.experts",
         parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
         shared: "mlp.shared_mlp",
+        shared_parts: MoeNames::PARTS,
     },
     ..Names::LLAMA
 };
@@ -124,6 +125,7 @@ fn third(metadata: &Metadata<'_>) -> Result<Config> {
                 experts: "mlp.experts",
                 parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
                 shared: "mlp.shared_mlp",
+                shared_parts: MoeNames::PARTS,
             },
             correction_bias: "mlp.expert_bias",
             ..Names::LLAMA

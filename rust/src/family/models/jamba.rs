@@ -22,6 +22,7 @@ const NAMES: Names = Names {
         experts: "feed_forward.experts",
         parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
         shared: "",
+        shared_parts: MoeNames::PARTS,
     },
     recurrent: RecurrentNames {
         inner: &[tensor!("mamba.x_proj"), tensor!("mamba.dt_proj")],

@@ -44,6 +44,7 @@ const NAMES: Names = Names {
         experts: "block_sparse_moe.experts",
         parts: ["w1.weight", "w3.weight", "w2.weight"],
         shared: "block_sparse_moe.shared_experts",
+        shared_parts: MoeNames::PARTS,
     },
     correction_bias: "block_sparse_moe.gate.e_score_correction_bias",
     recurrent: RecurrentNames {

@@ -62,6 +62,7 @@ fn laguna(metadata: &Metadata<'_>) -> Result<Config> {
             experts: "mlp.experts",
             parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
             shared: "mlp.shared_expert",
+            shared_parts: MoeNames::PARTS,
         },
         correction_bias: "mlp.experts.e_score_correction_bias",
         ..Names::LLAMA

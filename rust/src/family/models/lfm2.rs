@@ -71,6 +71,7 @@ const NAMES: Names = Names {
         experts: "feed_forward.experts",
         parts: ["w1.weight", "w3.weight", "w2.weight"],
         shared: "",
+        shared_parts: MoeNames::PARTS,
     },
     recurrent: RecurrentNames {
         in_proj: InProj::One(tensor!("conv.in_proj")),

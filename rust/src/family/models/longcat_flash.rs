@@ -50,6 +50,7 @@ const NAMES: Names = Names {
         experts: "mlp.experts",
         parts: ["gate_proj.weight", "up_proj.weight", "down_proj.weight"],
         shared: "",
+        shared_parts: MoeNames::PARTS,
     },
     correction_bias: "mlp.router.e_score_correction_bias",
     ..Names::LLAMA

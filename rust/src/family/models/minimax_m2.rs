@@ -20,6 +20,7 @@ const NAMES: Names = Names {
         experts: "block_sparse_moe.experts",
         parts: ["w1.weight", "w3.weight", "w2.weight"],
         shared: "",
+        shared_parts: MoeNames::PARTS,
     },
     correction_bias: "block_sparse_moe.e_score_correction_bias",
     ..Names::LLAMA

@@ -19,6 +19,7 @@ pub(crate) const NAMES: Names = Names {
         experts: "block_sparse_moe.experts",
         parts: ["w1.weight", "w3.weight", "w2.weight"],
         shared: "",
+        shared_parts: MoeNames::PARTS,
     },
     ..Names::LLAMA
 };

@@ -11,6 +11,7 @@ mod cwm;
 mod dbrx;
 mod deepseek;
 mod deepseek_v32;
+mod deepseek_v4;
 mod diffllama;
 mod doge;
 mod dots1;
@@ -119,6 +120,7 @@ pub static FAMILIES: &[&Family] = &[
     &deepseek_v32::DEEPSEEK_V32,
     &deepseek_v32::GLM_MOE_DSA,
     &deepseek_v32::AXK2,
+    &deepseek_v4::DEEPSEEK_V4,
     &dots3_note::DOTS3_NOTE_TEXT,
     &minimax_m3::MINIMAX_M3_VL_TEXT,
     &mistral::MINISTRAL,

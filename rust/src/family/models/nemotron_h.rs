@@ -45,6 +45,7 @@ const NAMES: Names = Names {
         experts: "mixer.experts",
         parts: ["", "up_proj.weight", "down_proj.weight"],
         shared: "mixer.shared_experts",
+        shared_parts: MoeNames::PARTS,
     },
     recurrent: RecurrentNames {
         in_proj: InProj::One(tensor!("mixer.in_proj")),

@@ -59,7 +59,8 @@ impl Prefix<'_> {
         let (config, names) = (self.config, &self.config.names.indexer);
         let Some(indexer) = config.indexer_of(self.layer) else { return };
         let heads = if with_queries { indexer.index_n_heads } else { 0 };
-        let (queries, key) = (self.index_heads(indexer, heads), self.index_heads(indexer, 1));
+        let keys = usize::from(indexer.key_width() > 0);
+        let (queries, key) = (self.index_heads(indexer, heads), self.index_heads(indexer, keys));
         let weights = Rows::all(indexer.num_weights());
         let (of_queries, of_key) = match names.q_proj == names.k_proj {
             false => ((queries, queries.count()), (key, key.count())),
@@ -83,7 +84,7 @@ impl Prefix<'_> {
     }
 
     /// Rows of heads of the indexer, the rotated part of each first.
-    fn index_heads(&self, indexer: &Indexer, heads: usize) -> Rows {
+    pub fn index_heads(&self, indexer: &Indexer, heads: usize) -> Rows {
         let dim = indexer.index_head_dim;
         match indexer.rotated {
             RotatedPart::First => Rows::all(heads * dim),
@@ -100,6 +101,7 @@ impl Prefix<'_> {
         let dim = indexer.index_head_dim;
         let rank = match config.attention_of(self.layer) {
             Attention::Mla { q_lora_rank, .. } => q_lora_rank,
+            Attention::SharedKv { q_lora_rank, .. } => Some(q_lora_rank),
             Attention::Heads | Attention::MixtureOfHeads { .. } => None,
         };
         let vector = |name| self.vector(name, self.index_heads(indexer, 1));
@@ -116,7 +118,7 @@ impl Prefix<'_> {
         Some(IndexerTensors {
             q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
             q_norm: match indexer.choice {
-                IndexChoice::Positions { .. } => None,
+                IndexChoice::Positions { .. } | IndexChoice::CompressedKeys { .. } => None,
                 IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => Some(norm(names.q_norm)),
             },
             k_norm: norm(names.k_norm),
@@ -267,6 +269,13 @@ impl Prefix<'_> {
                 Some([
                     spec(Vec::new(), Vec::new(), names[0].1 * dim),
                     spec(vec![factor], Vec::new(), names[1].1 * dim),
+                ])
+            }
+            QkNorm::WeightedKeys => {
+                let weight = self.vector(config.names.k_norm.weight, self.rotated_first(1));
+                Some([
+                    spec(Vec::new(), Vec::new(), heads.q_width()),
+                    spec(vec![weight], Vec::new(), heads.head_dim),
                 ])
             }
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,

@@ -7,8 +7,8 @@ use super::rows::TensorRows;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{
-    Config, GateUp, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement, Recurrent,
-    Tensor, tensor,
+    Config, GateUp, HyperNames, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names,
+    NormPlacement, Recurrent, Tensor, tensor,
 };
 use crate::error::{Error, Result};
 
@@ -58,9 +58,20 @@ fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
     Names { lm_head: if nested { NESTED } else { names.lm_head }, ..names }
 }
 
+/// The names of DeepSeek's own files, where those that transformers writes differ.
+fn as_published(names: Names, checkpoint: &Checkpoint) -> Names {
+    const EMBEDDING: &str = "embed.weight";
+    if names.lm_head.weight != "head.weight" || !checkpoint.contains(EMBEDDING) {
+        return names;
+    }
+    let [attention, mlp, _] = names.hyper;
+    let head = HyperNames::Sigmoid(["hc_head_fn", "hc_head_base", "hc_head_scale"]);
+    Names { embed_tokens: EMBEDDING, hyper: [attention, mlp, head], ..names }
+}
+
 /// The config with what the names and shapes of the checkpoint's own tensors decide.
 pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
-    config.names = with_base_of(config.names, checkpoint);
+    config.names = with_base_of(as_published(config.names, checkpoint), checkpoint);
     let names = config.names;
     let name = |layer: usize, name: &str| format!("{}{}.{layer}.{name}", names.base, names.layers);
     let layers = || config.layers.iter().map(|layer| layer.mixer).enumerate();
@@ -120,6 +131,10 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
     for (name, source) in required(config) {
         let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
+        if name.ends_with(config.names.tid2eid) {
+            used.insert(checkpoint.require_integers(&name, &source.shape)?.0);
+            continue;
+        }
         if source.shape.len() == 1 {
             used.insert(checkpoint.require_any(names, &source.shape)?.name);
             continue;

@@ -158,7 +158,9 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             Attention::Heads => QkvTensors::Heads(at.qkv()),
             mla @ Attention::Mla { .. } => at.mla(mla),
             Attention::MixtureOfHeads { num_experts, .. } => at.head_experts(num_experts),
+            Attention::SharedKv { q_lora_rank, .. } => at.shared_kv(q_lora_rank),
         },
+        compression: at.compression(),
         indexer: at.indexer(),
         relative_scores: at.relative_scores(),
         dynamic_mask: config.dynamic_mask.map(|_| at.dynamic_mask()),
@@ -183,8 +185,15 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             }
             _ => Vec::new(),
         },
+        o_a_proj: match config.attention_of(spec) {
+            Attention::SharedKv { o_groups, o_lora_rank, .. } => at.o_a_proj(o_groups, o_lora_rank),
+            _ => Vec::new(),
+        },
         o_proj: match config.attention_of(spec) {
             Attention::MixtureOfHeads { num_experts, .. } => at.head_expert_outputs(num_experts),
+            Attention::SharedKv { o_groups, o_lora_rank, .. } => {
+                vec![at.matrix(&[(names.o_proj, hidden)], o_groups * o_lora_rank, Bias::None)]
+            }
             Attention::Heads | Attention::Mla { .. } => vec![at.matrix(
                 &[(names.o_proj, hidden)],
                 match config.head_outputs {
@@ -216,7 +225,7 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         shared_block,
         mlp: match (spec.mlp, &config.moe) {
             (LayerMlp::None, _) => None,
-            (LayerMlp::Moe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
+            (LayerMlp::Moe | LayerMlp::HashMoe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
             (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
                 Some(MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)))
             }

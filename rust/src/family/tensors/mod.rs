@@ -2,6 +2,7 @@
 
 mod attention;
 mod check;
+mod compression;
 mod layout;
 mod mla;
 mod moe;
@@ -15,8 +16,8 @@ pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_
 pub use layout::{layer_tensors, model_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
-    AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, DenseTensors,
-    DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec, MlaTensors,
-    MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors, QkConvolutionTensors,
-    QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
+    AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors,
+    DenseTensors, DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec,
+    MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
+    QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

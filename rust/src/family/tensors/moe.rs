@@ -4,8 +4,8 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors, RouterMlpTensors};
 use crate::config::{
-    Activation, Bias, ExpertInput, GateUp, MlpShape, Moe, MoeNames, Router, SharedExpert, Stored, Tensor,
-    tensor,
+    Activation, Bias, ExpertInput, GateUp, LayerMlp, MlpShape, Moe, MoeNames, Router, SharedExpert, Stored,
+    Tensor, tensor,
 };
 
 impl Prefix<'_> {
@@ -38,11 +38,11 @@ impl Prefix<'_> {
         let (config, count) = (self.config, moe.num_experts);
         let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect::<Vec<_>>();
         let (router, experts, shared_expert) = match config.names.moe {
-            MoeNames::Each { router, experts, parts, shared } => {
+            MoeNames::Each { router, experts, parts, shared, shared_parts } => {
                 let outer = moe.latent_size.unwrap_or(config.hidden_size);
                 let expert =
                     |number| self.expert(&format!("{experts}.{number}"), parts, outer, moe.intermediate_size);
-                (router, each(&expert), self.shared_expert(shared, moe.shared))
+                (router, each(&expert), self.shared_expert(shared, shared_parts, moe.shared))
             }
             MoeNames::Interleaved { router, gate_up, down } => {
                 (router, each(&|number| self.interleaved_expert(number, moe, gate_up, down)), None)
@@ -77,6 +77,11 @@ impl Prefix<'_> {
         let [scale, per_expert] = config.names.router_scales;
         let own = moe.input == ExpertInput::OwnNorm;
         let per_expert = || vec![self.vector(per_expert, Rows::all(count))];
+        let hashed = self.layer.mlp == LayerMlp::HashMoe;
+        let table = || {
+            let (rows, columns) = (config.vocab_size, moe.num_experts_per_tok);
+            vec![TensorRows::whole(self.name(config.names.tid2eid), Stored::OutIn, rows, columns)]
+        };
         let (router_mlp, router_width) = match moe.router {
             Router::Linear => (None, config.hidden_size),
             Router::Mlp { hidden_size } => (Some(self.router_mlp(hidden_size)), hidden_size),
@@ -84,7 +89,8 @@ impl Prefix<'_> {
         MoeTensors {
             router: self.matrix(&[(router, moe.router_rows())], router_width, moe.bias),
             router_mlp,
-            e_score_correction_bias: self.correction_bias(moe),
+            e_score_correction_bias: if hashed { Vec::new() } else { self.correction_bias(moe) },
+            tid2eid: if hashed { table() } else { Vec::new() },
             router_norm: own.then(|| self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)),
             per_expert_scale: if own { per_expert() } else { Vec::new() },
             latent: moe.latent_size.map(|latent| {
@@ -236,8 +242,12 @@ impl Prefix<'_> {
     }
 
     /// The expert that every token passes, and its gate.
-    fn shared_expert(&self, path: &str, shared: SharedExpert) -> Option<(DenseTensors, Option<MatrixSpec>)> {
-        let parts = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
+    fn shared_expert(
+        &self,
+        path: &str,
+        parts: [&str; 3],
+        shared: SharedExpert,
+    ) -> Option<(DenseTensors, Option<MatrixSpec>)> {
         let hidden = self.config.hidden_size;
         match shared {
             SharedExpert::None | SharedExpert::Scored { .. } => None,

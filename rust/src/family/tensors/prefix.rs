@@ -99,8 +99,11 @@ impl<'a> Prefix<'a> {
 
     /// A hyper-connection, which only reads where `is_head`.
     pub fn hyper(&self, names: HyperNames, hyper: HyperConnections, is_head: bool) -> HyperTensors {
-        let (streams, kinds) = (hyper.hc_mult, if is_head { 1 } else { 2 });
-        let (rows, width) = (streams * kinds, streams * self.config.hidden_size);
+        let mixes = matches!(hyper.weights, StreamWeights::Sinkhorn { .. });
+        let (streams, kinds) = (hyper.hc_mult, if is_head { 1 } else { 2 + usize::from(mixes) });
+        // The third kind is a matrix.
+        let rows = if kinds > 2 { streams * (2 + streams) } else { streams * kinds };
+        let width = streams * self.config.hidden_size;
         match (names, hyper.weights) {
             (HyperNames::Sigmoid([matrix, base, scale]), _) => HyperTensors::Sigmoid {
                 matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
@@ -110,7 +113,7 @@ impl<'a> Prefix<'a> {
             (HyperNames::LowRank([norm, down, up, written]), weights) => {
                 let rank = match weights {
                     StreamWeights::LowRank { hc_lowrank } => hc_lowrank,
-                    StreamWeights::Sigmoid { .. } => 0,
+                    StreamWeights::Sigmoid { .. } | StreamWeights::Sinkhorn { .. } => 0,
                 };
                 let parts = [(down, rank), (written, streams)];
                 HyperTensors::LowRank {

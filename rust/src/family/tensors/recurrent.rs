@@ -12,7 +12,9 @@ impl Prefix<'_> {
     /// A layer's recurrent mixer; None where the state is attention's.
     pub fn recurrent(&self, recurrent: &Recurrent) -> Option<RecurrentTensors> {
         Some(match recurrent {
-            Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => return None,
+            Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => {
+                return None;
+            }
             Recurrent::ShortConv { kernel_size, bias } => self.short_conv(*kernel_size, *bias),
             Recurrent::Linear(linear) => self.linear_attention(linear),
             Recurrent::SelectiveScan(scan) => self.selective_scan(scan),

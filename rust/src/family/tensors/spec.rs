@@ -75,6 +75,8 @@ pub struct MoeTensors {
     pub router_mlp: Option<RouterMlpTensors>,
     /// `e_score_correction_bias`; empty when the model has none.
     pub e_score_correction_bias: Vec<TensorRows>,
+    /// The experts of each token, integers; empty where the router chooses.
+    pub tid2eid: Vec<TensorRows>,
     /// Norm of the router's input, where it has one of its own.
     pub router_norm: Option<NormSpec>,
     /// A factor of each expert's weight; empty when the model has none.
@@ -111,6 +113,28 @@ pub enum QkvTensors {
     Mla(Box<MlaTensors>),
     /// A mixture of attention heads.
     Experts(Box<HeadExpertsTensors>),
+    /// One key for all heads, which is the value too.
+    SharedKv(Box<SharedKvTensors>),
+}
+
+/// The projections of attention whose one key is the value too.
+#[derive(Debug, Clone)]
+pub struct SharedKvTensors {
+    /// What compressed keys are made of, the latent of queries, the key, and the weights of an indexer's heads.
+    pub a_proj: MatrixSpec,
+    /// Norm of the latent.
+    pub q_a_layernorm: NormSpec,
+    /// Queries from it.
+    pub q_b_proj: MatrixSpec,
+}
+
+/// The tensors of compressed keys that are no part of a projection of the row.
+#[derive(Debug, Clone)]
+pub struct CompressionTensors {
+    /// Added to the gates by place in the window; the second one is an indexer's.
+    pub position_biases: Vec<TensorRows>,
+    /// Norm of a key; an indexer's keys have that of the indexer.
+    pub norm: NormSpec,
 }
 
 /// The tensors of a mixture of attention heads, besides the output projections.
@@ -192,6 +216,8 @@ pub struct QkConvolutionTensors {
 pub struct AttentionTensors {
     /// Queries, keys and values.
     pub projection: QkvTensors,
+    /// Compressed keys, where the layer reads them.
+    pub compression: Option<CompressionTensors>,
     /// The indexer, where the layer has one.
     pub indexer: Option<IndexerTensors>,
     /// Profiles of scores by distance, [d_rel, distances]; empty when the model has none.
@@ -210,6 +236,8 @@ pub struct AttentionTensors {
     pub lambdas: Vec<TensorRows>,
     /// Attention sinks, one score per query head; empty when the model has none.
     pub sinks: Vec<TensorRows>,
+    /// From the output of each group of heads to its latent; empty where the projection reads the heads.
+    pub o_a_proj: Vec<MatrixSpec>,
     /// Attention's output projection; of a mixture of heads one per expert.
     pub o_proj: Vec<MatrixSpec>,
 }
@@ -455,6 +483,7 @@ impl MoeTensors {
             layers.iter().for_each(|matrix| matrix.each(add));
         }
         add(&self.e_score_correction_bias);
+        add(&self.tid2eid);
         self.router_norm.iter().for_each(|norm| norm.each(add));
         add(&self.per_expert_scale);
         self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
@@ -511,6 +540,15 @@ impl AttentionTensors {
                 [kv_proj, router].into_iter().chain(queries).for_each(|matrix| matrix.each(add));
                 add(std::slice::from_ref(bias));
             }
+            QkvTensors::SharedKv(shared) => {
+                let SharedKvTensors { a_proj, q_a_layernorm, q_b_proj } = &**shared;
+                [a_proj, q_b_proj].into_iter().for_each(|matrix| matrix.each(add));
+                q_a_layernorm.each(add);
+            }
+        }
+        if let Some(CompressionTensors { position_biases, norm }) = &self.compression {
+            add(position_biases);
+            norm.each(add);
         }
         if let Some(IndexerTensors { q_proj, q_norm, k_norm }) = &self.indexer {
             q_proj.iter().for_each(|matrix| matrix.each(add));
@@ -532,7 +570,7 @@ impl AttentionTensors {
         self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
         add(&self.lambdas);
         add(&self.sinks);
-        self.o_proj.iter().for_each(|matrix| matrix.each(add));
+        self.o_a_proj.iter().chain(&self.o_proj).for_each(|matrix| matrix.each(add));
     }
 }
 

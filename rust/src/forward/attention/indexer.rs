@@ -6,7 +6,7 @@
 
 use super::nth_element::highest;
 use crate::compute::activations::by_rows;
-use crate::config::{Config, IndexChoice, Indexer};
+use crate::config::{Compression, Config, IndexChoice, Indexer};
 use crate::forward::residual::norm;
 use crate::forward::rope::{RopeAngles, apply_rope, rotate};
 use crate::forward::state::{Pass, Run};
@@ -94,6 +94,20 @@ impl Choices {
         });
     }
 
+    /// Every row reads the compressed keys of all windows that are complete.
+    pub fn choose_all_compressed(
+        &mut self,
+        pass: Pass<'_>,
+        compression: Compression,
+        caches: &[(&KvSequence, usize)],
+    ) {
+        let places: Vec<usize> =
+            caches.iter().flat_map(|&(cache, rows)| cache.len()..cache.len() + rows).collect();
+        let tiles = places.iter().map(|place| place / BLOCK + 1).max().unwrap_or_default();
+        let all = IndexChoice::CompressedKeys { compression, index_topk: usize::MAX };
+        self.set(pass, [places.len(), 1, tiles], |row, _, words| all.mark(places[row], |_| 0.0, words));
+    }
+
     /// Makes the choice of every row.  // qkv [rows, stride]
     pub fn choose(
         &mut self,
@@ -159,12 +173,14 @@ fn score(pass: Pass<'_>, layer: &AttentionLayer, indexer: &Indexer, task: &mut S
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             match indexer.choice {
                 IndexChoice::Blocks { .. } => pass.kernels.matmul(keys, queries, out, BLOCK),
-                IndexChoice::Positions { .. } | IndexChoice::MeanBlocks { .. } => {
+                IndexChoice::Positions { .. }
+                | IndexChoice::MeanBlocks { .. }
+                | IndexChoice::CompressedKeys { .. } => {
                     pass.kernels.matmul(keys, queries, scores, BLOCK);
                     out.fill(0.0);
                     for (head, scores) in scores.chunks_exact(BLOCK).enumerate() {
                         // Without weights all heads count the same.
-                        let weight = rest[dim..].get(head).unwrap_or(&1.0);
+                        let weight = rest[indexer.key_width()..].get(head).unwrap_or(&1.0);
                         for (out, score) in out.iter_mut().zip(scores) {
                             *out += weight * score.max(0.0);
                         }
@@ -192,7 +208,7 @@ thread_local! {
 const MANY: usize = 64;
 
 impl IndexChoice {
-    /// Whether a row at `place` reads every position up to it, whatever their scores.
+    /// Whether a row at `place` reads every position up to it, or every compressed key, whatever their scores.
     fn is_all(self, place: usize) -> bool {
         match self {
             IndexChoice::Positions { index_topk } => place < index_topk,
@@ -202,13 +218,26 @@ impl IndexChoice {
             IndexChoice::MeanBlocks { compress_ratio, topk_blocks } => {
                 (place + 1) / compress_ratio <= topk_blocks
             }
+            IndexChoice::CompressedKeys { compression, index_topk } => {
+                compression.complete(place) <= index_topk
+            }
         }
     }
 
-    /// Sets the bits of the positions that a row at `place` reads.  // words [tiles], zeros
-    fn mark(self, place: usize, score: impl Fn(usize) -> f32, words: &mut [u32]) {
+    /// Sets the bits of the positions that a row at `place` reads, or whose compressed keys it reads.  // words [tiles], zeros
+    pub(super) fn mark(self, place: usize, score: impl Fn(usize) -> f32, words: &mut [u32]) {
         let mut set = |range: Range<usize>| range.for_each(|at| words[at / BLOCK] |= 1 << (at % BLOCK));
         match self {
+            IndexChoice::CompressedKeys { compression, index_topk } => {
+                let windows = 0..compression.complete(place);
+                let mut set =
+                    |window: usize| set(compression.place_of(window)..compression.place_of(window) + 1);
+                if self.is_all(place) {
+                    return windows.for_each(set);
+                }
+                let scores: Vec<f32> = windows.map(|window| score(compression.place_of(window))).collect();
+                for_highest(&scores, index_topk, &mut set);
+            }
             _ if self.is_all(place) => set(0..place + 1),
             IndexChoice::Positions { index_topk } => {
                 let scores: Vec<f32> = (0..=place).map(score).collect();
@@ -265,7 +294,7 @@ pub(super) fn prepare(
     let IndexerWeights { spec, q_norm, k_norm, .. } = weights;
     let dim = spec.index_head_dim;
     let (queries, rest) = values.split_at_mut(spec.q_width());
-    let (key, head_weights) = rest.split_at_mut(dim);
+    let (key, head_weights) = rest.split_at_mut(spec.key_width());
     let norm_heads = |heads: &mut [f32], NormWeights { weight, bias, .. }: &NormWeights| {
         NORMED.with_borrow_mut(|copy| {
             copy.clear();
@@ -282,8 +311,10 @@ pub(super) fn prepare(
     if matches!(spec.choice, IndexChoice::MeanBlocks { .. }) {
         return; // keys are normed and rotated when their block is complete
     }
-    norm_heads(key, k_norm);
-    apply_rope(&angles[spec.rope], row, key, dim, pass.kernels);
+    if !key.is_empty() {
+        norm_heads(key, k_norm);
+        apply_rope(&angles[spec.rope], row, key, dim, pass.kernels);
+    }
     // The factors of scores and heads: relu(a x) = a relu(x).
     pass.kernels.scale(head_weights, 1.0 / ((spec.index_n_heads * dim) as f32).sqrt());
 }
@@ -359,6 +390,19 @@ mod tests {
         assert_eq!(of(2, 1), (7..14).chain(49..50).collect::<Vec<_>>());
         assert_eq!(of(3, 2), (7..14).chain(42..50).collect::<Vec<_>>());
         assert_eq!(of(8, 1), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn compressed_keys_are_chosen_by_the_last_positions_of_their_windows() {
+        let mut scores = vec![0.0; 50];
+        (scores[6], scores[13], scores[19], scores[49]) = (1.0, 3.0, 9.0, 9.0);
+        let compression = crate::config::Compression { compress_rate: 7, overlapping: true };
+        let of = |index_topk| marked(IndexChoice::CompressedKeys { compression, index_topk }, &scores);
+        assert_eq!(of(1), [13]);
+        assert_eq!(of(3), [6, 13, 20]);
+        assert_eq!(of(7), [6, 13, 20, 27, 34, 41, 48]);
+        let first = marked(IndexChoice::CompressedKeys { compression, index_topk: 1 }, &scores[..6]);
+        assert!(first.is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Weight;
 use crate::config::{Attention, Norm, QueryLatent};
+use crate::forward::recurrent::Rows;
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::Pass;
 use crate::model::{AttentionLayer, MlaWeights, NormWeights};
@@ -105,31 +106,18 @@ pub(super) fn project(
     });
 }
 
-/// Rows of a matmul's output.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    values: &'a [f32],
-    stride: usize,
-}
-
-impl Rows<'_> {
-    fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.stride..][..self.stride]
-    }
-}
-
 /// A latent in the rows of a matmul's output.
-struct Latent<'a> {
-    rows: Rows<'a>,
+pub(super) struct Latent<'a> {
+    pub rows: Rows<'a>,
     /// Its first column.
-    first: usize,
-    kind: Norm,
-    norm: &'a NormWeights,
+    pub first: usize,
+    pub kind: Norm,
+    pub norm: &'a NormWeights,
 }
 
 impl Latent<'_> {
     /// out = b_proj(norm(latent)), or of that beside the latent itself.  // out [rows, padded_out]
-    fn project(
+    pub fn project(
         &self,
         pass: Pass<'_>,
         of: QueryLatent,

@@ -1,6 +1,7 @@
 //! Attention of a layer: queries, keys and values of every row, their norms and rotation, the cache, the softmax over
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
+mod compression;
 mod convolution;
 mod dynamic_mask;
 mod head_experts;
@@ -10,6 +11,7 @@ mod nth_element;
 mod observed;
 mod online_softmax;
 mod score_bias;
+mod shared_kv;
 mod tiles;
 
 use super::branch_convolution::{BranchConvolutionBuffers, add_convolved, convolve_columns};
@@ -22,7 +24,9 @@ use super::state::{Pass, Run};
 use crate::compute::activations::RowSource;
 use crate::compute::phases::{Phase, lap};
 use crate::compute::weight::Epilogue;
-use crate::config::{AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling};
+use crate::config::{
+    AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling, Values,
+};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
@@ -33,7 +37,9 @@ use mla::MlaBuffers;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
 use score_bias::ScoreBias;
+use shared_kv::SharedKvBuffers;
 use std::cell::RefCell;
+use tiles::Keys;
 
 /// Buffers of attention.
 #[derive(Default)]
@@ -47,7 +53,10 @@ pub(super) struct AttentionBuffers {
     head_experts: HeadExpertBuffers,
     convolved: ConvolutionBuffers,
     branch_convolutions: BranchConvolutionBuffers,
+    shared_kv: SharedKvBuffers,
     partials: Partials,
+    /// Those with compressed keys.
+    compressed: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
 }
@@ -73,7 +82,8 @@ impl AttentionBuffers {
 
 /// The choices that a layer's attention follows, if it does.
 fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
-    let chooses = layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
+    let compresses = layer.compression.is_some();
+    let chooses = compresses || layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
     (chooses && !choices.is_empty()).then_some(choices)
 }
 
@@ -112,7 +122,9 @@ pub(super) fn attend_input(
         head_experts,
         convolved,
         branch_convolutions,
+        shared_kv,
         partials,
+        compressed,
         unrotated,
     } = buffers;
     let rows = pass.rows(x);
@@ -123,6 +135,9 @@ pub(super) fn attend_input(
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
         Projection::Experts(weights) => {
             head_experts::project(pass, layer, weights, x, &mut branch.input, head_experts, qkv);
+        }
+        Projection::SharedKv(weights) => {
+            shared_kv::project(pass, layer, weights, &mut branch.input, shared_kv, qkv);
         }
     }
     if let Some(adapter) = adapter {
@@ -138,18 +153,32 @@ pub(super) fn attend_input(
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
     indexer::write_block_keys(pass, layer, runs);
+    if let Projection::SharedKv(weights) = &layer.projection {
+        let projected = recurrent::Rows { values: &shared_kv.a, stride: weights.a_proj.padded_out() };
+        compression::write_keys(pass, layer, runs, projected);
+    }
     lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
     if let Some(indexer) = &layer.indexer {
         choices.choose(pass, layer, &indexer.spec, &caches, qkv);
     }
+    if let (Some(weights), None) = (&layer.compression, &layer.indexer) {
+        choices.choose_all_compressed(pass, weights.spec, &caches);
+    }
     if let Some(mask) = config.dynamic_mask {
         key_numbers.read(pass, layer, &caches);
         key_numbers.choose(pass, layer, mask, &caches, choices);
     }
     let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
-    tiles::attend(pass, layer, &caches, qkv, (chosen(layer, choices), bias), partials);
+    let (chosen, compresses) = (chosen(layer, choices), layer.compression.is_some());
+    // Choices are of compressed keys where there are any.
+    let of_own = chosen.filter(|_| !compresses);
+    tiles::attend(pass, (layer, Keys::own(layer)), &caches, qkv, (of_own, bias), partials);
+    if compresses {
+        tiles::attend(pass, (layer, Keys::compressed(layer)), &caches, qkv, (chosen, bias), compressed);
+    }
+    let later = compresses.then_some(&*compressed);
     lap(Phase::Attention);
     if let Projection::Experts(weights) = &layer.projection {
         head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
@@ -160,31 +189,37 @@ pub(super) fn attend_input(
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let width = if layer.lambdas.is_some() { all / 2 } else { all };
     let gates = Columns::of(config, layer).gates;
-    branch.input.quantize_rows(
-        rows,
-        width,
-        o_proj.dtype(),
-        kernels,
-        pool,
-        RowSource::Computed(&|row, out| {
-            match layer.lambdas {
-                None => partials.write_output(row, widths, &layer.sinks, out, kernels),
-                Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
-                    scratch.resize(all, 0.0);
-                    partials.write_output(row, widths, &layer.sinks, scratch, kernels);
-                    combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
-                }),
-            }
-            apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
-            if layer.attention_sub_norm.is_some() {
-                SCRATCH.with_borrow_mut(|scratch| {
-                    scratch.clear();
-                    scratch.extend_from_slice(out);
-                    norm_or_copy(pass, scratch, layer.attention_sub_norm.as_ref(), out);
-                });
-            }
-        }),
-    );
+    let attended = |row: usize, out: &mut [f32]| {
+        match layer.lambdas {
+            None => partials.write_output(later, row, widths, &layer.sinks, out, kernels),
+            Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(all, 0.0);
+                partials.write_output(later, row, widths, &layer.sinks, scratch, kernels);
+                combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
+            }),
+        }
+        if let (Values::OfKeys, LayerRope::Rotary(rope)) = (layer.spec.values, layer.spec.rope) {
+            shared_kv::restore_heads(pass, &angles[rope], row, out, layer.heads.head_dim);
+        }
+        apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
+        if layer.attention_sub_norm.is_some() {
+            SCRATCH.with_borrow_mut(|scratch| {
+                scratch.clear();
+                scratch.extend_from_slice(out);
+                norm_or_copy(pass, scratch, layer.attention_sub_norm.as_ref(), out);
+            });
+        }
+    };
+    let input = &mut branch.input;
+    match layer.o_a_proj.is_empty() {
+        true => {
+            let source = RowSource::Computed(&attended);
+            input.quantize_rows(rows, width, o_proj.dtype(), kernels, pool, source);
+        }
+        false => {
+            shared_kv::project_groups(pass, layer, o_proj, (rows, width), &attended, input, shared_kv);
+        }
+    }
     lap(Phase::Norm);
     if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
         matmul(pass, o_proj, &branch.input, &mut branch.out);
@@ -295,8 +330,10 @@ fn rotate_and_store(
             if let Some(weights) = &layer.indexer {
                 let values = &mut qkv[columns.clone()];
                 indexer::prepare(pass, weights, angles, segment.row + row, values);
-                let key = &values[weights.spec.q_width()..][..weights.spec.index_head_dim];
-                segment.block.write_index_key(layer.kv_index, segment.offset + row, key, pass.kernels);
+                let key = &values[weights.spec.q_width()..][..weights.spec.key_width()];
+                if !key.is_empty() {
+                    segment.block.write_index_key(layer.kv_index, segment.offset + row, key, pass.kernels);
+                }
             }
         }
     });
@@ -337,6 +374,9 @@ fn norm_and_rotate(
         let factor = config.query_scaling.factor(&layer.spec, position) as f32;
         kernels.scale(&mut qkv[..queries], factor);
         kernels.scale(&mut qkv[Columns::of(config, layer).relative], factor);
+    }
+    if layer.spec.values == Values::OfKeys {
+        qkv.copy_within(queries..both, both);
     }
     if layer.spec.shares_kv_of.is_none() {
         let values = &mut qkv[both..layer.heads.qkv_width()];

@@ -5,7 +5,7 @@ use super::indexer::Choices;
 use super::score_bias::{ScoreBias, ScoredQuery};
 use super::tiles::hide_unchosen;
 use crate::compute::pool::Pool;
-use crate::config::Config;
+use crate::config::{Compression, Config};
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, KvSequence};
@@ -78,8 +78,9 @@ impl<'a> ObservedHeads<'a> {
         &self.unrotated[row * self.layer.qk_width() + at..][..heads.head_dim]
     }
 
-    /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does
-    /// not see the key. Returns the stride.  // out [rows.len(), stride], stride >= the last row's place + 1
+    /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does not
+    /// see the key. Compressed keys count for the positions of their windows. Returns the stride.
+    /// // out [rows.len(), stride], stride >= the last row's place + 1
     pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
         let (config, kernels) = (self.config(), self.pass.kernels);
         let dim = self.layer.heads.head_dim;
@@ -91,14 +92,24 @@ impl<'a> ObservedHeads<'a> {
         let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
         let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
         let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
-        for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
+        let mut products = |kv_head: usize, tile: usize, out: &mut [f32]| {
             let block = &self.cache.blocks()[tile];
-            let head = head / self.layer.heads.group_size();
-            let (format, keys) = block.key_panels(self.layer.kv_index, head, 1, &mut scratch, kernels);
+            let (format, keys) = block.key_panels(self.layer.kv_index, kv_head, 1, &mut scratch, kernels);
             let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
             kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
+        };
+        for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
+            products(head / self.layer.heads.group_size(), tile, out);
+        }
+        let mut compressed = Vec::new();
+        if self.layer.compression.is_some() {
+            compressed.resize(out.len(), 0.0);
+            for tile in 0..stride / BLOCK {
+                products(self.layer.heads.num_key_value_heads, tile, &mut compressed);
+            }
         }
         let scale = config.attention_multiplier * self.layer.spec.attention_scale;
+        let first_row = rows.start;
         for (row, scores) in rows.zip(out.chunks_exact_mut(stride)) {
             let place = self.cache.len() + row;
             let first = mask.first(place);
@@ -110,14 +121,24 @@ impl<'a> ObservedHeads<'a> {
             } else {
                 kernels.scale(&mut scores[first..=place], scale);
             }
-            self.hide(head, row, &mut scores[..=place]);
+            match self.layer.compression.as_deref() {
+                None => self.hide(head, row, &mut scores[..=place]),
+                Some(weights) => {
+                    let compressed = &mut compressed[(row - first_row) * stride..][..=place];
+                    kernels.scale(compressed, scale);
+                    if let Some(choices) = self.choices {
+                        hide_unchosen(choices.of(row, 0, 1), compressed);
+                    }
+                    spread_over_windows(weights.spec, compressed, &mut scores[..=place]);
+                }
+            }
         }
         stride
     }
 
     /// Sets the scores of positions that the row's indexer did not choose to -inf.
     fn hide(&self, head: usize, row: usize, scores: &mut [f32]) {
-        if let Some(choices) = self.choices {
+        if let Some(choices) = self.choices.filter(|_| self.layer.compression.is_none()) {
             let heads = self.layer.heads;
             hide_unchosen(choices.of(row, head / heads.group_size(), heads.num_key_value_heads), scores);
         }
@@ -145,5 +166,38 @@ impl<'a> ObservedHeads<'a> {
         kernels.scale(&mut scores[..seen.end], scale);
         scores[seen.end..].fill(0.0);
         sink
+    }
+}
+
+/// Adds the weight of each compressed key to the positions of its window, in equal parts: e^score + e^compressed / positions.
+fn spread_over_windows(spec: Compression, compressed: &[f32], scores: &mut [f32]) {
+    let part = (spec.compress_rate as f32).ln();
+    let windows =
+        scores.chunks_exact_mut(spec.compress_rate).zip(compressed.chunks_exact(spec.compress_rate));
+    for (scores, compressed) in windows {
+        let Some(key) = compressed.last().filter(|score| **score != f32::NEG_INFINITY) else { continue };
+        for score in scores {
+            let (low, high) = if *score < key - part { (*score, key - part) } else { (key - part, *score) };
+            *score = high + (low - high).exp().ln_1p();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compressed_key_counts_for_the_positions_of_its_window() {
+        let spec = Compression { compress_rate: 2, overlapping: false };
+        let mut scores = [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 1.0, 2.0];
+        let compressed = [9.0, 3.0, 9.0, f32::NEG_INFINITY, 9.0];
+        spread_over_windows(spec, &compressed, &mut scores);
+        assert_eq!(scores[2..], [0.0, 1.0, 2.0]);
+        for score in &scores[..2] {
+            assert!((score.exp() - 3f32.exp() / 2.0).abs() < 1e-4);
+        }
+        spread_over_windows(spec, &[0.0, 0.0, 0.0, 0.0, 0.0], &mut scores);
+        assert!((scores[3].exp() - (1f32.exp() + 0.5)).abs() < 1e-5);
     }
 }

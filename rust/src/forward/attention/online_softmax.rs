@@ -79,24 +79,40 @@ impl Partials {
         })
     }
 
-    /// Merges a row's partials in order and divides by the sum: the row's attention output.  // out [heads * group * value]
-    pub fn write_output(&self, row: usize, widths: Widths, sinks: &[f32], out: &mut [f32], kernels: Kernels) {
-        let group = &self.groups[self.groups.partition_point(|group| group.row <= row) - 1];
+    /// Merges a row's partials in order, those with `later` keys last, and divides by the sum: the row's attention output.
+    /// // out [heads * group * value]
+    pub fn write_output(
+        &self,
+        later: Option<&Partials>,
+        row: usize,
+        widths: Widths,
+        sinks: &[f32],
+        out: &mut [f32],
+        kernels: Kernels,
+    ) {
         let width = widths.partial();
         TOTAL.with_borrow_mut(|total| {
             total.resize(width, 0.0);
             for (query, out) in out.chunks_exact_mut(widths.value).enumerate() {
-                let (head, member) = (query / widths.group, query % widths.group);
-                let in_task = (head % group.heads * group.rows + row - group.row) * widths.group + member;
-                let task = group.start + head / group.heads * group.kv_splits * widths.task(group);
                 reset(total);
-                for split in 0..group.kv_splits {
-                    let at = task + split * widths.task(group) + in_task * width;
-                    merge(total, &self.values[at..][..width], kernels);
+                for partials in std::iter::once(self).chain(later) {
+                    partials.merge_into(total, row, query, widths, kernels);
                 }
                 divide(total, sinks.get(query), out);
             }
         });
+    }
+
+    /// Merges a query's partials into `total`, in order.  // total [padded + 2]
+    fn merge_into(&self, total: &mut [f32], row: usize, query: usize, widths: Widths, kernels: Kernels) {
+        let group = &self.groups[self.groups.partition_point(|group| group.row <= row) - 1];
+        let (head, member) = (query / widths.group, query % widths.group);
+        let in_task = (head % group.heads * group.rows + row - group.row) * widths.group + member;
+        let task = group.start + head / group.heads * group.kv_splits * widths.task(group);
+        for split in 0..group.kv_splits {
+            let at = task + split * widths.task(group) + in_task * widths.partial();
+            merge(total, &self.values[at..][..widths.partial()], kernels);
+        }
     }
 }
 

@@ -42,19 +42,39 @@ struct Task<'a> {
     out: &'a mut [f32], // [heads, rows, group_size, partial]
 }
 
-/// Attention of every row to its own sequence up to itself, as far as the layer's mask lets it see.
+/// Which keys of the cache are read.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    /// Their first head in the cache.
+    first_head: usize,
+    mask: Mask,
+}
+
+impl Keys {
+    /// Those of the layer's own heads, as far as its mask lets a row see.
+    pub fn own(layer: &AttentionLayer) -> Self {
+        Self { first_head: 0, mask: layer.spec.mask }
+    }
+
+    /// The compressed ones, which choices select.
+    pub fn compressed(layer: &AttentionLayer) -> Self {
+        Self { first_head: layer.heads.num_key_value_heads, mask: Mask::Causal }
+    }
+}
+
+/// Attention of every row to `keys` of its own sequence up to itself.
 ///
 /// `caches`: each run's cache and number of rows; `qkv` `[rows, stride]`, rotated.
 pub(super) fn attend(
     pass: Pass<'_>,
-    layer: &AttentionLayer,
+    (layer, keys): (&AttentionLayer, Keys),
     caches: &[(&KvSequence, usize)],
     qkv: &[f32],
     (choices, bias): (Option<&Choices>, ScoreBias<'_>),
     partials: &mut Partials,
 ) {
     let widths = widths(layer);
-    let splits = plan_splits(caches, layer.spec.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
+    let splits = plan_splits(caches, keys.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
     let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
     let mut outs = partials.allocate(shapes, widths);
     let mut tasks = Vec::new();
@@ -74,7 +94,7 @@ pub(super) fn attend(
         }
     }
     let stride = layer.projection.stride(pass.config, layer);
-    let attention = LayerAttention { pass, layer, widths, qkv, stride, choices, bias };
+    let attention = LayerAttention { pass, layer, keys, widths, qkv, stride, choices, bias };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
     });
@@ -137,6 +157,7 @@ fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, want
 struct LayerAttention<'a> {
     pass: Pass<'a>,
     layer: &'a AttentionLayer,
+    keys: Keys,
     widths: Widths,
     qkv: &'a [f32],
     stride: usize,
@@ -185,8 +206,8 @@ impl LayerAttention<'_> {
     fn chunk(&self, task: &Task<'_>, chunk: usize, scratch: &mut Scratch) {
         let last = task.position + task.rows.len() - 1;
         let tiles = chunk * CHUNK / BLOCK..(chunk + 1) * CHUNK / BLOCK;
-        let tiles = tiles.start.max(self.layer.spec.mask.first(task.position) / BLOCK)
-            ..tiles.end.min(last / BLOCK + 1);
+        let tiles =
+            tiles.start.max(self.keys.mask.first(task.position) / BLOCK)..tiles.end.min(last / BLOCK + 1);
         // Blocks are not contiguous: the hardware prefetcher finds neither the next one nor its values.
         let (blocks, layer) = (task.cache.blocks(), self.layer.kv_index);
         let block_after = |tile: usize| (tile + 1 < tiles.end).then(|| &*blocks[tile + 1]);
@@ -196,8 +217,8 @@ impl LayerAttention<'_> {
                     continue;
                 }
                 prefetch(match block_after(tile) {
-                    Some(next) => next.keys(layer, head),
-                    None => blocks[tiles.start].values(layer, head),
+                    Some(next) => next.keys(layer, self.keys.first_head + head),
+                    None => blocks[tiles.start].values(layer, self.keys.first_head + head),
                 });
                 self.scores(task, index, head, tile, scratch);
             }
@@ -206,7 +227,7 @@ impl LayerAttention<'_> {
             scratch.scores.chunks_exact_mut(CHUNK).zip(scratch.part.chunks_exact_mut(self.widths.partial()));
         for (query, (scores, part)) in softmaxes.enumerate() {
             let row = query / self.widths.group % task.rows.len();
-            let seen = self.layer.spec.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
+            let seen = self.keys.mask.part(chunk * CHUNK..(chunk + 1) * CHUNK, task.position + row);
             reset(part);
             let head = task.heads.start + query / (self.widths.group * task.rows.len());
             let words = self
@@ -227,8 +248,8 @@ impl LayerAttention<'_> {
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
                 prefetch(match (block_after(tile), first_later) {
-                    (Some(next), _) => next.values(layer, head),
-                    (None, Some(later)) => later.keys(layer, head),
+                    (Some(next), _) => next.values(layer, self.keys.first_head + head),
+                    (None, Some(later)) => later.keys(layer, self.keys.first_head + head),
                     (None, None) => &[],
                 });
                 self.add_weighted_values(task, index, head, tile, scratch);
@@ -240,13 +261,13 @@ impl LayerAttention<'_> {
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
         let block = &task.cache.blocks()[tile];
-        let (format, keys) =
-            block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, self.pass.kernels);
+        let (head, kernels) = (self.keys.first_head + head, self.pass.kernels);
+        let (format, keys) = block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, kernels);
         let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
         let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
         let queries = Rows { bytes: queries, stride: dim * 4, count };
-        self.pass.kernels.matmul(keys, queries, scores, CHUNK);
+        kernels.matmul(keys, queries, scores, CHUNK);
     }
 
     /// Factor of the scores.
@@ -309,10 +330,15 @@ impl LayerAttention<'_> {
         let Widths { group, padded, .. } = self.widths;
         let (rows, width, panels) = (task.rows.len(), self.widths.partial(), padded / LANES);
         let block = &task.cache.blocks()[tile];
-        let (format, values) =
-            block.value_panels(self.layer.kv_index, head, rows * group, &mut scratch.tile, self.pass.kernels);
+        let (format, values) = block.value_panels(
+            self.layer.kv_index,
+            self.keys.first_head + head,
+            rows * group,
+            &mut scratch.tile,
+            self.pass.kernels,
+        );
         let seen = |row: usize| match self.reads(task.rows.start + row, head, tile) {
-            true => self.layer.spec.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row),
+            true => self.keys.mask.part(tile * BLOCK..(tile + 1) * BLOCK, task.position + row),
             false => 0..0,
         };
         // Rows that see the same part of the tile share a product; on the diagonals each row has its own.

@@ -53,7 +53,7 @@ pub(super) fn mix(
             conv::gate_input(pass, input.values, input.stride, width, gated);
             convolve(pass, weights.into(), runs, Rows { values: gated, stride: width }, width, None, mixed);
         }
-        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => {}
+        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => {}
         Recurrent::Linear(linear) if linear.stored_block().is_some() => {
             lightning::attend(pass, linear, weights, runs, input, mixed, out);
         }
@@ -108,7 +108,7 @@ pub(super) fn add_mixed(
         into.copy_from_slice(&gated);
     };
     match recurrent {
-        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) => return,
+        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => return,
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
             quantize(width, &|row, out| {

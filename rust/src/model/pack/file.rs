@@ -7,6 +7,8 @@
 //!             "checksums": [one per 4 MiB]}, ..]}
 //! ```
 //!
+//! A pack that is not whole yet has another name, and 2^64 - 1 as the checksum of each piece that is not written.
+//!
 //! Numbers are little endian; `begin` is a multiple of 64. The checksums of all panels are checked before one is used: the
 //! pages have to be mapped anyway, and both together take less time than the first token.
 
@@ -31,6 +33,8 @@ const PAGE: usize = 4096;
 pub(super) const PIECE: usize = 4 << 20;
 /// No model has so many weights that its header is longer.
 const LONGEST_HEADER: u64 = 256 << 20;
+/// In the place of the checksum of a piece that is not written yet.
+pub(super) const UNWRITTEN: u64 = u64::MAX;
 
 /// Why there is no pack to use.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,8 +151,7 @@ pub(super) struct Head<'a> {
 
 impl<'a> Head<'a> {
     pub fn new(key: &'a Key, tensors: &'a [PackedTensor]) -> Self {
-        let longest = |tensor: &PackedTensor| vec![u64::MAX; tensor.shape.bytes().div_ceil(PIECE)];
-        let sums: Vec<_> = tensors.iter().map(longest).collect();
+        let sums = no_sums(tensors);
         // The panels begin after the header, whose length depends on the digits of that offset.
         let mut len = PAGE;
         loop {
@@ -170,12 +173,30 @@ impl<'a> Head<'a> {
         self.len as u64 + self.tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum::<u64>()
     }
 
+    /// The checksums of what is written of this pack in a file; none of any other file.
+    pub fn sums_of(&self, file: &File) -> Vec<Vec<u64>> {
+        let mut sums = no_sums(self.tensors);
+        let header = read_header(file)
+            .filter(|header| header["key"] == self.key.text.as_str() && header["bytes"] == self.file_bytes());
+        let known = header.as_ref().and_then(|header| header["slots"].as_array()).into_iter().flatten();
+        for (sums, slot) in sums.iter_mut().zip(known) {
+            let known = slot["checksums"].as_array().into_iter().flatten();
+            sums.iter_mut().zip(known).for_each(|(sum, known)| *sum = known.as_u64().unwrap_or(UNWRITTEN));
+        }
+        sums
+    }
+
     /// sums: of each tensor, one per [`PIECE`].
     pub fn bytes(&self, sums: &[Vec<u64>]) -> Vec<u8> {
         let mut head = files::header_bytes(MAGIC, &header_text(self.key, self.tensors, sums, self.len));
         head.resize(self.len, 0);
         head
     }
+}
+
+/// As long as any checksums in text.
+fn no_sums(tensors: &[PackedTensor]) -> Vec<Vec<u64>> {
+    tensors.iter().map(|tensor| vec![UNWRITTEN; tensor.shape.bytes().div_ceil(PIECE)]).collect()
 }
 
 fn header_text(key: &Key, tensors: &[PackedTensor], sums: &[Vec<u64>], data_begin: usize) -> Vec<u8> {

@@ -2,8 +2,8 @@
 //!
 //! A pack is one file per model and `--dtype` (`file.rs` draws it). It is found by its [`Key`], which names everything
 //! that its bytes depend on. It is checked as a whole before a weight of it is used, which takes about as long as one
-//! token. It is written by a thread of low priority when a caller asks for it, and given up when the caller ends first
-//! (`writer.rs`). Whatever goes wrong with a pack, the weights are packed as if there was none.
+//! token. It is written by a thread of low priority when a caller asks for it; when the program ends first, the next one goes
+//! on with it (`writer.rs`). Whatever goes wrong with a pack, the weights are packed as if there was none.
 
 mod file;
 mod key;
@@ -82,7 +82,7 @@ impl PanelSource {
     ) -> Self {
         // A model whose files cannot be identified has no pack.
         let Ok(key) = Key::new(checkpoint, dtype) else { return Self::none() };
-        let _ = files::clear_parts(&cache.folder.join(&key.file_name)); // of writers that were killed
+        let _ = files::clear_old_partials(&cache.folder);
         let (file, note) = match PackFile::open(&cache.folder, &key, pool, progress) {
             Ok(file) => (Some(file), None),
             Err(Unusable::Missing) => (None, None),

@@ -1,6 +1,6 @@
 //! Writes packs, and keeps their folder within its limits.
 
-use super::file::{Head, PIECE, read_header};
+use super::file::{Head, PIECE, UNWRITTEN, read_header};
 use super::key::{Key, PACK, PackedTensor};
 use crate::platform::files::{self, DiskLimits};
 use crate::platform::limits;
@@ -8,17 +8,13 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes that are written between two syncs: a process that ends waits for a sync that runs, so each must be short.
 const SYNCED_AT_A_TIME: usize = 32 << 20;
-/// How long a caller waits, in all, for a pack that is given up.
-const GIVEN_UP_WITHIN: Duration = Duration::from_secs(1);
-/// Bytes that are written in a second, as long as it is not known better.
-const USUAL_RATE: f64 = 4e8;
 
 /// Bytes of weights from which a pack is worth its place: fewer are packed in a tenth of a second.
 pub const WORTH_A_PACK: usize = 32 << 20;
@@ -45,44 +41,36 @@ impl PackCache {
 
 /// Writes the pack of a load when it is asked to. Writing stops when this is dropped.
 pub struct PackWriter {
-    job: Mutex<Option<Job>>,
+    job: Arc<Mutex<Option<Job>>>,
     shared: Arc<Shared>,
-    /// Of the weights.
-    bytes: u64,
     /// Threads do not survive fork(2).
     process: u32,
 }
 
 #[derive(Default)]
 struct Shared {
+    is_begun: AtomicBool,
     stop: AtomicBool,
-    /// Bytes that are written, and since when.
-    written: AtomicU64,
-    begun: OnceLock<Instant>,
     is_over: Mutex<bool>,
     changed: Condvar,
 }
 
 impl PackWriter {
     pub(super) fn new(cache: PackCache, key: Key, tensors: Vec<PackedTensor>) -> Self {
-        let bytes = tensors.iter().map(|tensor| tensor.shape.bytes() as u64).sum();
-        let job = Mutex::new(Some(Job { cache, key, tensors }));
-        Self { job, shared: Arc::default(), bytes, process: std::process::id() }
+        let job = Arc::new(Mutex::new(Some(Job { cache, key, tensors })));
+        Self { job, shared: Arc::default(), process: std::process::id() }
     }
 
     /// Starts to write, in a thread of low priority; only the first call does anything.
     pub fn start(&self) {
-        let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let shared = Arc::clone(&self.shared);
+        if self.shared.is_begun.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (job, shared) = (Arc::clone(&self.job), Arc::clone(&self.shared));
         let work = move || {
             limits::lower_priority();
-            let _ = shared.begun.set(Instant::now());
-            // When a pack cannot be written (no room, no permission), the next start packs again.
-            let _ = job.write(&|bytes| {
-                shared.written.fetch_add(bytes as u64, Ordering::Relaxed);
-                !shared.stop.load(Ordering::Relaxed)
-            });
-            drop(job); // releases its share of the weights before waiting threads go on
+            // Holds the job while it writes, and releases it (and its share of the weights) before waiting threads go on.
+            write_job(&job, &|| !shared.stop.load(Ordering::Relaxed));
             shared.end();
         };
         if std::thread::Builder::new().name("ropechat-pack".to_owned()).spawn(work).is_err() {
@@ -90,49 +78,46 @@ impl PackWriter {
         }
     }
 
-    /// Waits until writing is over, for `at_most` at the longest; returns whether it is. Starts it if needed.
-    pub fn wait(&self, at_most: Duration) -> bool {
-        if self.process != std::process::id() {
-            return true;
-        }
-        self.start();
-        self.wait_for_end(at_most)
-    }
-
-    /// As [`PackWriter::wait`] where `at_most` will do, as far as is known; else gives the pack up, and waits until what is
-    /// written of it is removed.
+    /// Ends writing within `at_most`, if that is long enough; returns whether it is over. What is written stays, and the next
+    /// load goes on with it.
     pub fn finish(&self, at_most: Duration) -> bool {
         if self.process != std::process::id() {
             return true;
         }
         let begun = Instant::now();
-        if self.rest() <= at_most && self.wait(at_most) {
-            return true;
-        }
         self.shared.stop.store(true, Ordering::Relaxed);
-        let is_idle = self.job.lock().unwrap_or_else(PoisonError::into_inner).take().is_some();
-        is_idle || self.wait_for_end(GIVEN_UP_WITHIN.saturating_sub(begun.elapsed()))
+        let is_begun = self.shared.is_begun.swap(true, Ordering::Relaxed);
+        if at_most.is_zero() || (is_begun && !self.shared.wait_for_end(at_most)) {
+            return false;
+        }
+        // On a busy machine the thread got little time. This one has the priority of the program.
+        self.shared.end();
+        write_job(&self.job, &|| begun.elapsed() < at_most)
     }
+}
 
-    /// How long writing the rest takes, at the rate so far.
-    fn rest(&self) -> Duration {
-        let written = self.shared.written.load(Ordering::Relaxed);
-        let since = self.shared.begun.get().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
-        let rate = if written > 0 { written as f64 / since.max(1e-3) } else { USUAL_RATE };
-        Duration::try_from_secs_f64(self.bytes.saturating_sub(written) as f64 / rate).unwrap_or(Duration::MAX)
+/// Goes on with a job until it is over, which is returned.
+fn write_job(job: &Mutex<Option<Job>>, goes_on: &dyn Fn() -> bool) -> bool {
+    let mut job = job.lock().unwrap_or_else(PoisonError::into_inner);
+    // When a pack cannot be written (no room, no permission), the next start packs again.
+    let is_over = job.as_ref().is_none_or(|job| job.write(goes_on).unwrap_or(true));
+    if is_over {
+        *job = None;
     }
-
-    fn wait_for_end(&self, at_most: Duration) -> bool {
-        let is_over = self.shared.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.shared.changed.wait_timeout_while(is_over, at_most, |is_over| !*is_over);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
+    is_over
 }
 
 impl Shared {
     fn end(&self) {
         *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
+    }
+
+    /// Waits for the end of the thread; returns whether it came.
+    fn wait_for_end(&self, at_most: Duration) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(is_over, at_most, |is_over| !*is_over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -149,57 +134,60 @@ struct Job {
 }
 
 impl Job {
-    /// Writes the pack under a temporary name, syncs it to the disk, and renames it.
-    ///
-    /// goes_on: told the bytes of each piece that is written; returns false to stop.
-    fn write(&self, goes_on: &dyn Fn(usize) -> bool) -> io::Result<()> {
+    /// Goes on with the pack under its partial name; when it is whole, syncs it to the disk and renames it. Returns false when
+    /// it was stopped before.
+    fn write(&self, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         let path = self.cache.folder.join(&self.key.file_name);
         files::make_private(&self.cache.folder)?;
-        if !files::clear_parts(&path)? {
-            return Ok(()); // another process is writing it
-        }
         let head = Head::new(&self.key, &self.tensors);
-        if !self.make_room(head.file_bytes())? {
-            return Ok(());
+        let partial = files::partial(&path);
+        let written = partial.symlink_metadata().map_or(0, |metadata| metadata.len());
+        if !self.make_room(&partial, head.file_bytes().saturating_sub(written))? {
+            return Ok(true);
         }
-        files::write_whole(&path, |file| self.write_to(file, &head, goes_on)).map(|_| ())
+        files::resume_whole(&path, |file| self.write_to(file, &head, goes_on))
     }
 
-    /// Returns false when it was stopped.
-    fn write_to(
-        &self,
-        file: &mut File,
-        head: &Head<'_>,
-        goes_on: &dyn Fn(usize) -> bool,
-    ) -> io::Result<bool> {
-        file.seek(SeekFrom::Start(head.len() as u64))?;
-        let (mut sums, mut unsynced) = (Vec::with_capacity(self.tensors.len()), 0);
-        for tensor in &self.tensors {
-            let mut of_tensor = Vec::new();
-            for piece in tensor.data.bytes().chunks(PIECE) {
-                if !goes_on(piece.len()) {
+    /// Writes the pieces that the header does not name yet, at least one. Returns false when it was stopped.
+    fn write_to(&self, file: &mut File, head: &Head<'_>, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
+        let mut sums = head.sums_of(file);
+        write_at(file, 0, &head.bytes(&sums))?; // others see whose it is
+        let (mut begin, mut unsynced, mut is_stopped) = (head.len(), 0, false);
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            for (piece, at) in tensor.data.bytes().chunks(PIECE).zip(0..) {
+                let (start, sum) = (begin, &mut sums[index][at]);
+                begin += piece.len();
+                if *sum != UNWRITTEN {
+                    continue;
+                }
+                if is_stopped {
+                    write_at(file, 0, &head.bytes(&sums))?;
                     return Ok(false);
                 }
-                of_tensor.push(xxh3_64(piece));
-                file.write_all(piece)?;
+                write_at(file, start, piece)?;
+                *sum = xxh3_64(piece);
                 unsynced += piece.len();
                 if unsynced >= SYNCED_AT_A_TIME {
                     file.sync_data()?;
+                    write_at(file, 0, &head.bytes(&sums))?;
                     unsynced = 0;
                 }
+                is_stopped = !goes_on();
             }
-            sums.push(of_tensor);
         }
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&head.bytes(&sums))?;
+        write_at(file, 0, &head.bytes(&sums))?;
         Ok(true)
     }
 
     /// Removes packs that this one replaces, then the least recently used until `bytes` more fit. Returns false when they
-    /// do not fit, or when too little of the disk would stay free.
-    fn make_room(&self, bytes: u64) -> io::Result<bool> {
+    /// do not fit, or when too little of the disk would stay free; then what is written of this pack is removed too.
+    fn make_room(&self, partial: &Path, bytes: u64) -> io::Result<bool> {
         let mut others = Vec::new();
-        for path in files::entries(&self.cache.folder, PACK)? {
+        let folder = &self.cache.folder;
+        for path in [files::entries(folder, PACK)?, files::entries(folder, files::PARTIAL)?].concat() {
+            if path == partial {
+                continue;
+            }
             if self.replaces(&path) {
                 std::fs::remove_file(&path)?;
             } else {
@@ -207,7 +195,11 @@ impl Job {
             }
         }
         let PackCache { total, keep_free, .. } = self.cache;
-        DiskLimits { total, keep_free }.make_room(&self.cache.folder, others, bytes)
+        let fits = DiskLimits { total, keep_free }.make_room(folder, others, bytes)?;
+        if !fits && partial.exists() {
+            std::fs::remove_file(partial)?;
+        }
+        Ok(fits)
     }
 
     /// Whether a pack is useless beside this one: of the same model and type (from older files or another version), or
@@ -220,4 +212,9 @@ impl Job {
         read_header(&file)
             .is_none_or(|header| header["model"] == self.key.model && header["dtype"] == self.key.dtype)
     }
+}
+
+fn write_at(file: &mut File, at: usize, bytes: &[u8]) -> io::Result<()> {
+    file.seek(SeekFrom::Start(at as u64))?;
+    file.write_all(bytes)
 }

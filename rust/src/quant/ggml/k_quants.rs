@@ -16,8 +16,9 @@
 //! with 32 bytes of high bits.
 
 use super::bytes::{first, half};
+use crate::quant::panels::bit_planes::{SuperBlock, quads};
 use crate::quant::panels::q4_k_q5_k::Numbers;
-use crate::quant::panels::step::SUPER_BLOCK;
+use crate::quant::panels::q6_k;
 use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.
@@ -28,14 +29,19 @@ use half::f16;
 /// 8..12  | low 4 of min 4..8 | low 4 of scale 4..8 |
 /// ```
 #[inline]
-fn scale_and_min(bytes: &[u8], part: usize) -> (u8, u8) {
-    match part {
-        0..4 => (bytes[part] & 0x3f, bytes[part + 4] & 0x3f),
-        _ => {
-            let (low, scale, min) = (bytes[part + 4], bytes[part - 4], bytes[part]);
-            ((low & 0x0f) | (scale >> 2 & 0x30), (low >> 4) | (min >> 2 & 0x30))
-        }
-    }
+fn scales_and_mins(bytes: &[u8]) -> [[u8; 8]; 2] {
+    let [scale, min, low] = [0, 4, 8].map(|at| quad(bytes, at));
+    let bytes = |first: u32, last: u32| (u64::from(first) | u64::from(last) << 32).to_le_bytes();
+    [
+        bytes(scale & 0x3f3f_3f3f, low & 0x0f0f_0f0f | scale >> 2 & 0x3030_3030),
+        bytes(min & 0x3f3f_3f3f, low >> 4 & 0x0f0f_0f0f | min >> 2 & 0x3030_3030),
+    ]
+}
+
+/// Four bytes as one number.
+#[inline]
+fn quad(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(first(&bytes[at..]))
 }
 
 pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
@@ -80,11 +86,11 @@ fn q3_k_value(block: &[u8], i: usize) -> i8 {
 }
 
 /// As [`q6_k_blocks`]: Q3_K is Q6_K with small numbers.
-pub(super) fn q3_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], [u8; SUPER_BLOCK])> {
+pub(super) fn q3_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], SuperBlock)> {
     bytes.chunks_exact(110).map(|block| {
         let scales = std::array::from_fn(|part| q3_k_scale(block, part));
         let q = std::array::from_fn(|i| (q3_k_value(block, i) + 32) as u8);
-        (f16::from_le_bytes(first(&block[108..])), scales, q)
+        (f16::from_le_bytes(first(&block[108..])), scales, quads(q6_k::BITS, &q))
     })
 }
 
@@ -97,23 +103,45 @@ pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
 }
 
 /// Numbers and integers of each block.
-pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, [u8; SUPER_BLOCK])> {
-    bytes.chunks_exact(144).map(|block| (numbers(block), q4_k_integers(block)))
+pub(super) fn q4_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, SuperBlock)> {
+    bytes.as_chunks::<144>().0.iter().map(|block| (numbers(block), nibble_quads(&block[16..])))
+}
+
+/// The quads of 128 bytes of 4 bits: in a panel they share bytes as they do here.
+#[inline]
+fn nibble_quads(bytes: &[u8]) -> SuperBlock {
+    let mut all = SuperBlock::default();
+    for (quads, bytes) in all.iter_mut().zip(bytes.as_chunks::<32>().0) {
+        (0..8).for_each(|t| quads[t] = quad(bytes, 4 * t));
+    }
+    all
 }
 
 /// The same of Q5_K.
-pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, [u8; SUPER_BLOCK])> {
-    bytes.chunks_exact(176).map(|block| (numbers(block), q5_k_integers(block)))
+pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, SuperBlock)> {
+    bytes.as_chunks::<176>().0.iter().map(|block| (numbers(block), q5_k_quads(block)))
+}
+
+#[inline]
+fn q5_k_quads(block: &[u8; 176]) -> SuperBlock {
+    let mut all = nibble_quads(&block[48..]);
+    for (step, quads) in all.iter_mut().enumerate() {
+        for i in 0..8 {
+            let fifth = quad(block, 16 + 4 * i) >> (2 * step);
+            quads[8 + i / 4] |= (fifth & 0x0101_0101 | (fifth & 0x0202_0202) << 3) << (i % 4);
+        }
+    }
+    all
 }
 
 /// Q4_K and Q5_K begin alike.
 fn numbers(block: &[u8]) -> Numbers {
-    let all: [(u8, u8); 8] = std::array::from_fn(|part| scale_and_min(&block[4..16], part));
+    let [scales, mins] = scales_and_mins(&block[4..16]);
     Numbers {
         d: f16::from_le_bytes(first(block)),
         dmin: f16::from_le_bytes(first(&block[2..])),
-        scales: all.map(|(scale, _)| scale),
-        mins: all.map(|(_, min)| min),
+        scales,
+        mins,
     }
 }
 
@@ -147,9 +175,9 @@ fn nibbles<const N: usize>(bytes: &[u8], all: &mut [u8; 256]) {
 /// Q4_K and Q5_K differ in the integers only.
 fn values(block: &[u8], out: &mut [f32], q: [u8; 256]) {
     let (d, dmin) = (half(block), half(&block[2..]));
+    let [scales, mins] = scales_and_mins(&block[4..16]);
     for (part, (out, q)) in out.chunks_exact_mut(32).zip(q.as_chunks::<32>().0).enumerate() {
-        let (scale, min) = scale_and_min(&block[4..16], part);
-        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        let (scale, min) = (d * f32::from(scales[part]), dmin * f32::from(mins[part]));
         out.iter_mut().zip(q).for_each(|(out, &q)| *out = scale * f32::from(q) - min);
     }
 }
@@ -177,9 +205,26 @@ fn q6_k_integers(block: &[u8]) -> [u8; 256] {
 }
 
 /// For each block: d, the scales of 16 values, the integers.
-pub(super) fn q6_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], [u8; SUPER_BLOCK])> {
-    bytes.chunks_exact(210).map(|block| {
+pub(super) fn q6_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], SuperBlock)> {
+    bytes.as_chunks::<210>().0.iter().map(|block| {
         let scales = std::array::from_fn(|part| block[192 + part] as i8);
-        (f16::from_le_bytes(first(&block[208..])), scales, q6_k_integers(block))
+        (f16::from_le_bytes(first(&block[208..])), scales, q6_k_quads(block))
     })
+}
+
+#[inline]
+fn q6_k_quads(block: &[u8; 210]) -> SuperBlock {
+    let mut all = SuperBlock::default();
+    for (half, steps) in all.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        for i in 0..8 {
+            let [first, second] = [64 * half, 64 * half + 32].map(|at| quad(block, at + 4 * i));
+            let upper = quad(block, 128 + 32 * half + 4 * i);
+            steps[0][i] = first & 0x0f0f_0f0f | (second & 0x0f0f_0f0f) << 4;
+            steps[1][i] = first >> 4 & 0x0f0f_0f0f | second & 0xf0f0_f0f0;
+            let (line, shift) = (8 + i / 2, i % 2 * 2);
+            steps[0][line] |= (upper & 0x0303_0303 | (upper & 0x0c0c_0c0c) << 2) << shift;
+            steps[1][line] |= (upper >> 4 & 0x0303_0303 | upper >> 2 & 0x3030_3030) << shift;
+        }
+    }
+    all
 }

@@ -12,7 +12,7 @@
 //! 1 bit,  line l:   | 4l+3 .. 4l  | 4l+3 .. 4l  |          2 lines
 //! ```
 
-use super::step::{BLOCK, GROUP, LANES};
+use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK};
 
 /// Bytes of the integers of a step.
 #[inline]
@@ -27,35 +27,50 @@ fn place(width: usize, block: usize, i: usize, lane: usize) -> (usize, usize) {
     ((quad / per_line * LANES + lane) * 4 + i % 4, 4 * block + width * (quad % per_line))
 }
 
-/// Writes value i of a block, an integer of `bits` (4, 5 or 6) bits, into the lines of a step.
+/// The integers of a step of one row, of up to 6 bits: its quad of each line.
+pub(crate) type Quads = [u32; bytes(6) / (4 * LANES)];
+/// The steps of a super-block.
+pub(crate) type SuperBlock = [Quads; SUPER_BLOCK / GROUP];
+
+/// The quads of a super-block's integers of `bits` (4, 5 or 6) bits.
 #[inline]
-pub(crate) fn put(bits: usize, lines: &mut [u8], block: usize, i: usize, lane: usize, q: u8) {
-    let put = |lines: &mut [u8], width: usize, q: u8| {
-        let (byte, shift) = place(width, block, i, lane);
-        let mask = ((1 << width) - 1) << shift;
-        lines[byte] = lines[byte] & !mask | q << shift & mask;
-    };
-    put(lines, 4, q);
-    if bits > 4 {
-        put(&mut lines[bytes(4)..], bits - 4, q >> 4);
+pub(crate) fn quads(bits: usize, q: &[u8; SUPER_BLOCK]) -> SuperBlock {
+    let mut all = SuperBlock::default();
+    for (quads, q) in all.iter_mut().zip(q.as_chunks::<GROUP>().0) {
+        let quad = |i: usize| u32::from_le_bytes([q[4 * i], q[4 * i + 1], q[4 * i + 2], q[4 * i + 3]]);
+        for t in 0..BLOCK / 4 {
+            let [first, second] = [quad(t), quad(BLOCK / 4 + t)];
+            let (width, per_line) = (bits - 4, 4 / (bits - 4).max(1));
+            let mask = u32::from_le_bytes([(1 << width) - 1; 4]);
+            quads[t] = first & 0x0f0f_0f0f | (second & 0x0f0f_0f0f) << 4;
+            quads[BLOCK / 4 + t / per_line] |=
+                (first >> 4 & mask | (second >> 4 & mask) << 4) << (width * (t % per_line));
+        }
+    }
+    all
+}
+
+/// Writes the integers of a step of one row, of `bits` bits, into its lines.
+#[inline]
+pub(crate) fn put_quads(bits: usize, lines: &mut [u8], lane: usize, quads: &Quads) {
+    for (line, quad) in lines.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().zip(&quads[..2 * bits]) {
+        line[4 * lane..][..4].copy_from_slice(&quad.to_le_bytes());
     }
 }
 
-/// Writes the values of a block, integers of `bits` (4, 5 or 6) bits, into the lines of a step, a quad at a time.
+/// Writes the values of a block, integers of 4 or 5 bits, into the lines of a step, a quad at a time.
 #[inline]
 pub(crate) fn put_block(bits: usize, lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK]) {
     let (low, high) = lines.split_at_mut(bytes(4));
-    put_quads::<4>(low, block, lane, q, 0);
-    match bits {
-        5 => put_quads::<1>(high, block, lane, q, 4),
-        6 => put_quads::<2>(high, block, lane, q, 4),
-        _ => {}
+    put_bits::<4>(low, block, lane, q, 0);
+    if bits > 4 {
+        put_bits::<1>(high, block, lane, q, 4);
     }
 }
 
 /// Writes `WIDTH` bits of each value, those from bit `from` on.
 #[inline]
-fn put_quads<const WIDTH: usize>(lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK], from: usize) {
+fn put_bits<const WIDTH: usize>(lines: &mut [u8], block: usize, lane: usize, q: &[u8; BLOCK], from: usize) {
     let mask = u32::from_le_bytes([(1 << WIDTH) - 1; 4]);
     for (line, quads) in q.chunks_exact(16 / WIDTH).enumerate() {
         let mut written = 0;
@@ -84,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_block_is_read_as_it_was_written_and_others_keep_theirs() {
-        for bits in [4, 5, 6] {
+        for bits in [4, 5] {
             let q =
                 |block: usize, i: usize, lane: usize| ((i * 37 + lane * 11 + block * 5) % (1 << bits)) as u8;
             let mut lines = vec![0xa5; bytes(bits)];
@@ -96,6 +111,25 @@ mod tests {
                 let read: Vec<u8> = (0..BLOCK).map(|i| get(bits, &lines, block, i, lane)).collect();
                 let expected: Vec<u8> = (0..BLOCK).map(|i| q(block, i, lane)).collect();
                 assert_eq!(read, expected, "{bits} bits, block {block}, lane {lane}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_is_read_as_it_was_written() {
+        for bits in [4, 5, 6] {
+            let q = |lane: usize| std::array::from_fn(|i| ((i * 37 + lane * 11) % (1 << bits)) as u8);
+            let mut lines = vec![0xa5; 4 * bytes(bits)];
+            for lane in 0..LANES {
+                for (lines, quads) in lines.chunks_mut(bytes(bits)).zip(&quads(bits, &q(lane))) {
+                    put_quads(bits, lines, lane, quads);
+                }
+            }
+            for lane in 0..LANES {
+                let read = |i: usize| {
+                    get(bits, &lines[i / GROUP * bytes(bits)..], i % GROUP / BLOCK, i % BLOCK, lane)
+                };
+                assert_eq!(std::array::from_fn(read), q(lane), "{bits} bits, lane {lane}");
             }
         }
     }

@@ -24,10 +24,8 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let scale = scale_of(&values, extreme / -OFFSET);
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         put_scale(step, block, lane, f16::from_f32(scale));
-        for (i, x) in values.into_iter().enumerate() {
-            let q = (x * inverse + OFFSET + 0.5).min(15.0) as u8;
-            bit_planes::put(4, &mut step[LINES..], block, i, lane, q);
-        }
+        let q = values.map(|x| (x * inverse + OFFSET + 0.5).min(15.0) as u8);
+        bit_planes::put_block(4, &mut step[LINES..], block, lane, &q);
     }
 }
 
@@ -36,11 +34,8 @@ pub(crate) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK / 2).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
         put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
-        let lines = &mut step[LINES..];
-        for (i, &byte) in source[2..].iter().enumerate() {
-            bit_planes::put(4, lines, block, i, lane, byte & 0x0f);
-            bit_planes::put(4, lines, block, i + BLOCK / 2, lane, byte >> 4);
-        }
+        let q = std::array::from_fn(|i| source[2 + i % (BLOCK / 2)] >> (i / (BLOCK / 2) * 4) & 0x0f);
+        bit_planes::put_block(4, &mut step[LINES..], block, lane, &q);
     }
 }
 

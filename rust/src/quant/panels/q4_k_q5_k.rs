@@ -13,7 +13,7 @@
 //! |                2 lines of fifth bits |                              128 bytes, q5_k only
 //! ```
 
-use super::bit_planes;
+use super::bit_planes::{self, SuperBlock, quads};
 use super::q4_1_q5_1::{fit, largest, nearest};
 use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, f16_at, place_of, put_f16, rounded_up, scale_of};
 use half::f16;
@@ -46,26 +46,27 @@ fn put<const BITS: usize>(
     index: usize,
     lane: usize,
     numbers: &Numbers,
-    q: &[u8; SUPER_BLOCK],
+    integers: &SuperBlock,
 ) {
     let first = index * SUPER_BLOCK / GROUP;
     let (at, _) = place_of(first, NUMBERS_BYTES, step_bytes(BITS));
     let bytes = &mut panel[at..][..NUMBERS_BYTES];
     put_f16(bytes, 2 * lane, numbers.d);
     put_f16(bytes, 2 * LANES + 2 * lane, -numbers.dmin);
-    for block in 0..BLOCKS {
-        let (scale, min) = (numbers.scales[block], numbers.mins[block]);
-        let (low, high, shift) = place(block, lane);
-        bytes[low] = scale & 15 | min << 4;
-        let upper = scale >> 4 | min >> 4 << 2;
-        bytes[high] = bytes[high] & !(15 << shift) | upper << shift;
+    for (step, bytes) in bytes[STEP_SCALES..].as_chunks_mut::<STEP_SCALES_BYTES>().0.iter_mut().enumerate() {
+        let numbers = [2 * step, 2 * step + 1].map(|block| (numbers.scales[block], numbers.mins[block]));
+        let [low_0, low_1] = numbers.map(|(scale, min)| scale & 15 | min << 4);
+        let [upper_0, upper_1] = numbers.map(|(scale, min)| scale >> 4 | min >> 4 << 2);
+        bytes[lane] = low_0;
+        bytes[LANES + lane] = low_1;
+        bytes[2 * LANES + lane] = upper_0 | upper_1 << 4;
     }
-    for (block, q) in q.as_chunks::<BLOCK>().0.iter().enumerate() {
-        let (_, at) = place_of(first + block / (GROUP / BLOCK), NUMBERS_BYTES, step_bytes(BITS));
+    for (step, quads) in integers.iter().enumerate() {
+        let (_, at) = place_of(first + step, NUMBERS_BYTES, step_bytes(BITS));
         if at >= panel.len() {
             break; // zeros behind the row's end
         }
-        bit_planes::put_block(BITS, &mut panel[at..], block % (GROUP / BLOCK), lane, q);
+        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
     }
 }
 
@@ -93,18 +94,18 @@ pub(crate) fn pack_row<const BITS: usize>(values: &[f32], lane: usize, panel: &m
             let min = -dmin.to_f32() * f32::from(mins[i / BLOCK]);
             nearest(padded[i], min, if scale == 0.0 { 0.0 } else { 1.0 / scale }, largest) as u8
         });
-        put::<BITS>(panel, index, lane, &Numbers { d, dmin, scales, mins }, &q);
+        put::<BITS>(panel, index, lane, &Numbers { d, dmin, scales, mins }, &quads(BITS, &q));
     }
 }
 
 /// A file's super-blocks, unchanged.
 pub(crate) fn pack_super_blocks<const BITS: usize>(
-    blocks: impl Iterator<Item = (Numbers, [u8; SUPER_BLOCK])>,
+    blocks: impl Iterator<Item = (Numbers, SuperBlock)>,
     lane: usize,
     panel: &mut [u8],
 ) {
-    for (index, (numbers, q)) in blocks.enumerate() {
-        put::<BITS>(panel, index, lane, &numbers, &q);
+    for (index, (numbers, integers)) in blocks.enumerate() {
+        put::<BITS>(panel, index, lane, &numbers, &integers);
     }
 }
 

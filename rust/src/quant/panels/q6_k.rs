@@ -11,7 +11,7 @@
 //! |                4 lines of the upper two bits |                                  256 bytes
 //! ```
 
-use super::bit_planes;
+use super::bit_planes::{self, SuperBlock, quads};
 use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, place_of, rounded_up, scale_of};
 use half::f16;
 
@@ -22,7 +22,7 @@ pub(crate) const STEP_SCALES: usize = 4 * LANES;
 /// Bytes of the scales of a step.
 pub(crate) const STEP_SCALES_BYTES: usize = 4 * LANES;
 pub(crate) const STEP_BYTES: usize = bit_planes::bytes(BITS);
-const BITS: usize = 6;
+pub(crate) const BITS: usize = 6;
 /// Values that share a scale.
 const PART: usize = 16;
 /// Scales of a super-block.
@@ -30,7 +30,7 @@ pub(crate) const PARTS: usize = SUPER_BLOCK / PART;
 const OFFSET: f32 = 32.0;
 
 /// Writes super-block `index` of a row.
-fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [i8; PARTS], q: &[u8; SUPER_BLOCK]) {
+fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [i8; PARTS], integers: &SuperBlock) {
     let first = index * SUPER_BLOCK / GROUP;
     let (at, _) = place_of(first, NUMBERS_BYTES, STEP_BYTES);
     let numbers = &mut panel[at..][..NUMBERS_BYTES];
@@ -38,12 +38,12 @@ fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [i8; PARTS],
     for (part, scale) in scales.into_iter().enumerate() {
         numbers[STEP_SCALES + part * LANES + lane] = scale as u8;
     }
-    for (block, q) in q.as_chunks::<BLOCK>().0.iter().enumerate() {
-        let (_, at) = place_of(first + block / (GROUP / BLOCK), NUMBERS_BYTES, STEP_BYTES);
+    for (step, quads) in integers.iter().enumerate() {
+        let (_, at) = place_of(first + step, NUMBERS_BYTES, STEP_BYTES);
         if at >= panel.len() {
             break; // zeros behind the row's end
         }
-        bit_planes::put_block(BITS, &mut panel[at..], block % (GROUP / BLOCK), lane, q);
+        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let inverses = scales.map(|scale| inverse(d.to_f32() * f32::from(scale)));
         let q =
             std::array::from_fn(|i| (padded[i] * inverses[i / PART] + OFFSET + 0.5).clamp(0.0, 63.0) as u8);
-        put(panel, index, lane, d, scales, &q);
+        put(panel, index, lane, d, scales, &quads(BITS, &q));
     }
 }
 
@@ -73,12 +73,12 @@ fn inverse(x: f32) -> f32 {
 
 /// A file's super-blocks, unchanged: d, the scales of 16 values each, and 256 integers.
 pub(crate) fn pack_super_blocks(
-    blocks: impl Iterator<Item = (f16, [i8; PARTS], [u8; SUPER_BLOCK])>,
+    blocks: impl Iterator<Item = (f16, [i8; PARTS], SuperBlock)>,
     lane: usize,
     panel: &mut [u8],
 ) {
-    for (index, (d, scales, q)) in blocks.enumerate() {
-        put(panel, index, lane, d, scales, &q);
+    for (index, (d, scales, integers)) in blocks.enumerate() {
+        put(panel, index, lane, d, scales, &integers);
     }
 }
 

@@ -50,8 +50,10 @@ pub(crate) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
         put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
-        for (i, &q) in source[2..].iter().enumerate() {
-            step[place(block * BLOCK + i, lane)] = (i32::from(q as i8) + OFFSET) as u8;
+        for (index, quad) in source[2..].as_chunks::<4>().0.iter().enumerate() {
+            // A signed byte whose upper bit is flipped is what it was plus 128.
+            let at = place(block * BLOCK + 4 * index, lane);
+            step[at..][..4].copy_from_slice(&quad.map(|q| q ^ OFFSET as u8));
         }
     }
 }

@@ -1,0 +1,158 @@
+//! A draft model: a smaller model with the same vocabulary, whose tokens the engine's own model verifies.
+//!
+//! It is an [`Engine`] of its own, whose sequences follow those that it drafts for, so it has the same cache, prefix reuse
+//! and steps. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
+//! probabilities, they draw the same token at any temperature.
+
+use super::Engine;
+use super::draft_statistics::{Draft, DraftStatistics};
+use super::event::{Event, Generation, Goal};
+use super::sequence::{Sequence, unknown};
+use super::speculation::MOST_DRAFTED;
+use crate::compute::cancel::CancelToken;
+use crate::error::{Error, Result};
+use crate::sampling::Sampling;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+impl Engine {
+    /// From now on this model drafts, where measured times say that it pays. It must have the same vocabulary, as far as both
+    /// have ids; its threads are those of this engine. A model with a recurrent state is computed without drafts.
+    pub fn set_draft_model(&mut self, mut draft: Engine) {
+        draft.pool = Arc::clone(&self.pool);
+        let (own, other) = (self.model.weight_bytes(), draft.model.weight_bytes());
+        self.speculation.draft_size = other as f64 / own.max(1) as f64;
+        self.draft_model = Some(Box::new(draft));
+    }
+
+    /// Has the draft model propose tokens for the sequences of a step that reads no prompt, where that pays.
+    ///
+    /// # Errors
+    /// Cancelled. Any other error of the draft model counts as a wrong draft.
+    pub(super) fn propose(
+        &mut self,
+        taken: &mut [(u64, Sequence)],
+        due: &[(usize, usize)],
+        (context, room): (usize, usize),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        for (_, sequence) in &mut *taken {
+            sequence.proposed = Draft::default();
+        }
+        let Self { draft_model, speculation, model, .. } = self;
+        let Some(draft_model) = draft_model else { return Ok(()) };
+        let missing: Vec<Option<usize>> =
+            due.iter().map(|&(i, _)| draft_model.follow(&mut taken[i].1)).collect();
+        let Some(plan) = speculation.plan(taken, due, &missing, context, room) else { return Ok(()) };
+        let mut active: Vec<(u64, usize)> = Vec::new();
+        for &slot in &plan.slots {
+            let sequence = &mut taken[due[slot].0].1;
+            let Some(number) = sequence.draft_number else { continue };
+            sequence.proposed = Draft::behind(sequence.ids.len());
+            if draft_model.rewrite(number, sequence).is_ok() {
+                active.push((number, due[slot].0));
+            }
+        }
+        let vocab_size = model.config.vocab_size;
+        while !active.is_empty() {
+            let tokens = match draft_model.draw(&active, &mut speculation.statistics, cancel) {
+                Ok(tokens) => tokens,
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                Err(_) => {
+                    speculation.statistics.fail();
+                    return Ok(());
+                }
+            };
+            let drafted: usize = taken.iter().map(|(_, sequence)| sequence.proposed.ids.len()).sum();
+            let rows = due.len() + drafted + tokens.len();
+            let count = active.len();
+            active.retain(|&(number, i)| {
+                let Some(&(_, id, probability)) = tokens.iter().find(|&&(of, ..)| of == number) else {
+                    return false;
+                };
+                let sequence = &mut taken[i].1;
+                // No row follows a token that ends the sequence, or one that only the draft model has.
+                if id as usize >= vocab_size || sequence.stops_at(id) {
+                    return false;
+                }
+                speculation.statistics.extend(&mut sequence.proposed, id, probability);
+                sequence.proposed.ids.len() < sequence.most_drafted(context).min(MOST_DRAFTED)
+                    && speculation.goes_on(&plan, sequence.proposed.chance(), rows, count)
+            });
+        }
+        Ok(())
+    }
+
+    /// Has a sequence here that will have the tokens of another engine's one. Returns how many of them have to be read
+    /// for a draft; None where that cannot be.
+    fn follow(&mut self, sequence: &mut Sequence) -> Option<usize> {
+        let Goal::Generate(generation) = &sequence.goal else { return None };
+        let is_known = |&id: &u32| (id as usize) < self.model.config.vocab_size;
+        let longest = self.longest_generated();
+        if sequence.ids.len() + MOST_DRAFTED >= longest || !sequence.ids.iter().all(is_known) {
+            return None;
+        }
+        if let Some(own) = sequence.draft_number.and_then(|number| self.sequences.get(&number)) {
+            let cached = &own.ids[..own.cache.len()];
+            return Some(sequence.ids.len() - common(cached, &sequence.ids).min(sequence.ids.len() - 1));
+        }
+        let mut sampling: Sampling = generation.sampling.clone();
+        sampling.logit_bias.retain(|(id, _)| is_known(id));
+        let goal = Goal::Generate(Generation {
+            sampling,
+            max_tokens: MOST_DRAFTED + 1,
+            stop_ids: Vec::new(),
+            readout_top_k: 0,
+        });
+        let number = self.add(&sequence.ids, goal).ok()?;
+        sequence.draft_number = Some(number);
+        self.sequences.get(&number).map(Sequence::waiting)
+    }
+
+    /// Gives a sequence the tokens and the place in the grammar of another engine's one; what is cached of their common
+    /// beginning stays.
+    fn rewrite(&mut self, number: u64, like: &Sequence) -> Result<()> {
+        let sequence = self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?;
+        let kept = common(&sequence.ids, &like.ids);
+        sequence.ids.truncate(kept);
+        sequence.ids.extend_from_slice(&like.ids[kept..]);
+        sequence.prompt_len = like.ids.len();
+        sequence.finished = false;
+        sequence.matcher = like.copy_matcher().map(Mutex::new);
+        self.cache.rewind(sequence, kept.min(like.ids.len() - 1));
+        Ok(())
+    }
+
+    /// Draws one token of each of these sequences: (sequence, id, probability).
+    fn draw(
+        &mut self,
+        active: &[(u64, usize)],
+        statistics: &mut DraftStatistics,
+        cancel: &CancelToken,
+    ) -> Result<Vec<(u64, u32, f64)>> {
+        let mut numbers: Vec<u64> = active.iter().map(|&(number, _)| number).collect();
+        let rows =
+            numbers.iter().filter_map(|number| self.sequences.get(number)).map(Sequence::waiting).sum();
+        let (mut tokens, begun) = (Vec::new(), Instant::now());
+        while !numbers.is_empty() {
+            let events = self.step(&numbers, cancel)?;
+            if events.is_empty() {
+                break;
+            }
+            for (number, event) in events {
+                if let Event::Token { scored, .. } = event {
+                    let logprob = scored.logprob_and_rank.map_or(0.0, |(logprob, _)| logprob);
+                    tokens.push((number, scored.id, logprob.exp()));
+                    numbers.retain(|&other| other != number);
+                }
+            }
+        }
+        statistics.add_time(rows, begun.elapsed());
+        Ok(tokens)
+    }
+}
+
+/// How many tokens two texts begin with in common.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
