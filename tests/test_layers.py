@@ -15,18 +15,18 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ropechat"
 LIBRARIES = {
-    "textual": {"tui"},
+    "textual": {"tui", "builtin"},
     "rich": {"tui", "cli"},
     "markdown_it": {"tui"},
     "pygments": {"tui"},
     "tokenizers": {"tokenizer", "builtin"},
     "jinja2": {"engine"},
     "huggingface_hub": {"models"},
-    "click": {"cli"},
+    "click": {"cli", "builtin"},
     "platformdirs": {"util"},
     "sqlite3": {"store"},
 }
-"""Library: the rooms that may import it."""
+"""Library: the rooms that may import it. The training in `builtin` reads the commands of app and shell."""
 
 
 @pytest.fixture(scope="module")
