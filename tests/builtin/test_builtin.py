@@ -160,6 +160,7 @@ def test_the_same_seed_gives_the_same_corpus() -> None:
     assert made[0] == made[1] != made[2]
 
 
+@pytest.mark.slow
 def test_every_source_satisfies_its_own_keys() -> None:
     rng = random.Random(2)
     for name, (_, source) in SOURCES.items():

@@ -190,6 +190,7 @@ def test_every_reaction_can_occur(chats: list[Dialogue]) -> None:
     assert few == []
 
 
+@pytest.mark.slow
 def test_one_wording_has_one_meaning_after_one_kind_of_answer() -> None:
     """The same words after the same answer must not ask for two things."""
     rng = random.Random(3)

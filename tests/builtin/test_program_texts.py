@@ -45,6 +45,7 @@ def test_every_command_has_a_question_and_an_answer_with_its_key(command) -> Non
         assert name in program.key_answer(name)
 
 
+@pytest.mark.slow
 def test_the_source_asks_about_every_key_and_typed_command() -> None:
     rng = random.Random(1)
     turns = [turn for _ in range(30_000) for turn in program.about(rng, "train") or []]

@@ -12,6 +12,7 @@ import click
 
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.program import spell_out
+from ropechat.cli.route import HELP
 
 MATERIAL: dict[str, Any] = table("commands")
 _NAME = re.compile(r"<([^<>|]+)>")  # not <|im_end|>
@@ -27,10 +28,15 @@ def root() -> click.Group:
     return ropechat
 
 
+def _context(command: click.Command, name: str = "ropechat") -> click.Context:
+    """With the program's names of the help option: click keeps those of the first context of a command."""
+    return click.Context(command, info_name=name, help_option_names=list(HELP))
+
+
 @functools.cache
 def commands() -> dict[str, click.Command]:
     """All commands by name: `run`, `models`, `models pull` ..."""
-    context = click.Context(root(), info_name="ropechat")
+    context = _context(root())
     found: dict[str, click.Command] = {}
     for name in root().list_commands(context):
         command = root().get_command(context, name)
@@ -82,7 +88,7 @@ def purpose(name: str) -> str:
 @functools.cache
 def _short_helps() -> dict[str, str]:
     """The help of each command in the list of `ropechat --help`."""
-    lines = root().get_help(click.Context(root(), info_name="ropechat")).splitlines()
+    lines = root().get_help(_context(root())).splitlines()
     rows = (re.fullmatch(r"  (\w+) {2,}(\S.*)", line) for line in lines)
     return {row[1]: row[2] for row in rows if row and row[1] in commands()}
 
@@ -91,7 +97,7 @@ def _short_helps() -> dict[str, str]:
 def example(name: str) -> str | None:
     """The first short example in the help of a command."""
     command = commands()[name]
-    lines = command.get_help(click.Context(command, info_name=f"ropechat {name}")).splitlines()
+    lines = command.get_help(_context(command, f"ropechat {name}")).splitlines()
     found = [line.split("  #")[0].strip() for line in lines if line.strip().startswith(f"ropechat {name} ")]
     return next((line for line in found if len(line) <= 70), None)
 
