@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import CancelToken, Core, add, generate, load
+from core import Core, add, generate, generate_with_cancels, load
 from golden_cases import GOLDEN
 from model_folders import byte_tokenizer
 
 from ropechat import Engine, Job, Message, Role, Sampling
 from ropechat.builtin import FOLDER
-from ropechat.errors import CancelledError, RequestError
+from ropechat.errors import RequestError
 
 ASKED = [Message(Role.USER, "Tell a story about a fox.")]
 
@@ -170,15 +170,7 @@ def test_a_cancelled_step_leaves_no_draft() -> None:
         str(model), dtype="f32", threads=1, context=512, speculative="always", draft=str(model)
     )
     sequence = add(drafting, ids, 40)
-    cancelled, found, drafted = CancelToken(), [], 0
-    cancelled.cancel()
-    while len(found) < 40:
-        for _ in range(2):
-            with pytest.raises(CancelledError):
-                drafting.step([sequence], cancelled)
-        events = [event for event in drafting.step([sequence], CancelToken()) if event.kind == "token"]
-        found += [event.id for event in events]
-        drafted += sum(event.drafted for event in events)
+    found, drafted = generate_with_cancels(drafting, sequence, 40)
     assert found == expected
     assert drafted > 20
 

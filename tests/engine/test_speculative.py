@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core import CancelToken, add, generate, load
+from core import add, generate, generate_with_cancels, load
 from golden_cases import GOLDEN
 
 from ropechat import Engine, Grammar, Job, Sampling
-from ropechat.errors import CancelledError, RequestError
+from ropechat.errors import RequestError
 from ropechat.inspector.draws import recorded_draws
 from ropechat.inspector.jsonl import token_record
 from ropechat.trace import Step
@@ -158,14 +158,6 @@ def test_a_cancelled_step_leaves_no_draft() -> None:
     ids = [5, 6, 7, 8, 9] * 12
     expected, _, _ = generate(plain, ids, 40, logit_bias=[(5, 9.0), (6, 9.0)])
     sequence = add(drafting, ids, 40, logit_bias=[(5, 9.0), (6, 9.0)])
-    cancelled, found, drafted = CancelToken(), [], 0
-    cancelled.cancel()
-    while len(found) < 40:
-        for _ in range(2):
-            with pytest.raises(CancelledError):
-                drafting.step([sequence], cancelled)
-        events = [event for event in drafting.step([sequence], CancelToken()) if event.kind == "token"]
-        found += [event.id for event in events]
-        drafted += sum(event.drafted for event in events)
+    found, drafted = generate_with_cancels(drafting, sequence, 40)
     assert found == expected
     assert drafted > 0

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ropechat.engine._core import CancelToken, Event, Row
 from ropechat.engine._core import Engine as Core
+from ropechat.errors import CancelledError
 
 GREEDY: dict[str, Any] = {
     "temperature": 0.0,
@@ -101,3 +103,17 @@ def generate(
     reused = engine.reused(sequence)
     engine.free(sequence)
     return [event.id for event in tokens], {event.position: say(event.row) for event in tokens}, reused
+
+
+def generate_with_cancels(engine: Core, sequence: int, count: int) -> tuple[list[int], int]:
+    """(ids until there are `count`, how many were drafted), with two cancelled steps before each."""
+    cancelled, found, drafted = CancelToken(), [], 0
+    cancelled.cancel()
+    while len(found) < count:
+        for _ in range(2):
+            with pytest.raises(CancelledError):
+                engine.step([sequence], cancelled)
+        events = [event for event in engine.step([sequence], CancelToken()) if event.kind == "token"]
+        found += [event.id for event in events]
+        drafted += sum(event.drafted for event in events)
+    return found, drafted
