@@ -15,6 +15,16 @@ def table(name: str) -> dict[str, Any]:
         return tomllib.load(file)
 
 
+@functools.cache
+def asked() -> dict[str, list[str]]:
+    """Questions as new users type them, by the id of the topic that answers them: material/asked/*.toml."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((FOLDER / "asked").glob("*.toml")):
+        for name, questions in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            found.setdefault(name, []).extend(questions)
+    return found
+
+
 def article(noun: str) -> str:
     """A noun with a or an."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

@@ -4,12 +4,13 @@ import random
 from typing import Any
 
 from ropechat.builtin.training import commands
-from ropechat.builtin.training.material import table
+from ropechat.builtin.training.material import asked, table
 from ropechat.builtin.training.patterns import Part, draw, fill, wordings
 from ropechat.builtin.training.program import filled
 from ropechat.builtin.training.turns import FOLLOW, Turn, follow
 
 _MORE: dict[str, list[str]] = table("paraphrases")
+_ASKED = asked()
 
 
 def _topics(name: str) -> list[dict[str, Any]]:
@@ -17,14 +18,20 @@ def _topics(name: str) -> list[dict[str, Any]]:
     added = [{"ask": entry["ask"] + _MORE.get(entry["id"], [])} for entry in entries]
     leaning: dict[str, dict[str, str]] = FOLLOW["after"]
     return [
-        filled(entry | ask | leaning.get(entry["id"], {})) for entry, ask in zip(entries, added, strict=True)
+        filled(_with_asked(entry | ask, entry["id"]) | leaning.get(entry["id"], {}))
+        for entry, ask in zip(entries, added, strict=True)
     ]
+
+
+def _with_asked(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    return entry | {"asked": _ASKED.get(name, [])}
 
 
 _FILES = ("smalltalk", "keys", "commands", "facts")
 TOPICS: dict[str, list[dict[str, Any]]] = {name: _topics(name) for name in _FILES}
 CONCEPTS: list[dict[str, Any]] = [
-    filled(commands.with_facts(entry)) for entry in table("concepts")["concept"]
+    filled(_with_asked(commands.with_facts(entry), entry["names"][0]))
+    for entry in table("concepts")["concept"]
 ]
 _BIGGER = next(entry for entries in TOPICS.values() for entry in entries if entry["id"] == "bigger")
 _RELATIONS = table("relations")
@@ -46,7 +53,8 @@ _AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask
 
 def _weight(topic: dict[str, Any]) -> float:
     often = float(topic.get("weight", 2.0 if topic["id"] in _OFTEN else 1.0))
-    return often * float(min(sum(wordings(pattern) for pattern in topic["ask"]), 600) ** 0.3)
+    known = sum(wordings(pattern) for pattern in topic["ask"]) + 20 * len(topic["asked"])
+    return often * float(min(known, 1200) ** 0.3)
 
 
 _WEIGHTS = {name: [_weight(topic) for topic in topics] for name, topics in TOPICS.items()}
@@ -69,10 +77,17 @@ def named(name: str, wanted: str, rng: random.Random, part: Part) -> list[Turn]:
 
 
 def _turn(name: str, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
-    question = draw(chosen["ask"], rng, part)
+    question = _asked_as_typed(chosen, rng, part) or draw(chosen["ask"], rng, part)
     if question is None:
         return None
     return Turn(f"{name}.{chosen['id']}", question, rng.choice(chosen["answer"]), tuple(chosen["keys"]))
+
+
+def _asked_as_typed(chosen: dict[str, Any], rng: random.Random, part: Part) -> str | None:
+    """A whole question as a new user typed it; the more a topic has, the more often one of them."""
+    number = len(chosen["asked"])
+    often = rng.random() * (number + 10) < 0.7 * number
+    return draw(chosen["asked"], rng, part) if often else None
 
 
 def _second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
@@ -96,9 +111,14 @@ def is_pair(concept: dict[str, Any]) -> bool:
 def concept(rng: random.Random, part: Part) -> list[Turn] | None:
     """What is attention?"""
     chosen = rng.choice(CONCEPTS)
+    if typed := _asked_as_typed(chosen, rng, part):
+        return [_of_concept(chosen, typed)]
     relation = "difference" if is_pair(chosen) and rng.random() < 0.85 else "concept"
     wording = draw(_RELATIONS[relation]["ask"], rng, part)
     if wording is None:
         return None
-    question = fill(wording, x=rng.choice(chosen["names"]))
-    return [Turn(f"concept.{chosen['names'][0]}", question, chosen["what"], tuple(chosen["keys"]))]
+    return [_of_concept(chosen, fill(wording, x=rng.choice(chosen["names"])))]
+
+
+def _of_concept(chosen: dict[str, Any], question: str) -> Turn:
+    return Turn(f"concept.{chosen['names'][0]}", question, chosen["what"], tuple(chosen["keys"]))

@@ -1,0 +1,10 @@
+"""Questions as new users type them, in material/asked."""
+
+from ropechat.builtin.training import topics
+from ropechat.builtin.training.material import asked
+
+
+def test_every_question_has_a_topic():
+    known = {entry["id"] for entries in topics.TOPICS.values() for entry in entries}
+    known |= {entry["names"][0] for entry in topics.CONCEPTS}
+    assert sorted(set(asked()) - known) == []
