@@ -350,7 +350,7 @@ class Engine:
 
         layers, heads (query heads), rows (tokens of attn_logit and attn_row): numbers from 0; None: all.
         what: q_pre, k_pre float32 [layers, heads, tokens, head_dim], after the norm of q and k; k_pre is the
-        key that the query head reads. attn_logit float32 [layers, heads, rows, tokens]: the scores with all
+        key that the query head reads (MLA: both are the rotated part, then the latent's part). attn_logit float32 [layers, heads, rows, tokens]: the scores with all
         factors, before a softcap, -inf where masked. attn_row, same shape: the weights.
         start_position: position of the first token.
 

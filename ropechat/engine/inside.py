@@ -81,7 +81,7 @@ def capture(
     of_layers = layer_indices(layers, facts)
     of_heads = _indices(heads, facts["num_attention_heads"], "heads")
     of_rows = _indices(rows, len(ids), "rows")
-    width = sum(facts["head_dim"] if name in ("q_pre", "k_pre") else len(of_rows) for name in wanted)
+    width = sum(facts["widest_head_dim"] if name in ("q_pre", "k_pre") else len(of_rows) for name in wanted)
     _validate_bytes(4 * len(of_layers) * len(of_heads) * len(ids) * width, "fewer layers, heads, rows or ids")
     found = request.core.capture(
         ids, of_layers, of_heads, of_rows, request.token, what=sorted(wanted), start_position=start_position
@@ -112,7 +112,7 @@ def _notes(spec: Mapping[str, Any], layers: Sequence[int]) -> list[str]:
     """What of the model's attention the arrays do not have, or have differently."""
     notes = []
     if spec["attention"] == "mla":
-        notes.append("MLA: q_pre and k_pre are whole heads as they enter the dot product, rotated part first")
+        notes.append("MLA: q_pre and k_pre are as they enter the dot product: the rotated part, then the latent")
     if spec["sinks"]:
         notes.append("learned sinks: a row of attn_row sums to 1 less the weight of its head's sink")
     if spec["attn_logit_softcapping"] is not None:

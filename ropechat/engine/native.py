@@ -95,7 +95,7 @@ def attention_growth(facts: Mapping[str, Any]) -> float:
 
     Multiplications of attention with one key and one value, over those with the layers' weights.
     """
-    heads = facts["num_hidden_layers"] * facts["num_attention_heads"] * facts["head_dim"]
+    heads = facts["num_hidden_layers"] * facts["num_attention_heads"] * facts["widest_head_dim"]
     weights = facts["num_parameters"] - facts["vocab_size"] * facts["hidden_size"]
     return float(_ATTENTION_COST * 2 * heads / weights) if weights > 0 else 0.0
 

@@ -14,6 +14,7 @@ from ropechat.util.text import closest_name
 
 FILE = Path(__file__).with_name("catalog.toml")
 _SHORT = re.compile(r"(?a)[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
+_KV_VALUE_BYTES = 2  # bytes of a number in the KV cache
 _LATEST = ":latest"  # what Ollama appends to a name without a tag
 
 
@@ -52,8 +53,9 @@ class CatalogModel:
 
     @property
     def needs(self) -> int:
-        """Bytes of memory, as `needed_memory` estimates them."""
-        return needed_memory(self.size, self.__dict__)
+        """Bytes of memory, as `needed_memory` estimates them; windows count as full attention."""
+        values = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+        return needed_memory(self.size, self.max_position_embeddings, _KV_VALUE_BYTES * values)
 
 
 @cache

@@ -135,7 +135,7 @@ def summarize(
             dtype,
             facts["max_position_embeddings"],
             has_chat_template(real),
-            needed_memory(size, facts),
+            needed_memory(size, facts["max_position_embeddings"], facts["kv_token_bytes"]),
             source=source,
             prefill_tok_s=measured.prefill or expected.prefill,
             decode_tok_s=measured.decode or expected.decode,

@@ -125,7 +125,7 @@ def test_captured_heads_make_the_attention(name: str, start: int, chat: Engine) 
     found = engine.capture(ids, what=what, start_position=start)
     layers, heads = engine.facts["num_hidden_layers"], engine.facts["num_attention_heads"]
     assert found["attn_row"].shape == (layers, heads, 60, 60)
-    assert found["q_pre"].shape == (layers, heads, 60, engine.facts["head_dim"])
+    assert found["q_pre"].shape == (layers, heads, 60, engine.facts["widest_head_dim"])
     np.testing.assert_allclose(found["attn_row"].sum(-1), 1.0, atol=1e-5)
     assert engine._core is not None
     ropes = engine._core.rope_spec(start + 60)["ropes"]

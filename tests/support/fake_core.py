@@ -272,7 +272,7 @@ def facts(config: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(
             (
                 *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-                "head_dim",
+                *("head_dim", "widest_head_dim", "kv_token_bytes"),
             ),
             1,
         ),

@@ -177,7 +177,7 @@ class FakeEngine:
         return {
             **sizes,
             **{"model_type": "llama", "position": "none", "max_position_embeddings": 512},
-            **{"head_dim": 8, "hidden_size": 16, "attention_multiplier": 0.35},
+            **{"head_dim": 8, "widest_head_dim": 8, "hidden_size": 16, "attention_multiplier": 0.35},
             **{
                 "attn_logit_softcapping": None,
                 "query_scaling": None,

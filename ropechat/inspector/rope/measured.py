@@ -120,7 +120,7 @@ def score_split(
 
 def usage(engine: Engine, ids: Sequence[int], spec: RopeSpec) -> list[tuple[RopeLayer, Array]]:
     """The share of each pair in each layer and head, per rotating group.  # [layers, heads, P] each"""
-    size = 8 * spec.num_heads * len(ids) * spec.head_dim
+    size = 8 * spec.num_heads * len(ids) * int(engine.facts["widest_head_dim"])
     at_once = max(1, _CAPTURE_BYTES // size)
     found = []
     for group in spec.rotating:

@@ -217,6 +217,26 @@ impl Config {
         })
     }
 
+    /// Numbers and widths of the heads that a layer's attention computes with. Latent attention reads one key for all heads:
+    /// its rotated part, then the latent, which is the value too.
+    pub fn cached_heads(&self, layer: &LayerSpec) -> Heads {
+        let heads = self.heads(layer);
+        match self.attention_of(layer) {
+            Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => Heads {
+                num_key_value_heads: 1,
+                head_dim: qk_rope_head_dim + kv_lora_rank,
+                v_head_dim: kv_lora_rank,
+                ..heads
+            },
+            _ => heads,
+        }
+    }
+
+    /// Whether a layer's values are the last columns of its keys, so that the cache holds keys only.
+    pub fn values_in_keys(&self, layer: &LayerSpec) -> bool {
+        matches!(self.attention_of(layer), Attention::Mla { .. } | Attention::SharedKv { .. })
+    }
+
     /// How a layer projects queries, keys and values.
     pub fn attention_of(&self, layer: &LayerSpec) -> Attention {
         layer.attention.unwrap_or(self.attention)
@@ -246,8 +266,9 @@ impl Config {
         self.all_heads().map(|heads| heads.num_attention_heads).max().unwrap_or_default()
     }
 
-    /// Width of the widest query.
+    /// Width of the widest query as it is multiplied with keys.
     pub fn widest_head_dim(&self) -> usize {
-        self.all_heads().map(|heads| heads.head_dim).max().unwrap_or_default()
+        let heads = self.layers.iter().map(|layer| self.cached_heads(layer));
+        heads.map(|heads| heads.head_dim).max().unwrap_or_default()
     }
 }

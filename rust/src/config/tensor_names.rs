@@ -133,7 +133,7 @@ pub struct CompressorNames {
 pub enum KvB {
     /// One matrix: per head its keys, its values.
     Together(Tensor),
-    /// Keys [head, in, out] and values [head, out, in] (newer GGUF files).
+    /// Keys [head, kv_lora_rank, qk_nope_head_dim] and values [head, v_head_dim, kv_lora_rank] (newer GGUF files).
     Apart {
         /// The keys'.
         keys: Tensor,

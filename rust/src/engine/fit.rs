@@ -101,7 +101,8 @@ fn scratch(model: &Model) -> u64 {
     let config = &model.config;
     let rows = most_rows(model.weight_bytes());
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
-    let qkv_width = config.all_heads().map(Heads::qkv_width).max().unwrap_or_default();
+    let heads = config.layers.iter().map(|layer| config.cached_heads(layer));
+    let qkv_width = heads.map(Heads::qkv_width).max().unwrap_or_default();
     let per_row = 4 * config.hidden_size + 2 * qkv_width + 2 * config.intermediate_size;
     let values = rows * per_row + READOUT_ROWS * model.padded_vocab();
     4 * values as u64 + PROGRAM

@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 
 /// Raised when a block's bytes mean something else than before.
-const BLOCK_LAYOUT: u32 = 1;
+const BLOCK_LAYOUT: u32 = 2;
 /// Ending of the name of a file of keys and values.
 const KEYS: &str = ".kv";
 

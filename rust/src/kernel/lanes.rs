@@ -26,6 +26,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn store(self, to: *mut f32);
     /// Round to nearest even and write 16 consecutive binary16 values.
     unsafe fn store_f16(self, to: *mut u16);
+    /// Lane i of row j becomes lane j of row i.
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES];
     /// self * b + c, fused where the ISA has it (each ISA always does the same).
     unsafe fn mul_add(self, b: Self, c: Self) -> Self;
     /// self + b.

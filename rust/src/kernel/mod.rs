@@ -189,6 +189,17 @@ impl Kernels {
         unsafe { (self.0.dequantize_values)(bytes, scales, out) }
     }
 
+    /// Makes the columns of a KV block's keys from `first` on values.
+    ///
+    /// keys `[2 panels of 16 positions][head_dim][16]`, values `[panels of 16 dimensions][32 positions][16]`
+    pub fn transpose_keys(self, keys: &[f32], first: usize, values: &mut [f32]) {
+        let dim = keys.len() / (2 * LANES);
+        assert!(keys.len() == dim * 2 * LANES && first < dim);
+        assert_eq!(values.len(), (dim - first).next_multiple_of(LANES) * 2 * LANES);
+        // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
+        unsafe { (self.0.transpose_keys)(keys, first, values) }
+    }
+
     /// x += y.  // both [n]
     pub fn add(self, x: &mut [f32], y: &[f32]) {
         assert_eq!(x.len(), y.len());

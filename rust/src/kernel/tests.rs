@@ -511,6 +511,24 @@ fn rotation_turns_pairs_by_their_angle() {
 }
 
 #[test]
+fn values_are_the_last_columns_of_keys() {
+    let mut noise = Noise(9);
+    for (dim, first) in [(1, 0), (16, 0), (33, 6), (40, 8), (64, 47)] {
+        let (keys, width) = (noise.take(dim * BLOCK), dim - first);
+        for kernels in kernels() {
+            let mut values = vec![f32::NAN; width.next_multiple_of(LANES) * BLOCK];
+            kernels.transpose_keys(&keys, first, &mut values);
+            for (at, &value) in values.iter().enumerate() {
+                let (d, position) = (at / (BLOCK * LANES) * LANES + at % LANES, at / LANES % BLOCK);
+                let key = keys.get((position / LANES * dim + first + d) * LANES + position % LANES);
+                let expected = if d < width { key.copied() } else { Some(0.0) };
+                assert_eq!(Some(value), expected, "{kernels:?} {dim} {first} {position} {d}");
+            }
+        }
+    }
+}
+
+#[test]
 fn softmax_counts_only_what_is_visible() {
     let mut noise = Noise(5);
     for kernels in kernels() {

@@ -30,10 +30,12 @@ pub struct KvLayout {
 
 /// Keys and values of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct KvLayer {
+pub(super) struct KvLayer {
     heads: usize,
     head_dim: usize,
     value_dim: usize,
+    /// Whether a value is the last columns of its key, and not stored beside it.
+    values_in_keys: bool,
     /// Width of the indexer's key, or of the numbers of a dynamic mask; 0 where the layer has neither.
     index_dim: usize,
     /// Where its keys start in a block.
@@ -45,7 +47,7 @@ impl KvLayout {
     /// no place of its own.
     pub fn new(config: &Config, dtype: PackedType) -> Self {
         let of_layer = |layer: &crate::config::LayerSpec| {
-            let heads = config.heads(layer);
+            let heads = config.cached_heads(layer);
             let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
             // Compressed keys are those of one more head.
             let compressed = usize::from(layer.compression.is_some());
@@ -53,21 +55,21 @@ impl KvLayout {
             // Dynamic mask attention keeps a number per head.
             let numbers = config.dynamic_mask.map_or(0, |_| num_heads);
             let index_dim = config.indexer_of(layer).map_or(numbers, |indexer| indexer.index_head_dim);
-            [num_heads, heads.head_dim, heads.v_head_dim, index_dim]
+            let values_in_keys = config.values_in_keys(layer);
+            let own = KvLayer::new(num_heads, heads.head_dim, heads.v_head_dim);
+            KvLayer { values_in_keys, index_dim, ..own }
         };
         let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);
         Self { recurrent: RecurrentLayout::new(config), ..layout }
     }
 
-    /// The layout of layers of [heads, width of a key, width of a value, width of the indexer's key].
-    pub fn of_layers(layers: impl Iterator<Item = [usize; 4]>, dtype: PackedType) -> Self {
+    /// The layout of layers of these heads and widths, one after the other.
+    pub(super) fn of_layers(layers: impl Iterator<Item = KvLayer>, dtype: PackedType) -> Self {
         let mut bytes = 0;
-        let place = |[heads, head_dim, value_dim, index_dim]: [usize; 4]| {
-            let start = bytes;
-            let padded = value_dim.next_multiple_of(LANES);
-            bytes += heads * (matrix_bytes(dtype, head_dim) + matrix_bytes(dtype, padded));
-            bytes += matrix_bytes(dtype, index_dim);
-            KvLayer { heads, head_dim, value_dim, index_dim, start }
+        let place = |layer: KvLayer| {
+            let layer = KvLayer { start: bytes, ..layer };
+            bytes = layer.index_start(dtype) + matrix_bytes(dtype, layer.index_dim);
+            layer
         };
         let layers = layers.map(place).collect();
         Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
@@ -76,9 +78,7 @@ impl KvLayout {
     /// The same in another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: PackedType) -> Self {
-        let widths = |layer: &KvLayer| [layer.heads, layer.head_dim, layer.value_dim, layer.index_dim];
-        let layers = self.layers.iter().map(widths);
-        Self { recurrent: self.recurrent, ..Self::of_layers(layers, dtype) }
+        Self { recurrent: self.recurrent, ..Self::of_layers(self.layers.iter().copied(), dtype) }
     }
 
     /// Bytes of one block.
@@ -94,24 +94,41 @@ impl KvLayout {
     }
 
     fn values(&self, layer: usize, head: usize) -> Range<usize> {
-        let layer = &self.layers[layer];
-        let bytes = matrix_bytes(self.dtype, layer.padded_value_dim());
-        let start = layer.start + layer.heads * matrix_bytes(self.dtype, layer.head_dim) + head * bytes;
+        let of_layer = &self.layers[layer];
+        if of_layer.values_in_keys {
+            return self.keys(layer, head);
+        }
+        let bytes = matrix_bytes(self.dtype, of_layer.padded_value_dim());
+        let start = of_layer.values_start(self.dtype) + head * bytes;
         start..start + bytes
     }
 
     fn index_keys(&self, layer: usize) -> Range<usize> {
-        let KvLayer { heads, head_dim, index_dim, start, .. } = self.layers[layer];
-        let padded = self.layers[layer].padded_value_dim();
-        let start = start + heads * (matrix_bytes(self.dtype, head_dim) + matrix_bytes(self.dtype, padded));
-        start..start + matrix_bytes(self.dtype, index_dim)
+        let start = self.layers[layer].index_start(self.dtype);
+        start..start + matrix_bytes(self.dtype, self.layers[layer].index_dim)
     }
 }
 
 impl KvLayer {
+    /// Heads with keys and values of their own, at the start of a block.
+    pub fn new(heads: usize, head_dim: usize, value_dim: usize) -> Self {
+        Self { heads, head_dim, value_dim, values_in_keys: false, index_dim: 0, start: 0 }
+    }
+
     /// `value_dim`, padded to whole panels.
     fn padded_value_dim(&self) -> usize {
         self.value_dim.next_multiple_of(LANES)
+    }
+
+    /// Where its values start in a block.
+    fn values_start(&self, dtype: PackedType) -> usize {
+        self.start + self.heads * matrix_bytes(dtype, self.head_dim)
+    }
+
+    /// Where its indexer's keys start in a block.
+    fn index_start(&self, dtype: PackedType) -> usize {
+        let stored = if self.values_in_keys { 0 } else { self.heads };
+        self.values_start(dtype) + stored * matrix_bytes(dtype, self.padded_value_dim())
     }
 }
 
@@ -186,7 +203,7 @@ impl Block {
         &self.data.bytes()[self.layout.keys(layer, head)]
     }
 
-    /// A head's values as they are stored: panels, and scales behind them in q8_0.
+    /// A head's values as they are stored: panels, and scales behind them in q8_0; the keys where values are in keys.
     pub fn values(&self, layer: usize, head: usize) -> &[u8] {
         &self.data.bytes()[self.layout.values(layer, head)]
     }
@@ -231,13 +248,34 @@ impl Block {
         scratch: &'a mut Vec<f32>,
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
-        let width = self.layout.layers[layer].padded_value_dim();
+        let of_layer = &self.layout.layers[layer];
+        if of_layer.values_in_keys {
+            return self.panels_in_keys(layer, head, scratch, kernels);
+        }
+        let width = of_layer.padded_value_dim();
         if self.widens(queries) {
             return widened(self.values(layer, head), scratch, kernels);
         }
         self.panels(self.values(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_values(bytes, scales, out);
         })
+    }
+
+    /// Value panels of a head whose values are the last columns of its keys, made in `scratch`.
+    fn panels_in_keys<'a>(
+        &'a self,
+        layer: usize,
+        head: usize,
+        scratch: &'a mut Vec<f32>,
+        kernels: Kernels,
+    ) -> (PackedType, &'a [u8]) {
+        let KvLayer { head_dim, value_dim, .. } = self.layout.layers[layer];
+        WIDENED.with_borrow_mut(|keys| {
+            let (_, keys) = self.key_panels(layer, head, WIDEN_FROM_QUERIES, keys, kernels);
+            scratch.resize(BLOCK * self.layout.layers[layer].padded_value_dim(), 0.0);
+            kernels.transpose_keys(bytemuck::cast_slice(keys), head_dim - value_dim, scratch);
+        });
+        (PackedType::F32, bytemuck::cast_slice(scratch))
     }
 
     /// Whether f16 is made f32 once for all queries, and not again for each tile of them: the same numbers either way.
@@ -261,7 +299,8 @@ impl Block {
         (PackedType::F32, bytemuck::cast_slice(scratch))
     }
 
-    /// Stores the key and the value of a head at `position` of this block.  // key [head_dim], value [value_dim]
+    /// Stores the key and the value of a head at `position` of this block; no value where it is in the key.
+    /// // key [head_dim], value [value_dim]
     pub fn write(
         &mut self,
         layer: usize,
@@ -274,6 +313,9 @@ impl Block {
         let (layout, data) = (&self.layout, &mut self.data);
         let keys = &mut data.bytes_mut()[layout.keys(layer, head)];
         store(keys, layout.dtype, key, key_place(key.len(), position), position, kernels);
+        if layout.layers[layer].values_in_keys {
+            return;
+        }
         let values = &mut data.bytes_mut()[layout.values(layer, head)];
         let at = |d| (d / LANES * BLOCK + position) * LANES + d % LANES;
         store(values, layout.dtype, value, at, position, kernels);
@@ -362,6 +404,8 @@ fn store(
 thread_local! {
     /// A head's key or value as signed bytes.
     static ROUNDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// A head's keys as f32.
+    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]
@@ -370,14 +414,51 @@ mod tests {
     use crate::kernel::Isa;
     use crate::kernel::tests::Noise;
 
-    /// Of two layers, the second one with three heads of these widths.
-    fn block([head_dim, value_dim]: [usize; 2], dtype: PackedType) -> Block {
-        let layout = KvLayout::of_layers([[1, 5, 9, 0], [3, head_dim, value_dim, 0]].into_iter(), dtype);
+    fn empty(layout: KvLayout) -> Block {
         Block {
             data: Buffer::zeroed(layout.block_bytes(), "a test").unwrap(),
             layout,
             snapshot: None,
             _allocated: Arc::default(),
+        }
+    }
+
+    /// Of two layers, the second one with three heads of these widths.
+    fn block([head_dim, value_dim]: [usize; 2], dtype: PackedType) -> Block {
+        let layers = [KvLayer::new(1, 5, 9), KvLayer::new(3, head_dim, value_dim)];
+        empty(KvLayout::of_layers(layers.into_iter(), dtype))
+    }
+
+    #[test]
+    fn values_in_keys_take_no_room() {
+        let kernels = Kernels::of(Isa::Scalar).unwrap();
+        for dtype in [PackedType::F32, PackedType::F16, PackedType::Q8_0] {
+            let layout = |values_in_keys| {
+                let layer = KvLayer { values_in_keys, index_dim: 5, ..KvLayer::new(1, 70, 64) };
+                KvLayout::of_layers([layer, KvLayer::new(1, 3, 3)].into_iter(), dtype)
+            };
+            let (apart, inside) = (layout(false), layout(true));
+            assert_eq!(apart.block_bytes() - inside.block_bytes(), matrix_bytes(dtype, 64));
+            assert_eq!(inside, inside.with_dtype(PackedType::F32).with_dtype(dtype));
+            let (mut block, mut noise) = (empty(inside), Noise(5));
+            let keys: Vec<Vec<f32>> = (0..BLOCK).map(|_| noise.take(70)).collect();
+            for (position, key) in keys.iter().enumerate() {
+                block.write_index_key(0, position, &[1.0; 5], kernels);
+                block.write(1, 0, position, &[2.0; 3], &[3.0; 3], kernels);
+                block.write(0, 0, position, key, &[], kernels);
+            }
+            let (mut keys, mut values, mut other) = (Vec::new(), Vec::new(), Vec::new());
+            let (_, keys) = block.key_panels(0, 0, WIDEN_FROM_QUERIES, &mut keys, kernels);
+            let (format, values) = block.value_panels(0, 0, 1, &mut values, kernels);
+            assert_eq!(format, PackedType::F32);
+            let (keys, values): (&[f32], &[f32]) = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
+            for (at, value) in values.iter().enumerate() {
+                let (d, position) = (at / (BLOCK * LANES) * LANES + at % LANES, at / LANES % BLOCK);
+                assert_eq!(*value, keys[key_place(70, position)(6 + d)], "{dtype:?} {position} {d}");
+            }
+            let mut index_key = [0.0; 5];
+            block.read_index_key(0, 31, &mut other, &mut index_key, kernels);
+            assert!(index_key.iter().all(|x| (x - 1.0).abs() < 1e-6), "{dtype:?}");
         }
     }
 

@@ -261,12 +261,13 @@ impl KvCache {
 
 #[cfg(test)]
 mod tests {
+    use super::block::KvLayer;
     use super::*;
     use crate::kernel::{Isa, Kernels, LANES};
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout::of_layers([[1, 4, 4, 0]].into_iter(), PackedType::F32)
+        KvLayout::of_layers([KvLayer::new(1, 4, 4)].into_iter(), PackedType::F32)
     }
 
     fn write(cache: &mut KvCache, sequence: &mut KvSequence, value: f32) {

@@ -258,12 +258,13 @@ impl PrefixTree {
 
 #[cfg(test)]
 mod tests {
+    use super::super::block::KvLayer;
     use super::super::{KvCache, KvLayout, KvSequence};
     use super::*;
     use crate::quant::PackedType;
 
     fn layout() -> KvLayout {
-        KvLayout::of_layers([[1, 4, 4, 0]].into_iter(), PackedType::F32)
+        KvLayout::of_layers([KvLayer::new(1, 4, 4)].into_iter(), PackedType::F32)
     }
 
     fn bytes(blocks: usize) -> usize {

@@ -180,7 +180,7 @@ impl<'a> Loader<'a> {
                 },
                 kv_a_layernorm: self.latent_norm(&tensors.kv_a_layernorm, latent_factors[1])?,
                 k_rope_norm: tensors.k_rope_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
-                kv_b_proj: self.matrix(&tensors.kv_b_proj)?,
+                q_absorb: tensors.q_absorb.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
             })),
             QkvTensors::Experts(tensors) => {
                 let exact = Loader { dtype: Some(PackedType::F32), ..*self };
@@ -241,7 +241,7 @@ impl<'a> Loader<'a> {
         Ok(AttentionLayer {
             index,
             kv_index: spec.shares_kv_of.unwrap_or(index),
-            heads: self.config.heads(&spec),
+            heads: self.config.cached_heads(&spec),
             spec,
             attention_norm,
             projection,
@@ -683,8 +683,12 @@ impl<'a> Loader<'a> {
     /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one. Stacked tensors that are
     /// stored as different types keep them, where a weight can have such parts.
     fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
-        let types: Vec<PackedType> =
-            parts.iter().map(|part| self.packed_type(std::slice::from_ref(part))).collect();
+        let type_of = |(part, source): (&(Matrix<'a>, Stored), &TensorRows)| {
+            let kept = self.packed_type(std::slice::from_ref(part));
+            // The blocks of a transpose are other ones than those of the file.
+            if self.dtype.is_none() && source.transposed.is_some() { at_least_bytes(kept) } else { kept }
+        };
+        let types: Vec<PackedType> = parts.iter().zip(&spec.weights).map(type_of).collect();
         let (mut runs, mut start) = (Vec::new(), 0);
         for run in types.chunk_by(|a, b| a == b) {
             let run = start..start + run.len();
@@ -730,6 +734,9 @@ impl<'a> Loader<'a> {
             let parts = parts.iter().zip(&spec.weights);
             let parts: Vec<Gathered<'_, '_>> = parts
                 .map(|((matrix, stored), source)| match matrix {
+                    _ if source.transposed.is_some() => {
+                        Gathered::Transposed { matrix, bytes: transpose(matrix, source) }
+                    }
                     Matrix::Plain(view) if *stored == Stored::OutIn && source.rows.as_range().is_none() => {
                         Gathered::Chosen { view: *view, order: source.rows.iter().collect() }
                     }
@@ -860,12 +867,18 @@ fn rows_of(sources: &[TensorRows]) -> Vec<usize> {
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
 /// be rounded again.
 fn packed_together(kinds: &[StorageType]) -> PackedType {
-    let bits = |dtype: &PackedType| dtype.panel_bytes(dtype.steps(SUPER_BLOCK));
     let finest = kinds.iter().map(|kind| kind.packed()).max_by_key(bits).unwrap_or(PackedType::F32);
-    match kinds.iter().all(|kind| kind.is_kept_in(finest)) {
-        true => finest,
-        false => [finest, PackedType::Q8_0].into_iter().max_by_key(bits).unwrap_or(finest),
-    }
+    if kinds.iter().all(|kind| kind.is_kept_in(finest)) { finest } else { at_least_bytes(finest) }
+}
+
+/// The finer one of a type and bytes: what rounds blocks again without much loss.
+fn at_least_bytes(dtype: PackedType) -> PackedType {
+    if bits(&dtype) < bits(&PackedType::Q8_0) { PackedType::Q8_0 } else { dtype }
+}
+
+/// How fine a type is.
+fn bits(dtype: &PackedType) -> usize {
+    dtype.panel_bytes(dtype.steps(SUPER_BLOCK))
 }
 
 /// The weights of a convolution by position.  // by_channel [channels, positions], result [positions, channels]
@@ -908,6 +921,8 @@ enum Gathered<'m, 'a> {
     Stored(StoredRows<'a>),
     /// Of a plain tensor whose rows are not used in their order.
     Chosen { view: TensorView<'a>, order: Vec<usize> },
+    /// Columns of rows that are transposed, as f32.
+    Transposed { matrix: &'m Matrix<'a>, bytes: Vec<u8> },
     /// Of a quantized one, made when they are packed.
     Computed { quantized: &'m Quantized<'a>, tensor_type: StorageType, rows: Rows, make: Box<MakeRow<'m>> },
 }
@@ -940,6 +955,9 @@ impl<'m, 'a> Gathered<'m, 'a> {
                 out_features,
                 rows: SourceRows::Chosen(view.bytes, order),
             },
+            Gathered::Transposed { bytes, .. } => {
+                Source { tensor_type: StorageType::F32, out_features, rows: SourceRows::Stored(bytes) }
+            }
             Gathered::Computed { tensor_type, make, .. } => {
                 Source { tensor_type: *tensor_type, out_features, rows: SourceRows::Computed(&**make) }
             }
@@ -953,7 +971,7 @@ impl<'m, 'a> Gathered<'m, 'a> {
                 let row = tensor_type.row_bytes(width);
                 Some((view.name, bytes.get(rows.start * row..rows.end * row)?))
             }
-            Gathered::Stored(_) | Gathered::Chosen { .. } => None,
+            Gathered::Stored(_) | Gathered::Chosen { .. } | Gathered::Transposed { .. } => None,
             Gathered::Computed { quantized, rows: of_tensor, .. } => {
                 let first = of_tensor.as_range()?.start;
                 quantized.piece(first + rows.start..first + rows.end)
@@ -964,11 +982,14 @@ impl<'m, 'a> Gathered<'m, 'a> {
     /// Calls `each` with the name and the bytes of every tensor.
     fn each_tensor(&self, mut each: impl FnMut(&str, &[u8])) {
         match self {
-            Gathered::Stored(StoredRows { view, .. }) | Gathered::Chosen { view, .. } => {
-                each(view.name, view.bytes);
+            Gathered::Stored(StoredRows { view, .. })
+            | Gathered::Chosen { view, .. }
+            | Gathered::Transposed { matrix: Matrix::Plain(view), .. } => each(view.name, view.bytes),
+            Gathered::Computed { quantized: of, .. } => {
+                of.parts().for_each(|(name, bytes)| each(name, bytes))
             }
-            Gathered::Computed { quantized, .. } => {
-                quantized.parts().for_each(|(name, bytes)| each(name, bytes))
+            Gathered::Transposed { matrix: Matrix::Quantized(of), .. } => {
+                of.parts().for_each(|(name, bytes)| each(name, bytes));
             }
         }
     }
@@ -1003,6 +1024,29 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
             StoredRows { view, tensor_type: StorageType::F32, bytes }
         }
     }
+}
+
+/// The transpose of some rows of a matrix, as f32.  // [source.rows, source.transposed]
+fn transpose(matrix: &Matrix<'_>, source: &TensorRows) -> Vec<u8> {
+    let (columns, inputs) = (source.matrix_shape().columns, source.transposed.unwrap_or(source.rows));
+    let (mut row, mut bytes) = (vec![0.0; columns], Vec::new());
+    let mut values = vec![0f32; source.rows.count() * inputs.count()];
+    for (input, index) in inputs.iter().enumerate() {
+        match matrix {
+            Matrix::Plain(view) => {
+                let width = view.tensor_type.row_bytes(columns);
+                view.tensor_type.dequantize(&view.bytes[index * width..][..width], &mut row);
+            }
+            Matrix::Quantized(quantized) => {
+                quantized.read_row(index, StorageType::F32, &mut bytes);
+                StorageType::F32.dequantize(&bytes, &mut row);
+            }
+        }
+        for (out, column) in source.rows.iter().enumerate() {
+            values[out * inputs.count() + input] = row[column];
+        }
+    }
+    bytemuck::cast_slice(&values).to_vec()
 }
 
 /// Rows of matrices [in, out], whose values have `size` bytes.

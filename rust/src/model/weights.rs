@@ -115,7 +115,7 @@ pub struct AttentionLayer {
     pub index: usize,
     /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
     pub kv_index: usize,
-    /// Numbers and widths of its heads.
+    /// Numbers and widths of the heads that it computes with ([`Config::cached_heads`]).
     pub heads: Heads,
     /// What differs from layer to layer.
     pub spec: LayerSpec,
@@ -145,8 +145,8 @@ pub struct AttentionLayer {
     pub sinks: Vec<f32>,
     /// What makes the numbers of keys that are added to scores.
     pub dynamic_mask: Option<DynamicMaskWeights>,
-    /// From the output of each group of heads to its latent; empty where `o_proj` reads the heads.
-    /// // each [o_lora_rank, num_heads * v_head_dim / o_groups]
+    /// From the output of each group of heads to its latent, or from a head's latent to its value (MLA); empty where `o_proj`
+    /// reads the heads.  // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
     pub o_a_proj: Vec<Weight>,
     /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
     pub o_proj: Vec<Weight>,
@@ -379,8 +379,9 @@ pub struct MlaWeights {
     pub kv_a_layernorm: NormWeights,
     /// Norm of the rotated part of k.
     pub k_rope_norm: Option<NormWeights>,
-    /// kv_b_proj: the part of k that is not rotated, of all heads; then v of all heads.
-    pub kv_b_proj: Weight,
+    /// From the part of a head's query that is not rotated to the latent of k and v: the head's part of kv_b_proj,
+    /// transposed.  // each [kv_lora_rank, qk_nope_head_dim]
+    pub q_absorb: Vec<Weight>,
 }
 
 /// An indexer's parameters besides the matrices that are part of the layer's projection: of its key and of its heads'
@@ -501,7 +502,7 @@ impl Projection {
             Projection::Heads(weight) => weight.padded_out(),
             Projection::Mla(_) | Projection::Experts(_) | Projection::SharedKv(_) => {
                 let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
-                layer.heads.qkv_width() + config.attention_gate.rows(layer.heads) + indexer
+                layer.qkv_width() + config.attention_gate.rows(config.heads(&layer.spec)) + indexer
             }
         }
     }
@@ -544,13 +545,22 @@ impl AttentionLayer {
         if self.spec.shares_kv_of.is_some() { self.heads.q_width() } else { self.heads.qk_width() }
     }
 
+    /// Values of a row of queries, and of keys and values where the layer has its own.
+    pub fn qkv_width(&self) -> usize {
+        match (&self.projection, self.spec.shares_kv_of) {
+            (Projection::Mla(_) | Projection::SharedKv(_), _) | (_, Some(_)) => self.qk_width(),
+            _ => self.heads.qkv_width(),
+        }
+    }
+
     fn weights(&self) -> Vec<&Weight> {
         let mut all: Vec<&Weight> = self.o_proj.iter().chain(&self.o_a_proj).collect();
         all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
         match &self.projection {
             Projection::Heads(weight) => all.push(weight),
             Projection::Mla(weights) => {
-                all.extend([&weights.a_proj, &weights.kv_b_proj]);
+                all.push(&weights.a_proj);
+                all.extend(&weights.q_absorb);
                 all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
             }
             Projection::Experts(weights) => {

@@ -1,6 +1,8 @@
 //! The facts of a model's config, as Python values.
 
 use crate::config::Config;
+use crate::kv_cache::{BLOCK, KvLayout};
+use crate::quant::PackedType;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -15,6 +17,8 @@ pub(super) fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bo
     facts.set_item("num_attention_heads", config.num_attention_heads)?;
     facts.set_item("num_key_value_heads", config.num_key_value_heads)?;
     facts.set_item("head_dim", config.head_dim)?;
+    facts.set_item("widest_head_dim", config.widest_head_dim())?;
+    facts.set_item("kv_token_bytes", KvLayout::new(config, PackedType::F16).block_bytes() / BLOCK)?;
     facts.set_item("max_position_embeddings", config.max_position_embeddings)?;
     facts.set_item("usable_length", config.usable_length())?;
     facts.set_item("bos_token_id", config.bos_token_id)?;

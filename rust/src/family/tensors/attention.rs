@@ -361,6 +361,7 @@ impl Prefix<'_> {
                 shape: vec![num_experts, out, columns],
                 stored: Stored::OutIn,
                 rows: Rows::range(number * out, out),
+                transposed: None,
             }],
             biases: Vec::new(),
             in_features: columns,

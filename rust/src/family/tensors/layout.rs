@@ -187,7 +187,10 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
         },
         o_a_proj: match config.attention_of(spec) {
             Attention::SharedKv { o_groups, o_lora_rank, .. } => at.o_a_proj(o_groups, o_lora_rank),
-            _ => Vec::new(),
+            Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => {
+                at.values_of_latent(kv_lora_rank, heads.head_dim - qk_rope_head_dim)
+            }
+            Attention::Heads | Attention::MixtureOfHeads { .. } => Vec::new(),
         },
         o_proj: match config.attention_of(spec) {
             Attention::MixtureOfHeads { num_experts, .. } => at.head_expert_outputs(num_experts),

@@ -55,37 +55,49 @@ impl Prefix<'_> {
             q_b,
             kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank),
             k_rope_norm: k_rope_norm.map(|_| norm(names.k_rope_norm, rope)),
-            kv_b_proj: self.kv_b_proj(kv_lora_rank, nope),
+            q_absorb: self.q_absorb(kv_lora_rank, nope),
         }))
     }
 
-    /// The part of all heads' keys that is not rotated, then all heads' values.
-    fn kv_b_proj(&self, rank: usize, nope: usize) -> MatrixSpec {
+    /// From the part of each head's query that is not rotated to the latent of keys and values: q k = q (W c) = (q W) c.
+    fn q_absorb(&self, rank: usize, nope: usize) -> Vec<MatrixSpec> {
+        let (heads, of_head) = (self.heads.num_attention_heads, nope + self.heads.v_head_dim);
+        let of = |head: usize| match self.config.names.mla.kv_b_proj {
+            KvB::Together(name) => {
+                let whole = TensorRows::whole(self.name(name.weight), Stored::OutIn, heads * of_head, rank);
+                let keys = Rows::range(head * of_head, nope);
+                TensorRows { rows: Rows::all(rank), transposed: Some(keys), ..whole }
+            }
+            KvB::Apart { keys, .. } => self.of_head(keys, head, [rank, nope]),
+        };
+        (0..heads).map(|head| latent_matrix(of(head), nope)).collect()
+    }
+
+    /// From the latent that each head's weights sum up to the head's value.
+    pub fn values_of_latent(&self, rank: usize, nope: usize) -> Vec<MatrixSpec> {
         let (heads, width) = (self.heads.num_attention_heads, self.heads.v_head_dim);
         let of_head = nope + width;
-        match self.config.names.mla.kv_b_proj {
+        let of = |head: usize| match self.config.names.mla.kv_b_proj {
             KvB::Together(name) => {
-                let parts = [Rows::each(heads, of_head, 0, nope), Rows::each(heads, of_head, nope, width)];
-                self.rows_of(name, heads * of_head, &parts, rank, Bias::None)
+                let whole = TensorRows::whole(self.name(name.weight), Stored::OutIn, heads * of_head, rank);
+                TensorRows { rows: Rows::range(head * of_head + nope, width), ..whole }
             }
-            KvB::Apart { keys, values } => {
-                let source = |name: Tensor, shape: [usize; 3], stored, rows| TensorRows {
-                    name: self.name(name.weight),
-                    shape: shape.to_vec(),
-                    stored,
-                    rows: Rows::all(rows),
-                };
-                let keys = source(keys, [heads, rank, nope], Stored::InOut, heads * nope);
-                let values = source(values, [heads, width, rank], Stored::OutIn, heads * width);
-                MatrixSpec {
-                    weights: vec![keys, values],
-                    biases: Vec::new(),
-                    in_features: rank,
-                    join: Join::Stacked,
-                }
-            }
-        }
+            KvB::Apart { values, .. } => self.of_head(values, head, [width, rank]),
+        };
+        (0..heads).map(|head| latent_matrix(of(head), rank)).collect()
     }
+
+    /// A head's matrix [rows, columns] of a tensor that has one for each head.
+    fn of_head(&self, name: Tensor, head: usize, [rows, columns]: [usize; 2]) -> TensorRows {
+        let name = self.name(name.weight);
+        let shape = vec![self.heads.num_attention_heads, rows, columns];
+        let rows = Rows::range(head * rows, rows);
+        TensorRows { name, shape, stored: Stored::OutIn, rows, transposed: None }
+    }
+}
+
+fn latent_matrix(weight: TensorRows, in_features: usize) -> MatrixSpec {
+    MatrixSpec { weights: vec![weight], biases: Vec::new(), in_features, join: Join::Stacked }
 }
 
 /// Two matrices of the same input as one. Either both have biases or none has.

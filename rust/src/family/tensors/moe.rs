@@ -181,6 +181,7 @@ impl Prefix<'_> {
                     },
                     stored,
                     rows: rows.from(number * out),
+                    transposed: None,
                 })
                 .collect(),
             biases: Vec::new(),
@@ -203,6 +204,7 @@ impl Prefix<'_> {
                     shape: vec![count * width, hidden],
                     stored,
                     rows: Rows::range(number * out, out),
+                    transposed: None,
                 })
                 .collect(),
             biases: Vec::new(),
@@ -224,6 +226,7 @@ impl Prefix<'_> {
                     shape: vec![count, columns, out],
                     stored: Stored::InOut,
                     rows,
+                    transposed: None,
                 })
                 .collect(),
             biases: with_bias(
@@ -277,6 +280,7 @@ impl Prefix<'_> {
                 shape: vec![count, out, columns],
                 stored: Stored::OutIn,
                 rows,
+                transposed: None,
             };
             let bias = |name: &Tensor| TensorRows { shape: vec![count, out], ..self.vector(name.bias, rows) };
             MatrixSpec {

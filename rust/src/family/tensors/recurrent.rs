@@ -82,6 +82,7 @@ impl Prefix<'_> {
                 shape: vec![heads, block, block],
                 stored: Stored::InOut,
                 rows,
+                transposed: None,
             };
             let bias =
                 |name: &Tensor| TensorRows { shape: vec![heads, block], ..self.vector(name.bias, rows) };

@@ -14,6 +14,8 @@ pub struct TensorRows {
     pub stored: Stored,
     /// The rows taken, of all outer dimensions flattened ([out]s of an [in, out] matrix).
     pub rows: Rows,
+    /// The matrix is the transpose of these rows, and `rows` are columns of the tensor.
+    pub transposed: Option<Rows>,
 }
 
 impl TensorRows {
@@ -23,7 +25,7 @@ impl TensorRows {
             Stored::OutIn => vec![rows, columns],
             Stored::InOut => vec![columns, rows],
         };
-        Self { name, shape, stored, rows: Rows::all(rows) }
+        Self { name, shape, stored, rows: Rows::all(rows), transposed: None }
     }
 
     /// The shape that a checkpoint is asked for; a vector is one row.
@@ -35,7 +37,7 @@ impl TensorRows {
 
     /// A vector of zeros, which no file stores: the bias of a part that has none beside parts that have one.
     pub fn zeros(n: usize) -> Self {
-        Self { name: String::new(), shape: Vec::new(), stored: Stored::OutIn, rows: Rows::all(n) }
+        Self { shape: Vec::new(), ..Self::vector(String::new(), Rows::all(n)) }
     }
 
     /// Whether it is [`TensorRows::zeros`].
@@ -45,7 +47,7 @@ impl TensorRows {
 
     /// Elements of a vector of the length that `rows` reaches into.
     pub fn vector(name: String, rows: Rows) -> Self {
-        Self { name, shape: vec![rows.wrap], stored: Stored::OutIn, rows }
+        Self { name, shape: vec![rows.wrap], stored: Stored::OutIn, rows, transposed: None }
     }
 }
 

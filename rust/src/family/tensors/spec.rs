@@ -161,8 +161,8 @@ pub struct MlaTensors {
     pub kv_a_layernorm: NormSpec,
     /// Norm of the rotated part of the keys.
     pub k_rope_norm: Option<NormSpec>,
-    /// kv_b_proj: keys of all heads, then values of all heads.
-    pub kv_b_proj: MatrixSpec,
+    /// From the part of each head's query that is not rotated to the latent of keys and values.
+    pub q_absorb: Vec<MatrixSpec>,
 }
 
 /// The tensors of an indexer that are not part of the layer's projection.
@@ -236,7 +236,8 @@ pub struct AttentionTensors {
     pub lambdas: Vec<TensorRows>,
     /// Attention sinks, one score per query head; empty when the model has none.
     pub sinks: Vec<TensorRows>,
-    /// From the output of each group of heads to its latent; empty where the projection reads the heads.
+    /// From the output of each group of heads to its latent, or from a head's latent to its value; empty where the projection
+    /// reads the heads.
     pub o_a_proj: Vec<MatrixSpec>,
     /// Attention's output projection; of a mixture of heads one per expert.
     pub o_proj: Vec<MatrixSpec>,
@@ -416,7 +417,10 @@ pub struct ModelTensors {
 impl MatrixSpec {
     /// A name made of the matrix's tensors and rows: no two matrices of a model have the same.
     pub fn name(&self) -> String {
-        let source = |source: &TensorRows| format!("{} {:?} {:?}", source.name, source.stored, source.rows);
+        let source = |source: &TensorRows| {
+            let of = source.transposed.map_or_else(String::new, |rows| format!(" of {rows:?}"));
+            format!("{} {:?} {:?}{of}", source.name, source.stored, source.rows)
+        };
         let sources: Vec<String> = self.weights.iter().map(source).collect();
         format!("{:?} {}", self.join, sources.join(" + "))
     }
@@ -525,11 +529,11 @@ impl AttentionTensors {
         match &self.projection {
             QkvTensors::Heads(matrix) => matrix.each(add),
             QkvTensors::Mla(mla) => {
-                let MlaTensors { a_proj, q_b, kv_a_layernorm, k_rope_norm, kv_b_proj } = &**mla;
+                let MlaTensors { a_proj, q_b, kv_a_layernorm, k_rope_norm, q_absorb } = &**mla;
                 a_proj.each(add);
                 kv_a_layernorm.each(add);
                 k_rope_norm.iter().for_each(|norm| norm.each(add));
-                kv_b_proj.each(add);
+                q_absorb.iter().for_each(|matrix| matrix.each(add));
                 if let Some((norm, q_b_proj)) = q_b {
                     norm.each(add);
                     q_b_proj.each(add);

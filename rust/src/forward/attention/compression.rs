@@ -99,7 +99,7 @@ pub(super) fn write_keys(pass: Pass<'_>, layer: &AttentionLayer, runs: &mut [Run
         let cache = &mut runs[run].cache;
         let block = place / BLOCK - cache.len() / BLOCK;
         if let Some(block) = cache.writable().nth(block) {
-            block.write(layer.kv_index, head, place % BLOCK, &key, &key, kernels);
+            block.write(layer.kv_index, head, place % BLOCK, &key, &[], kernels);
             if !index_key.is_empty() {
                 block.write_index_key(layer.kv_index, place % BLOCK, &index_key, kernels);
             }

@@ -108,7 +108,7 @@ pub(super) fn add_outputs(
     let (rows, kernels, pool) = (pass.rows(x), pass.kernels, pass.pool);
     attended.resize(rows * out_width, 0.0);
     by_rows(pool, attended, out_width, |row, out| {
-        partials.write_output(None, row, widths, &layer.sinks, out, kernels);
+        partials.write_output(None, (row, 0), widths, &layer.sinks, out, kernels);
     });
     sum.clear();
     sum.resize(rows * hidden_size, 0.0);

@@ -29,13 +29,12 @@ pub(super) struct Columns {
 
 impl Columns {
     pub fn of(config: &Config, layer: &AttentionLayer) -> Self {
-        let heads = layer.heads;
-        let start = if layer.spec.shares_kv_of.is_some() { heads.q_width() } else { heads.qkv_width() };
-        let gates = start..start + config.attention_gate.rows(heads);
+        let start = layer.qkv_width();
+        let gates = start..start + config.attention_gate.rows(config.heads(&layer.spec));
         let width = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
         let indexer = gates.end..gates.end + width;
         let d_rel = config.relative_scores.map_or(0, |relative| relative.d_rel);
-        let relative = indexer.end..indexer.end + heads.num_attention_heads * d_rel;
+        let relative = indexer.end..indexer.end + layer.heads.num_attention_heads * d_rel;
         Self { gates, indexer, relative }
     }
 }

@@ -1,7 +1,10 @@
 //! Multi-head latent attention (MLA): queries, keys and values out of narrow latents (DeepSeek-V2, 2024, section 2.1).
 //!
-//! The cache holds whole keys and values of every head, not the latents: more memory, and the same attention for all.
+//! The cache holds one latent and one rotated part per position. All heads read them as one key, whose latent is the value
+//! too (section 2.1.4): a head's part of kv_b_proj is multiplied with its query, and with the latent that its weights sum
+//! up, in prefill and decode alike (law 1).
 
+use super::group_products::GroupProducts;
 use crate::compute::activations::{Activations, RowSource, by_rows};
 use crate::compute::weight::Weight;
 use crate::config::{Attention, Norm, QueryLatent};
@@ -15,8 +18,9 @@ use crate::model::{AttentionLayer, MlaWeights, NormWeights};
 pub(super) struct MlaBuffers {
     a: Vec<f32>,       // [rows, q or its latent | latent of k and v | rotated part of k]
     q: Vec<f32>,       // [rows, q of all heads]
-    kv: Vec<f32>,      // [rows, unrotated part of k of all heads | v of all heads]
     index_q: Vec<f32>, // [rows, queries of the indexer]
+    /// The part of queries that is not rotated, in the space of the latent of k and v.
+    absorbed: GroupProducts,
 }
 
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latents.  // qkv [rows, qkv_width]
@@ -41,11 +45,10 @@ pub(super) fn project(
     else {
         return;
     };
-    let (heads, dim, value_dim) =
-        (layer.heads.num_attention_heads, layer.heads.head_dim, layer.heads.v_head_dim);
-    let (queries, nope) = (heads * dim, dim - rope);
-    let gates = config.attention_gate.rows(layer.heads);
-    let MlaBuffers { a, q, kv, index_q } = buffers;
+    let heads = config.heads(&layer.spec);
+    let (queries, dim) = (heads.q_width(), heads.head_dim);
+    let gates = config.attention_gate.rows(heads);
+    let MlaBuffers { a, q, index_q, absorbed } = buffers;
     matmul(pass, &weights.a_proj, input, a);
     let q_width = q_lora_rank.unwrap_or(queries);
     let a = Rows { values: a, stride: weights.a_proj.padded_out() };
@@ -60,33 +63,35 @@ pub(super) fn project(
             Rows { values: q, stride: q_b_proj.padded_out() }
         }
     };
-    let latent = Latent { rows: a, first: q_width, kind, norm: &weights.kv_a_layernorm };
-    latent.project(pass, QueryLatent::Normed, &weights.kv_b_proj, input, kv);
-    let kv = Rows { values: kv, stride: weights.kv_b_proj.padded_out() };
-
+    let nope = |head: usize, row: usize, out: &mut [f32]| {
+        out.copy_from_slice(&q.row(row)[head * dim..][rope..dim]);
+    };
     let stride = layer.projection.stride(config, layer);
+    absorbed.multiply(pass, &weights.q_absorb, qkv.len() / stride, &nope, input);
+
     let index_proj = layer.indexer.as_ref().and_then(|indexer| indexer.q_proj.as_ref());
     let index_stride = index_proj.map_or(0, Weight::padded_out);
     let index_queries = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.q_width());
     by_rows(pass.pool, qkv, stride, |row, out| {
-        let (out_q, out) = out.split_at_mut(queries);
+        let (out_q, out) = out.split_at_mut(layer.heads.q_width());
         let (q, a) = (q.row(row), a.row(row));
-        out_q.copy_from_slice(&q[..queries]);
-        let (keys, out) = out.split_at_mut(queries);
-        let (rotated, after) = a[q_width + kv_lora_rank..].split_at(rope);
-        let (nope_keys, of_values) = kv.row(row).split_at(heads * nope);
-        for (key, part) in keys.chunks_exact_mut(dim).zip(nope_keys.chunks_exact(nope)) {
-            let (key_rotated, key_rest) = key.split_at_mut(rope);
-            match (&weights.k_rope_norm, rope_kind) {
-                (Some(NormWeights { weight, bias, .. }), Some(kind)) => {
-                    norm(kind, rotated, weight, bias, key_rotated, pass.kernels);
-                }
-                _ => key_rotated.copy_from_slice(rotated),
-            }
-            key_rest.copy_from_slice(part);
+        for (head, query) in out_q.chunks_exact_mut(layer.heads.head_dim).enumerate() {
+            let (rotated, latent) = query.split_at_mut(rope);
+            rotated.copy_from_slice(&q[head * dim..][..rope]);
+            latent.copy_from_slice(&absorbed.of(head, row)[..kv_lora_rank]);
         }
-        let (values, out) = out.split_at_mut(heads * value_dim);
-        values.copy_from_slice(&of_values[..heads * value_dim]);
+        let (key, out) = out.split_at_mut(layer.heads.head_dim);
+        let (key_rotated, key_latent) = key.split_at_mut(rope);
+        let (latent, after) = a[q_width..].split_at(kv_lora_rank);
+        let (rotated, after) = after.split_at(rope);
+        let NormWeights { weight, bias, .. } = &weights.kv_a_layernorm;
+        norm(kind, latent, weight, bias, key_latent, pass.kernels);
+        match (&weights.k_rope_norm, rope_kind) {
+            (Some(NormWeights { weight, bias, .. }), Some(kind)) => {
+                norm(kind, rotated, weight, bias, key_rotated, pass.kernels);
+            }
+            _ => key_rotated.copy_from_slice(rotated),
+        }
         let (out_gates, out) = out.split_at_mut(gates);
         let after = match q_latent {
             QueryLatent::Normed => {

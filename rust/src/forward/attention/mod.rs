@@ -4,6 +4,7 @@
 mod compression;
 mod convolution;
 mod dynamic_mask;
+mod group_products;
 mod head_experts;
 mod indexer;
 mod mla;
@@ -31,6 +32,7 @@ use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
 use dynamic_mask::KeyNumbers;
+use group_products::GroupProducts;
 use head_experts::HeadExpertBuffers;
 use indexer::{Choices, Columns};
 use mla::MlaBuffers;
@@ -54,6 +56,8 @@ pub(super) struct AttentionBuffers {
     convolved: ConvolutionBuffers,
     branch_convolutions: BranchConvolutionBuffers,
     shared_kv: SharedKvBuffers,
+    /// What `o_a_proj` makes of the heads.
+    group_outputs: GroupProducts,
     partials: Partials,
     /// Those with compressed keys.
     compressed: Partials,
@@ -123,6 +127,7 @@ pub(super) fn attend_input(
         convolved,
         branch_convolutions,
         shared_kv,
+        group_outputs,
         partials,
         compressed,
         unrotated,
@@ -187,20 +192,15 @@ pub(super) fn attend_input(
     let [o_proj] = &layer.o_proj[..] else { return };
 
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
-    let width = if layer.lambdas.is_some() { all / 2 } else { all };
     let gates = Columns::of(config, layer).gates;
-    let attended = |row: usize, out: &mut [f32]| {
-        match layer.lambdas {
-            None => partials.write_output(later, row, widths, &layer.sinks, out, kernels),
-            Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
-                scratch.resize(all, 0.0);
-                partials.write_output(later, row, widths, &layer.sinks, scratch, kernels);
-                combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
-            }),
-        }
+    // The output of a row's heads from `first` on.
+    let write_heads = |row: usize, first: usize, out: &mut [f32]| {
+        partials.write_output(later, (row, first), widths, &layer.sinks, out, kernels);
         if let (Values::OfKeys, LayerRope::Rotary(rope)) = (layer.spec.values, layer.spec.rope) {
             shared_kv::restore_heads(pass, &angles[rope], row, out, layer.heads.head_dim);
         }
+    };
+    let finish = |row: usize, out: &mut [f32]| {
         apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
         if layer.attention_sub_norm.is_some() {
             SCRATCH.with_borrow_mut(|scratch| {
@@ -211,15 +211,31 @@ pub(super) fn attend_input(
         }
     };
     let input = &mut branch.input;
-    match layer.o_a_proj.is_empty() {
-        true => {
-            let source = RowSource::Computed(&attended);
-            input.quantize_rows(rows, width, o_proj.dtype(), kernels, pool, source);
-        }
-        false => {
-            shared_kv::project_groups(pass, layer, o_proj, (rows, width), &attended, input, shared_kv);
-        }
+    let groups = layer.o_a_proj.len();
+    if groups > 0 {
+        let heads = layer.heads.num_attention_heads / groups;
+        let write = |group: usize, row: usize, out: &mut [f32]| write_heads(row, group * heads, out);
+        group_outputs.multiply(pass, &layer.o_a_proj, rows, &write, input);
     }
+    let attended = |row: usize, out: &mut [f32]| {
+        match layer.lambdas {
+            None if groups == 0 => write_heads(row, 0, out),
+            None => {
+                let width = out.len() / groups;
+                for (group, out) in out.chunks_exact_mut(width).enumerate() {
+                    out.copy_from_slice(&group_outputs.of(group, row)[..width]);
+                }
+            }
+            Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(all, 0.0);
+                write_heads(row, 0, scratch);
+                combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
+            }),
+        }
+        finish(row, out);
+    };
+    let source = RowSource::Computed(&attended);
+    input.quantize_rows(rows, o_proj.in_features(), o_proj.dtype(), kernels, pool, source);
     lap(Phase::Norm);
     if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
         matmul(pass, o_proj, &branch.input, &mut branch.out);
@@ -375,11 +391,8 @@ fn norm_and_rotate(
         kernels.scale(&mut qkv[..queries], factor);
         kernels.scale(&mut qkv[Columns::of(config, layer).relative], factor);
     }
-    if layer.spec.values == Values::OfKeys {
-        qkv.copy_within(queries..both, both);
-    }
     if layer.spec.shares_kv_of.is_none() {
-        let values = &mut qkv[both..layer.heads.qkv_width()];
+        let values = &mut qkv[both..layer.qkv_width()];
         if let Some(value_norm) = &layer.value_norm {
             norm_heads(pass, layer.heads.v_head_dim, values, value_norm);
         }
@@ -413,16 +426,12 @@ fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeigh
 /// A query or a key is not divided by less than this (transformers, `ZayaQKNorm`).
 const LEAST_LENGTH: f32 = f32::EPSILON;
 
-/// Writes a row's keys and values into its place in the block.  // qkv [stride]
+/// Writes a row's own keys and values into their place in the block.  // qkv [stride]
 fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {
-    let heads = layer.heads;
-    if layer.spec.shares_kv_of.is_some() {
-        return;
-    }
-    let (keys, values) = qkv[heads.q_width()..].split_at(heads.num_key_value_heads * heads.head_dim);
-    let pairs = keys.chunks_exact(heads.head_dim).zip(values.chunks_exact(heads.v_head_dim));
-    for (head, (key, value)) in pairs.take(heads.num_key_value_heads).enumerate() {
-        block.write(layer.kv_index, head, offset, key, value, pass.kernels);
+    let (heads, both) = (layer.heads, layer.qk_width());
+    let mut values = qkv[both..layer.qkv_width()].chunks_exact(heads.v_head_dim);
+    for (head, key) in qkv[heads.q_width()..both].chunks_exact(heads.head_dim).enumerate() {
+        block.write(layer.kv_index, head, offset, key, values.next().unwrap_or_default(), pass.kernels);
     }
 }
 

@@ -79,12 +79,12 @@ impl Partials {
         })
     }
 
-    /// Merges a row's partials in order, those with `later` keys last, and divides by the sum: the row's attention output.
-    /// // out [heads * group * value]
+    /// Merges a row's partials in order, those with `later` keys last, and divides by the sum: the output of the row's query
+    /// heads from `first` on, as many as `out` has room for.  // out [heads, value]
     pub fn write_output(
         &self,
         later: Option<&Partials>,
-        row: usize,
+        (row, first): (usize, usize),
         widths: Widths,
         sinks: &[f32],
         out: &mut [f32],
@@ -93,7 +93,7 @@ impl Partials {
         let width = widths.partial();
         TOTAL.with_borrow_mut(|total| {
             total.resize(width, 0.0);
-            for (query, out) in out.chunks_exact_mut(widths.value).enumerate() {
+            for (query, out) in (first..).zip(out.chunks_exact_mut(widths.value)) {
                 reset(total);
                 for partials in std::iter::once(self).chain(later) {
                     partials.merge_into(total, row, query, widths, kernels);

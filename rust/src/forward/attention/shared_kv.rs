@@ -2,8 +2,8 @@
 //! a latent of each group (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
 
 use super::mla::Latent;
-use crate::compute::activations::{Activations, RowSource, by_rows};
-use crate::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
+use crate::compute::activations::{Activations, by_rows};
+use crate::compute::weight::Weight;
 use crate::config::QueryLatent;
 use crate::forward::recurrent::Rows;
 use crate::forward::residual::matmul;
@@ -18,8 +18,6 @@ pub(super) struct SharedKvBuffers {
     pub a: Vec<f32>, // [rows, padded]
     q: Vec<f32>,       // [rows, padded q of all heads]
     index_q: Vec<f32>, // [rows, padded queries of the indexer]
-    heads: Vec<f32>,   // [rows, output of all heads]
-    latents: Vec<f32>, // [groups, rows, padded latent]
 }
 
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latent.  // qkv [rows, stride]
@@ -28,7 +26,7 @@ pub(super) fn project(
     layer: &AttentionLayer,
     weights: &SharedKvWeights,
     input: &mut Activations,
-    SharedKvBuffers { a, q, index_q, .. }: &mut SharedKvBuffers,
+    SharedKvBuffers { a, q, index_q }: &mut SharedKvBuffers,
     qkv: &mut [f32],
 ) {
     matmul(pass, &weights.a_proj, input, a);
@@ -48,7 +46,7 @@ pub(super) fn project(
         let (key, index_weights) = a.row(row)[rest..].split_at(dim);
         out[..queries].copy_from_slice(&q[row * q_stride..][..queries]);
         out[queries..queries + dim].copy_from_slice(key);
-        let (out_index_q, out_weights) = out[queries + 2 * dim..].split_at_mut(index_queries);
+        let (out_index_q, out_weights) = out[queries + dim..].split_at_mut(index_queries);
         out_index_q.copy_from_slice(&index_q[row * index_stride..][..index_queries]);
         out_weights.copy_from_slice(&index_weights[..out_weights.len()]);
     });
@@ -66,34 +64,4 @@ pub(super) fn restore_heads(
         let rotated = rotate_back(angles, row, head, pass.kernels);
         head.rotate_left(rotated);
     }
-}
-
-/// input = the latents of all groups of heads, whose outputs `attended` writes, row by row.
-pub(super) fn project_groups(
-    pass: Pass<'_>,
-    layer: &AttentionLayer,
-    o_proj: &Weight,
-    (rows, width): (usize, usize),
-    attended: &(dyn Fn(usize, &mut [f32]) + Sync),
-    input: &mut Activations,
-    SharedKvBuffers { heads, latents, .. }: &mut SharedKvBuffers,
-) {
-    let ([first, ..], groups) = (&layer.o_a_proj[..], layer.o_a_proj.len()) else { return };
-    let (kernels, pool, of_group) = (pass.kernels, pass.pool, width / groups);
-    heads.resize(rows * width, 0.0);
-    by_rows(pool, heads, width, attended);
-    let of_heads = |place: usize| &heads[place % rows * width + place / rows * of_group..][..of_group];
-    input.quantize_rows(groups * rows, of_group, first.dtype(), kernels, pool, RowSource::Stored(&of_heads));
-    let stride = first.padded_out();
-    latents.resize(groups * rows * stride, 0.0);
-    let weights = layer.o_a_proj.iter().enumerate();
-    let jobs = weights.map(|(group, weight)| RowsOf { weight, rows: group * rows..(group + 1) * rows });
-    matmul_each(&jobs.collect::<Vec<_>>(), input, kernels, pool, Epilogue::Store(latents));
-    let rank = o_proj.in_features() / groups;
-    let of_row = |row: usize, out: &mut [f32]| {
-        for (group, out) in out.chunks_exact_mut(rank).enumerate() {
-            out.copy_from_slice(&latents[(group * rows + row) * stride..][..rank]);
-        }
-    };
-    input.quantize_rows(rows, groups * rank, o_proj.dtype(), kernels, pool, RowSource::Computed(&of_row));
 }

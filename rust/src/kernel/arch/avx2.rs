@@ -1,6 +1,6 @@
 //! AVX2 + FMA + F16C, with byte dot products (AVX-VNNI) where the CPU has them: two ymm per sixteen lanes.
 
-use super::super::lanes::{Lanes, ROUND_BIAS};
+use super::super::lanes::{LANES, Lanes, ROUND_BIAS};
 use super::super::table::{Isa, kernels};
 use super::six_bits::six_bits;
 use std::arch::x86_64::*;
@@ -48,6 +48,36 @@ unsafe fn dot_bf16_half(acc: __m256, at: *const u32, x_low: __m256, x_high: __m2
         let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
         let high = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(0xffff_0000_u32 as i32)));
         _mm256_fmadd_ps(high, x_high, _mm256_fmadd_ps(low, x_low, acc))
+    }
+}
+
+/// Lane i of row j becomes lane j of row i.
+///
+/// # Safety
+/// Needs avx2.
+#[inline(always)]
+unsafe fn transpose_half(rows: [__m256; 8]) -> [__m256; 8] {
+    // SAFETY: the caller's duty.
+    unsafe {
+        // Of each four rows: column 4 l + c in half l of the c-th.
+        let mut fours = rows;
+        for row in [0, 4] {
+            let (a, b, c, d) = (rows[row], rows[row + 1], rows[row + 2], rows[row + 3]);
+            let low = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+            let high = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+            let low = (_mm256_castps_pd(low.0), _mm256_castps_pd(low.1));
+            let high = (_mm256_castps_pd(high.0), _mm256_castps_pd(high.1));
+            fours[row] = _mm256_castpd_ps(_mm256_unpacklo_pd(low.0, low.1));
+            fours[row + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low.0, low.1));
+            fours[row + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high.0, high.1));
+            fours[row + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high.0, high.1));
+        }
+        let mut out = rows;
+        for c in 0..4 {
+            out[c] = _mm256_permute2f128_ps::<0x20>(fours[c], fours[4 + c]);
+            out[4 + c] = _mm256_permute2f128_ps::<0x31>(fours[c], fours[4 + c]);
+        }
+        out
     }
 }
 
@@ -165,6 +195,24 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         unsafe {
             _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
             _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        // SAFETY: see the impl.
+        unsafe {
+            let mut out = rows;
+            let mut parts = [[_mm256_setzero_ps(); 8]; 4];
+            for row in 0..8 {
+                (parts[0][row], parts[1][row]) = (rows[row].0, rows[8 + row].0);
+                (parts[2][row], parts[3][row]) = (rows[row].1, rows[8 + row].1);
+            }
+            let (a, b) = (transpose_half(parts[0]), transpose_half(parts[1]));
+            let (c, d) = (transpose_half(parts[2]), transpose_half(parts[3]));
+            for lane in 0..8 {
+                (out[lane], out[8 + lane]) = (ymm(a[lane], b[lane]), ymm(c[lane], d[lane]));
+            }
+            out
         }
     }
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! AVX-512 F/BW/DQ/VL, with VNNI and BF16 dot products where the CPU has them: one zmm per sixteen lanes.
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{LANES, Lanes};
 use super::super::table::{Isa, kernels};
 use super::six_bits::six_bits;
 use std::arch::x86_64::*;
@@ -79,6 +79,37 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: see the impl.
         unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<NEAREST>(self.0)) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        // SAFETY: see the impl.
+        unsafe {
+            // Of each four rows: column 4 l + c in quarter l of the c-th.
+            let mut fours = [_mm512_setzero_ps(); LANES];
+            for row in [0, 4, 8, 12] {
+                let (a, b, c, d) = (rows[row].0, rows[row + 1].0, rows[row + 2].0, rows[row + 3].0);
+                let low = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+                let high = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+                let low = (_mm512_castps_pd(low.0), _mm512_castps_pd(low.1));
+                let high = (_mm512_castps_pd(high.0), _mm512_castps_pd(high.1));
+                fours[row] = _mm512_castpd_ps(_mm512_unpacklo_pd(low.0, low.1));
+                fours[row + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low.0, low.1));
+                fours[row + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high.0, high.1));
+                fours[row + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high.0, high.1));
+            }
+            let mut out = rows;
+            for c in 0..4 {
+                let (a, b) = (fours[c], fours[4 + c]);
+                let even = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                let (a, b) = (fours[8 + c], fours[12 + c]);
+                let odd = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                out[c] = zmm(_mm512_shuffle_f32x4::<0x88>(even.0, odd.0));
+                out[4 + c] = zmm(_mm512_shuffle_f32x4::<0x88>(even.1, odd.1));
+                out[8 + c] = zmm(_mm512_shuffle_f32x4::<0xdd>(even.0, odd.0));
+                out[12 + c] = zmm(_mm512_shuffle_f32x4::<0xdd>(even.1, odd.1));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {

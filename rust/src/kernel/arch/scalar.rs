@@ -52,6 +52,10 @@ unsafe impl Lanes for Array {
         unsafe { to.cast::<[u16; LANES]>().write_unaligned(bits) }
     }
     #[inline(always)]
+    unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
+        std::array::from_fn(|lane| Array(rows.map(|row| row.0[lane])))
+    }
+    #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
         // Not fused: without an FMA unit `f32::mul_add` is a library call.
         Array(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))

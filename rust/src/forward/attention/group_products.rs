@@ -1,0 +1,49 @@
+//! Products of groups of heads, each with a matrix of its own.
+
+use crate::compute::activations::{Activations, RowSource};
+use crate::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
+use crate::forward::state::Pass;
+
+/// The products of all groups of a layer's heads.
+#[derive(Default)]
+pub(super) struct GroupProducts {
+    values: Vec<f32>, // [groups, rows, stride]
+    rows: usize,
+    stride: usize,
+}
+
+impl GroupProducts {
+    /// Multiplies `rows` rows of each group with its matrix; `write` makes the row of a group, both given. `input` is used
+    /// for them. The matrices have the same sizes.
+    pub fn multiply(
+        &mut self,
+        pass: Pass<'_>,
+        weights: &[Weight],
+        rows: usize,
+        write: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
+        input: &mut Activations,
+    ) {
+        let Some(first) = weights.first() else { return };
+        let all = weights.len() * rows;
+        (self.rows, self.stride) = (rows, first.padded_out());
+        let write = |place: usize, out: &mut [f32]| write(place / rows, place % rows, out);
+        let (kernels, pool) = (pass.kernels, pass.pool);
+        input.quantize_rows(
+            all,
+            first.in_features(),
+            first.dtype(),
+            kernels,
+            pool,
+            RowSource::Computed(&write),
+        );
+        self.values.resize(all * self.stride, 0.0);
+        let jobs = weights.iter().enumerate();
+        let jobs = jobs.map(|(group, weight)| RowsOf { weight, rows: group * rows..(group + 1) * rows });
+        matmul_each(&jobs.collect::<Vec<_>>(), input, kernels, pool, Epilogue::Store(&mut self.values));
+    }
+
+    /// The product of a group's row.  // [stride]
+    pub fn of(&self, group: usize, row: usize) -> &[f32] {
+        &self.values[(group * self.rows + row) * self.stride..][..self.stride]
+    }
+}
