@@ -189,15 +189,16 @@ impl Kernels {
         unsafe { (self.0.dequantize_values)(bytes, scales, out) }
     }
 
-    /// Makes the columns of a KV block's keys from `first` on values.
+    /// Makes the columns of a KV block's keys, f32 or f16, from `first` on values.
     ///
     /// keys `[2 panels of 16 positions][head_dim][16]`, values `[panels of 16 dimensions][32 positions][16]`
-    pub fn transpose_keys(self, keys: &[f32], first: usize, values: &mut [f32]) {
-        let dim = keys.len() / (2 * LANES);
-        assert!(keys.len() == dim * 2 * LANES && first < dim);
+    pub fn transpose_keys(self, format: PackedType, keys: &[u8], first: usize, values: &mut [f32]) {
+        assert!(matches!(format, PackedType::F32 | PackedType::F16));
+        let dim = keys.len() / (2 * LANES * format.value_bytes());
+        assert!(keys.len() == dim * 2 * LANES * format.value_bytes() && first < dim);
         assert_eq!(values.len(), (dim - first).next_multiple_of(LANES) * 2 * LANES);
         // SAFETY: holding `Kernels` proves the ISA; the lengths are checked.
-        unsafe { (self.0.transpose_keys)(keys, first, values) }
+        unsafe { (self.0.transpose_keys)(format, keys, first, values) }
     }
 
     /// x += y.  // both [n]

@@ -161,25 +161,32 @@ pub(super) unsafe fn dequantize_keys<V: Lanes>(bytes: &[u8], scales: &[f32], out
     }
 }
 
-/// Makes the columns of keys from `first` on values: panels of dimensions, zeros behind the last one.
+/// Makes the columns of keys (f32 or f16) from `first` on values: panels of dimensions, zeros behind the last one.
 ///
 /// keys [2 panels of 16 positions][head_dim][16], values [panels of 16 dimensions][32 positions][16]
 #[inline(always)]
-pub(super) unsafe fn transpose_keys<V: Lanes>(keys: &[f32], first: usize, values: &mut [f32]) {
-    let dim = keys.len() / BLOCK;
-    for (p, keys) in keys.chunks_exact(dim * LANES).enumerate() {
-        let columns = keys[first * LANES..].chunks(LANES * LANES);
+pub(super) unsafe fn transpose_keys<V: Lanes>(
+    format: PackedType,
+    keys: &[u8],
+    first: usize,
+    values: &mut [f32],
+) {
+    let column_bytes = LANES * format.value_bytes();
+    for (p, keys) in keys.chunks_exact(keys.len() / 2).enumerate() {
+        let columns = keys[first * column_bytes..].chunks(LANES * column_bytes);
         for (columns, values) in columns.zip(values.chunks_exact_mut(BLOCK * LANES)) {
             let values = &mut values[p * LANES * LANES..][..LANES * LANES];
             // SAFETY: the ISA is the caller's duty; a column is 16 positions, and 16 positions of the panel are written.
             unsafe {
                 let mut rows = [V::splat(0.0); LANES];
-                for d in 0..columns.len() / LANES {
-                    rows[d] = V::load(columns.as_ptr().add(d * LANES));
+                for (row, column) in rows.iter_mut().zip(columns.chunks_exact(column_bytes)) {
+                    *row = match format {
+                        PackedType::F16 => V::load_f16(column.as_ptr().cast()),
+                        _ => V::load(column.as_ptr().cast()),
+                    };
                 }
-                let rows = V::transpose(rows);
-                for position in 0..LANES {
-                    rows[position].store(values.as_mut_ptr().add(position * LANES));
+                for (row, out) in V::transpose(rows).iter().zip(values.chunks_exact_mut(LANES)) {
+                    row.store(out.as_mut_ptr());
                 }
             }
         }

@@ -59,7 +59,7 @@ macro_rules! kernels {
             fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
             fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
             fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
-            fn transpose_keys(keys: &[f32], first: usize, values: &mut [f32]) = quantize::transpose_keys::<V>;
+            fn transpose_keys(format: PackedType, keys: &[u8], first: usize, values: &mut [f32]) = quantize::transpose_keys::<V>;
             fn to_f16(x: &[f32], out: &mut [u16]) = quantize::to_f16::<V>;
             fn widen_f16(x: &[u16], out: &mut [f32]) = quantize::widen_f16::<V>;
             fn to_bf16(x: &[f32], out: &mut [u16]) = quantize::to_bf16;

@@ -517,7 +517,7 @@ fn values_are_the_last_columns_of_keys() {
         let (keys, width) = (noise.take(dim * BLOCK), dim - first);
         for kernels in kernels() {
             let mut values = vec![f32::NAN; width.next_multiple_of(LANES) * BLOCK];
-            kernels.transpose_keys(&keys, first, &mut values);
+            kernels.transpose_keys(PackedType::F32, bytes(&keys), first, &mut values);
             for (at, &value) in values.iter().enumerate() {
                 let (d, position) = (at / (BLOCK * LANES) * LANES + at % LANES, at / LANES % BLOCK);
                 let key = keys.get((position / LANES * dim + first + d) * LANES + position % LANES);

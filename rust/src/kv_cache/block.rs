@@ -270,10 +270,10 @@ impl Block {
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         let KvLayer { head_dim, value_dim, .. } = self.layout.layers[layer];
-        WIDENED.with_borrow_mut(|keys| {
-            let (_, keys) = self.key_panels(layer, head, WIDEN_FROM_QUERIES, keys, kernels);
+        DEQUANTIZED.with_borrow_mut(|keys| {
+            let (format, keys) = self.key_panels(layer, head, 1, keys, kernels);
             scratch.resize(BLOCK * self.layout.layers[layer].padded_value_dim(), 0.0);
-            kernels.transpose_keys(bytemuck::cast_slice(keys), head_dim - value_dim, scratch);
+            kernels.transpose_keys(format, keys, head_dim - value_dim, scratch);
         });
         (PackedType::F32, bytemuck::cast_slice(scratch))
     }
@@ -404,8 +404,8 @@ fn store(
 thread_local! {
     /// A head's key or value as signed bytes.
     static ROUNDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// A head's keys as f32.
-    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// A head's keys as f32, where they are stored as bytes.
+    static DEQUANTIZED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]
