@@ -350,8 +350,9 @@ class Engine:
 
         layers, heads (query heads), rows (tokens of attn_logit and attn_row): numbers from 0; None: all.
         what: q_pre, k_pre float32 [layers, heads, tokens, head_dim], after the norm of q and k; k_pre is the
-        key that the query head reads (MLA: both are the rotated part, then the latent's part). attn_logit float32 [layers, heads, rows, tokens]: the scores with all
-        factors, before a softcap, -inf where masked. attn_row, same shape: the weights.
+        key that the query head reads (MLA: the rotated part, then the latent). attn_logit float32 [layers,
+        heads, rows, tokens]: the scores with all factors, before a softcap, -inf where masked. attn_row, same
+        shape: the weights.
         start_position: position of the first token.
 
         Returns these arrays by name, and: layers, heads, rows, positions (int arrays); scale and

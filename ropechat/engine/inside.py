@@ -112,7 +112,7 @@ def _notes(spec: Mapping[str, Any], layers: Sequence[int]) -> list[str]:
     """What of the model's attention the arrays do not have, or have differently."""
     notes = []
     if spec["attention"] == "mla":
-        notes.append("MLA: q_pre and k_pre are as they enter the dot product: the rotated part, then the latent")
+        notes.append("MLA: q_pre and k_pre are what is multiplied: the rotated part, then that of the latent")
     if spec["sinks"]:
         notes.append("learned sinks: a row of attn_row sums to 1 less the weight of its head's sink")
     if spec["attn_logit_softcapping"] is not None:

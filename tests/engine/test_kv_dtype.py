@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core import CancelToken, add_score, load
+from golden_cases import GOLDEN
 from models import write_llama
 
 from ropechat.errors import RequestError
@@ -29,6 +30,23 @@ def test_bytes_take_about_half_and_stay_near(tmp_path: Path) -> None:
     for kv, allowed in (("f16", 5e-4), ("q8_0", 1e-2)):
         off = np.sqrt(np.square(logits[kv] - logits["f32"]).mean()) / spread
         assert 0 < off < allowed, (kv, off)
+
+
+@pytest.mark.parametrize(("name", "values"), [("deepseek_v3_old", 16 + 8), ("deepseek_v32", 16 + 8 + 12)])
+def test_latent_attention_caches_a_latent_and_a_rotated_part(name: str, values: int) -> None:
+    """And the key of an indexer, where a layer has one; not the keys and values of all heads."""
+    ids, logits = IDS[:64], {}
+    for kv in ("f32", "f16", "q8_0"):
+        engine = load(GOLDEN / name, dtype="f32", kv_dtype=kv)
+        logits[kv] = np.asarray(engine.logits(ids, CancelToken()))
+        sequence = add_score(engine, ids)
+        while engine.step([sequence], CancelToken()):
+            pass
+        layers = engine.facts["num_hidden_layers"]
+        assert engine.facts["kv_token_bytes"] == 2 * layers * values
+        if kv != "q8_0":
+            assert engine.kv_bytes == int(kv[1:]) // 8 * layers * values * len(ids)
+        assert np.abs(logits[kv] - logits["f32"]).max() < 0.05 * logits["f32"].std()
 
 
 def test_auto_follows_the_weights(tmp_path: Path) -> None:
