@@ -133,7 +133,7 @@ class Cluster:
             try:
                 headers[node] = self._header(actor, ref)
             except self._ray.exceptions.RayActorError:
-                self._on_note(f"note: node {actor.address} is lost; the others go on")
+                self._on_note(f"note: node {actor.address} is lost; the others continue")
         if not headers:
             raise FileAccessError("ray: all nodes are lost; start nodes again")
         return headers
@@ -244,7 +244,9 @@ class Cluster:
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError):
             del self._actors[actor.node]
             self._strikes[actor.node] = self._strikes.get(actor.node, 0) + 1
-            self._on_note(f"note: node {actor.address} is lost; its {len(actor.tasks)} rows go to others")
+            self._on_note(
+                f"note: node {actor.address} is lost; its {len(actor.tasks)} rows are computed by other nodes"
+            )
             flow.give_back(actor)
             self._looked = 0.0
             return []

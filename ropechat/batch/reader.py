@@ -276,7 +276,7 @@ class EarlyStop:
         if _kind(name, message) == _kind(*self._first):
             self._rows.add(index)
         if len(self._rows) == EARLY_ROWS:
-            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail alike: {self._first[1]}")
+            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail with the same error: {self._first[1]}")
 
 
 def _kind(name: str, message: str) -> str:

@@ -287,7 +287,7 @@ def _content(name: str) -> str:
     except ValueError:
         text = "\0"
     if "\0" in text:
-        raise AttachError(f"@{shown}: not a text; only text can be attached")
+        raise AttachError(f"@{shown}: not a text file; only text files can be attached")
     return text.replace("\r\n", "\n")
 
 

@@ -414,14 +414,14 @@ class _FileRun:
     def _stopped(self) -> None:
         again = "" if isinstance(self.batch.source, Path) else ", with the same input"
         done = f"{self.target.journal} contains {self.journal.lines} results"
-        say(f"stopped: {done}; go on{again}: {_command()}")
+        say(f"stopped: {done}; continue{again}: {_command()}")
 
 
 def describe_stale(count: int, journal: str, out: str) -> str:
     """A note about records that a resumed run did not use."""
     if count == 1:
-        return f"note: 1 result of {journal} is of a row that changed or is gone; it is not in {out}"
-    return f"note: {count} results of {journal} are of rows that changed or are gone; they are not in {out}"
+        return f"note: 1 result of {journal} belongs to a changed or removed row; it is not in {out}"
+    return f"note: {count} results of {journal} belong to changed or removed rows; they are not in {out}"
 
 
 def _score_request(row: BatchRow) -> dict[str, Any]:

@@ -241,7 +241,9 @@ def _say_notes(pairing: "Pairing", window: int | None) -> None:
     if not pairing.shared:
         say("note: the tokenizers differ; bits of common byte spans are compared instead of distributions")
     elif skipped := len(a.ids) - a.scored - pairing.shared:
-        say(f"note: the first {skipped} tokens of the text differ behind the two prompts; they do not count")
+        say(
+            f"note: the first {skipped} tokens of the text differ after the two prompts; they are not counted"
+        )
 
 
 def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int:

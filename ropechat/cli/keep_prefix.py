@@ -48,7 +48,7 @@ def kept_prefix(engine: "Engine", name: str | None, on_note: Callable[[str], obj
         on_note(f"note: {shared.note}")
     try:
         if not shared.keep(total):
-            few = f"the texts have fewer than {LEAST_KEPT} tokens in common, or the disk has no room"
+            few = f"the texts have fewer than {LEAST_KEPT} tokens in common, or the disk is full"
             on_note(f"note: --keep-prefix: nothing is kept: {few}")
     except FileAccessError as error:
         on_note(f"note: --keep-prefix: {error}; nothing is kept")

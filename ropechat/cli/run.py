@@ -339,4 +339,4 @@ def run(
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
-            say(f"note: the answer was cut before it matched the {grammar.name} as a whole")
+            say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")

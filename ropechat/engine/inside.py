@@ -114,7 +114,7 @@ def _notes(spec: Mapping[str, Any], layers: Sequence[int]) -> list[str]:
     if spec["attention"] == "mla":
         notes.append("MLA: q_pre and k_pre are whole heads as they enter the dot product, rotated part first")
     if spec["sinks"]:
-        notes.append("learned sinks: a row of attn_row sums to 1 less the weight of its head's sink")
+        notes.append("learned sinks: a row of attn_row sums to 1 minus the weight of its head's sink")
     if spec["attn_logit_softcapping"] is not None:
         notes.append("softcap: attn_logit is the score before the cap; attn_row is computed after it")
     if windowed := [layer for layer in layers if spec["layers"][layer]["window"] is not None]:

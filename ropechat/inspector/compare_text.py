@@ -89,7 +89,7 @@ def pair_text(
 def join_sides(a: SideText, b: SideText, text: bytes) -> Pairing:
     """Pair what `read_text` says for two models."""
     if any(len(side.ids) <= side.scored for side in (a, b)):
-        raise RequestError("text: must have at least two tokens, or one behind a prompt; give more text")
+        raise RequestError("text: must have at least two tokens, or one after a prompt; give more text")
     return Pairing(text, a, b, _shared_tokens(a, b) if same_vocabulary(a.engine, b.engine) else 0)
 
 
@@ -101,7 +101,7 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
     item: ScoreItem = text
     if given:
         if not isinstance(text, str):
-            raise RequestError("text: must be a string behind a prompt (got ids)")
+            raise RequestError("text: must be a string after a prompt (got ids)")
         item = Pair(given, text) if isinstance(given, str) else (given, text)
     found = encode_item(engine.chat, item, "text")
     ids, starts, ends = array("I"), array("I"), array("I")

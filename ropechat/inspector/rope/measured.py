@@ -207,7 +207,7 @@ def split_view(engine: Engine, ids: Sequence[int], layer: int, head: int, query:
                 thin=True,
             ),
             Plot(
-                "score if the key were elsewhere",
+                "score with the key at other positions",
                 "distance + 1",
                 "score",
                 (

@@ -256,7 +256,7 @@ class SamplingController:
 
         title = f"“{one_line(text):.20}” is {len(ids)} tokens: choose one"
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
-        note = f"{does} the chosen one, wherever it stands: also within other words."
+        note = f"{does} the chosen one, everywhere: also inside other words."
         rows = [(id, "") for id in ids]
         screen = TokensScreen(title, note, rows, self.keymap, self.inspector.spelled)
         self.view.push(screen, lambda id: self._set_bias([id], bias))

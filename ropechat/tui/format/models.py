@@ -218,11 +218,11 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
         case Stage.PAUSING | Stage.PAUSED:
-            note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
+            note = f"  paused: {pause} resumes, {cancel} cancels; downloaded data is kept"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
-            done = "  complete, every hash is right: choose it and press ⏎"
+            done = "  complete, all hashes match: select it and press ⏎"
             return [head, Content.styled(done, "$success")]
         case Stage.FAILED:
             return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
-    return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]
+    return [Content.assemble(head, ("  cancelled; downloaded data is removed", "$quiet"))]

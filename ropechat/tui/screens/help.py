@@ -30,7 +30,7 @@ MOVES = (  # left out where commands are listed in short
 SHORT = {"transcript": "While reading (esc)", "composer": "While writing"}
 FACTS = (
     "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
-    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off silently.",
+    "All counts are exact: the gauge shows what the model reads, and nothing is truncated silently.",
     '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
 )

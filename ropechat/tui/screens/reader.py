@@ -186,7 +186,7 @@ class ReaderScreen(ModalScreen[None]):
         if gap is not None and not (reader if compared is None else compared).is_done:
             self._searching = by
             reader.look_at(reader.span(gap)[0])
-            self._hints.say("scoring the text on the way …")
+            self._hints.say("scoring the text up to the next one …")
             return
         self._searching = 0
         what = f"{least:g} {'bits' if compared is None else 'nats of KL'}"
@@ -213,7 +213,7 @@ class ReaderScreen(ModalScreen[None]):
         if self._sought:
             self._sought, self._notes = [], []  # the second press ends it
             self._show_token()
-        self._question("how probable is, in this place and those you go to", self._look_up)
+        self._question("a string to look up, here and where you move to", self._look_up)
 
     def action_replace(self) -> None:
         """Ask for a text in the place of this token, and score the rest again."""

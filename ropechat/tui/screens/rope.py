@@ -96,7 +96,7 @@ class RopeScreen(Dialog[None]):
             self.dismiss(None)
         else:
             self._stop()
-            self.say("stopped; ← → and back compute it again")
+            self.say("stopped; leave this view and return to compute it again")
 
     def action_turn(self, by: int) -> None:
         """The next view, or the one before; round at the ends."""

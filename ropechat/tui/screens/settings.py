@@ -137,7 +137,7 @@ class SettingsScreen(Dialog[None]):
         self._fill(at)
         now = self._rows[at]
         beaten = value is not None and now.value != value
-        words = f"{now.origin} still decides: {shown(now.value)}" if beaten else f"written to {path}"
+        words = f"{now.origin} overrides it: {shown(now.value)}" if beaten else f"written to {path}"
         self.say(words, "$warning" if beaten else "$quiet")
         self._changed(now.name, now.value)
         return True

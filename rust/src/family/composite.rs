@@ -81,7 +81,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         Some(inner) => {
             let usual = USUALLY.iter().find(|(name, _)| *name == model_type).map(|(_, usual)| *usual);
             let Some(kind) = inner.text_if_any("model_type")?.or(usual) else {
-                return Err(inner.bad("model_type", "it is missing; the text part's is needed"));
+                return Err(inner.bad("model_type", "it is missing; that of the text part is needed"));
             };
             let inner = inner.with_aliases(family_of(metadata, kind)?.aliases);
             let quantization = scheme(&inner)?;

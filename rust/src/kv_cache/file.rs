@@ -178,7 +178,7 @@ impl CachedFile {
         let end =
             sizes.iter().try_fold(begin, |end, &(count, size)| end.checked_add(count.checked_mul(size)?));
         if end != Some(len) || begin < PREFIX {
-            return Err("the file is cut, or longer than it says".to_owned());
+            return Err("the file is truncated, or longer than its header says".to_owned());
         }
         // Both are smaller than the file now, but may be larger than the memory.
         let bytes = usize::try_from(tokens * 4 + sums * 8).map_err(|_| "too large")?;

@@ -48,7 +48,7 @@ impl Watched {
             |entry: &Entry| entry.begin.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         let entry = TABLE.iter().position(free)?;
         let text = format!(
-            "error: {}: the file was cut while it was in use; load the model again when it is whole\n",
+            "error: {}: the file was truncated while it was in use; load the model again when it is complete\n",
             path.display().to_string().escape_debug()
         );
         let mut line = text.into_bytes().into_boxed_slice();

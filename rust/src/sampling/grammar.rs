@@ -288,7 +288,7 @@ impl Matcher {
         for (place, &id) in ids.iter().enumerate() {
             if self.matcher.is_stopped() || self.matcher.validate_tokens(&[id]).is_ok_and(|fit| fit == 0) {
                 return Err(Error::Request(format!(
-                    "grammar: token {} of the text that the answer begins with does not fit; begin it in another way",
+                    "grammar: token {} of the text that the answer starts with does not match; start it in another way",
                     place + 1
                 )));
             }

@@ -46,7 +46,7 @@ impl<'a> Cursor<'a> {
         let rest = &self.file[self.at..];
         let Some(bytes) = usize::try_from(len).ok().and_then(|len| rest.get(..len)) else {
             let what = format!(
-                "it takes {len} bytes from byte {}, and the file ends at {}; the file is cut or damaged; \
+                "it takes {len} bytes from byte {}, and the file ends at {}; the file is truncated or damaged; \
                  download it again",
                 self.at,
                 self.file.len()
@@ -101,7 +101,7 @@ impl<'a> Cursor<'a> {
             return Ok(());
         }
         let what = format!(
-            "{count}, and the {rest} bytes that follow hold {} at most; the file is cut or damaged; \
+            "{count}, and the {rest} bytes that follow hold {} at most; the file is truncated or damaged; \
              download it again",
             rest / least
         );

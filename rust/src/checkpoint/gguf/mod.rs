@@ -127,7 +127,7 @@ fn add(shards: &mut Shards, shard: Shard, contents: Contents) -> Result<Keys> {
 fn parts(path: &Path) -> Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| Error::UnsafePath {
         path: path.to_owned(),
-        what: "this is no name of a file; the path of a .gguf file in UTF-8 is expected".to_owned(),
+        what: "this is not a file name; the path of a .gguf file in UTF-8 is expected".to_owned(),
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")), name))

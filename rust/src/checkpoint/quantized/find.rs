@@ -162,7 +162,7 @@ impl Matrix<'_> {
     /// Experts: [experts, out, in / 32, 16] and [experts, out, in / 32].
     fn mxfp4<'a>(&self, parts: &mut Parts<'a, '_>) -> Result<Found<'a>> {
         if !self.columns.is_multiple_of(BLOCK) {
-            let what = format!("its rows of {} values are no whole blocks of {BLOCK}", self.columns);
+            let what = format!("its rows of {} values are not whole blocks of {BLOCK}", self.columns);
             return Err(self.fault(parts, &what));
         }
         let blocks = self.columns / BLOCK;

@@ -162,8 +162,9 @@ pub(crate) fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata
     let new = metadata.object_if_any("rope_parameters")?;
     let old = metadata.object_if_any("rope_scaling")?;
     if new.is_some() && old.is_some() && metadata.get("rope_parameters") != metadata.get("rope_scaling") {
-        return Err(metadata
-            .bad("rope_scaling", "must be the same as in rope_parameters, or stand in one of them only"));
+        return Err(
+            metadata.bad("rope_scaling", "must be the same as in rope_parameters, or be in only one of them")
+        );
     }
     Ok(new.or(old))
 }
@@ -174,7 +175,7 @@ fn rope_type<'a>(parameters: &Metadata<'a>) -> Result<&'a str> {
     let old = parameters.text_if_any("type")?;
     match (new, old) {
         (Some(new), Some(old)) if new != old => {
-            Err(parameters.bad("rope_type", "must be the same as type, or only one of them stated"))
+            Err(parameters.bad("rope_type", "must be the same as type, or only one of them must be given"))
         }
         _ => Ok(new.or(old).unwrap_or("default")),
     }
