@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 Task = tuple[BatchRow, Sequence[int]]
-"""A row, and which of its samples are to be computed."""
+"""A row, and which of its samples must be computed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Work:
 
 
 class Worker:
-    """Computes rows in a thread of its own; new rows join those in progress in the same forward passes."""
+    """Computes rows in its own thread; new rows join those in progress in the same forward passes."""
 
     def __init__(self, engine: "Engine", work: Work) -> None:
         self._engine, self._work = engine, work
@@ -90,7 +90,7 @@ class Worker:
             self._records.put(error)
 
     def _rows(self) -> Iterator[BatchRow | None]:
-        # Scores are read ahead, so a pause would hold them back: what has come is scored, then the rest.
+        # Scores are read ahead, so a pause would delay them: the rows that arrived are scored, then the rest.
         for task in self._tasks.take(lambda: self._unfinished > 0 and not self._work.score):
             if task is None:
                 yield None

@@ -50,7 +50,7 @@ class LiveChat:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
         self.inference = Inference(wake=lambda: self.wake())
-        self.inference.submit(ev.Load(load))  # before any question, however early that is typed
+        self.inference.submit(ev.Load(load))  # before any question, even one typed during the start
         self.watch = Watch(progress)
         self.downloads = Downloads()
         self.models = models
@@ -78,7 +78,7 @@ class LiveChat:
         self.submitted(request)
 
     def read_ahead(self, draft: str = "") -> None:
-        """Read what comes before the next question; with a long draft, that question as it stands."""
+        """Read what comes before the next question; with a long draft, that question as it is."""
         whole = len(draft) >= LONG_DRAFT
         messages = self.session.messages(draft if whole else "")
         kept = self.session.recorder.kept

@@ -30,7 +30,7 @@ class SharedWorker:
         self.wake()
 
     def wake(self) -> None:
-        """Look again for what is to be scored; one step at a time waits in the queue."""
+        """Look again for text to score; at most one step waits in the queue."""
         if self._reader is not None and not self._is_stepping:
             self._is_stepping = True
             self.submit(self._reader.step, self._stepped)

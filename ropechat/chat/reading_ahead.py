@@ -33,10 +33,10 @@ class ReadingAhead:
     ) -> None:
         self._emit, self._wake, self._clock = emit, wake, clock
         self.writer = KvWriter()
-        self._request: ev.ReadAhead | None = None  # what is to be read
+        self._request: ev.ReadAhead | None = None  # what to read
         self._ids: Sequence[int] | None = None
         self._prefill: Prefill | None = None
-        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what is to be written
+        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what to write
         self._keep_at = self._reported = 0.0
         self._interrupted = self._shown = False
         self._noted: set[str] = set()
@@ -105,14 +105,14 @@ class ReadingAhead:
         return goes_on
 
     def _remember(self, engine: ChatEngine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
-        """What is read now is to be written; before that, what was read of another chat."""
+        """Request that the text read now is written; text of another chat is written first."""
         if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
             self.keep(engine)
         if kept is not None and len(ids) >= LEAST_KEPT:
             self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
 
     def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
-        """Take what is on disk of a prompt that is to be answered now."""
+        """Take the cached part of a prompt from disk before it is answered."""
         if kept is not None and engine.cache_key is not None:
             prefill = engine.begin_prefill(ids)
             self._take(engine, prefill, kept)

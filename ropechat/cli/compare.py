@@ -50,7 +50,7 @@ Examples:
 
 
 class Prompt(NamedTuple):
-    """What stands before the text on one side. chat: as messages, with the chat template."""
+    """The text before the compared text, on one side. chat: as messages, with the chat template."""
 
     given: str
     system: str | None
@@ -95,7 +95,7 @@ def _sides(
 
 
 def _use_template(engine: "Engine", model: str, name: str | None, variables: dict[str, Any]) -> None:
-    """Select a template of the model, whatever was selected before."""
+    """Select a template of the model, independent of the last selection."""
     from ropechat.engine.loading import load_template
 
     engine.chat.template = load_template(model)

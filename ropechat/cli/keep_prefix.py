@@ -31,7 +31,7 @@ def keep_prefix_option(what: str) -> Callable[[F], F]:
 def kept_prefix(engine: "Engine", name: str | None, on_note: Callable[[str], object] = say) -> Iterator[None]:
     """Take what is kept under a name when the body reads its first text; keep it at the end of the body.
 
-    name: None keeps nothing. on_note: told why nothing was taken or kept.
+    name: None keeps nothing. on_note: called with the reason if nothing was taken or kept.
     """
     if name is None:
         yield

@@ -31,7 +31,7 @@ class Arrivals(Generic[T]):
         return self._first is not None
 
     def take(self, is_busy: Callable[[], bool]) -> Iterator[T | None]:
-        """Yield the items as they come, after `wait`; end when none is there and none is in progress.
+        """Yield the items as they arrive, after `wait`; end when none is waiting and none is in progress.
 
         is_busy: whether yielded items are in progress. While it says so, None stands for "none now".
         """

@@ -90,7 +90,7 @@ class SharedPrefix:
     """What all texts begin with that an engine reads: taken from a file at first, kept in it at the end."""
 
     def __init__(self, begin: Callable[[Sequence[int]], Prefill], path: Path) -> None:
-        """begin: `Engine.begin_prefill`. path: the file, which need not exist."""
+        """begin: `Engine.begin_prefill`. path: the file, which may not exist."""
         self._begin, self._path = begin, path
         self._ids: list[int] | None = None
         self.note: str | None = None

@@ -42,7 +42,7 @@ class ChatFile(NamedTuple):
 
 
 def kv_folder() -> Path:
-    """The folder of the files; it need not exist."""
+    """The folder of the files; it may not exist."""
     return cache_folder() / "kv"
 
 
@@ -68,7 +68,7 @@ def forget_part(chat: str) -> None:
 def remove_files(chat: str) -> None:
     """Overwrite and remove the files of a chat, for all models.
 
-    Those that are being written go first, so that none takes its final name.
+    Unfinished files are removed first, so none of them gets its final name.
     """
     for suffix in (PART, SUFFIX):
         with contextlib.suppress(OSError):

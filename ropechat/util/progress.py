@@ -72,7 +72,7 @@ class Estimate:
 
     A unit costs a * (1 + growth * n), where n units come before it: attention reads all tokens before a
     token. The growth is fitted to the samples (least squares) near the one that is expected; a follows from
-    all that is done, so that a pause of the machine weighs as little as it lasts.
+    all that is done, so a pause of the machine has a weight in proportion to its length.
     """
 
     def __init__(self, total: float | None, done: float, at: float, *, growth: float = 0.0) -> None:
@@ -125,7 +125,7 @@ class Estimate:
 
 
 class Watch:
-    """Follows waits one after the other. read: how far the present one is; None while nothing waits."""
+    """Follows waits one after another. read: how far the present one is; None while nothing waits."""
 
     def __init__(
         self, read: Callable[[], Progress | None], clock: Callable[[], float] = time.monotonic

@@ -86,18 +86,18 @@ class SamplingController:
             self.view.refresh_status()
 
     def close_panel(self) -> None:
-        """Close the settings beside the transcript."""
+        """Close the settings next to the transcript."""
         self.side_panel.show(self.panel, False)
         self.view.write()
 
     @property
     def panel_focus(self) -> Widget | None:
-        """The focused part of the settings beside the transcript, or None."""
+        """The focused part of the settings next to the transcript, or None."""
         focused = self.view.chat_focus
         return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """The keys of the settings beside the transcript, while focused."""
+        """The keys of the settings next to the transcript, while focused."""
         return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
     def refresh_panel(self) -> None:
@@ -199,7 +199,7 @@ class SamplingController:
         return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)
 
     def ban(self, words: str) -> str:
-        """/ban: never draw a token again; without words those that are banned. Returns what is to be said."""
+        """/ban: never draw a token again; without words, list the banned ones. Returns the message."""
         if words:
             return self._weigh(words, -MAX_BIAS, BAN)
         return self._list_weighed("banned", lambda bias: bias <= -MAX_BIAS)

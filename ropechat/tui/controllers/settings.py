@@ -70,7 +70,7 @@ class SettingsController:
             self.remember("theme", theme.setting_of(name))
 
     def write(self) -> None:
-        """Write what is to be remembered now."""
+        """Write the settings that must be remembered."""
         if self._timer is not None:
             self._timer.stop()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The engine's speed and memory: in the gauge, beside the transcript, or as a dialog."""
+"""The engine's speed and memory: in the gauge, next to the transcript, or as a dialog."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class StatusController:
         lines.compose.set_class(self.reading.reading, "-reading")
 
     def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
-        """The meaning of the tint, and beside it the figures for which there is room, the last ones first."""
+        """The meaning of the tint, then as many figures as fit, the last ones first."""
         while figures and width < 120 and cells(figures) > room:
             figures = figures[1:]
         if self.transcript.page.view != "tokens":

@@ -1,4 +1,4 @@
-"""The line of help below the composer: it teaches one thing at a time, until that was done once."""
+"""The line of help below the composer: it shows one tip at a time, until the user has done it once."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ class TranscriptController:
             self.transcript.leave_end()
 
     def show(self, turn: Turn | None = None) -> None:
-        """Show all turns of the session; the answer of `turn` is to be written."""
+        """Show all turns of the session; the answer of `turn` follows."""
         if turn is not None and turn.request is not None:
-            self.chat.submit(turn.request)  # the model need not wait until all is drawn
+            self.chat.submit(turn.request)  # the model does not wait until all is drawn
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
@@ -136,7 +136,7 @@ class TranscriptController:
             turn = self.session.turns[turns]
             last = turn is self.session.last
             if block.kind == "user" and block.node == turn.asked:
-                cut = last and self.session.tree[turn.asked].context_start  # what stands above it may be new
+                cut = last and self.session.tree[turn.asked].context_start  # the text above it may be new
                 kept = kept if cut else number
             elif block.node:
                 if last or block.node != turn.node:
@@ -248,7 +248,7 @@ class TranscriptController:
         return text.strip() if block.kind == "notice" and text.strip() in TRY else ""
 
     def toggle_files(self, node: str) -> None:
-        """Show or fold the files that a question holds."""
+        """Show or fold the files of a question."""
         if self.session.generating:
             self.view.hint("files can be unfolded when the answer is complete")
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-SIDE_PANEL = 120  # columns from which there is room beside the transcript
+SIDE_PANEL = 120  # fewest columns for a panel next to the transcript
 
 
 class View:

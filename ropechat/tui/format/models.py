@@ -156,7 +156,7 @@ class RowLayout:
         return Content.assemble(*parts)
 
     def _shorten(self, name: str) -> str:
-        """A name without its owner and "-GGUF", where it is too long: its end tells more."""
+        """A name without its owner and "-GGUF", if it is too long: its end is more informative."""
         if cells(name) <= self._name or "/" not in name:
             return name
         return f"…/{name.rpartition('/')[2].replace('-GGUF:', ':')}"

@@ -70,7 +70,7 @@ class ChatsScreen(Dialog["str | None"]):
         self._look_up()
 
     def _look_up(self) -> None:
-        # a coroutine that is given up before it begins would warn: one is made when its turn comes
+        # a coroutine that never starts causes a warning, so it is created when it is needed
         self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     async def _load(self) -> None:

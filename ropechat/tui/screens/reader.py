@@ -296,7 +296,7 @@ class ReaderScreen(ModalScreen[None]):
         self._submit(job, done)
 
     def action_compare(self) -> None:
-        """Show or hide a second model's numbers beside these."""
+        """Show or hide a second model's numbers."""
         load = self._against
         if load is None:
             self._hints.say("to compare, open the file with `ropechat inspect -i FILE --against-dtype TYPE`")
@@ -351,7 +351,7 @@ class ReaderScreen(ModalScreen[None]):
         self._submit(job, self._hints.say)
 
     def _run(self, index: int, job: Callable[[Engine], Any], words: Callable[[Any], str]) -> None:
-        """Run a job, then show its result beside the token it is about."""
+        """Run a job, then show its result next to its token."""
 
         def done(result: Any) -> None:
             text = words(result)

@@ -126,7 +126,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._starts[line] + pieces[max(0, min(row - self._rows[line], len(pieces) - 1))][0]
 
     def row_of(self, offset: int) -> int:
-        """The row in which a byte stands; 0 before the text is laid out."""
+        """The row of a byte; 0 before the text is laid out."""
         if not self._starts:
             return 0
         line = max(0, bisect_right(self._starts, offset) - 1)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.reader_comparison import Other
     from ropechat.trace import TokenScore
 
-NUMBERS = 18  # cells of a row beside the token and the bar: rank, probability, bits
+NUMBERS = 18  # cells of a row without the token and the bar: rank, probability, bits
 OTHER = 7  # cells of the second model's probability
 _LN2 = math.log(2)
 

@@ -19,7 +19,7 @@ pub(crate) struct Folder {
     given: PathBuf,
     /// With every link resolved.
     real: PathBuf,
-    /// Folders of the Hugging Face cache that the folder lies in: snapshots link into them.
+    /// Folders of the Hugging Face cache that contains the folder: snapshots link into them.
     blobs: Vec<PathBuf>,
 }
 
@@ -164,15 +164,15 @@ pub(crate) fn check_file_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// `<cache>/models--x/blobs` when the folder lies in `<cache>/models--x/snapshots/<revision>`; and `<cache>/blobs`, which
-/// repositories share since huggingface_hub 2.4, when it bears that library's mark.
+/// `<cache>/models--x/blobs` when the folder is in `<cache>/models--x/snapshots/<revision>`; and `<cache>/blobs`, which
+/// repositories share since huggingface_hub 2.4, when it has that library's marker file.
 fn cache_blobs(real: &Path) -> Vec<PathBuf> {
     let is_snapshots = |folder: &&Path| folder.file_name().is_some_and(|name| name == "snapshots");
     let repository = real.ancestors().skip(1).find(is_snapshots).and_then(Path::parent);
     let shared = repository.and_then(Path::parent).map(|cache| cache.join("blobs"));
     let shared = shared.filter(|blobs| blobs.join(SHARED_MARK).is_file());
     let own = repository.map(|repository| repository.join("blobs"));
-    // A `blobs` that is itself a link could point at the root: then everything would lie "inside".
+    // A `blobs` that is itself a link could point at the root: then everything would be "inside".
     let is_itself = |blobs: &PathBuf| blobs.canonicalize().is_ok_and(|real| real == *blobs);
     own.into_iter().chain(shared).filter(is_itself).collect()
 }

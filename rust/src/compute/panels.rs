@@ -53,7 +53,7 @@ impl Source<'_> {
 pub enum Arrangement {
     /// One after the other: q, k, v.
     Stacked,
-    /// A panel of each in turn, so that one thread computes both factors of a gated MLP: gate, up.
+    /// A panel of each, alternating, so that one thread computes both factors of a gated MLP: gate, up.
     Interleaved,
 }
 

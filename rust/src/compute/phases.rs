@@ -1,7 +1,7 @@
 //! Where the time of a step goes: a clock on the thread that runs it, which is off unless somebody asks.
 //!
 //! Phases follow each other on that thread, so the times of all of them are the time of the step. Work that threads share
-//! is counted by the part that this thread does, and what it then waits for the others is a phase of its own.
+//! is counted by the part that this thread does, and what it then waits for the others is its own phase.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

@@ -15,7 +15,7 @@ pub enum Recurrent {
     },
     /// A matrix per head that decays, learns from a key and a value, and is read by a query.
     Linear(LinearAttention),
-    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by steps of its own (jamba).
+    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by its own steps (jamba).
     SelectiveScan(SelectiveScan),
     /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
     /// convolutional attention; zaya). The layer has attention too, to which this belongs.
@@ -76,7 +76,7 @@ pub struct SelectiveScan {
 pub struct RgLru {
     /// Channels.
     pub width: usize,
-    /// Blocks of channels that each have gates of their own; divides `width`.
+    /// Blocks of channels that each have their own gates; divides `width`.
     pub num_heads: usize,
     /// Positions that the convolution before it sees.
     pub conv_kernel_size: usize,
@@ -91,7 +91,7 @@ pub struct LinearAttention {
     pub rule: LinearRule,
     /// Heads of queries and keys; divides `num_value_heads`.
     pub num_key_heads: usize,
-    /// Heads of values, each with a state of its own.
+    /// Heads of values, each with its own state.
     pub num_value_heads: usize,
     /// Width of a query and of a key.
     pub key_dim: usize,
@@ -222,7 +222,7 @@ impl LinearAttention {
         }
     }
 
-    /// Rows of the input projection: the convolution's channels, z, and what the steps are made of.
+    /// Rows of the input projection: the convolution's channels, z, and the inputs of the steps.
     pub fn in_width(&self) -> usize {
         self.conv_width() + self.gate_width() + self.step_width()
     }
@@ -243,7 +243,7 @@ impl Recurrent {
                 (convolutions.kv_channels + 2 * hidden_size, convolutions.kernel_size - 1)
             }
             Recurrent::OfCompression { values } => (*values, 1),
-            // A value is delayed by one position, whatever the convolutions see.
+            // A value is delayed by one position, with any convolution.
             Recurrent::BeforeAttention(convolution) => {
                 let positions = convolution.depthwise_size + convolution.grouped_size - 2;
                 (convolution.channels, positions.max(1))

@@ -16,11 +16,11 @@ pub struct LayerSpec {
     pub mixer: Mixer,
     /// What kind of MLP.
     pub mlp: LayerMlp,
-    /// The layer's own numbers and widths of heads, where they are not the model's (gemma4, laguna, mimo_v2_flash).
+    /// The layer's own numbers and widths of heads, if they differ from the model's (gemma4, laguna, mimo_v2_flash).
     pub heads: Option<Heads>,
     /// How the layer projects queries, keys and values, where it is not as in the model (dots3_note_text).
     pub attention: Option<Attention>,
-    /// Compressed keys that it reads beside those that its mask allows.
+    /// Compressed keys that it reads in addition to those that its mask allows.
     pub compression: Option<Compression>,
     /// Whether it reads chosen positions, or chosen compressed keys, only.
     pub indexer: LayerIndexer,
@@ -28,7 +28,7 @@ pub struct LayerSpec {
     pub intermediate_size: Option<usize>,
     /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
     pub shares_kv_of: Option<usize>,
-    /// The earlier layer whose weights it uses, with keys and values of its own (hrm_text).
+    /// The earlier layer whose weights it uses, with its own keys and values (hrm_text).
     pub repeats: Option<usize>,
     /// Where the values come from.
     pub values: Values,
@@ -54,7 +54,7 @@ pub enum LayerIndexer {
 /// Where a layer's values come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// A projection of their own.
+    /// A separate projection.
     Own,
     /// The keys' projection, before norm and rotation (`attention_k_eq_v`; gemma4).
     OfKeyProjection,
@@ -164,8 +164,8 @@ pub enum Mask {
     Chunked(usize),
 }
 
-/// Attention and an MLP that read the stream beside the embedding, with adapters of low rank for each layer that shares them
-/// (zamba2).
+/// Attention and an MLP that read the stream concatenated with the embedding, with adapters of low rank for each layer
+/// that shares them (zamba2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBlock {
     /// `adapter_rank`.
@@ -195,7 +195,7 @@ pub enum LayerMlp {
     HashMoe,
     /// None: the layer is a mixer (nemotron_h).
     None,
-    /// Both side by side, each with norms of its own (gemma4).
+    /// Both side by side, each with its own norms (gemma4).
     DenseAndMoe,
     /// Both from the same normed row; what the mixture gives is added at the end of the next layer (longcat_flash).
     DenseAndMoeForNext,
@@ -397,9 +397,9 @@ pub enum QkNorm {
     None,
     /// Each head by itself, one weight for all heads (qwen3, gemma3).
     PerHead(Bias),
-    /// Each head by itself with a weight of its own, in one tensor (cohere).
+    /// Each head by itself with its own weight, in one tensor (cohere).
     PerHeadOwn,
-    /// Each head by itself with a weight of its own, in one tensor per head (stablelm).
+    /// Each head by itself with its own weight, in one tensor per head (stablelm).
     PerHeadSplit,
     /// All heads as one row (olmo2).
     FullWidth,
@@ -518,7 +518,7 @@ pub enum LayerScalar {
     Learned,
 }
 
-/// Attention sinks: a learned score per query head that takes part in the softmax and has no value.
+/// Attention sinks: a learned score per query head that is in the softmax and has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sinks {
     /// None.

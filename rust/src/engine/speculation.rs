@@ -1,8 +1,8 @@
 //! Speculative decoding that changes nothing: drafted tokens go through the forward pass as further rows of their sequence.
 //!
 //! A row has the same bits in any batch (law 1) and a draw depends on its position alone, so the token drawn from each row
-//! is the one that a step of its own would draw, as long as the drafted tokens before it were drawn too; what follows
-//! the first that was not is dropped. Drafts come from the text itself (`prompt_lookup.rs`) or from a draft model
+//! is the one that its own step would draw, as long as the drafted tokens before it were drawn too; the tokens
+//! after the first mismatch are dropped. Drafts come from the text itself (`prompt_lookup.rs`) or from a draft model
 //! (`draft_model.rs`). Which of them, and how many tokens, decides the speed only: it is chosen by the measured times of
 //! steps and the share of drafts that were right. A recurrent state cannot go back to any position, so models
 //! with such layers are computed without drafts.

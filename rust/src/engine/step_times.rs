@@ -9,7 +9,7 @@ const WEIGHT_OF_LONGER: f64 = 0.1;
 const OUTLIER: f64 = 2.0;
 /// What a row is assumed to cost where nothing was measured, as a share of the known rows' mean.
 const UNKNOWN_ROW: f64 = 0.25;
-/// What was not measured for long is taken to be cheaper, so that it is tried again.
+/// A step that was not measured for long counts as cheaper, so it is tried again.
 const FORGETTING: f64 = 1.0 / 256.0;
 
 /// Seconds by rows; 0 where nothing was measured.

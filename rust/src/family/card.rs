@@ -36,7 +36,7 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
 }
 
-/// The config of a config.json, or of the one in a folder. No weights need to lie beside it.
+/// The config of a config.json, or of the one in a folder. No weights are needed.
 ///
 /// Errors: as [`super::model_card`].
 pub fn of_file(path: &Path) -> Result<Config> {

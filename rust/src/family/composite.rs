@@ -1,7 +1,7 @@
-//! Models that read pictures or sound beside text: their text part is a model of another family, and is all that is
+//! Models that read pictures or sound and text: their text part is a model of another family, and only it is
 //! computed.
 //!
-//! Its keys are in `text_config` (older files: beside those of the other parts), its tensors below a path of their own.
+//! Its keys are in `text_config` (older files: next to those of the other parts), its tensors below their own path.
 //! A text has one position per token, so positions of pictures (`mrope`) do not differ from those of a text.
 
 use super::keys::base::Family;

@@ -1,4 +1,4 @@
-//! An orderly end when a mapped file is cut while it is in use.
+//! An orderly end when a mapped file is truncated while it is in use.
 //!
 //! Reading a mapped page that its file no longer has raises SIGBUS. The command line calls [`exit_when_cut`]: one line on
 //! stderr, exit code 74. Without it (a library in another program) nothing changes.
@@ -34,7 +34,7 @@ static TABLE: [Entry; MAPS] = [const {
     }
 }; MAPS];
 
-/// A map in the table, with the line that is written when its file is cut.
+/// A map in the table, with the line that is written when its file is truncated.
 #[derive(Debug)]
 pub struct Watched {
     entry: usize,

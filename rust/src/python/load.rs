@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What loading needs beside the model's files.
+/// What loading needs in addition to the model's files.
 pub(super) struct Loading<'a> {
     /// None: nothing is taken from disk or kept there.
     pub pack_cache: Option<PackCache>,

@@ -1,7 +1,7 @@
 //! Grammars that an answer must match: JSON schemas, regexes, choices and Lark grammars, by the crate `llguidance`.
 //!
 //! A [`Vocabulary`] compiles a [`Source`] to a [`Grammar`]; each sequence has a [`Matcher`] of its own, so that the masks
-//! of a sequence do not depend on others (law 1). [`Matcher::mask`] changes nothing that shows; [`Matcher::commit`] is
+//! of a sequence do not depend on others (law 1). [`Matcher::mask`] has no visible effect; [`Matcher::commit`] is
 //! called when a token is (law 3).
 
 use crate::sampling::mask::Mask;
@@ -22,7 +22,7 @@ const LEXER_FUEL: u64 = 600_000;
 const MAX_TOKEN_BYTES: usize = 512;
 /// Of the thread that compiles: parsers of nested grammars recurse.
 const STACK_BYTES: usize = 64 << 20;
-/// Characters of an error that are told.
+/// Most characters of an error in a message.
 const MAX_ERROR: usize = 300;
 
 /// What an answer must match.

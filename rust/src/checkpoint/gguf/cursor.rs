@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A text that has to be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
+    /// A string that must be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
     pub fn name(&mut self, field: &str) -> Result<String> {
         let at = self.at;
         let bytes = self.text(field)?;
@@ -94,7 +94,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Checks that the rest of the file can hold `count` items of at least `least` bytes each.
+    /// Checks that the rest of the file has space for `count` items of at least `least` bytes each.
     pub fn fits(&self, count: u64, least: u64, field: &str) -> Result<()> {
         let rest = (self.file.len() - self.at) as u64;
         if count <= rest / least {
