@@ -242,7 +242,7 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: download.stage is Stage.RUNNING and "kB of" in c.screen())
         await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.PAUSED)
-        await c.until(lambda: "ctrl+t goes on" in c.screen())
+        await c.until(lambda: "ctrl+t resumes" in c.screen())
         assert list(tmp_path.rglob("*.incomplete"))
         gate.set()
         await c.pilot.press("ctrl+t")
