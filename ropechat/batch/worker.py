@@ -27,7 +27,7 @@ Task = tuple[BatchRow, Sequence[int]]
 
 @dataclass(frozen=True)
 class Work:
-    """What a run asks of each row: the arguments of `run_batch`, or with `score` of `score_batch`."""
+    """The settings of each row: the arguments of `run_batch`, or with `score` of `score_batch`."""
 
     sampling: Sampling
     settings: PromptOptions
@@ -58,7 +58,7 @@ class Worker:
     def exchange(self, tasks: Sequence[Task], seconds: float) -> list[Mapping[str, Any]]:
         """Take rows; return the records that are finished, waiting up to `seconds` for the first one.
 
-        Raises what ended the computation.
+        Raises the error that ended the computation.
         """
         for task in tasks:
             self._tasks.put(task)
@@ -190,7 +190,7 @@ class Node:
 
 
 ISAS = ("scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
-"""Instruction sets. A CPU with one has those before it too, but for avx-vnni."""
+"""Instruction sets. A CPU with one has those before it too, except avx-vnni."""
 
 
 def least_isa(found: Sequence[str]) -> str:

@@ -21,11 +21,11 @@ class SharedWorker:
         self._is_stepping = False
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run a job after the requests that wait."""
+        """Run a job after the waiting requests."""
         self._inference.submit(ev.Call(job, done))
 
     def read(self, reader: Steps) -> None:
-        """Do this work from now on."""
+        """Replace the current work."""
         self._reader = reader
         self.wake()
 
@@ -36,7 +36,7 @@ class SharedWorker:
             self.submit(self._reader.step, self._stepped)
 
     def close(self) -> None:
-        """Score nothing more."""
+        """Stop scoring."""
         self._reader = None
 
     def _stepped(self, result: Any) -> None:

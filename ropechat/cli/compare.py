@@ -205,7 +205,7 @@ def _run(
 def _rest(
     result: "Result", form: str, kept: "Iterable[TokenPair]", top_k: int, *, to_file: bool
 ) -> Iterator[str]:
-    """What is written after the tokens."""
+    """Write the part after the tokens."""
     from ropechat.inspector import compare_records as records
     from ropechat.inspector.compare_spans import SpanComparison
 
@@ -247,7 +247,7 @@ def _say_notes(pairing: "Pairing", window: int | None) -> None:
 
 
 def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int:
-    """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN passes no limit silently."""
+    """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN fails every limit."""
     from ropechat.inspector.compare_spans import SpanComparison
 
     if isinstance(result, SpanComparison):
@@ -263,7 +263,7 @@ def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int
 
 
 def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict[str, Any]:
-    """The options of the second model. Raises UsageError for options that do not go together."""
+    """The options of the second model. Raises UsageError for options that exclude each other."""
     if all(value is None for value in against.values()):
         raise click.UsageError(
             "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "

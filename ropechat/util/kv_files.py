@@ -14,7 +14,7 @@ from ropechat.util.paths import cache_folder
 
 SUFFIX, PART = ".kv", ".part"
 LEAST_KEPT = 32
-"""Tokens of a text that is worth a file."""
+"""Least tokens of a text that is written to a file."""
 _PIECE = 1 << 20  # bytes that are overwritten at a time
 _deleted: set[str] = set()  # chats that were deleted by this process
 _erased: dict[str, int] = {}  # how often a part of a chat was deleted
@@ -37,7 +37,7 @@ class ChatFile(NamedTuple):
         return ChatFile.of(self.chat) == self
 
     def path(self, key: str) -> Path:
-        """Where it is. key: the engine's `cache_key`."""
+        """The path. key: the engine's `cache_key`."""
         return _path(self.chat, key)
 
 
@@ -61,7 +61,7 @@ def forget_chat(chat: str) -> None:
 
 
 def forget_part(chat: str) -> None:
-    """From now on nothing is written that was read before a part of a chat was deleted."""
+    """From now on no keys are written that were read before a part of a chat was deleted."""
     _erased[chat] = _erased.get(chat, 0) + 1
 
 

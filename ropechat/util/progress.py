@@ -1,4 +1,4 @@
-"""How far a wait is: what is done of it, how fast, and how long the rest takes."""
+"""The progress of a wait: what is done, the rate, and the time left."""
 
 import time
 from collections import deque
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from ropechat.util.text import format_bytes, format_duration
 
 _RECENT_S = 3.0  # the rate that is shown is the mean over this time
-_LEAST_S = 0.2  # before this, the rate is not known
+_LEAST_S = 0.2  # before this time, the rate is not known
 _FITTED_FROM = 8  # samples from which the growth of the cost is fitted
-_GROWTH_BOUNDS = (0.5, 2.0)  # how far the fit may be from the growth that is expected
+_GROWTH_BOUNDS = (0.5, 2.0)  # how far the fit may be from the expected growth
 
 
 class Progress(NamedTuple):
-    """How far a wait is.
+    """The progress of a wait.
 
     stage: loading, packing, reading, writing, ... done, total: in `unit` (bytes, tokens, rows, ...); a total
     of None is unknown. growth: each unit before a unit adds so much to its cost, where the first one costs 1.
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 class Wait(NamedTuple):
     """A wait as it is shown.
 
-    rate: units per second; left, elapsed: seconds; None: not known yet. notes: what else is said of it.
+    rate: units per second; left, elapsed: seconds; None: not known yet. notes: further text about it.
     """
 
     progress: Progress

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Encodings = tuple[tuple[int, ...], ...]
 BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
 BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias off removes all"
-MAX_SEARCHED = 200  # tokens of an answer among which the least likely one is looked for
+MAX_SEARCHED = 200  # tokens of an answer in which the least likely one is searched
 
 
 class SamplingController:
@@ -145,7 +145,7 @@ class SamplingController:
         return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
 
     def _seed(self, words: str) -> str:
-        """/seed: that of what comes next, and of the newest answer."""
+        """/seed: show or set the seed of the next answer; show that of the newest."""
         last = self.session.last
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         newest = node.sampling.seed if node is not None and node.sampling is not None else None
@@ -180,7 +180,7 @@ class SamplingController:
     # --- single tokens ---
 
     def bias_chosen(self, by: float) -> None:
-        """Ban, favour or disfavour the alternative that is selected, in what is drawn from now on."""
+        """Ban, favour or disfavour the selected alternative in all later draws."""
         candidate = self.inspector.chosen if self.inspector.display else None
         if candidate is None:
             self.view.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
@@ -205,7 +205,7 @@ class SamplingController:
         return self._list_weighed("banned", lambda bias: bias <= -MAX_BIAS)
 
     def bias(self, words: str) -> str:
-        """/bias: make a token more or less likely; without words those that are weighed."""
+        """/bias: make a token more or less likely; without words, list the changed ones."""
         if words == "off":
             self.use(replace(self.session.sampling, logit_bias=()))
         if words in ("", "off"):
@@ -267,7 +267,7 @@ class SamplingController:
         self._tell_bias(ids)
 
     def _list_weighed(self, what: str, wanted: Callable[[float], bool]) -> str:
-        """A dialog of the tokens; choosing one lifts its bias."""
+        """A dialog of the tokens; choosing one removes its bias."""
         from ropechat.tui.screens.tokens import TokensScreen
 
         rows = [

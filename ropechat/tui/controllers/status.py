@@ -34,9 +34,9 @@ class Lines:
 
 
 class StatusController:
-    """Brings them up to date; lines that did not change cost nothing.
+    """Updates them; unchanged lines cost nothing.
 
-    download: what the title says of a download; figures: what the gauge says of the newest answer; footer:
+    download: the title's text about a download; figures: the gauge's text about the newest answer; footer:
     asked in this order for the keys of what has them, the first that has any is shown.
     """
 

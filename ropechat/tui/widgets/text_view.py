@@ -206,7 +206,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         return f"{look} cursor".strip() if index == self.cursor and index >= 0 else look
 
     def _figures(self) -> array[float] | array[int]:
-        """The figure that tints, of each token; of a comparison, of those that it has come to."""
+        """The figure of each token that sets its tint; in a comparison, of the computed ones."""
         if self.figure == KL and self.comparison is not None:
             return self.comparison.kl
         if self.figure == "rank":
