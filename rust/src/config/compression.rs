@@ -1,7 +1,7 @@
 //! Compressed keys: attention reads them in addition to a window of positions.
 
 /// One key, which is its value too, for each window of `compress_rate` positions: a softmax over their gates, channel by
-/// channel, sums their projections up (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
+/// channel, sums their projections (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compression {
     /// Positions of a window. A window counts for a query when all of them are at most the query's.

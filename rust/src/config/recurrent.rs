@@ -26,7 +26,7 @@ pub enum Recurrent {
     /// What is projected for compressed keys, of windows that are not complete (deepseek_v4). The layer has attention, to which
     /// this belongs.
     OfCompression {
-        /// Values of the layer that keeps most.
+        /// Values of the layer that keeps the most.
         values: usize,
     },
     /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
@@ -60,7 +60,7 @@ pub struct SelectiveScan {
     pub width: usize,
     /// Values of a channel's state.
     pub state_size: usize,
-    /// Width of what the steps are projected from.
+    /// Width of the input of the steps' projection.
     pub time_step_rank: usize,
     /// Positions that the convolution before it sees.
     pub conv_kernel_size: usize,
@@ -80,14 +80,14 @@ pub struct RgLru {
     pub num_heads: usize,
     /// Positions that the convolution before it sees.
     pub conv_kernel_size: usize,
-    /// What the other branch y passes.
+    /// The activation of the other branch y.
     pub activation: Activation,
 }
 
 /// Linear attention with decay: per head, S = decay * S + key (x) update, out = S^T query.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearAttention {
-    /// What decays the state, and what is learned.
+    /// The decay and the update of the state.
     pub rule: LinearRule,
     /// Heads of queries and keys; divides `num_value_heads`.
     pub num_key_heads: usize,
@@ -105,15 +105,15 @@ pub struct LinearAttention {
     pub in_bias: Bias,
     /// Bias of the output projection.
     pub out_bias: Bias,
-    /// What is done to the output before its projection.
+    /// The operation on the output before its projection.
     pub output: GatedOutput,
-    /// What the gate z passes: silu, or sigmoid (kimi_linear, minimax).
+    /// The activation of the gate z: silu, or sigmoid (kimi_linear, minimax).
     pub gate: Activation,
     /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
     pub gate_rank: Option<usize>,
 }
 
-/// What decays the state of linear attention, and what it learns.
+/// The decay and the update of the state of linear attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinearRule {
     /// Gated DeltaNet (Yang et al. 2024): decay exp(-exp(A_log) softplus(a + dt_bias)) per head, update
@@ -168,7 +168,7 @@ pub enum GatedOutput {
     },
 }
 
-/// Factors of what a mixer reads and of what it adds (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
+/// Factors of a mixer's input and output (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BranchFactors {
     /// Of the normed row.
@@ -211,7 +211,7 @@ impl LinearAttention {
         self.gate_rank.unwrap_or(self.values_width())
     }
 
-    /// Columns behind z in the input projection: b and a, b and f or its latent, or dt.
+    /// Columns after z in the input projection: b and a, b and f or its latent, or dt.
     pub fn step_width(&self) -> usize {
         let heads = self.num_value_heads;
         match self.rule {

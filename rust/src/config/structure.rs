@@ -3,7 +3,7 @@
 use super::compression::Compression;
 use crate::kernel::Activation;
 
-/// What differs from layer to layer.
+/// The properties of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
     /// Which earlier positions a position attends to.
@@ -12,9 +12,9 @@ pub struct LayerSpec {
     pub attention_scale: f32,
     /// How q and k are rotated by their position.
     pub rope: LayerRope,
-    /// What mixes positions.
+    /// The mixer of positions.
     pub mixer: Mixer,
-    /// What kind of MLP.
+    /// The kind of MLP.
     pub mlp: LayerMlp,
     /// The layer's own numbers and widths of heads, if they differ from the model's (gemma4, laguna, mimo_v2_flash).
     pub heads: Option<Heads>,
@@ -47,7 +47,7 @@ pub enum LayerIndexer {
     None,
     /// It has an indexer.
     Full,
-    /// It reads what the last indexer before it chose (`indexer_types`; glm_moe_dsa).
+    /// It reads the choice of the last indexer before it (`indexer_types`; glm_moe_dsa).
     Shared,
 }
 
@@ -201,7 +201,7 @@ pub enum LayerMlp {
     DenseAndMoeForNext,
 }
 
-/// What a token's position does to its embedding.
+/// The effect of a token's position on its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingPosition {
     /// Nothing: positions enter in the layers.
@@ -253,7 +253,7 @@ pub enum NormWeight {
 /// Where a layer has its norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
-    /// None in the layers and none after them: hyper-connections norm what a branch reads (qwen4_exp).
+    /// None in the layers and none after them: hyper-connections norm the input of a branch (qwen4_exp).
     InHyperConnections,
     /// Before attention and MLP (llama).
     Before,
@@ -319,7 +319,7 @@ pub enum Attention {
     SharedKv { q_lora_rank: usize, o_groups: usize, o_lora_rank: usize },
 }
 
-/// What latent attention projects queries from.
+/// The input of latent attention's projection of queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryLatent {
     /// The normed latent, or the row where there is none.
@@ -348,7 +348,7 @@ impl RelativeScores {
     }
 }
 
-/// What a query's position does to its scores.
+/// The effect of a query's position on its scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // fields with the names of their keys
 pub enum QueryScaling {

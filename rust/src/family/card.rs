@@ -1,4 +1,4 @@
-//! What the files of a model folder say of the model: config.json and generation_config.json.
+//! The facts in the files of a model folder: config.json and generation_config.json.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::error::Result;
 /// The file that describes a model.
 const FILE: &str = "config.json";
 
-/// What a model folder says of the model.
+/// The facts in a model folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelCard {
     /// config.json.
     pub config: Config,
     /// generation_config.json.
     pub generation: GenerationConfig,
-    /// What is unusual but harmless, one line each, in the form of the errors.
+    /// Warnings: unusual but harmless facts, one line each, in the form of the errors.
     pub warnings: Vec<String>,
 }
 
