@@ -32,7 +32,7 @@ _PROGRESS = 32
 
 
 class View(NamedTuple):
-    """What one model says of a token."""
+    """The figures of a token under one model."""
 
     logprob: float
     rank: int
