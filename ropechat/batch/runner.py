@@ -130,7 +130,7 @@ class _Jobs:
         return self._waiting.pop(number)
 
     def _seed(self, pending: _Pending, request: LineRequest) -> int:
-        """A line's own seed is that of its first sample; from it come the others."""
+        """A line's own seed is that of its first sample; the others are derived from it."""
         own: int | None = request.sampling.get("seed")
         if own is not None and pending.sample == 0:
             seed = own
@@ -189,10 +189,10 @@ def run_batch(
 
     rows: None in place of a row says that there is none now, see `Engine.generate_many`. run_seed: see
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
-    stop when the first rows all fail alike. timeout: seconds after which a row fails. on_progress: called
-    after each pass and each record. on_failure: called with the message of each failed row. on_note: called
-    once, for ignored fields. A record depends on the model, the row, the settings and the seed, and not on
-    other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
+    stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
+    on_progress: called after each pass and each record. on_failure: called with the message of each failed
+    row. on_note: called once, for ignored fields. A record depends on the model, the row, the settings and
+    the seed, and not on other rows. Raises BatchInputError for that early stop, or above max_errors.
     """
     estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()

@@ -65,7 +65,7 @@ class _InputLine(NamedTuple):
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name stands for; jsonl for an unknown suffix."""
+    """The format of a file, by its suffix; jsonl for an unknown one."""
     name = Path(path.name[:-3]) if path.name.lower().endswith(".gz") else path
     return _BY_SUFFIX.get(name.suffix.lower(), "jsonl")
 
@@ -365,7 +365,7 @@ def _open_pipe(path: Path) -> IO[bytes]:
         except OSError as error:
             opened.append(error)
 
-    # In a thread: open() blocks until there is a writer, and only it tells no writer from a silent one.
+    # In a thread: open() blocks until there is a writer; other calls cannot detect a missing writer.
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     waiting.join(WRITER_SECONDS)

@@ -343,7 +343,7 @@ def _check_shard(out: Path | str, form: str | None, *, is_drawn: bool, seed: int
     if not isinstance(out, Path):
         raise click.UsageError("--shard: requires a file (-o)")
     if form is not None:
-        raise click.UsageError("--shard: not possible with --out; `ropechat merge` makes the form")
+        raise click.UsageError("--shard: not possible with --out; use --out with `ropechat merge`")
     if is_drawn and seed is None:
         raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
 

@@ -81,7 +81,7 @@ output_options = option_set(
 
 @dataclass(frozen=True)
 class Output:
-    """Where the results go, and in which form. Made by `output_of`."""
+    """The destination and form of the results. Made by `output_of`."""
 
     out: Path | str
     form: str
@@ -94,7 +94,7 @@ class Output:
 
     @property
     def streams(self) -> bool:
-        """Whether results are written to stdout as they come."""
+        """Whether results are written to stdout as they are computed."""
         return self.out == STREAM and self.sort == "line" and self.form in ("table", "jsonl", "csv")
 
     @property
@@ -170,7 +170,7 @@ def read_file(file: Path | str) -> str:
 
 
 class Failures:
-    """Counts files: one that fails of several is reported, and the others go on."""
+    """Counts files: if one of several fails, it is reported and the others continue."""
 
     def __init__(self, files: int) -> None:
         self._files, self.failed = files, 0

@@ -103,7 +103,7 @@ def take_score_options(given: dict[str, Any]) -> ScoreOptions:
 
 
 def refuse_with_view(asked: ScoreOptions, view: str, sources: int) -> None:
-    """Raise UsageError for options of scoring beside another view of one text."""
+    """Raise UsageError for options of scoring together with another view of one text."""
     given = [name for name, value in vars(asked).items() if value]
     if given:
         raise click.UsageError(

@@ -173,7 +173,7 @@ def list_catalog(as_json: bool) -> None:
     for text in catalog_table(rates, here, free, terminal_width() if out.is_terminal else None):
         out.write(text + "\n")
     memory = "" if free is None else f"{format_bytes(free)} of memory free; "
-    say(f"{memory}`ropechat chat -m NAME` asks before it downloads, with the Hub's own sizes")
+    say(f"{memory}`ropechat chat -m NAME` shows the Hub's sizes and asks before it downloads")
 
 
 @models.command()

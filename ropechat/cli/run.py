@@ -162,7 +162,7 @@ def _names_model(word: str) -> bool:
 
 
 def prompt_of(words: "Sequence[str]") -> str:
-    """The words as one text; where a dash stands among them, the text of stdin as a paragraph of its own."""
+    """The words as one text; a dash among them is the text of stdin, as a separate paragraph."""
     if len(words) < 2:
         return text_argument(words[0] if words else None, "prompt")
     if words.count(STREAM) > 1:
@@ -339,4 +339,4 @@ def run(
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
-            say(f"note: the answer was cut before it matched the {grammar.name} as a whole")
+            say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")

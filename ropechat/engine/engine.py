@@ -598,9 +598,9 @@ class Engine:
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
-        only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
-        are read up to four windows ahead, and those that begin alike start together; this helps where more
-        beginnings take turns than memory keeps. None in place of a prompt says that there is none now while
+        only when there is room for it. A common prefix of prompts is computed once. grouped: prompts
+        are read up to four windows ahead, and those with a common prefix start together; this helps if
+        memory cannot keep all prefixes. None in place of a prompt says that there is none now while
         others are in progress: it is asked for again after the next pass. top_k: candidates to record per
         token, in `Completion.top`. A failed prompt has its error in its Completion, and the others continue;
         an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its

@@ -1,6 +1,6 @@
 """The compiled engine, `ropechat.engine._core` (this is its only importer), and loading weights into it.
 
-A load runs in a thread of its own and does not hold the GIL; tokenizer and template are prepared meanwhile.
+A load runs in its own thread and does not hold the GIL; tokenizer and template are prepared meanwhile.
 """
 
 import threading

@@ -193,7 +193,7 @@ class PromptBuilder:
         """(index, byte range) of each message's content in the rendered text, if it can be determined.
 
         One rendering with a mark in place of each content shows what the template writes between them. If the
-        contents themselves were changed, each is looked for on its own.
+        contents themselves were changed, each is searched separately.
         """
         control = self.tokenizer.escaper(self.control_ids)
         others = [

@@ -19,7 +19,7 @@ ScoreItem = str | Sequence[int] | Sequence[Message] | Pair | Answered
 
 ANSWER_ROLES = ("assistant",)
 _COUNTED = 1 << 16
-"""A text of at most so many characters is encoded at once, so that its number of tokens is known."""
+"""Up to this many characters a text is encoded at once, so its number of tokens is known."""
 _NO_ANSWER = "answer: must have at least one token (got none)"
 
 
@@ -27,7 +27,7 @@ _NO_ANSWER = "answer: must have at least one token (got none)"
 class ScoreInput:
     """An encoded item.
 
-    text: what spans refer to; None without a tokenizer. pieces: its tokens, maybe encoded when they are
+    text: the text of the spans; None without a tokenizer. pieces: its tokens, maybe encoded when they are
     needed. first: the index of the first token to score; those before it are its context. joined: whether
     that token also covers bytes of the context. meta: what the trace says about it.
     """
@@ -142,7 +142,7 @@ def _after(text: str, tokens: list[EncodedToken], start: int) -> ScoreInput:
 
 
 class TokenBuffer:
-    """The tokens of a text, encoded when they are needed and forgotten when they are not."""
+    """The tokens of a text, encoded when they are needed and released afterwards."""
 
     def __init__(self, pieces: Iterable[list[EncodedToken]]) -> None:
         self._pieces: Iterator[list[EncodedToken]] = iter(pieces)

@@ -313,7 +313,7 @@ def test_the_first_rows_that_fail_alike_stop_a_run(tmp_path: Path) -> None:
     bad = [json.dumps({"id": i, "question": f"q{i}"}) + "\n" for i in range(30)]
     path.write_text("".join(bad))
     with pytest.raises(
-        AllAlikeError, match=r"first 20 rows all fail alike: in\.jsonl: line 1: prompt: missing"
+        AllAlikeError, match=r"first 20 rows all fail with the same error: in\.jsonl: line 1: prompt: missing"
     ):
         BatchReader(path).check_first_rows()
     for lines in (bad[:19], [*bad[:19], '{"prompt":"a"}\n', *bad[20:]], [*bad[:9], "{\n", *bad[10:]]):

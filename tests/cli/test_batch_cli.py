@@ -257,7 +257,7 @@ def test_a_stopped_run_is_continued(
         stopped(patched, 5)
         code, _, err = door("batch", *options)
     assert code == 74
-    assert f"stopped: {out}.journal contains 5 results; go on: ropechat batch -m" in err
+    assert f"stopped: {out}.journal contains 5 results; continue: ropechat batch -m" in err
     assert err.splitlines()[-2].endswith("--seed 7 --resume")
     assert err.splitlines()[-1].endswith("No space left on device")
     assert not out.exists()
@@ -295,7 +295,7 @@ def test_a_finished_run_has_nothing_to_continue(
     made = records(out.read_text())
     assert [one["index"] for one in made] == [*range(13)]
     old = {one["id"]: one for one in records(before.decode())}
-    assert "note: 1 result of out.jsonl.journal is of a row that changed or is gone; it is not in out" in err
+    assert "note: 1 result of out.jsonl.journal belongs to a changed or removed row; it is not in out" in err
     same = [one["id"] for one in made if one["id"] in old and one["text"] == old[one["id"]]["text"]]
     assert same == [f"r{i}" for i in range(11, -1, -1) if i != 2]
 
@@ -452,7 +452,7 @@ def test_rows_that_all_fail_alike(door: Door, tmp_path: Path, model: Path) -> No
     source.write_text("".join(json.dumps({"id": i, "prompt": "x" * (99 + i)}) + "\n" for i in range(30)))
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT)
     assert code == 2
-    assert "error: the first 20 rows all fail alike: " in err
+    assert "error: the first 20 rows all fail with the same error: " in err
     assert {path.name for path in tmp_path.iterdir()} == {"model", "in.jsonl"}
 
 
@@ -462,7 +462,7 @@ def test_too_many_errors(door: Door, tmp_path: Path, model: Path) -> None:
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--max-errors", 2, "--window", 1)
     assert code == 2
     assert "error: more than 2 rows failed (--max-errors)" in err
-    assert "go on: " in err
+    assert "continue: " in err
     assert not out.exists()
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume", "--max-errors", 3)
     assert (code, len(records(out.read_text()))) == (3, 5)

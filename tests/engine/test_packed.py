@@ -213,7 +213,7 @@ def test_a_file_that_is_cut_ends_the_program_in_order(model: Path, tmp_path: Pat
     os.truncate(pack_file, 0)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 74
-    told = "the file was cut while it was in use; load the model again when it is whole"
+    told = "the file was truncated while it was in use; load the model again when it is complete"
     assert stderr.decode() == f"error: {pack_file}: {told}\n"
 
 
@@ -251,7 +251,7 @@ engine.logits([1, 2, 3])
     assert os.waitstatus_to_exitcode(status) == 74
     assert settings[3] & termios.ECHO
     assert settings[3] & termios.ICANON
-    assert shown.index(b"\x1b[?1049h") < shown.index(b"\x1b[?1049l") < shown.index(b"the file was cut")
+    assert shown.index(b"\x1b[?1049h") < shown.index(b"\x1b[?1049l") < shown.index(b"the file was truncated")
 
 
 @needs_linux

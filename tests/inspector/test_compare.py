@@ -184,7 +184,7 @@ def test_errors(a: Engine, b: Engine, other: Engine, tmp_path: Path) -> None:
         compare(a, b, "")
     with pytest.raises(RequestError, match="use compare_spans"):
         compare(a, other, TEXT)
-    with pytest.raises(RequestError, match="must be a string behind a prompt"):
+    with pytest.raises(RequestError, match="must be a string after a prompt"):
         compare(a, b, [1, 2], given="x")
     for window in (1, 0, True):
         with pytest.raises(RequestError, match="window"):

@@ -86,8 +86,8 @@ async def test_files_are_put_before_the_text(
     [
         ("folder", "@folder: a folder; name a text file"),
         ("big", "@big: more than 256 KiB; attach a part of it"),
-        ("binary", "@binary: not a text; only text can be attached"),
-        ("nul", "@nul: not a text; only text can be attached"),
+        ("binary", "@binary: not a text file; only text files can be attached"),
+        ("nul", "@nul: not a text file; only text files can be attached"),
         ("dangling", "@dangling: No such file or directory"),
         ("/dev/zero", "@/dev/zero: must be a regular file; name a text file"),
     ],

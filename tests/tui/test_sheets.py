@@ -229,7 +229,7 @@ async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> No
         ({"branches.mark": ("d",)}, "d is also a key of branches.delete"),
         ({"sheet.leave": ("h",)}, "h is also a key of compare.left"),
         ({"chats.rename": ("ctrl+q",)}, "ctrl+q is also a key of app.quit"),
-        ({"chats.rename": ("r",)}, "r: would be typed"),
+        ({"chats.rename": ("r",)}, "r: types text"),
         ({"alternative.1": ("r",)}, "r is also a key of answer.regenerate"),
     ],
 )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import ConversationTree, Node
     from ropechat.tui.commands.keymap import Keymap
 
-NARROWEST = 36  # cells of a column where more than two stand side by side
+NARROWEST = 36  # cells of a column if there are more than two
 MARGIN = 4  # cells of a column that are not text: line, edges, scrollbar; and of the dialog
 LABEL = 12  # cells before a curve
 ROOMY = 40  # rows of a screen with higher curves
@@ -136,7 +136,9 @@ class CompareScreen(Dialog["str | None"]):
         if width != self._width:
             self._width = max(4, width)
             for node, body in zip(self._answers, self.query(".body").results(Static), strict=True):
-                body.styles.width = self._width  # the same for all: what they share must wrap alike
+                body.styles.width = (
+                    self._width
+                )  # the same for all: the shared text must wrap in the same places
                 body.update(self._body(node))
         self._show()
 

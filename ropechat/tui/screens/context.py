@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Choice = Literal["slide", "always", "fresh", "end", "model", "back"]
 Offer = tuple[str, str]  # what is done, and a note
 TURNS: Mapping[Choice, Offer] = {  # where leaving out turns helps
-    "slide": ("leave out the oldest turns", "as few as leave room for an answer"),
+    "slide": ("leave out the oldest turns", "only as many as an answer needs"),
     "always": ("do so from now on", "a line in the chat says each time how many"),
     "fresh": ("begin fresh from here", "the model reads this question only"),
 }

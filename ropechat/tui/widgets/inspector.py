@@ -238,7 +238,7 @@ class Inspector(StyledWidget):
     def _in_rows(self, room: int) -> list[int]:
         """The places of the candidates that `room` rows show, from rank 1 on.
 
-        The selected one is among them, and the drawn one is in the last row if it stands further down.
+        The selected one is among them, and the drawn one is in the last row if its rank is lower.
         """
         assert self._explanation is not None
         count = len(self._explanation.candidates)

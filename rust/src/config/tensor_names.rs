@@ -204,7 +204,7 @@ impl MoeNames {
     /// gate, up and down of an expert, as most files name them.
     pub const PARTS: [&'static str; 3] = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
 
-    /// The same experts where one tensor holds all of them, as transformers 5 does in memory and some files do.
+    /// The same experts if one tensor has all of them, as transformers 5 does in memory and some files do.
     pub fn fused(self) -> Option<MoeNames> {
         let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
         let shared = match shared {
@@ -294,7 +294,7 @@ pub struct PerLayerNames {
     pub embed_tokens: &'static str,
     /// From the first embedding to the same width.
     pub model_projection: Tensor,
-    /// Norm of that projection, of each layer's part by itself.
+    /// Norm of that projection, of each layer's part separately.
     pub projection_norm: Tensor,
     /// In a layer: the gate.
     pub gate: Tensor,
@@ -327,7 +327,7 @@ pub struct Names {
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
-    /// What stands before `layers` in the high and in the low one of two stacks.
+    /// The prefix before `layers` in the high and in the low one of two stacks.
     pub stacks: [&'static str; 2],
     /// The low stack's first state.
     pub low_state: &'static str,
@@ -393,9 +393,9 @@ pub struct Names {
     pub tid2eid: &'static str,
     /// Outer dimensions of `correction_bias` (ernie4_5_moe: one of length 1).
     pub correction_bias_shape: &'static [usize],
-    /// Beside a dense MLP: norms after that, before the mixture and after it.
+    /// With a dense MLP: norms after that, before the mixture and after it.
     pub moe_norms: [Tensor; 3],
-    /// Of a router with a norm of its own: that norm's weight, and a factor of each expert.
+    /// Of a router with its own norm: that norm's weight, and a factor of each expert.
     pub router_scales: [&'static str; 2],
 }
 

@@ -395,7 +395,7 @@ impl<'a> Loader<'a> {
             false => self.rows(&tensors.conv_bias, 1)?,
         };
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
-        // The norm of the output holds its weight as it is, whatever the norms of the stream do.
+        // The norm of the output holds its weight as it is, unlike the norms of the stream.
         let plain_norm = |spec: &NormSpec| {
             Ok::<_, Error>(NormWeights {
                 weight: self.rows(&spec.weight, 1)?,
@@ -408,7 +408,7 @@ impl<'a> Loader<'a> {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
         }
         let spec = self.config.layers[index];
-        // Beside attention the mixer has factors of its own.
+        // Parallel to attention, the mixer has its own factors.
         let own = match spec.mixer {
             Mixer::Recurrent => spec.residual_factors[0],
             _ => ResidualFactors::ONE,
@@ -478,7 +478,7 @@ impl<'a> Loader<'a> {
         Ok(weight)
     }
 
-    /// What the block has beside attention, whose projection is of type `dtype`.
+    /// The parts of the block without attention, whose projection is of type `dtype`.
     fn shared_block(
         &self,
         layer: usize,
@@ -831,7 +831,7 @@ impl<'a> Loader<'a> {
         Ok(NormWeights { weight, bias, gate })
     }
 
-    /// Rows of some tensors as numbers, one after the other.
+    /// Rows of some tensors as numbers, one after another.
     pub fn rows(&self, sources: &[TensorRows], width: usize) -> Result<Vec<f32>> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
@@ -994,7 +994,7 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
             let bytes = Cow::Owned(transposed(&view, view.bytes, kind.row_bytes(1), rows, width));
             StoredRows { view, tensor_type: kind, bytes }
         }
-        // A block holds values of several rows.
+        // A block has values of several rows.
         Stored::InOut => {
             let mut values = vec![0.0; view.shape.iter().product()];
             kind.dequantize(view.bytes, &mut values);

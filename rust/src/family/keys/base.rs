@@ -55,7 +55,7 @@ pub(crate) enum KvHeads {
     AsQueries,
     /// This many; `null` still means as many as query heads.
     Usually(usize),
-    /// This many, whatever the file says.
+    /// This many, regardless of the file.
     Always(usize),
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum HeadDim {
     FreeQuotient,
     /// This width.
     Usually(usize),
-    /// This width, whatever the file says.
+    /// This width, regardless of the file.
     Always(usize),
 }
 
@@ -371,7 +371,7 @@ pub(crate) fn bias(metadata: &Metadata<'_>, key: BiasKey) -> Result<Bias> {
     })
 }
 
-/// What the checkpoint says of its own type; the tensors' own types decide.
+/// The type that the checkpoint states; the tensors' own types decide.
 fn torch_dtype(metadata: &Metadata<'_>) -> Option<PackedType> {
     let name = metadata.get("dtype").or(metadata.get("torch_dtype"))?.as_str()?;
     match name.strip_prefix("torch.").unwrap_or(name) {

@@ -1,4 +1,4 @@
-//! `layer_types` of hybrids: which layers have attention and which a recurrent mixer.
+//! `layer_types` of hybrids: which layers have attention and which have a recurrent mixer.
 
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;

@@ -183,7 +183,7 @@ fn bailing_hybrid(metadata: &Metadata<'_>) -> Result<Config> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &["mscale", "mscale_all_dim"],
     };
-    // transformers writes its default base beside the one that counts.
+    // transformers writes its default base in addition to the one that counts.
     let parameters = rope_object(metadata)?;
     let counts = parameters.as_ref().is_some_and(|parameters| parameters.has("rope_theta"));
     if counts {

@@ -1,8 +1,8 @@
-//! Zamba 2: Mamba-2, and a block of attention and an MLP that some layers share, each with adapters of its own.
+//! Zamba 2: Mamba-2, and a block of attention and an MLP that some layers share, each with its own adapters.
 //!
 //! Zyphra 2024 (Zamba2, <https://arxiv.org/abs/2411.15242>). Defaults of absent keys: transformers 5.23,
 //! `configuration_zamba2.py`; scores are divided by the root of half a head's width, the convolution has a bias and the norm of
-//! the mixer's output an epsilon of 1e-5 whatever the file says.
+//! the mixer's output an epsilon of 1e-5 regardless of the file.
 
 use super::bamba;
 use crate::checkpoint::escape_for_terminal;

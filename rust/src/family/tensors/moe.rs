@@ -137,7 +137,7 @@ impl Prefix<'_> {
         with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
     }
 
-    /// An expert with tensors of its own, from `hidden` to `width` and back.
+    /// An expert with its own tensors, from `hidden` to `width` and back.
     fn expert(&self, path: &str, [gate, up, down]: [&str; 3], hidden: usize, width: usize) -> DenseTensors {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
@@ -192,7 +192,7 @@ impl Prefix<'_> {
         mlp(matrix(gate_up, &halves, 2 * width, hidden).interleaved(), down_proj, MlpShape::Gated)
     }
 
-    /// Expert `number` of three tensors in which the experts lie below each other.
+    /// Expert `number` of three tensors in which the experts are stacked.
     fn flat_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [&str; 3]) -> DenseTensors {
         let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
         let matrix = |names: &[&str], stored, out, columns| MatrixSpec {

@@ -205,7 +205,7 @@ impl Prefix<'_> {
         }
     }
 
-    /// The convolution's channels (q, k, v; or x, B, C), then z, then what the steps are made of.
+    /// The convolution's channels (q, k, v; or x, B, C), then z, then the inputs of the steps.
     fn linear_in_proj(&self, linear: &LinearAttention) -> MatrixSpec {
         let (hidden, bias) = (self.config.hidden_size, linear.in_bias);
         let (keys, values) = (linear.keys_width(), linear.values_width());
