@@ -1,0 +1,6 @@
+//! Architectures with layers that have a recurrent state.
+
+use super::Arch;
+
+/// The architectures.
+pub(super) static ARCHS: &[Arch] = &[];

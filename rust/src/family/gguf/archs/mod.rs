@@ -1,0 +1,86 @@
+//! The GGUF architectures: a few facts for each; everything else is in its family.
+
+mod attention;
+mod hybrid;
+
+use super::source::Source;
+use crate::checkpoint::escape_for_terminal;
+use crate::config::HeadRows;
+use crate::error::Result;
+
+/// What the files of one architecture mean, and what they do not state.
+pub(super) struct Arch {
+    /// `general.architecture`.
+    pub name: &'static str,
+    /// The family that computes it.
+    pub model_type: &'static str,
+    /// The family that computes it when the file has experts.
+    pub mixture: Option<&'static str>,
+    /// Key of config.json for the norms' epsilon.
+    pub epsilon: &'static str,
+    /// The order of a head's rows in q and k.
+    pub head_rows: HeadRows,
+    /// How much of a head is rotated.
+    pub rotary: Rotary,
+    /// Keys of this architecture only: (of config.json, of the file).
+    pub keys: &'static [(&'static str, &'static str)],
+    /// Facts that are in no file: (key of config.json, its value in JSON).
+    pub facts: &'static [(&'static str, &'static str)],
+    /// Flags of config.json that are true when the first layer has this tensor.
+    pub flags: &'static [(&'static str, &'static str)],
+    /// The number of layers whose model scales scores by the width per head instead of the head's (gemma's 27B).
+    pub layers_of_quotient_scale: Option<u64>,
+}
+
+/// How much of a head is rotated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rotary {
+    /// Nothing: positions are learned.
+    None,
+    /// All of it.
+    Whole,
+    /// `rope.dimension_count` dimensions, which config.json gives as a share of the head.
+    Share,
+    /// `rope.dimension_count` dimensions that all heads share, beside the latent of MLA.
+    Mla,
+}
+
+const RMS: &str = "rms_norm_eps";
+const LAYER: &str = "layer_norm_eps";
+const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
+const EXPERTS: (&str, &str) = ("num_experts", "expert_count");
+const EXPERTS_USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
+const EXPERT_WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
+
+/// Llama: no keys or facts of its own.
+const LLAMA: Arch = Arch {
+    name: "llama",
+    model_type: "llama",
+    mixture: Some("mixtral"),
+    epsilon: RMS,
+    head_rows: HeadRows::Paired,
+    rotary: Rotary::Whole,
+    keys: &[],
+    facts: &[],
+    flags: &[],
+    layers_of_quotient_scale: None,
+};
+
+/// Architectures whose q and k rows the converter does not reorder.
+const IN_ORDER: Arch = Arch { mixture: None, head_rows: HeadRows::InOrder, ..LLAMA };
+/// Architectures whose q and k rows the converter reorders.
+const PAIRED: Arch = Arch { mixture: None, ..LLAMA };
+
+/// All architectures.
+fn all() -> impl Iterator<Item = &'static Arch> {
+    attention::ARCHS.iter().chain(hybrid::ARCHS)
+}
+
+/// The architecture that the file names. Errors: `Unsupported` for one that is not known here.
+pub(super) fn find(source: &Source<'_>) -> Result<&'static Arch> {
+    all().find(|arch| arch.name == source.arch).ok_or_else(|| {
+        let known: Vec<&str> = all().map(|arch| arch.name).collect();
+        let what = format!("\"{}\"; supported: {}", escape_for_terminal(&source.arch), known.join(", "));
+        source.unsupported("general.architecture", what)
+    })
+}
