@@ -15,6 +15,7 @@
 mod archs;
 mod keys;
 mod mla;
+mod own;
 mod rope;
 mod source;
 mod stored;
