@@ -32,6 +32,11 @@ use super::registry::from_metadata;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
 
+/// The architectures of GGUF files that are computed, and the model types whose files have each.
+pub fn architectures() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    archs::names()
+}
+
 /// Reads the config and the sampling defaults of a `.gguf` file.
 ///
 /// Errors: `Config` for values that no model can have, `Unsupported` for architectures and keys that the engine does not

@@ -152,6 +152,7 @@ pub(super) fn laguna(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 }
 
 pub(super) fn mellum(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    layers_with_router(source, out)?;
     rope::by_kind(source, out, None)
 }
 

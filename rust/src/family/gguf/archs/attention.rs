@@ -5,7 +5,10 @@ use super::{Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PA
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
-    LLAMA,
+    Arch {
+        others: &["mistral", "llava", "llava_next", "voxtral", "idefics3", "smolvlm", "iquestcoder"],
+        ..LLAMA
+    },
     Arch { name: "qwen2", model_type: "qwen2", ..IN_ORDER },
     Arch { name: "qwen3", model_type: "qwen3", ..IN_ORDER },
     Arch { name: "gemma", model_type: "gemma", ..IN_ORDER },
@@ -19,6 +22,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma3",
         model_type: "gemma3_text",
+        others: &["gemma3"],
         keys: &[WINDOW, FINAL_CAP, ("rope_local_base_freq", "rope.freq_base_swa")],
         layers_of_quotient_scale: Some(62),
         ..IN_ORDER
@@ -88,7 +92,14 @@ pub(super) static ARCHS: &[Arch] = &[
         own: own::olmo,
         ..PAIRED
     },
-    Arch { name: "olmo2", model_type: "olmo2", keys: &[WINDOW], own: own::olmo2, ..IN_ORDER },
+    Arch {
+        name: "olmo2",
+        model_type: "olmo2",
+        others: &["olmo3"],
+        keys: &[WINDOW],
+        own: own::olmo2,
+        ..IN_ORDER
+    },
     Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, ..PAIRED },
     Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..IN_ORDER },
     Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..IN_ORDER },
@@ -105,6 +116,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma3n",
         model_type: "gemma3n_text",
+        others: &["gemma3n"],
         keys: &[
             WINDOW,
             FINAL_CAP,
@@ -120,6 +132,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma4",
         model_type: "gemma4_text",
+        others: &["gemma4", "gemma4_unified_text", "gemma4_unified"],
         keys: &[
             WINDOW,
             FINAL_CAP,
@@ -135,6 +148,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "mistral3",
         model_type: "mistral",
+        others: &["ministral3", "mistral3"],
         facts: &[("sliding_window", "null")],
         own: own::mistral3,
         ..PAIRED
@@ -165,8 +179,8 @@ pub(super) static ARCHS: &[Arch] = &[
         ..PAIRED
     },
     // Text parts of models that see pictures: a text has one position per token.
-    Arch { name: "qwen2vl", model_type: "qwen2", ..IN_ORDER },
-    Arch { name: "qwen3vl", model_type: "qwen3", ..IN_ORDER },
+    Arch { name: "qwen2vl", model_type: "qwen2", others: &["qwen2_vl", "qwen2_5_vl"], ..IN_ORDER },
+    Arch { name: "qwen3vl", model_type: "qwen3", others: &["qwen3_vl"], ..IN_ORDER },
     // Llama under other names.
     Arch { name: "internlm2", model_type: "llama", ..PAIRED },
     Arch { name: "exaone", model_type: "llama", ..IN_ORDER },

@@ -30,6 +30,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "deepseek2",
         model_type: "deepseek_v3",
+        others: &["deepseek_v2", "glm4_moe_lite", "youtu"],
         rotary: Rotary::Mla,
         keys: LATENT,
         shared_keys: MIXTURE,
@@ -54,6 +55,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "llama4",
         model_type: "llama4_text",
+        others: &["llama4"],
         keys: &[
             ("intermediate_size_mlp", "feed_forward_length"),
             ("intermediate_size", "expert_feed_forward_length"),
@@ -68,6 +70,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "glm4moe",
         model_type: "glm4_moe",
+        others: &["solar_open"],
         rotary: Rotary::Share,
         shared_keys: MIXTURE,
         facts: &[("first_k_dense_replace", "0")],
@@ -93,6 +96,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "granitemoe",
         model_type: "granitemoe",
+        others: &["granitemoeshared"],
         shared_keys: MULTIPLIERS,
         keys: &[
             LOCAL_EXPERTS,
@@ -214,7 +218,12 @@ pub(super) static ARCHS: &[Arch] = &[
             ("route_scale", "expert_weights_scale"),
             NORMALIZED,
         ],
-        facts: &[("mup_enabled", "true"), ("num_dense_layers", "0"), ("sliding_window", "null")],
+        facts: &[
+            ("mup_enabled", "true"),
+            ("norm_topk_prob", "false"),
+            ("num_dense_layers", "0"),
+            ("sliding_window", "null"),
+        ],
         fixed: &[SIGMOID],
         ..IN_ORDER
     },
