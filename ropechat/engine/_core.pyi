@@ -52,7 +52,7 @@ def model_types() -> list[str]:
     """The values of `model_type` that are computed, in the order of the registry of families."""
 
 def gguf_architectures() -> list[tuple[str, list[str]]]:
-    """The values of `general.architecture` that are computed, each with the model types whose GGUF files have it."""
+    """The values of `general.architecture` that are computed, each with the model types of its GGUF files."""
 
 def check(directory: str) -> dict[str, Any]:
     """Validate metadata and every tensor's name, shape, type and extent without loading weights.

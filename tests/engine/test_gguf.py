@@ -1,17 +1,13 @@
 """GGUF files: what they compute, against goldens and against the same models as safetensors."""
 
-import json
 from pathlib import Path
 
-import gguf_converter
 import numpy as np
 import pytest
 from core import generate, load, logits, score
 from gguf_converter import ARCHS, Converter
-from gguf_facts import FACTS
 from gguf_files import write
-from gguf_newer import NewerConverter
-from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden
+from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden, model_type
 
 from ropechat import Engine, Sampling
 from ropechat.engine._core import check, gguf_metadata
@@ -29,14 +25,8 @@ BEYOND = {
 }
 
 
-def family(folder: Path) -> str:
-    name: str = json.loads((folder / "config.json").read_text())["model_type"]
-    return name
-
-
 PLAIN_CASES = [folder for folder in CASES if folder not in QUANTIZED_CASES]
-CONVERTED = [folder for folder in PLAIN_CASES if family(folder) in ARCHS and folder.name not in BEYOND]
-NEWER = [folder for folder in PLAIN_CASES if family(folder) in FACTS]
+CONVERTED = [folder for folder in PLAIN_CASES if model_type(folder) in ARCHS and folder.name not in BEYOND]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
@@ -82,50 +72,8 @@ def test_latent_attention_in_newer_files(name: str, tmp_path: Path) -> None:
         golden.check(logits(engine, golden.ids(prompt)), f"logits.{prompt}")
 
 
-@pytest.mark.parametrize("folder", NEWER, ids=lambda folder: folder.name)
-def test_a_newer_architecture_is_its_family(folder: Path, tmp_path: Path) -> None:
-    """As above; where llama.cpp takes another value for granted, against a model folder that has it."""
-    converter, golden = NewerConverter(folder), Golden.read(folder)
-    file = converter.write(tmp_path / "model.gguf")
-    engine = load(file, context=256)
-    granted = None
-    if converter.facts.granted:
-        granted = load(converter.as_granted(folder, tmp_path / "granted"), context=256)
-    for prompt in golden.prompts:
-        found = logits(engine, golden.ids(prompt))
-        if granted is None:
-            golden.check(found, f"logits.{prompt}")
-        else:
-            expected = logits(granted, golden.ids(prompt))
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=golden.atol)
-    assert check(str(file))["warnings"] == []
-
-
 def test_every_architecture_has_a_case() -> None:
-    assert {family(folder) for folder in CONVERTED} == set(ARCHS)
-    assert {family(folder) for folder in NEWER} == set(FACTS)
-
-
-@pytest.mark.parametrize(
-    ("name", "arch"),
-    [
-        ("llama3_new", "internlm2"),
-        ("llama3_new", "exaone"),
-        ("granite_old", "minicpm"),
-        ("qwen2_old", "qwen2vl"),
-        ("qwen3_new", "qwen3vl"),
-        ("qwen3_moe_old", "qwen3vlmoe"),
-    ],
-)
-def test_a_family_under_another_name(
-    name: str, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if arch == "exaone":  # its rows are not moved
-        monkeypatch.setattr(gguf_converter, "_MOVED", set())
-    golden, converter = Golden.read(GOLDEN / name), Converter(GOLDEN / name)
-    converter.arch = arch
-    engine = load(converter.write(tmp_path / "model.gguf"), context=256)
-    golden.check(logits(engine, golden.ids("p33")), "logits.p33")
+    assert {model_type(folder) for folder in CONVERTED} == set(ARCHS)
 
 
 @pytest.mark.parametrize(

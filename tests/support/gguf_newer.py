@@ -114,8 +114,11 @@ class NewerConverter:
         self.rope: Config = rope.get("full_attention", rope)
         self.local: Config = rope.get("sliding_attention", {})
 
-    def write(self, path: Path) -> Path:
-        return write(path, self.metadata(), self.converted() | self._divisors())
+    def write(self, path: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
+        """The file. tensors: further ones. changes: as those of `gguf_converter.Converter`."""
+        changed = {f"{self.facts.arch}.{key.replace('__', '.')}": value for key, value in changes.items()}
+        metadata = {key: value for key, value in (self.metadata() | changed).items() if value is not None}
+        return write(path, metadata, self.converted() | self._divisors() | (tensors or {}))
 
     def as_granted(self, folder: Path, into: Path) -> Path:
         """The model folder again, with what llama.cpp takes for granted in its config.json."""

@@ -1,7 +1,9 @@
 //! Architectures whose layers all have attention and a dense MLP, or may have one.
 
 use super::super::own;
-use super::{Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, Rotary, WINDOW};
+use super::{
+    Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, ROTATED, Rotary, WINDOW,
+};
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
@@ -100,10 +102,17 @@ pub(super) static ARCHS: &[Arch] = &[
         own: own::olmo2,
         ..IN_ORDER
     },
-    Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, ..PAIRED },
+    Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, fixed: ROTATED, ..PAIRED },
     Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..IN_ORDER },
     Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..IN_ORDER },
-    Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..IN_ORDER },
+    Arch {
+        flags: GLM_FLAGS,
+        name: "glm4",
+        model_type: "glm4",
+        own: own::glm4,
+        rotary: Rotary::Share,
+        ..IN_ORDER
+    },
     Arch { name: "smollm3", model_type: "smollm3", ..PAIRED },
     Arch {
         name: "exaone4",
@@ -142,6 +151,7 @@ pub(super) static ARCHS: &[Arch] = &[
             ("top_k_experts", "expert_used_count"),
             EXPERT_WIDTH,
         ],
+        facts: &[("hidden_size_per_layer_input", "0")],
         own: own::gemma4,
         ..IN_ORDER
     },
@@ -176,6 +186,7 @@ pub(super) static ARCHS: &[Arch] = &[
         mixture: Some("granitemoe_swa"),
         shared_keys: MULTIPLIERS,
         keys: &[WINDOW, ("shared_intermediate_size", "expert_shared_feed_forward_length")],
+        own: own::granite_swa,
         ..PAIRED
     },
     // Text parts of models that see pictures: a text has one position per token.
@@ -183,7 +194,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch { name: "qwen3vl", model_type: "qwen3", others: &["qwen3_vl"], ..IN_ORDER },
     // Llama under other names.
     Arch { name: "internlm2", model_type: "llama", ..PAIRED },
-    Arch { name: "exaone", model_type: "llama", ..IN_ORDER },
+    Arch { name: "exaone", model_type: "llama", own: own::exaone, ..IN_ORDER },
     Arch { name: "minicpm", model_type: "granite", shared_keys: MULTIPLIERS, own: own::minicpm, ..PAIRED },
 ];
 

@@ -2,8 +2,8 @@
 
 use super::super::own;
 use super::{
-    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, MULTIPLIERS, PAIRED, Rotary, SIGMOID,
-    SOFTMAX, WINDOW,
+    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, MULTIPLIERS, PAIRED, ROTATED, Rotary,
+    SIGMOID, SOFTMAX, WINDOW,
 };
 
 /// The architectures.
@@ -103,6 +103,7 @@ pub(super) static ARCHS: &[Arch] = &[
             EXPERTS_USED,
             ("shared_intermediate_size", "expert_shared_feed_forward_length"),
         ],
+        fixed: ROTATED,
         ..PAIRED
     },
     Arch {

@@ -73,6 +73,9 @@ const MULTIPLIERS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
 ];
 
+/// Without rotation it is a model of another architecture.
+const ROTATED: &[(&str, &str)] = &[("rope.scaling.finetuned", "true")];
+
 /// Llama: no keys or facts of its own.
 const LLAMA: Arch = Arch {
     name: "llama",
