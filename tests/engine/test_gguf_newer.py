@@ -91,6 +91,7 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
         ("hunyuan_v1_moe", "expert_shared_feed_forward_length", 8, "must be the width of the other experts"),
         ("gemma4_text", "rope.dimension_count_swa", 8, r"must be the width of keys \(got 8\)"),
         ("gemma3n_text", "activation_sparsity_scale", [1.0], r"must have one number per layer, 4 \(got 1\)"),
+        ("cohere2_moe", "expert_gating_func", 3, r"must be 1 \(softmax\) or 2 \(sigmoid\)"),
         ("mimo_v2_flash", "attention.head_count_kv", [2, 2], "must be twice as many in layers with a window"),
     ],
 )
@@ -101,6 +102,15 @@ def test_what_an_architecture_does_not_compute(
     file = converter.write(tmp_path / "model.gguf", **{key.replace(".", "__"): value})
     with pytest.raises(RefusedInputError, match=rf"{converter.facts.arch}\.{key}: {named}"):
         check(str(file))
+
+
+def test_divisors_of_gemma_4(tmp_path: Path) -> None:
+    """Ones and then 1e30: other divisors would be another rope."""
+    converter = NewerConverter(GOLDEN / "gemma4_text")
+    for values, given in (([1.0] * 6 + [8.0] * 6, 12), ([1.0] * 6, 6)):
+        tensors = {"rope_freqs.weight": np.array(values)}
+        with pytest.raises(RefusedInputError, match=rf"rope_freqs.weight: must hold 12 .* \(got {given}\)"):
+            check(str(converter.write(tmp_path / "model.gguf", tensors)))
 
 
 def test_keys_that_do_nothing_here(tmp_path: Path) -> None:

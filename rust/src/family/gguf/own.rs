@@ -10,6 +10,8 @@ use crate::error::Result;
 /// The width of a shared expert, where it follows from others.
 const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 const PATTERN: &str = "attention.sliding_window_pattern";
+/// `rope.freq_base_swa` of files without the key, where it is not that of all layers (llama.cpp).
+const WINDOWED_THETA: f64 = 10_000.0;
 const HEAD_COUNT_KV: &str = "attention.head_count_kv";
 
 pub(super) fn falcon(source: &Source<'_>, out: &mut Translated) -> Result<()> {
@@ -36,7 +38,7 @@ pub(super) fn olmo(_: &Source<'_>, out: &mut Translated) -> Result<()> {
 pub(super) fn olmo2(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     if out.values.contains_key("sliding_window") {
         out.set("model_type", "olmo3");
-        rope::by_kind(source, out, None)?;
+        rope::by_kind(source, out, None, None)?;
     }
     Ok(())
 }
@@ -120,9 +122,17 @@ fn layers_with_router(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 }
 
 pub(super) fn cohere2moe(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    const GATING: &str = "expert_gating_func";
     source.get(SHARED_WIDTH)?;
-    let sigmoid = source.whole("expert_gating_func")?.unwrap_or(2) == 2;
-    out.set("expert_selection_fn", if sigmoid { "sigmoid" } else { "softmax" });
+    let word = match source.get(GATING)?.map_or(Some(2), |gating| gating.as_u64()) {
+        Some(1) => "softmax",
+        Some(2) => "sigmoid",
+        _ => {
+            let what = "must be 1 (softmax) or 2 (sigmoid)".to_owned();
+            return Err(source.unsupported(&source.full(GATING), what));
+        }
+    };
+    out.set("expert_selection_fn", word);
     Ok(())
 }
 
@@ -155,12 +165,12 @@ pub(super) fn laguna(source: &Source<'_>, out: &mut Translated) -> Result<()> {
         out.set("layer_types", (0..layers).map(kind).collect::<Vec<_>>());
     }
     let head_dim = out.whole("head_dim");
-    rope::by_kind(source, out, head_dim)
+    rope::by_kind(source, out, head_dim, None)
 }
 
 pub(super) fn mellum(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     layers_with_router(source, out)?;
-    rope::by_kind(source, out, None)
+    rope::by_kind(source, out, None, None)
 }
 
 /// Twice the key/value heads in windowed layers.
@@ -177,7 +187,7 @@ pub(super) fn mimo2(source: &Source<'_>, out: &mut Translated) -> Result<()> {
         out.set("num_key_value_heads", full);
     }
     layers_with_router(source, out)?;
-    rope::by_kind(source, out, None)
+    rope::by_kind(source, out, None, Some(WINDOWED_THETA))
 }
 
 /// Which layers have a window, where the file has a list.
@@ -242,20 +252,20 @@ pub(super) fn gemma4(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     }
     let experts = source.whole("expert_count")?.unwrap_or(0);
     out.set("enable_moe_block", experts > 0);
-    rope::by_kind(source, out, local)?;
-    proportional(source, out)
+    rope::by_kind(source, out, local, Some(WINDOWED_THETA))?;
+    proportional(source, out, full.unwrap_or(0) / 2)
 }
 
-/// The divisors say which pairs are rotated: 1, or so large that nothing turns.
-fn proportional(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+/// The divisors of layers without a window say which of their pairs are rotated: 1, or so large that nothing turns.
+fn proportional(source: &Source<'_>, out: &mut Translated, pairs: u64) -> Result<()> {
     const STILL: f64 = 1e29;
     if !source.checkpoint.contains(rope::FREQS) {
         return Ok(());
     }
     let divisors = rope::divisors(source, rope::FREQS)?;
     let rotated = divisors.iter().take_while(|divisor| **divisor == 1.0).count();
-    if divisors[rotated..].iter().any(|divisor| *divisor < STILL) {
-        let what = "must hold ones, then divisors of 1e30".to_owned();
+    if divisors.len() as u64 != pairs || divisors[rotated..].iter().any(|divisor| *divisor < STILL) {
+        let what = format!("must hold {pairs} divisors, ones and then 1e30 (got {})", divisors.len());
         return Err(source.unsupported(rope::FREQS, what));
     }
     let share = rope::share_of(rotated as u64, divisors.len() as u64);

@@ -119,15 +119,21 @@ pub(super) fn add(out: &mut Translated, key: &str, value: impl Into<Value>) {
 
 /// A rope for layers without a window, which is as the file says, and one for the others, which is not scaled.
 ///
-/// `rope.freq_base_swa` is the others' base, `rope.dimension_count_swa` how much of their heads, `head_dim` wide, is rotated.
-pub(super) fn by_kind(source: &Source<'_>, out: &mut Translated, head_dim: Option<u64>) -> Result<()> {
+/// `rope.freq_base_swa` is the others' base, or else `usual`, or that of all; `rope.dimension_count_swa` says how much of
+/// their heads, `head_dim` wide, is rotated.
+pub(super) fn by_kind(
+    source: &Source<'_>,
+    out: &mut Translated,
+    head_dim: Option<u64>,
+    usual: Option<f64>,
+) -> Result<()> {
     let mut full = match out.values.remove("rope_scaling") {
         Some(Value::Object(parameters)) => parameters,
         _ => Map::from_iter([("rope_type".to_owned(), "default".into())]),
     };
     let mut local = Map::from_iter([("rope_type".to_owned(), "default".into())]);
     let theta = out.values.remove("rope_theta");
-    let local_theta = source.get("rope.freq_base_swa")?.or(theta.clone());
+    let local_theta = source.get("rope.freq_base_swa")?.or(usual.map(Value::from)).or(theta.clone());
     let share = out.values.remove("partial_rotary_factor");
     let local_dim = source.whole("rope.dimension_count_swa")?;
     let local_share = local_dim.zip(head_dim).map(|(dim, width)| share_of(dim, width).into());
