@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::archs::{Arch, Rotary};
 use super::source::Source;
 use super::translated::Translated;
-use super::{mla, rope};
+use super::{hybrid, mla, rope};
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::gguf::{self, Kind};
 use crate::error::Result;
@@ -25,6 +25,7 @@ const COMMON: &[(&str, &str)] = &[
 const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
+const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 const HEAD_DIM: &str = "attention.key_length";
 const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
@@ -39,10 +40,14 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         out.take(source, key, own)?;
     }
     let epsilon = match arch.epsilon {
-        "rms_norm_eps" => "attention.layer_norm_rms_epsilon",
+        "rms_norm_eps" => RMS_EPSILON,
+        _ if source.get(RMS_EPSILON)?.is_some() => RMS_EPSILON,
         _ => "attention.layer_norm_epsilon",
     };
     out.take(source, arch.epsilon, epsilon)?;
+    if let Some(layers) = source.num_layers()? {
+        out.set("num_hidden_layers", layers);
+    }
     for (key, own) in [("max_position_embeddings", "context_length"), (arch.epsilon, epsilon)] {
         if !out.values.contains_key(key) {
             return Err(source.bad(&source.full(own), "it is missing; a number is needed".to_owned()));
@@ -65,7 +70,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     vocabulary(source, &mut out)?;
     experts(source, arch, &mut out)?;
     let head_dim = match arch.rotary {
-        Rotary::Mla => mla::translate(source, &mut out).map(|()| None)?,
+        Rotary::Mla => mla::translate(source, arch, &mut out).map(|()| None)?,
         Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
     };
     if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {
@@ -79,6 +84,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         }
     }
     family_facts(source, arch, &mut out)?;
+    hybrid::translate(source, arch, &mut out)?;
     windows(source, arch, &mut out)?;
     if matches!(arch.rotary, Rotary::Whole | Rotary::Share) {
         rotary(source, arch, head_dim, &mut out)?;

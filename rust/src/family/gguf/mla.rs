@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::archs::Arch;
 use super::source::Source;
 use super::translated::Translated;
 use crate::checkpoint::json::describe;
@@ -13,7 +14,7 @@ const SIGMOID: u64 = 2;
 
 /// Adds the keys of config.json. Newer files store keys and values for attention over the latent itself; they state the
 /// width of a head under keys that end in `_mla`.
-pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+pub(super) fn translate(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
     let width = |own: &str| -> Result<Option<u64>> {
         let over_latent = source.whole(&format!("{own}_mla"))?;
         Ok(over_latent.or(source.whole(own)?))
@@ -35,7 +36,7 @@ pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()>
         out.values.insert("num_key_value_heads".to_owned(), heads);
     }
     out.values.entry("q_lora_rank").or_insert(Value::Null);
-    mixture(source, out)
+    if arch.name == "deepseek2" { mixture(source, out) } else { Ok(()) }
 }
 
 /// Which of the two models it is, and how its experts are chosen.

@@ -13,6 +13,7 @@
 //! and `src/models/`.
 
 mod archs;
+mod hybrid;
 mod keys;
 mod mla;
 mod rope;

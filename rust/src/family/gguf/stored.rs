@@ -1,6 +1,7 @@
 //! The names of the tensors of a `.gguf` file, and what differs between them and Hugging Face's.
 
 use super::archs::{Arch, Rotary};
+use super::hybrid;
 use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
@@ -65,6 +66,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     source.checkpoint.require(NAMES.embed_tokens, &[config.vocab_size, config.hidden_size])?;
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
+    hybrid::as_stored(&mut config, arch, source);
     // The converter adds the one.
     if config.norm_weight == NormWeight::MinusOne {
         config.norm_weight = NormWeight::Plain;
@@ -74,7 +76,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
         config.qk_norm = QkNorm::PerHeadOwn;
     }
     let added = |bias: &mut Bias, tensors: &[&str]| {
-        if tensors.iter().any(|name| source.has_in_layer(name)) {
+        if tensors.iter().any(|name| source.has_in_layers(name)) {
             *bias = Bias::Added;
         }
     };
@@ -100,10 +102,10 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     let of_family = &config.names;
     let one_norm = of_family.mlp_norm == of_family.attention_norm;
     let mut names = Names { head_rows: arch.head_rows, ..NAMES };
-    if source.has_in_layer("attn_qkv.weight") {
+    if source.has_in_layers("attn_qkv.weight") {
         names.qkv = Qkv::Stacked(tensor!("attn_qkv"));
     }
-    if source.has_in_layer("attn_k_b.weight") {
+    if source.has_in_layers("attn_k_b.weight") {
         names.mla.kv_b_proj = KvB::Apart { keys: tensor!("attn_k_b"), values: tensor!("attn_v_b") };
     }
     if source.has_in_layer("attn_norm_2.weight") {
@@ -115,10 +117,11 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
         names.mlp_norm = tensor!("post_attention_norm");
     }
     names.gate_up_proj = match of_family.gate_up_proj {
-        GateUp::Stacked(_) if !source.has_in_layer("ffn_gate.weight") => GateUp::Stacked(tensor!("ffn_up")),
+        GateUp::Stacked(_) if !source.has_in_layers("ffn_gate.weight") => GateUp::Stacked(tensor!("ffn_up")),
         _ if config.mlp == MlpShape::Plain => Names::plain_up(tensor!("ffn_up")),
         _ => names.gate_up_proj,
     };
+    hybrid::rename(&mut names, of_family, arch, source);
     names
 }
 
@@ -129,11 +132,12 @@ fn check_layers(config: &Config, source: &Source<'_>) -> Result<()> {
         number.parse::<usize>().ok()
     });
     let found = numbers.max().map_or(0, |last| last.saturating_add(1));
-    if found == config.layers.len() {
+    let stated = source.whole("block_count")?.and_then(|count| usize::try_from(count).ok());
+    let stated = stated.unwrap_or(config.layers.len());
+    if found == stated {
         return Ok(());
     }
-    let what =
-        format!("{}, and the file has tensors of {found} layers; they must agree", config.layers.len());
+    let what = format!("{stated}, and the file has tensors of {found} layers; they must agree");
     Err(source.bad(&source.full("block_count"), what))
 }
 

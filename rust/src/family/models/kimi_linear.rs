@@ -7,7 +7,7 @@
 
 use super::deepseek;
 use crate::config::{
-    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KvB, LayerRope, LinearAttention,
+    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope, LinearAttention,
     LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout, tensor,
 };
 use crate::error::Result;
@@ -242,6 +242,7 @@ fn delta_attention(
         rule: LinearRule::KimiDelta { lower_bound },
         num_key_heads: heads,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: head_dim,
         value_dim: head_dim,
         conv_kernel_size,

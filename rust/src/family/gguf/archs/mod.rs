@@ -28,8 +28,27 @@ pub(super) struct Arch {
     pub facts: &'static [(&'static str, &'static str)],
     /// Flags of config.json that are true when the first layer has this tensor.
     pub flags: &'static [(&'static str, &'static str)],
+    /// The recurrent mixer that some layers have.
+    pub mixer: Option<RecurrentMixer>,
+    /// Keys of config.json that are one key of the file by another: (of config.json, of the file, by).
+    pub quotients: &'static [(&'static str, &'static str, &'static str)],
     /// The number of layers whose model scales scores by the width per head instead of the head's (gemma's 27B).
     pub layers_of_quotient_scale: Option<u64>,
+}
+
+/// Recurrent mixers, as GGUF files store them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecurrentMixer {
+    /// Short convolutions (lfm2).
+    ShortConv,
+    /// Gated DeltaNet.
+    GatedDelta,
+    /// Kimi Delta Attention.
+    KimiDelta,
+    /// Mamba.
+    Mamba,
+    /// Mamba-2.
+    Mamba2,
 }
 
 /// How much of a head is rotated.
@@ -63,6 +82,8 @@ const LLAMA: Arch = Arch {
     keys: &[],
     facts: &[],
     flags: &[],
+    mixer: None,
+    quotients: &[],
     layers_of_quotient_scale: None,
 };
 
