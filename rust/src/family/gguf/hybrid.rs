@@ -201,11 +201,13 @@ pub(super) fn as_stored(config: &mut Config, arch: &Arch, source: &Source<'_>) {
     {
         linear.key_heads = KeyHeads::Tiled;
     }
-    if mixer == RecurrentMixer::Mamba {
-        // config.json has periods where the file has a list.
-        for (layer, parts) in config.layers.iter_mut().zip(layers(source, usize::MAX)) {
+    // config.json has periods, or exceptions, where the file has tensors.
+    for (layer, parts) in config.layers.iter_mut().zip(layers(source, usize::MAX)) {
+        if mixer == RecurrentMixer::Mamba {
             layer.mixer = if parts.recurrent { Mixer::Recurrent } else { Mixer::Attention };
-            layer.mlp = if parts.experts { LayerMlp::Moe } else { LayerMlp::Dense };
+        }
+        if layer.mlp == LayerMlp::Moe && !parts.experts {
+            layer.mlp = LayerMlp::Dense;
         }
     }
 }
