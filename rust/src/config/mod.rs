@@ -35,8 +35,8 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names,
-    PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
+    AltUpNames, CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames,
+    Names, PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;

@@ -187,14 +187,16 @@ pub enum MoeNames {
         /// gate, up and down of all experts.
         parts: [&'static str; 3],
     },
-    /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
+    /// All experts in two tensors [expert, out, in], or in three where gate and up are apart (GGUF).
     Merged {
         /// The router.
         router: Tensor,
-        /// gate, up and down of all experts.
-        parts: [Tensor; 3],
-        /// gate, up and down of the expert that every token passes.
-        shared: [Tensor; 3],
+        /// The first projections.
+        gate_up: GateUp,
+        /// The second projection.
+        down: Tensor,
+        /// The expert that every token passes.
+        shared: Shared,
         /// Its gate, a vector.
         shared_gate: Tensor,
     },
@@ -317,6 +319,29 @@ pub struct PerLayerNames {
     pub out_norm: Tensor,
 }
 
+/// Where the tensors of several residual streams (AltUp) and of their low-rank branch (LAuReL) are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AltUpNames {
+    /// From the first stream to the others and back; `{}` is the number, without it one tensor holds all: [number, out, in].
+    pub projections: [&'static str; 2],
+    /// In a layer: norm of the router's input.
+    pub router_norm: Tensor,
+    /// In a layer: the router.
+    pub modality_router: &'static str,
+    /// In a layer: from the router to the streams' predictions.
+    pub prediction_coefs: &'static str,
+    /// In a layer: from the router to their corrections.
+    pub correction_coefs: &'static str,
+    /// In a layer: factors of the corrected stream.
+    pub correct_output_scale: &'static str,
+    /// In a layer: to the low rank.
+    pub laurel_left: Tensor,
+    /// In a layer: back.
+    pub laurel_right: Tensor,
+    /// In a layer: norm of that branch.
+    pub laurel_norm: Tensor,
+}
+
 /// What a model's tensors are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
@@ -334,6 +359,8 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
+    /// Several residual streams.
+    pub alt_up: AltUpNames,
     /// Hyper-connections of attention and of the MLP in a layer, and those after the last one.
     pub hyper: [HyperNames; 3],
     /// A learned factor of a layer's output.
@@ -428,6 +455,17 @@ impl Names {
             gate: tensor!("per_layer_input_gate"),
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
+        },
+        alt_up: AltUpNames {
+            projections: ["altup_projections.{}.weight", "altup_unembed_projections.{}.weight"],
+            router_norm: tensor!("altup.router_norm"),
+            modality_router: "altup.modality_router.weight",
+            prediction_coefs: "altup.prediction_coefs.weight",
+            correction_coefs: "altup.correction_coefs.weight",
+            correct_output_scale: "altup.correct_output_scale",
+            laurel_left: tensor!("laurel.linear_left"),
+            laurel_right: tensor!("laurel.linear_right"),
+            laurel_norm: tensor!("laurel.post_laurel_norm"),
         },
         hyper: [
             HyperNames::Sigmoid([

@@ -82,7 +82,11 @@ impl<'a> Loader<'a> {
         let recurrent =
             tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
-        let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
+        let dense = |mlp| {
+            let mlp = self.mlp(mlp)?;
+            let activation = spec.activation.unwrap_or(mlp.activation);
+            Ok::<_, Error>(DenseMlp { activation, gate_cutoff: spec.gate_cutoff, ..mlp })
+        };
         let mlp = match &tensors.mlp {
             None => None,
             Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(Box::new(dense(mlp)?))),

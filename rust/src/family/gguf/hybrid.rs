@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::archs::{Arch, RecurrentMixer, Rotary};
+use super::archs::{Arch, RecurrentMixer};
 use super::source::Source;
 use super::translated::Translated;
-use crate::checkpoint::json::describe;
 use crate::config::{
     Config, InProj, KeyHeads, LayerMlp, Mixer, Names, Qkv, Recurrent, RecurrentForm, RecurrentNames, Tensor,
     tensor,
@@ -16,8 +15,6 @@ use crate::error::Result;
 
 const KV_HEADS: &str = "attention.head_count_kv";
 const MLP_WIDTH: &str = "feed_forward_length";
-const GATING: &str = "expert_gating_func";
-const SIGMOID: u64 = 2;
 
 /// Mamba and Mamba-2.
 const MAMBA: RecurrentNames = RecurrentNames {
@@ -63,56 +60,113 @@ fn layers(source: &Source<'_>, count: usize) -> Vec<Parts> {
     layers.into_values().collect()
 }
 
-/// Adds the keys of config.json that say which layers have a recurrent state, and of which sizes it is.
-pub(super) fn translate(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
-    let Some(mixer) = arch.mixer else { return Ok(()) };
-    for (key, own, by) in arch.quotients {
-        quotient(source, out, key, own, by)?;
-    }
-    if arch.rotary != Rotary::Mla {
-        kv_heads(source, out)?;
-    }
-    let count = out.whole("num_hidden_layers").unwrap_or(0);
-    let layers = layers(source, usize::try_from(count).unwrap_or(usize::MAX));
-    let types = |recurrent: &'static str| -> Vec<&str> {
-        layers.iter().map(|layer| if layer.recurrent { recurrent } else { "full_attention" }).collect()
-    };
+/// Which layers have a recurrent state.
+fn layer_types(source: &Source<'_>, out: &mut Translated, word: &'static str) {
+    let types = layers(source, num_layers(out)).into_iter();
+    let types: Vec<&str> = types.map(|layer| if layer.recurrent { word } else { "full_attention" }).collect();
     out.origins.insert("layer_types".to_owned(), source.full("block_count"));
-    match (mixer, arch.name) {
-        (RecurrentMixer::GatedDelta, _) => {
-            // The tensors say which layers these are; text has the same position on all axes of an image.
-            for key in ["attention.recurrent_layers", "full_attention_interval", "rope.dimension_sections"] {
-                source.get(key)?;
-            }
-            out.set("layer_types", types("linear_attention"));
-        }
-        (RecurrentMixer::ShortConv, _) => out.set("layer_types", types("conv")),
-        (RecurrentMixer::KimiDelta, _) => {
-            out.set("layer_types", types("linear_attention"));
-            if let Some(&[heads, _]) = source.shape_in_layers("ssm_beta.weight") {
-                out.set("linear_num_heads", heads);
-            }
-        }
-        (RecurrentMixer::Mamba2, "granitehybrid") => granite(source, out, types("linear_attention"))?,
-        (RecurrentMixer::Mamba2, "nemotron_h" | "nemotron_h_moe") => nemotron(source, out, &layers)?,
-        (RecurrentMixer::Mamba, _) if out.whole("num_experts").unwrap_or(0) == 0 => {
-            out.set("num_experts", 1); // no mixture
-            out.values.remove("num_experts_per_tok");
-        }
-        (RecurrentMixer::Mamba2 | RecurrentMixer::Mamba, _) => {}
+    out.set("layer_types", types);
+}
+
+fn num_layers(out: &Translated) -> usize {
+    out.whole("num_hidden_layers").and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
+}
+
+/// Gated DeltaNet. Its tensors say which layers have it; text has the same position on all axes of an image.
+pub(super) fn gated_delta(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    for key in ["attention.recurrent_layers", "full_attention_interval", "rope.dimension_sections"] {
+        source.get(key)?;
     }
-    if matches!(mixer, RecurrentMixer::ShortConv | RecurrentMixer::KimiDelta)
-        && let Some(gating) = source.get(GATING)?.filter(|gating| gating.as_u64() != Some(SIGMOID))
-    {
-        let what = format!("must be {SIGMOID} (sigmoid) (got {})", describe(&gating));
-        return Err(source.unsupported(&source.full(GATING), what));
-    }
-    if arch.rotary == Rotary::None {
-        for key in ["rope.dimension_count", "rope.freq_base"] {
-            source.get(key)?;
-        }
+    layer_types(source, out, "linear_attention");
+    per_head(source, out, "linear_value_head_dim")
+}
+
+pub(super) fn lfm2(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    layer_types(source, out, "conv");
+    kv_heads(source, out)
+}
+
+/// The number of heads of Kimi Delta Attention is in no key.
+pub(super) fn kimi(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    layer_types(source, out, "linear_attention");
+    if let Some(&[heads, _]) = source.shape_in_layers("ssm_beta.weight") {
+        out.set("linear_num_heads", heads);
     }
     Ok(())
+}
+
+pub(super) fn falcon_h1(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    per_head(source, out, "mamba_d_head")
+}
+
+/// Granite without positions, or Bamba; with experts or without.
+pub(super) fn granite(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    layer_types(source, out, "linear_attention");
+    kv_heads(source, out)?;
+    per_head(source, out, "mamba_d_head")?;
+    quotient(source, out, "mamba_expand", "ssm.inner_size", "embedding_length")?;
+    // llama.cpp's switch for rotation.
+    if source.get("rope.scaling.finetuned")? != Some(Value::Bool(false)) {
+        out.set("model_type", "bamba");
+        for key in ["num_local_experts", "num_experts_per_tok", "shared_intermediate_size"] {
+            out.values.remove(key);
+        }
+    } else if source.whole("expert_count")?.unwrap_or(0) == 0 {
+        out.set("num_local_experts", 0);
+        out.take(source, "shared_intermediate_size", MLP_WIDTH)?;
+    }
+    Ok(())
+}
+
+/// Every layer is one thing, and the list of the MLPs' widths has 0 for the others.
+pub(super) fn nemotron(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    read_unused(source, &["attention.layer_norm_epsilon", "rope.scaling.finetuned"])?;
+    kv_heads(source, out)?;
+    per_head(source, out, "mamba_head_dim")?;
+    let word = |layer: &Parts| match layer {
+        Parts { recurrent: true, .. } => "linear_attention",
+        Parts { attention: true, .. } => "full_attention",
+        Parts { experts: true, .. } => "moe",
+        Parts { .. } => "mlp",
+    };
+    let words: Vec<&str> = layers(source, num_layers(out)).iter().map(word).collect();
+    if let Some(widths) = source.per_layer(MLP_WIDTH)? {
+        let of_mlps = words.iter().zip(&widths).filter(|(word, _)| **word == "mlp").map(|(_, width)| width);
+        let stated: BTreeSet<Option<u64>> = of_mlps.map(Value::as_u64).collect();
+        match Vec::from_iter(stated)[..] {
+            [] => _ = out.values.remove("intermediate_size"),
+            [Some(width)] => out.set("intermediate_size", width),
+            _ => {
+                let what = "must be the same number in all layers that are an MLP".to_owned();
+                return Err(source.unsupported(&source.full(MLP_WIDTH), what));
+            }
+        }
+    }
+    out.set("layers_block_type", words);
+    Ok(())
+}
+
+/// The tensors say which layers have attention, and which have experts; `as_stored` takes it from there.
+pub(super) fn jamba(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    read_unused(source, &[])?;
+    kv_heads(source, out)?;
+    quotient(source, out, "mamba_expand", "ssm.inner_size", "embedding_length")?;
+    if out.whole("num_experts").unwrap_or(0) == 0 {
+        out.set("num_experts", 1); // no mixture
+        out.values.remove("num_experts_per_tok");
+    }
+    Ok(())
+}
+
+/// Keys without a meaning where nothing rotates, and some more.
+fn read_unused(source: &Source<'_>, more: &[&str]) -> Result<()> {
+    let rotation = ["rope.dimension_count", "rope.freq_base"];
+    rotation.iter().chain(more).try_for_each(|key| source.get(key).map(|_| ()))
+}
+
+/// The width of a head of the mixer.
+fn per_head(source: &Source<'_>, out: &mut Translated, key: &str) -> Result<()> {
+    quotient(source, out, key, "ssm.inner_size", "ssm.time_step_rank")
 }
 
 /// A size that is one key of the file by another.
@@ -142,51 +196,6 @@ fn kv_heads(source: &Source<'_>, out: &mut Translated) -> Result<()> {
             return Err(source.unsupported(&source.full(KV_HEADS), what));
         }
     }
-    Ok(())
-}
-
-/// granitehybrid: Granite without positions, or Bamba; with experts or without.
-fn granite(source: &Source<'_>, out: &mut Translated, types: Vec<&str>) -> Result<()> {
-    out.set("layer_types", types);
-    // llama.cpp's switch for rotation.
-    if source.get("rope.scaling.finetuned")? != Some(Value::Bool(false)) {
-        out.set("model_type", "bamba");
-        for key in ["num_local_experts", "num_experts_per_tok", "shared_intermediate_size", "mamba_expand"] {
-            out.values.remove(key);
-        }
-        return quotient(source, out, "mamba_expand", "ssm.inner_size", "embedding_length");
-    }
-    if source.whole("expert_count")?.unwrap_or(0) == 0 {
-        out.set("num_local_experts", 0);
-        out.take(source, "shared_intermediate_size", MLP_WIDTH)?;
-    }
-    Ok(())
-}
-
-/// nemotron_h: every layer is one thing, and the list of the MLPs' widths has 0 for the others.
-fn nemotron(source: &Source<'_>, out: &mut Translated, layers: &[Parts]) -> Result<()> {
-    source.get("attention.layer_norm_epsilon")?;
-    source.get("rope.scaling.finetuned")?;
-    let word = |layer: &Parts| match layer {
-        Parts { recurrent: true, .. } => "linear_attention",
-        Parts { attention: true, .. } => "full_attention",
-        Parts { experts: true, .. } => "moe",
-        Parts { .. } => "mlp",
-    };
-    let words: Vec<&str> = layers.iter().map(word).collect();
-    if let Some(Value::Array(widths)) = source.get(MLP_WIDTH)? {
-        let of_mlps = words.iter().zip(&widths).filter(|(word, _)| **word == "mlp").map(|(_, width)| width);
-        let stated: BTreeSet<Option<u64>> = of_mlps.map(Value::as_u64).collect();
-        match Vec::from_iter(stated)[..] {
-            [] => _ = out.values.remove("intermediate_size"),
-            [Some(width)] => out.set("intermediate_size", width),
-            _ => {
-                let what = "must be the same number in all layers that are an MLP".to_owned();
-                return Err(source.unsupported(&source.full(MLP_WIDTH), what));
-            }
-        }
-    }
-    out.set("layers_block_type", words);
     Ok(())
 }
 
@@ -260,9 +269,7 @@ pub(super) fn rename(names: &mut Names, of_family: &Names, arch: &Arch, source: 
         names.qkv = Qkv::GatedQueries([tensor!("attn_q"), tensor!("attn_k"), tensor!("attn_v")]);
     }
     if source.has_in_layers("ffn_norm") {
-        names.mlp_norm = Tensor { weight: "ffn_norm", bias: "" };
-    } else if source.has_in_layers("post_attention_norm.weight") {
-        names.mlp_norm = tensor!("post_attention_norm");
+        names.mlp_norm = Tensor { weight: "ffn_norm", bias: "" }; // falcon-h1
     }
     if !source.checkpoint.contains("output_norm.weight") {
         names.norm = tensor!("token_embd_norm"); // lfm2

@@ -16,6 +16,7 @@ mod archs;
 mod hybrid;
 mod keys;
 mod mla;
+mod own;
 mod rope;
 mod source;
 mod stored;

@@ -88,6 +88,19 @@ impl<'a> Source<'a> {
         Ok(Some(values))
     }
 
+    /// A number per layer, also infinite ones.
+    pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+        self.read.borrow_mut().insert(key.to_owned());
+        let Some(Value::List(list)) = self.metadata.get(key) else {
+            return None;
+        };
+        let number = |value| match value {
+            Value::Float(number) => Some(number),
+            _ => None,
+        };
+        if list.len() > LONGEST_LIST { None } else { list.iter().map(number).collect() }
+    }
+
     /// The value of any key.
     pub fn of_file(&self, key: &str) -> Result<Option<Json>> {
         let Some(value) = self.metadata.get(key) else {

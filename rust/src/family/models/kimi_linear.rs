@@ -7,8 +7,9 @@
 
 use super::deepseek;
 use crate::config::{
-    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope, LinearAttention,
-    LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout, tensor,
+    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope,
+    LinearAttention, LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout,
+    tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};

@@ -7,8 +7,8 @@
 
 use super::mixtral;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LinearAttention, LinearRule, Mask, Mixer, Moe, Names,
-    NormPlacement, Recurrent, RecurrentNames, ResidualFactors, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LinearAttention, LinearRule, Mask, Mixer, Moe,
+    Names, NormPlacement, Recurrent, RecurrentNames, ResidualFactors, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{

@@ -6,8 +6,8 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape,
-    Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LayerMlp, LinearAttention, LinearRule, Mixer,
+    MlpShape, Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, base, bias};

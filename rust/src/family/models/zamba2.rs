@@ -7,8 +7,8 @@
 use super::bamba;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Bias, Config, GateUp, GatedOutput, KeyHeads, LayerMlp, LayerRope, LinearAttention, LinearRule, LmHead,
-    Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
+    Activation, Bias, Config, GateUp, GatedOutput, KeyHeads, LayerMlp, LayerRope, LinearAttention,
+    LinearRule, LmHead, Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, base};

@@ -1,51 +1,25 @@
-//! Architectures whose layers all have attention.
+//! Architectures whose layers all have attention and a dense MLP, or may have one.
 
-use super::{Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, LLAMA, PAIRED, Rotary, WINDOW};
+use super::super::own;
+use super::{Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, Rotary, WINDOW};
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
     LLAMA,
     Arch { name: "qwen2", model_type: "qwen2", ..IN_ORDER },
-    Arch {
-        name: "qwen2moe",
-        model_type: "qwen2_moe",
-        keys: &[
-            EXPERTS,
-            EXPERTS_USED,
-            EXPERT_WIDTH,
-            ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
-        ],
-        facts: &[("norm_topk_prob", "false")],
-        ..IN_ORDER
-    },
     Arch { name: "qwen3", model_type: "qwen3", ..IN_ORDER },
-    Arch {
-        name: "qwen3moe",
-        model_type: "qwen3_moe",
-        keys: &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH],
-        facts: &[("norm_topk_prob", "true")],
-        ..IN_ORDER
-    },
     Arch { name: "gemma", model_type: "gemma", ..IN_ORDER },
     Arch {
         name: "gemma2",
         model_type: "gemma2",
-        keys: &[
-            WINDOW,
-            ("attn_logit_softcapping", "attn_logit_softcapping"),
-            ("final_logit_softcapping", "final_logit_softcapping"),
-        ],
+        keys: &[WINDOW, ("attn_logit_softcapping", "attn_logit_softcapping"), FINAL_CAP],
         layers_of_quotient_scale: Some(46),
         ..IN_ORDER
     },
     Arch {
         name: "gemma3",
         model_type: "gemma3_text",
-        keys: &[
-            WINDOW,
-            ("final_logit_softcapping", "final_logit_softcapping"),
-            ("rope_local_base_freq", "rope.freq_base_swa"),
-        ],
+        keys: &[WINDOW, FINAL_CAP, ("rope_local_base_freq", "rope.freq_base_swa")],
         layers_of_quotient_scale: Some(62),
         ..IN_ORDER
     },
@@ -72,6 +46,7 @@ pub(super) static ARCHS: &[Arch] = &[
         epsilon: LAYER,
         // The new architecture is the old one with its heads counted.
         facts: &[("new_decoder_architecture", "true")],
+        own: own::falcon,
         ..IN_ORDER
     },
     Arch {
@@ -87,6 +62,7 @@ pub(super) static ARCHS: &[Arch] = &[
         epsilon: LAYER,
         rotary: Rotary::Share,
         flags: &[("qk_layernorm", "attn_q_norm.weight"), ("use_qkv_bias", "attn_q.bias")],
+        own: own::stablelm,
         ..IN_ORDER
     },
     Arch {
@@ -109,51 +85,96 @@ pub(super) static ARCHS: &[Arch] = &[
         model_type: "olmo",
         epsilon: LAYER,
         keys: &[("clip_qkv", "attention.clamp_kqv")],
+        own: own::olmo,
         ..PAIRED
     },
-    Arch { name: "olmo2", model_type: "olmo2", ..IN_ORDER },
-    Arch {
-        name: "granite",
-        model_type: "granite",
-        keys: &[
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("logits_scaling", "logit_scale"),
-        ],
-        ..PAIRED
-    },
+    Arch { name: "olmo2", model_type: "olmo2", keys: &[WINDOW], own: own::olmo2, ..IN_ORDER },
+    Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, ..PAIRED },
     Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..IN_ORDER },
     Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..IN_ORDER },
     Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..IN_ORDER },
     Arch { name: "smollm3", model_type: "smollm3", ..PAIRED },
-    Arch { name: "exaone4", model_type: "exaone4", keys: &[WINDOW], ..IN_ORDER },
     Arch {
-        name: "deepseek2",
-        model_type: "deepseek_v3",
-        rotary: Rotary::Mla,
+        name: "exaone4",
+        model_type: "exaone4",
+        keys: &[WINDOW],
+        // Its family's class says 4096.
+        facts: &[("sliding_window", "null")],
+        ..IN_ORDER
+    },
+    Arch {
+        name: "gemma3n",
+        model_type: "gemma3n_text",
         keys: &[
-            ("q_lora_rank", "attention.q_lora_rank"),
-            ("kv_lora_rank", "attention.kv_lora_rank"),
-            ("qk_rope_head_dim", "rope.dimension_count"),
-            ("n_routed_experts", "expert_count"),
-            ("n_shared_experts", "expert_shared_count"),
-            EXPERTS_USED,
-            EXPERT_WIDTH,
-            ("first_k_dense_replace", "leading_dense_block_count"),
-            ("routed_scaling_factor", "expert_weights_scale"),
-            ("norm_topk_prob", "expert_weights_norm"),
-            ("n_group", "expert_group_count"),
-            ("topk_group", "expert_group_used_count"),
+            WINDOW,
+            FINAL_CAP,
+            ("rope_local_base_freq", "rope.freq_base_swa"),
+            PER_LAYER_WIDTH,
+            SHARED_KV,
+            ("altup_num_inputs", "altup.num_inputs"),
+            ("altup_active_idx", "altup.active_idx"),
         ],
+        own: own::gemma3n,
         ..IN_ORDER
     },
     Arch {
-        name: "gpt-oss",
-        model_type: "gpt_oss",
-        keys: &[WINDOW, ("num_local_experts", "expert_count"), EXPERTS_USED],
+        name: "gemma4",
+        model_type: "gemma4_text",
+        keys: &[
+            WINDOW,
+            FINAL_CAP,
+            PER_LAYER_WIDTH,
+            SHARED_KV,
+            EXPERTS,
+            ("top_k_experts", "expert_used_count"),
+            EXPERT_WIDTH,
+        ],
+        own: own::gemma4,
         ..IN_ORDER
     },
+    Arch {
+        name: "mistral3",
+        model_type: "mistral",
+        facts: &[("sliding_window", "null")],
+        own: own::mistral3,
+        ..PAIRED
+    },
+    Arch { name: "ernie4_5", model_type: "ernie4_5", ..IN_ORDER },
+    Arch { name: "seed_oss", model_type: "seed_oss", facts: &[("attention_bias", "false")], ..IN_ORDER },
+    Arch { name: "hunyuan-dense", model_type: "hunyuan_v1_dense", ..IN_ORDER },
+    Arch {
+        name: "apertus",
+        model_type: "apertus",
+        facts: &[("rope_scaling", "{\"rope_type\": \"default\"}")],
+        ..IN_ORDER
+    },
+    Arch { name: "arcee", model_type: "arcee", ..PAIRED },
+    Arch {
+        name: "jais2",
+        model_type: "jais2",
+        epsilon: LAYER,
+        facts: &[("attention_bias", "false"), ("mlp_bias", "false")],
+        ..IN_ORDER
+    },
+    Arch {
+        name: "granite_swa",
+        model_type: "granite_swa",
+        mixture: Some("granitemoe_swa"),
+        shared_keys: MULTIPLIERS,
+        keys: &[WINDOW, ("shared_intermediate_size", "expert_shared_feed_forward_length")],
+        ..PAIRED
+    },
+    // Text parts of models that see pictures: a text has one position per token.
+    Arch { name: "qwen2vl", model_type: "qwen2", ..IN_ORDER },
+    Arch { name: "qwen3vl", model_type: "qwen3", ..IN_ORDER },
+    // Llama under other names.
+    Arch { name: "internlm2", model_type: "llama", ..PAIRED },
+    Arch { name: "exaone", model_type: "llama", ..IN_ORDER },
+    Arch { name: "minicpm", model_type: "granite", shared_keys: MULTIPLIERS, own: own::minicpm, ..PAIRED },
 ];
 
+const FINAL_CAP: (&str, &str) = ("final_logit_softcapping", "final_logit_softcapping");
+const PER_LAYER_WIDTH: (&str, &str) = ("hidden_size_per_layer_input", "embedding_length_per_layer_input");
+const SHARED_KV: (&str, &str) = ("num_kv_shared_layers", "attention.shared_kv_layers");
 /// GLM's attention has biases in some models.
 const GLM_FLAGS: &[(&str, &str)] = &[("attention_bias", "attn_q.bias"), ("attention_bias", "attn_qkv.bias")];

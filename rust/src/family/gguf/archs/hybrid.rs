@@ -1,7 +1,8 @@
 //! Architectures with layers that have a recurrent state.
 
+use super::super::hybrid;
 use super::{
-    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, PAIRED, RecurrentMixer, Rotary,
+    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, MULTIPLIERS, PAIRED, RecurrentMixer, Rotary, SIGMOID,
 };
 
 const CONV: (&str, &str) = ("linear_conv_kernel_dim", "ssm.conv_kernel");
@@ -18,8 +19,6 @@ const MAMBA_CONV: (&str, &str) = ("mamba_d_conv", "ssm.conv_kernel");
 const MAMBA_STATE: (&str, &str) = ("mamba_d_state", "ssm.state_size");
 const MAMBA_GROUPS: (&str, &str) = ("mamba_n_groups", "ssm.group_count");
 const MAMBA_HEADS: (&str, &str) = ("mamba_n_heads", "ssm.time_step_rank");
-const MAMBA_HEAD_DIM: (&str, &str, &str) = ("mamba_d_head", "ssm.inner_size", "ssm.time_step_rank");
-const EXPAND: (&str, &str, &str) = ("mamba_expand", "ssm.inner_size", "embedding_length");
 const MAMBA_BIASES: [(&str, &str); 2] =
     [("mamba_conv_bias", "ssm_conv1d.bias"), ("mamba_proj_bias", "ssm_in.bias")];
 
@@ -27,23 +26,21 @@ const MAMBA_BIASES: [(&str, &str); 2] =
 const DELTA: Arch = Arch {
     rotary: Rotary::Share,
     mixer: Some(RecurrentMixer::GatedDelta),
-    keys: &[CONV, KEY_DIM, KEY_HEADS, VALUE_HEADS],
-    quotients: &[("linear_value_head_dim", "ssm.inner_size", "ssm.time_step_rank")],
+    shared_keys: &[CONV, KEY_DIM, KEY_HEADS, VALUE_HEADS],
+    own: hybrid::gated_delta,
     ..IN_ORDER
 };
-const DELTA_MOE: Arch = Arch {
-    keys: &[CONV, KEY_DIM, KEY_HEADS, VALUE_HEADS, EXPERTS, EXPERTS_USED, EXPERT_WIDTH, SHARED_WIDTH],
-    ..DELTA
-};
+const DELTA_MOE: Arch = Arch { keys: &[EXPERTS, EXPERTS_USED, EXPERT_WIDTH, SHARED_WIDTH], ..DELTA };
 const LFM2: Arch = Arch {
     name: "lfm2",
     model_type: "lfm2",
     epsilon: "norm_eps",
     mixer: Some(RecurrentMixer::ShortConv),
-    keys: &[("conv_L_cache", "shortconv.l_cache")],
+    shared_keys: &[("conv_L_cache", "shortconv.l_cache")],
     // The file states the adjusted width.
     facts: &[("block_auto_adjust_ff_dim", "false")],
     flags: &[("conv_bias", "shortconv.in_proj.bias")],
+    own: hybrid::lfm2,
     ..IN_ORDER
 };
 const NEMOTRON_H: Arch = Arch {
@@ -52,14 +49,14 @@ const NEMOTRON_H: Arch = Arch {
     epsilon: "layer_norm_epsilon",
     rotary: Rotary::None,
     mixer: Some(RecurrentMixer::Mamba2),
-    keys: &[
+    shared_keys: &[
         ("conv_kernel", "ssm.conv_kernel"),
         ("ssm_state_size", "ssm.state_size"),
         ("n_groups", "ssm.group_count"),
         ("mamba_num_heads", "ssm.time_step_rank"),
     ],
     flags: &[("use_conv_bias", "ssm_conv1d.bias"), ("use_bias", "ssm_in.bias")],
-    quotients: &[("mamba_head_dim", "ssm.inner_size", "ssm.time_step_rank")],
+    own: hybrid::nemotron,
     ..PAIRED
 };
 
@@ -73,7 +70,6 @@ pub(super) static ARCHS: &[Arch] = &[
         name: "lfm2moe",
         model_type: "lfm2_moe",
         keys: &[
-            ("conv_L_cache", "shortconv.l_cache"),
             EXPERTS,
             EXPERTS_USED,
             EXPERT_WIDTH,
@@ -82,6 +78,7 @@ pub(super) static ARCHS: &[Arch] = &[
             NORMALIZED,
         ],
         facts: &[],
+        fixed: &[SIGMOID],
         ..LFM2
     },
     Arch {
@@ -97,13 +94,10 @@ pub(super) static ARCHS: &[Arch] = &[
             ("num_local_experts", "expert_count"),
             EXPERTS_USED,
             ("shared_intermediate_size", "expert_shared_feed_forward_length"),
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("attention_multiplier", "attention.scale"),
-            ("logits_scaling", "logit_scale"),
         ],
+        shared_keys: MULTIPLIERS,
         flags: &MAMBA_BIASES,
-        quotients: &[MAMBA_HEAD_DIM, EXPAND],
+        own: hybrid::granite,
         ..PAIRED
     },
     Arch {
@@ -114,17 +108,13 @@ pub(super) static ARCHS: &[Arch] = &[
         // The weights have the multipliers in them.
         facts: &[("mamba_norm_before_gate", "false")],
         flags: &[MAMBA_BIASES[0], MAMBA_BIASES[1], ("mamba_rms_norm", "ssm_norm.weight")],
-        quotients: &[MAMBA_HEAD_DIM],
+        own: hybrid::falcon_h1,
         ..IN_ORDER
     },
     NEMOTRON_H,
     Arch {
         name: "nemotron_h_moe",
         keys: &[
-            ("conv_kernel", "ssm.conv_kernel"),
-            ("ssm_state_size", "ssm.state_size"),
-            ("n_groups", "ssm.group_count"),
-            ("mamba_num_heads", "ssm.time_step_rank"),
             ("n_routed_experts", "expert_count"),
             EXPERTS_USED,
             EXPERT_WIDTH,
@@ -152,7 +142,7 @@ pub(super) static ARCHS: &[Arch] = &[
             ("expert_layer_offset", "0"),
         ],
         flags: &MAMBA_BIASES,
-        quotients: &[EXPAND],
+        own: hybrid::jamba,
         ..IN_ORDER
     },
     Arch {
@@ -176,6 +166,8 @@ pub(super) static ARCHS: &[Arch] = &[
             GROUPS,
             OPEN_GROUPS,
         ],
+        fixed: &[SIGMOID],
+        own: hybrid::kimi,
         ..IN_ORDER
     },
 ];

@@ -2,8 +2,10 @@
 
 mod attention;
 mod hybrid;
+mod mixtures;
 
 use super::source::Source;
+use super::translated::Translated;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::HeadRows;
 use crate::error::Result;
@@ -24,14 +26,18 @@ pub(super) struct Arch {
     pub rotary: Rotary,
     /// Keys of this architecture only: (of config.json, of the file).
     pub keys: &'static [(&'static str, &'static str)],
-    /// Facts that are in no file: (key of config.json, its value in JSON).
+    /// Keys that it shares with others.
+    pub shared_keys: &'static [(&'static str, &'static str)],
+    /// Facts that files leave out: (key of config.json, its value in JSON).
     pub facts: &'static [(&'static str, &'static str)],
-    /// Flags of config.json that are true when the first layer has this tensor.
+    /// Flags of config.json that are true when a layer has this tensor.
     pub flags: &'static [(&'static str, &'static str)],
     /// The recurrent mixer that some layers have.
     pub mixer: Option<RecurrentMixer>,
-    /// Keys of config.json that are one key of the file by another: (of config.json, of the file, by).
-    pub quotients: &'static [(&'static str, &'static str, &'static str)],
+    /// Keys that say what is computed here, and nothing else: (of the file, its value in JSON).
+    pub fixed: &'static [(&'static str, &'static str)],
+    /// Adds the keys of config.json that no key of the file has as they are.
+    pub own: fn(&Source<'_>, &mut Translated) -> Result<()>,
     /// The number of layers whose model scales scores by the width per head instead of the head's (gemma's 27B).
     pub layers_of_quotient_scale: Option<u64>,
 }
@@ -70,6 +76,17 @@ const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
 const EXPERTS: (&str, &str) = ("num_experts", "expert_count");
 const EXPERTS_USED: (&str, &str) = ("num_experts_per_tok", "expert_used_count");
 const EXPERT_WIDTH: (&str, &str) = ("moe_intermediate_size", "expert_feed_forward_length");
+/// Experts are chosen by their softmax, or by their sigmoid.
+const SOFTMAX: (&str, &str) = ("expert_gating_func", "1");
+const SIGMOID: (&str, &str) = ("expert_gating_func", "2");
+
+/// Granite's.
+const MULTIPLIERS: &[(&str, &str)] = &[
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
 
 /// Llama: no keys or facts of its own.
 const LLAMA: Arch = Arch {
@@ -80,10 +97,12 @@ const LLAMA: Arch = Arch {
     head_rows: HeadRows::Paired,
     rotary: Rotary::Whole,
     keys: &[],
+    shared_keys: &[],
     facts: &[],
     flags: &[],
     mixer: None,
-    quotients: &[],
+    fixed: &[],
+    own: |_, _| Ok(()),
     layers_of_quotient_scale: None,
 };
 
@@ -94,7 +113,7 @@ const PAIRED: Arch = Arch { mixture: None, ..LLAMA };
 
 /// All architectures.
 fn all() -> impl Iterator<Item = &'static Arch> {
-    attention::ARCHS.iter().chain(hybrid::ARCHS)
+    attention::ARCHS.iter().chain(mixtures::ARCHS).chain(hybrid::ARCHS)
 }
 
 /// The architecture that the file names. Errors: `Unsupported` for one that is not known here.
