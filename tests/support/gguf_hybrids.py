@@ -1,7 +1,7 @@
 """The goldens' models with recurrent layers as llama.cpp's converter would store them in a GGUF file.
 
-Facts: llama.cpp, conversion/{qwen,lfm2,granite,falcon_h1,nemotron,jamba,kimi_linear}.py and
-gguf-py/gguf/tensor_mapping.py.
+Facts: llama.cpp, conversion/{qwen,lfm2,granite,falcon_h1,nemotron,jamba,kimi_linear,
+bailingmoe3}.py and gguf-py/gguf/tensor_mapping.py.
 """
 
 import json
@@ -27,15 +27,18 @@ ARCHS = {
     "nemotron_h": "nemotron_h_moe",
     "jamba": "jamba",
     "kimi_linear": "kimi-linear",
+    "bailing_hybrid": "bailingmoe3",
 }
 _QWEN = {"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"}
 _MAMBA2 = {"granitemoehybrid", "bamba", "falcon_h1", "nemotron_h"}
+_KIMI = {"kimi_linear", "bailing_hybrid"}
 # Whose q and k rows the converter moves.
 _MOVED = {"granitemoehybrid", "bamba", "nemotron_h"}
 
 _ENDS = {
     "embed_tokens": "token_embd",
     "embeddings": "token_embd",
+    "word_embeddings": "token_embd",
     "norm": "output_norm",
     "norm_f": "output_norm",
     "final_layernorm": "output_norm",
@@ -59,7 +62,6 @@ _LAYER = {
     "k_layernorm": "attn_k_norm",
     "kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "kv_a_layernorm": "attn_kv_a_norm",
-    "kv_b_proj": "attn_kv_b",
     "in_proj_qkv": "attn_qkv",
     "in_proj_qkvz": "ssm_in",
     "in_proj_z": "attn_gate",
@@ -81,6 +83,9 @@ _LAYER = {
     "f_a_proj": "ssm_f_a",
     "f_b_proj": "ssm_f_b",
     "b_proj": "ssm_beta",
+    "f_proj": "ssm_f_a",
+    "g_proj": "ssm_g_a",
+    "dense": "attn_output",
     "o_norm": "ssm_norm",
     "norm": "ssm_norm",
     "out_proj": "ssm_out",
@@ -131,11 +136,11 @@ class HybridConverter:
             elif expert := re.fullmatch(r"\S+\.experts\.\d+\.(\w+)\.weight", at[2]):
                 stacks.setdefault(f"blk.{at[1]}.{_LAYER[expert[1]]}_exps.weight", []).append(values)
             else:
-                for to, converted in self._layer(at[2], self._changed(name, values)).items():
+                for to, converted in self._layer(int(at[1]), at[2], self._changed(name, values)).items():
                     out[f"blk.{at[1]}.{to}"] = converted
         return out | {name: np.stack(experts) for name, experts in stacks.items()}
 
-    def _layer(self, path: str, values: np.ndarray) -> Tensors:
+    def _layer(self, layer: int, path: str, values: np.ndarray) -> Tensors:
         """The tensors of a layer that one of Hugging Face's becomes."""
         if "block_sparse_moe." in path and "linear" in path:
             place = "exps"
@@ -149,19 +154,25 @@ class HybridConverter:
             return {f"ffn_down_{place or 'shexp'}.weight": values}
         if path.endswith("in_proj_qkvz.weight") and not self.first_files:
             return self._apart(values)
+        if path.endswith("kv_b_proj.weight"):
+            heads = values.reshape(self.config["num_attention_heads"], -1, values.shape[1])
+            keys, values = np.split(heads, [self.config["qk_nope_head_dim"]], axis=1)
+            return {"attn_k_b.weight": keys.swapaxes(1, 2), "attn_v_b.weight": values}
         stem = re.sub(r"(\.layer)?\.(weight|bias)$", "", path)
         own = stem.rpartition(".")[2]
         end = "" if own in ("A_log", "D") or "." in _LAYER.get(own, "") else path.rpartition(".")[2]
-        to = self._name(stem, own)
+        to = self._name(layer, stem, own)
         return {".".join(filter(None, (f"{to}_{place}" if place else to, end))): values}
 
-    def _name(self, stem: str, own: str) -> str:
+    def _name(self, layer: int, stem: str, own: str) -> str:
         if stem.startswith("conv."):
-            return {"in_proj": "shortconv.in_proj", "conv": "shortconv.conv"}.get(own, f"shortconv.{own}")
+            return f"shortconv.{own}"  # lfm2
         if stem == "norm":
             return "attn_norm"  # nemotron_h
         if stem == "self_attn.out_proj":
             return "attn_output"  # lfm2
+        if own == "g_proj" and "full" in self._kinds()[layer]:
+            return "attn_gate"  # bailing_hybrid
         if own == "post_attention_layernorm" and self.family in _QWEN:
             return "post_attention_norm"
         return _LAYER[own]
@@ -190,12 +201,12 @@ class HybridConverter:
             heads = c["num_attention_heads" if own == "q_proj" else "num_key_value_heads"]
             values = moved(values, heads)
         if own == "A_log":
-            values = -np.exp(values)
-        if own in ("A_log", "D") and self.family in _MAMBA2:
+            values = np.exp(values) if self.family == "bailing_hybrid" else -np.exp(values)
+        if own in ("A_log", "D") and self.family in (_MAMBA2 | {"bailing_hybrid"}):
             return values.reshape(-1, 1)
         if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
             return values.reshape(c.get("mamba_n_groups") or c["n_groups"], -1)
-        if self.family == "kimi_linear" and "conv1d" in own:
+        if self.family in _KIMI and "conv1d" in own:
             return values.reshape(1, *values.shape)
         return values.squeeze() if "conv" in own and values.ndim == 3 else values
 
@@ -256,7 +267,7 @@ class HybridConverter:
         }
         if "rope_theta" in rope and self.family != "nemotron_h":
             keys["rope.freq_base"] = float(rope["rope_theta"])
-        if "head_dim" in c and self.family != "kimi_linear":
+        if "head_dim" in c and self.family not in _KIMI:
             keys |= {"attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"]}
         if "head_count_kv" not in str(list(keys)):
             kv = c["num_key_value_heads"]
@@ -332,9 +343,9 @@ class HybridConverter:
             keys |= {"rope.dimension_count": 8, "rope.scaling.finetuned": False}
             keys |= {"expert_shared_count": 1, "expert_weights_norm": True}
             keys |= {"expert_group_count": 1, "expert_group_used_count": 1}
-        if self.family == "kimi_linear":
+        if self.family in _KIMI:
             keys |= self._of_kimi()
-        if self.family in ("lfm2_moe", "kimi_linear"):
+        if self.family in (_KIMI | {"lfm2_moe"}):
             keys["expert_gating_func"] = 2
         return keys
 
@@ -352,7 +363,12 @@ class HybridConverter:
     def _of_kimi(self) -> dict[str, Any]:
         c = self.config
         rank, rope = c["kv_lora_rank"], c["qk_rope_head_dim"]
-        return {
+        keys: dict[str, Any] = {}
+        if self.family == "bailing_hybrid":
+            keys = {"kda.safe_gate": True, "kda.gate_lower_bound": c["kda_lower_bound"]}
+            keys |= {"expert_group_count": 3, "expert_group_used_count": 2, "expert_weights_norm": True}
+            keys["expert_shared_feed_forward_length"] = c["moe_intermediate_size"]
+        return keys | {
             "kda.head_dim": c["linear_head_dim"],
             "attention.kv_lora_rank": rank,
             "attention.key_length": rank + rope,

@@ -440,7 +440,7 @@ impl<'a> Loader<'a> {
     fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
         let rate = |stored: f32| match self.config.names.recurrent.form {
             RecurrentForm::Hub => -stored.exp(),
-            RecurrentForm::Gguf => stored,
+            RecurrentForm::Gguf => -stored.abs(), // bailingmoe3 leaves the sign out
         };
         Ok(match recurrent {
             Recurrent::Linear(linear) if linear.rule == (LinearRule::Lightning { stored_block: None }) => {

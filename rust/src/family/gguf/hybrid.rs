@@ -95,6 +95,12 @@ pub(super) fn kimi(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     Ok(())
 }
 
+/// Its shared experts are as wide as the routed ones, times their number.
+pub(super) fn bailing(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    source.get("expert_shared_feed_forward_length")?;
+    kimi(source, out)
+}
+
 pub(super) fn falcon_h1(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     per_head(source, out, "mamba_d_head")
 }

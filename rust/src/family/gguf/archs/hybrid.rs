@@ -60,6 +60,30 @@ const NEMOTRON_H: Arch = Arch {
     ..PAIRED
 };
 
+const KIMI: Arch = Arch {
+    rotary: Rotary::Mla,
+    mixer: Some(RecurrentMixer::KimiDelta),
+    shared_keys: &[
+        CONV,
+        ("linear_head_dim", "kda.head_dim"),
+        ("q_lora_rank", "attention.q_lora_rank"),
+        ("kv_lora_rank", "attention.kv_lora_rank"),
+        ("qk_rope_head_dim", "rope.dimension_count"),
+        EXPERTS,
+        EXPERTS_USED,
+        EXPERT_WIDTH,
+        ("n_shared_experts", "expert_shared_count"),
+        ("first_k_dense_replace", "leading_dense_block_count"),
+        ROUTED_SCALING,
+        NORMALIZED,
+        GROUPS,
+        OPEN_GROUPS,
+    ],
+    fixed: &[SIGMOID],
+    own: hybrid::kimi,
+    ..IN_ORDER
+};
+
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
     Arch { name: "qwen35", model_type: "qwen3_5_text", ..DELTA },
@@ -145,29 +169,12 @@ pub(super) static ARCHS: &[Arch] = &[
         own: hybrid::jamba,
         ..IN_ORDER
     },
+    Arch { name: "kimi-linear", model_type: "kimi_linear", ..KIMI },
     Arch {
-        name: "kimi-linear",
-        model_type: "kimi_linear",
-        rotary: Rotary::Mla,
-        mixer: Some(RecurrentMixer::KimiDelta),
-        keys: &[
-            CONV,
-            ("linear_head_dim", "kda.head_dim"),
-            ("q_lora_rank", "attention.q_lora_rank"),
-            ("kv_lora_rank", "attention.kv_lora_rank"),
-            ("qk_rope_head_dim", "rope.dimension_count"),
-            EXPERTS,
-            EXPERTS_USED,
-            EXPERT_WIDTH,
-            ("n_shared_experts", "expert_shared_count"),
-            ("first_k_dense_replace", "leading_dense_block_count"),
-            ROUTED_SCALING,
-            NORMALIZED,
-            GROUPS,
-            OPEN_GROUPS,
-        ],
-        fixed: &[SIGMOID],
-        own: hybrid::kimi,
-        ..IN_ORDER
+        name: "bailingmoe3",
+        model_type: "bailing_hybrid",
+        keys: &[("kda_safe_gate", "kda.safe_gate"), ("kda_lower_bound", "kda.gate_lower_bound")],
+        own: hybrid::bailing,
+        ..KIMI
     },
 ];
