@@ -23,8 +23,8 @@ pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
-    BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
-    RgLru, SelectiveScan,
+    BranchConvolutions, BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, QkConvolution,
+    Recurrent, RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
@@ -36,7 +36,7 @@ pub use structure::{
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
     AltUpNames, CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames,
-    Names, PerLayerNames, Qkv, RecurrentNames, Shared, Stored, Tensor,
+    Names, PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;

@@ -261,6 +261,17 @@ pub struct RecurrentNames {
     pub inner: &'static [Tensor],
     /// Norms of what is selected by: dt, B, C (jamba).
     pub inner_norms: &'static [Tensor],
+    /// Which form the decay rates and the norm have.
+    pub form: RecurrentForm,
+}
+
+/// Which form the decay rates and the norm of a recurrent mixer have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecurrentForm {
+    /// The rates by their logarithm, A_log; the norm as a vector.
+    Hub,
+    /// The rates themselves, -exp(A_log); a norm of groups as a matrix [groups, values of a group].
+    Gguf,
 }
 
 /// Where the input projections of a recurrent mixer are.
@@ -276,6 +287,8 @@ pub enum InProj {
     Qkv([Tensor; 4]),
     /// q, k, v, z in one and b, a in another, by key head (qwen3_next).
     ByKeyHead([Tensor; 2]),
+    /// q, k, v in one; z in another; b, a in a third, by key head (GGUF files of qwen3_next).
+    QkvAndByKeyHead([Tensor; 3]),
     /// q, k, v, z, b and a in one each (olmo_hybrid); f, or its latent, in place of a (kimi_linear).
     Each([Tensor; 6]),
 }
@@ -545,6 +558,7 @@ impl Names {
             a_log_shape: [&[], &[]],
             inner: &[],
             inner_norms: &[],
+            form: RecurrentForm::Hub,
         },
         o_proj: tensor!("self_attn.o_proj"),
         o_a_proj: tensor!("self_attn.o_a_proj"),

@@ -25,6 +25,7 @@ const COMMON: &[(&str, &str)] = &[
 const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
+const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 const HEAD_DIM: &str = "attention.key_length";
 const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
@@ -49,7 +50,8 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         out.set("intermediate_size", width);
     }
     let epsilon = match arch.epsilon {
-        "rms_norm_eps" => "attention.layer_norm_rms_epsilon",
+        "rms_norm_eps" => RMS_EPSILON,
+        _ if source.get(RMS_EPSILON)?.is_some() => RMS_EPSILON,
         _ => "attention.layer_norm_epsilon",
     };
     out.take(source, arch.epsilon, epsilon)?;
@@ -66,7 +68,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     }
     for (key, tensor) in arch.flags {
         let before = out.values.get(*key) == Some(&Value::Bool(true));
-        out.set(key, before || source.has_in_layer(tensor));
+        out.set(key, before || source.has_in_layers(tensor));
     }
     out.set("tie_word_embeddings", !source.checkpoint.contains("output.weight"));
     vocabulary(source, &mut out)?;

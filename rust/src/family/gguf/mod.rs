@@ -13,6 +13,7 @@
 //! `gguf-py/gguf/constants.py`, `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp` and `src/models/`.
 
 mod archs;
+mod hybrid;
 mod keys;
 mod mla;
 mod own;

@@ -1,6 +1,7 @@
 //! The names of the tensors of a `.gguf` file, and what differs between them and Hugging Face's.
 
 use super::archs::{Arch, Rotary};
+use super::hybrid;
 use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
@@ -91,6 +92,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     source.checkpoint.require(NAMES.embed_tokens, &[config.vocab_size, config.hidden_size])?;
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
+    hybrid::as_stored(&mut config, arch, source);
     // The converter adds the one.
     if config.norm_weight == NormWeight::MinusOne {
         config.norm_weight = NormWeight::Plain;
@@ -132,10 +134,10 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
     let of_family = &config.names;
     let one_norm = of_family.mlp_norm == of_family.attention_norm;
     let mut names = Names { head_rows: arch.head_rows, ..NAMES };
-    if source.has_in_layer("attn_qkv.weight") {
+    if source.has_in_layers("attn_qkv.weight") {
         names.qkv = Qkv::Stacked(tensor!("attn_qkv"));
     }
-    if source.has_in_layer("attn_k_b.weight") {
+    if source.has_in_layers("attn_k_b.weight") {
         names.mla.kv_b_proj = KvB::Apart { keys: tensor!("attn_k_b"), values: tensor!("attn_v_b") };
     }
     let has = |tensor: Tensor| source.has_in_layers(tensor.weight);
@@ -150,12 +152,13 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
         names.mlp_norm = possible.into_iter().find(|&norm| has(norm)).unwrap_or(names.mlp_norm);
     }
     names.gate_up_proj = match of_family.gate_up_proj {
-        GateUp::Stacked(_) if !source.has_in_layer("ffn_gate.weight") => GateUp::Stacked(tensor!("ffn_up")),
+        GateUp::Stacked(_) if !source.has_in_layers("ffn_gate.weight") => GateUp::Stacked(tensor!("ffn_up")),
         _ if config.mlp == MlpShape::Plain => Names::plain_up(tensor!("ffn_up")),
         _ => names.gate_up_proj,
     };
+    hybrid::rename(&mut names, of_family, arch, source);
     if config.moe.is_some() {
-        names.moe = experts(has);
+        names.moe = experts(config.mlp, has);
         let bias = Tensor { weight: "exp_probs_b", bias: "" };
         if has(bias) {
             names.correction_bias = bias.weight;
@@ -169,9 +172,13 @@ fn names(config: &Config, arch: &Arch, source: &Source<'_>) -> Names {
 }
 
 /// Where the experts are: gate and up may be in one tensor.
-fn experts(has: impl Fn(Tensor) -> bool) -> MoeNames {
+fn experts(shape: MlpShape, has: impl Fn(Tensor) -> bool) -> MoeNames {
     let first = |both: Tensor, gate: Tensor, up: Tensor| {
-        if has(gate) || !has(both) { GateUp::Separate { gate, up } } else { GateUp::Stacked(both) }
+        if shape == MlpShape::Plain || has(gate) || !has(both) {
+            GateUp::Separate { gate, up }
+        } else {
+            GateUp::Stacked(both)
+        }
     };
     let (gate, up) = (tensor!("ffn_gate_exps"), tensor!("ffn_up_exps"));
     let (shared_gate, shared_up) = (tensor!("ffn_gate_shexp"), tensor!("ffn_up_shexp"));

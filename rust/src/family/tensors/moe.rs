@@ -244,7 +244,8 @@ impl Prefix<'_> {
         down: Tensor,
         stored: Stored,
     ) -> DenseTensors {
-        let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
+        let hidden = moe.latent_size.unwrap_or(self.config.hidden_size);
+        let (width, count) = (moe.intermediate_size, moe.num_experts);
         let matrix = |parts: &[(Tensor, Rows)], out: usize, columns: usize| {
             let weight = |&(name, rows): &(Tensor, Rows)| TensorRows {
                 name: self.name(name.weight),

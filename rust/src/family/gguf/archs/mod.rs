@@ -32,14 +32,31 @@ pub(super) struct Arch {
     pub shared_keys: &'static [(&'static str, &'static str)],
     /// Facts that files leave out: (key of config.json, its value in JSON).
     pub facts: &'static [(&'static str, &'static str)],
-    /// Flags of config.json that are true when the first layer has this tensor.
+    /// Flags of config.json that are true when a layer has this tensor.
     pub flags: &'static [(&'static str, &'static str)],
+    /// The recurrent mixer that some layers have.
+    pub mixer: Option<RecurrentMixer>,
     /// Keys that say what is computed here, and nothing else: (of the file, its value in JSON).
     pub fixed: &'static [(&'static str, &'static str)],
     /// Adds the keys of config.json that no key of the file has as they are.
     pub own: fn(&Source<'_>, &mut Translated) -> Result<()>,
     /// The number of layers whose model scales scores by the width per head instead of the head's (gemma's 27B).
     pub layers_of_quotient_scale: Option<u64>,
+}
+
+/// Recurrent mixers, as GGUF files store them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecurrentMixer {
+    /// Short convolutions (lfm2).
+    ShortConv,
+    /// Gated DeltaNet.
+    GatedDelta,
+    /// Kimi Delta Attention.
+    KimiDelta,
+    /// Mamba.
+    Mamba,
+    /// Mamba-2.
+    Mamba2,
 }
 
 /// How much of a head is rotated.
@@ -89,6 +106,7 @@ const LLAMA: Arch = Arch {
     shared_keys: &[],
     facts: &[],
     flags: &[],
+    mixer: None,
     fixed: &[],
     own: |_, _| Ok(()),
     layers_of_quotient_scale: None,
