@@ -23,8 +23,8 @@ pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
-    BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
-    RgLru, SelectiveScan,
+    BranchConvolutions, BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, QkConvolution,
+    Recurrent, RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
@@ -35,8 +35,8 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names,
-    PerLayerNames, Qkv, RecurrentNames, Shared, Stored, Tensor,
+    AltUpNames, CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames,
+    Names, PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;

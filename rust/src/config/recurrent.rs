@@ -93,6 +93,8 @@ pub struct LinearAttention {
     pub num_key_heads: usize,
     /// Heads of values, each with its own state.
     pub num_value_heads: usize,
+    /// Which key head a value head has.
+    pub key_heads: KeyHeads,
     /// Width of a query and of a key.
     pub key_dim: usize,
     /// Width of a value.
@@ -111,6 +113,15 @@ pub struct LinearAttention {
     pub gate: Activation,
     /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
     pub gate_rank: Option<usize>,
+}
+
+/// Which key head a value head has, where there are fewer of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyHeads {
+    /// Neighbours share one.
+    Grouped,
+    /// The key heads in turn, again and again (llama.cpp's files of qwen3_5).
+    Tiled,
 }
 
 /// The decay and the update of the state of linear attention.
@@ -183,6 +194,14 @@ impl BranchFactors {
 }
 
 impl LinearAttention {
+    /// The key head of a value head.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.key_heads {
+            KeyHeads::Grouped => value_head / (self.num_value_heads / self.num_key_heads),
+            KeyHeads::Tiled => value_head % self.num_key_heads,
+        }
+    }
+
     /// Values of all queries, or of all keys.
     pub fn keys_width(&self) -> usize {
         self.num_key_heads * self.key_dim

@@ -36,6 +36,8 @@ pub struct LayerSpec {
     pub residual_factors: [ResidualFactors; 2],
     /// The layer's place among those with embeddings of n-grams (qwen4_exp).
     pub ngram_table: Option<usize>,
+    /// The dense MLP's activation, where it is neither the model's nor in tensors (apertus in GGUF files).
+    pub activation: Option<Activation>,
     /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
     pub gate_cutoff: Option<f32>,
 }

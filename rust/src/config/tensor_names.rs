@@ -187,14 +187,16 @@ pub enum MoeNames {
         /// gate, up and down of all experts.
         parts: [&'static str; 3],
     },
-    /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
+    /// All experts in two tensors [expert, out, in], or in three where gate and up are apart (GGUF).
     Merged {
         /// The router.
         router: Tensor,
-        /// gate, up and down of all experts.
-        parts: [Tensor; 3],
-        /// gate, up and down of the expert that every token passes.
-        shared: [Tensor; 3],
+        /// The first projections.
+        gate_up: GateUp,
+        /// The second projection.
+        down: Tensor,
+        /// The expert that every token passes.
+        shared: Shared,
         /// Its gate, a vector.
         shared_gate: Tensor,
     },
@@ -259,6 +261,17 @@ pub struct RecurrentNames {
     pub inner: &'static [Tensor],
     /// Norms of what is selected by: dt, B, C (jamba).
     pub inner_norms: &'static [Tensor],
+    /// Which form the decay rates and the norm have.
+    pub form: RecurrentForm,
+}
+
+/// Which form the decay rates and the norm of a recurrent mixer have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecurrentForm {
+    /// The rates by their logarithm, A_log; the norm as a vector.
+    Hub,
+    /// The rates themselves, -exp(A_log); a norm of groups as a matrix [groups, values of a group].
+    Gguf,
 }
 
 /// Where the input projections of a recurrent mixer are.
@@ -274,6 +287,8 @@ pub enum InProj {
     Qkv([Tensor; 4]),
     /// q, k, v, z in one and b, a in another, by key head (qwen3_next).
     ByKeyHead([Tensor; 2]),
+    /// q, k, v in one; z in another; b, a in a third, by key head (GGUF files of qwen3_next).
+    QkvAndByKeyHead([Tensor; 3]),
     /// q, k, v, z, b and a in one each (olmo_hybrid); f, or its latent, in place of a (kimi_linear).
     Each([Tensor; 6]),
 }
@@ -304,6 +319,29 @@ pub struct PerLayerNames {
     pub out_norm: Tensor,
 }
 
+/// Where the tensors of several residual streams (AltUp) and of their low-rank branch (LAuReL) are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AltUpNames {
+    /// From the first stream to the others and back; `{}` is the number, without it one tensor holds all: [number, out, in].
+    pub projections: [&'static str; 2],
+    /// In a layer: norm of the router's input.
+    pub router_norm: Tensor,
+    /// In a layer: the router.
+    pub modality_router: &'static str,
+    /// In a layer: from the router to the streams' predictions.
+    pub prediction_coefs: &'static str,
+    /// In a layer: from the router to their corrections.
+    pub correction_coefs: &'static str,
+    /// In a layer: factors of the corrected stream.
+    pub correct_output_scale: &'static str,
+    /// In a layer: to the low rank.
+    pub laurel_left: Tensor,
+    /// In a layer: back.
+    pub laurel_right: Tensor,
+    /// In a layer: norm of that branch.
+    pub laurel_norm: Tensor,
+}
+
 /// What a model's tensors are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
@@ -321,6 +359,8 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
+    /// Several residual streams.
+    pub alt_up: AltUpNames,
     /// Hyper-connections of attention and of the MLP in a layer, and those after the last one.
     pub hyper: [HyperNames; 3],
     /// A learned factor of a layer's output.
@@ -416,6 +456,17 @@ impl Names {
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
         },
+        alt_up: AltUpNames {
+            projections: ["altup_projections.{}.weight", "altup_unembed_projections.{}.weight"],
+            router_norm: tensor!("altup.router_norm"),
+            modality_router: "altup.modality_router.weight",
+            prediction_coefs: "altup.prediction_coefs.weight",
+            correction_coefs: "altup.correction_coefs.weight",
+            correct_output_scale: "altup.correct_output_scale",
+            laurel_left: tensor!("laurel.linear_left"),
+            laurel_right: tensor!("laurel.linear_right"),
+            laurel_norm: tensor!("laurel.post_laurel_norm"),
+        },
         hyper: [
             HyperNames::Sigmoid([
                 "hc_pre.hc_attn_layer.hc_fn",
@@ -507,6 +558,7 @@ impl Names {
             a_log_shape: [&[], &[]],
             inner: &[],
             inner_norms: &[],
+            form: RecurrentForm::Hub,
         },
         o_proj: tensor!("self_attn.o_proj"),
         o_a_proj: tensor!("self_attn.o_a_proj"),

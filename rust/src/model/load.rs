@@ -19,7 +19,7 @@ use crate::compute::pool::Pool;
 use crate::compute::weight::{Storage, Weight};
 use crate::config::{
     Activation, Attention, Compression, Config, LayerRope, LinearRule, Mixer, NormPlacement, NormWeight,
-    Recurrent, ResidualFactors, Stored,
+    Recurrent, RecurrentForm, ResidualFactors, Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
@@ -82,7 +82,11 @@ impl<'a> Loader<'a> {
         let recurrent =
             tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
-        let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
+        let dense = |mlp| {
+            let mlp = self.mlp(mlp)?;
+            let activation = spec.activation.unwrap_or(mlp.activation);
+            Ok::<_, Error>(DenseMlp { activation, gate_cutoff: spec.gate_cutoff, ..mlp })
+        };
         let mlp = match &tensors.mlp {
             None => None,
             Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(Box::new(dense(mlp)?))),
@@ -434,7 +438,10 @@ impl<'a> Loader<'a> {
 
     /// The rates at which the states decay, in the order of [`RecurrentWeights::decay_rate`].
     fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
-        let rate = |a_log: f32| -a_log.exp();
+        let rate = |stored: f32| match self.config.names.recurrent.form {
+            RecurrentForm::Hub => -stored.exp(),
+            RecurrentForm::Gguf => -stored.abs(), // bailingmoe3 leaves the sign out
+        };
         Ok(match recurrent {
             Recurrent::Linear(linear) if linear.rule == (LinearRule::Lightning { stored_block: None }) => {
                 lightning_rates(linear.num_value_heads, layer, self.config.layers.len())

@@ -167,6 +167,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
         ngram_table: None,
+        activation: None,
         gate_cutoff: None,
     };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;

@@ -7,8 +7,9 @@
 
 use super::deepseek;
 use crate::config::{
-    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KvB, LayerRope, LinearAttention,
-    LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout, tensor,
+    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope,
+    LinearAttention, LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout,
+    tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};
@@ -242,6 +243,7 @@ fn delta_attention(
         rule: LinearRule::KimiDelta { lower_bound },
         num_key_heads: heads,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: head_dim,
         value_dim: head_dim,
         conv_kernel_size,

@@ -6,8 +6,8 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape,
-    Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LayerMlp, LinearAttention, LinearRule, Mixer,
+    MlpShape, Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, base, bias};
@@ -163,6 +163,7 @@ fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
         rule: LinearRule::Mamba2 { time_step_limit: time_step_limit(metadata)?, multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: size("ssm_state_size", 1 << 13, 128)?,
         value_dim,
         conv_kernel_size: size("conv_kernel", 256, 4)?,

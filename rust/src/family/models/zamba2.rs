@@ -7,8 +7,8 @@
 use super::bamba;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Bias, Config, GateUp, GatedOutput, LayerMlp, LayerRope, LinearAttention, LinearRule, LmHead,
-    Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
+    Activation, Bias, Config, GateUp, GatedOutput, KeyHeads, LayerMlp, LayerRope, LinearAttention,
+    LinearRule, LmHead, Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, base};
@@ -125,6 +125,7 @@ fn mamba(metadata: &Metadata<'_>, config: &Config) -> Result<LinearAttention> {
         rule: LinearRule::Mamba2 { time_step_limit: [least, f32::INFINITY], multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: size("mamba_d_state", 1 << 13, 64)?,
         value_dim: width / heads,
         conv_kernel_size: size("mamba_d_conv", 256, 4)?,

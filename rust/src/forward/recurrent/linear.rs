@@ -255,7 +255,7 @@ impl<'a> Parts<'a> {
             _ => (0, keys, 2 * keys),
         };
         let dim = linear.key_dim;
-        let key_head = head / (linear.num_value_heads / linear.num_key_heads);
+        let key_head = linear.key_head(head);
         Self {
             query: &row[query_at + key_head * dim..][..dim],
             key: &row[key_at + key_head * dim..][..dim],
