@@ -243,7 +243,7 @@ engine.logits([1, 2, 3])
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", code, "-m", str(model)], os.environ | changes)
     shown = b""
-    while b"it is whole" not in shown:
+    while b"it is complete" not in shown:
         shown += os.read(terminal, 1000)
     settings = termios.tcgetattr(terminal)
     _, status = os.waitpid(pid, 0)

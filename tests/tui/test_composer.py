@@ -433,7 +433,7 @@ async def test_search_in_what_was_sent(chat: Any) -> None:
         assert text() == "Why ROPE?"
         await c.pilot.press("ctrl+r", "ctrl+r")  # the last one that holds it stays
         assert text() == "What is rope?"
-        assert "nothing older" in c.line("footer")
+        assert "no older match" in c.line("footer")
         await c.pilot.press("escape")
         assert text() == "rope"
         assert c.app.composer.has_focus
