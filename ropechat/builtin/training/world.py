@@ -16,6 +16,7 @@ WORLD = table("world")
 RELATIONS = table("relations")
 _SILENT = "no sound"
 _IT = ("food", "home", "sound", "baby", "colour", "legs")
+_OF_COUNTRIES = ("capital", "spoken", "currency", "continent")
 _FIELD = {"colour": 3, "legs": 4, "food": 5, "home": 6, "sound": 7, "baby": 8}
 
 
@@ -158,6 +159,10 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
         return [turn, *_about_it(first.slots["x"], rng, part)]
     if relation == "thing_what":
         return [turn]
+    if relation.startswith("animal_") and rng.random() < 0.35:
+        return [turn, *_about_it(first.slots["x"], rng, part, relation.removeprefix("animal_"))]
+    if relation in _OF_COUNTRIES and rng.random() < 0.35:
+        return [turn, *_of_country(first.slots["x"], relation, rng, part)]
     turns = [turn]
     for _ in range(rng.choice((1, 1, 1, 2))):
         other = rng.choice(known)
@@ -172,10 +177,20 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
     return turns
 
 
-def _about_it(name: str, rng: random.Random, part: Part) -> list[Turn]:
-    """What does it eat? Where does it live?"""
+def _of_country(name: str, known: str, rng: random.Random, part: Part) -> list[Turn]:
+    """Which language do they speak there? And the money?"""
     turns = []
-    for field in rng.sample(_IT, rng.choice((1, 1, 2))):
+    for relation in rng.sample([other for other in _OF_COUNTRIES if other != known], 2):
+        found = next((fact for fact in facts(relation) if fact.slots["x"] == name), None)
+        if found and (question := follow(f"there_{relation}", rng, part)):
+            turns.append(Turn(f"world.there_{relation}", question, found.answer, found.keys))
+    return turns[: rng.choice((1, 1, 2))]
+
+
+def _about_it(name: str, rng: random.Random, part: Part, known: str = "") -> list[Turn]:
+    """What does it eat? Where does it live? known: what was asked before."""
+    turns = []
+    for field in rng.sample([field for field in _IT if field != known], rng.choice((1, 1, 2))):
         question = follow(f"it_{field}", rng, part)
         known = next(entry for entry in _animal_facts(field) if entry.slots["x"] == name)
         if question is not None:
