@@ -36,12 +36,22 @@ def test_the_answer_is_that_of_the_next_topic() -> None:
     assert len(answers) >= 3
 
 
-def test_no_topic_comes_twice_in_a_chain() -> None:
+def test_no_answer_comes_twice_in_a_chain() -> None:
     chains = [leaning.led(random.Random(seed), "train") or [] for seed in range(400)]
-    kinds = [[turn.kind.partition("|")[0] for turn in turns] for turns in chains if turns]
-    assert len(kinds) > 300
-    assert all(len(set(row)) == len(row) for row in kinds)
-    assert any(len(row) >= 3 for row in kinds)
+    answers = [[turn.answer for turn in turns] for turns in chains if turns]
+    assert len(answers) > 300
+    assert all(len(set(row)) == len(row) for row in answers)
+    assert any(len(row) >= 3 for row in answers)
+
+
+def test_a_second_joke_is_another_one() -> None:
+    joke = read("joke", "smalltalk")
+    laugh = Turn("closed|lol", "haha", "I am glad that it made you smile!", ())
+    for turns in (joke, [*joke, laugh]):
+        said = [leaning.next_topic(turns, random.Random(seed), "train") for seed in range(60)]
+        others = {turn.answer for turn in said if turn and turn.kind == "smalltalk.joke.another"}
+        assert others
+        assert joke[0].answer not in others
 
 
 def test_whole_dialogues_copy_what_was_said() -> None:

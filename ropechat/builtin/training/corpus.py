@@ -25,7 +25,7 @@ from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
 from ropechat.builtin.training.reactions import kind_of, reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
-from ropechat.builtin.training.turns import Turn
+from ropechat.builtin.training.turns import FOLLOW, Turn
 
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
@@ -34,6 +34,8 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "keys": (13, lambda rng, part: topics.topic("keys", rng, part)),
     "commands": (13, lambda rng, part: topics.topic("commands", rng, part)),
     "command_line": (4.5, command_line.question),
+    "led": (9, leaning.led),
+    "chat": (5, leaning.chat),
     "concept": (8, topics.concept),
     "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
@@ -46,9 +48,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "outside": (7, outside.unknown),
     "echo": (0.7, echo.said_back),
     "language": (2.2, languages.foreign),
-    "memory": (14, lambda rng, part: remembered(rng, part, _something_else)),
-    "led": (9, leaning.led),
-    "chat": (4, leaning.chat),
+    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
@@ -116,6 +116,8 @@ def _later(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
     """A question, with those that lean on it and on the turns before, as people type them."""
     turns = (_later if before else _drawn)(rng, part, list(SOURCES))
+    if before and before[-1].kind == "closed|dislike" and not turns[0].copied and rng.random() < 0.6:
+        turns[0] = replace(turns[0], question=f"{rng.choice(FOLLOW['asked_again'])} {turns[0].question}")
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
     while rng.random() < _reacts(turns[-1]) and (said := _said_to([*before, *turns], rng, part)):
         turns.append(replace(said, question=_typed(said, rng, part)))

@@ -11,11 +11,12 @@ from typing import Any
 from ropechat.builtin.training import memory, topics
 from ropechat.builtin.training.material import article, capital, table
 from ropechat.builtin.training.patterns import Part, draw, every_wording, fill, normal
-from ropechat.builtin.training.turns import Turn, main_words
+from ropechat.builtin.training.turns import Turn, follow, main_words
 
 _D: dict[str, Any] = table("dialogues")
 _TO: dict[str, dict[str, list[str]]] = _D["to"]
 CHATS: list[dict[str, Any]] = _D["chat"]
+_LAUGHS = tuple(f"closed|{name}" for name in ("lol", "nice", "explain_joke", "dislike", "thanks"))
 _MOST = 3  # questions in a row that lead from topic to topic
 
 
@@ -65,6 +66,8 @@ def _name(turn: Turn) -> str:
 
 def next_topic(turns: list[Turn], rng: random.Random, part: Part) -> Turn | None:
     """A question that leans on the last turn; its answer is that of a topic that was not read before."""
+    if rng.random() < 0.6 and (more := _another(turns, rng, part)):
+        return more
     seen = {_name(turn) for turn in turns}
     names = [name for name in _after().get(_name(turns[-1]), []) if name not in seen]
     if not names:
@@ -73,6 +76,20 @@ def next_topic(turns: list[Turn], rng: random.Random, part: Part) -> Turn | None
     question = draw(_TO[wanted]["ask"], rng, part)
     kind, answers, keys = _known()[wanted]
     return (question and Turn(f"{kind}|then", question, rng.choice(answers), keys)) or None
+
+
+def _another(turns: list[Turn], rng: random.Random, part: Part) -> Turn | None:
+    """One more joke: also after a laugh about the last one."""
+    laughed = len(turns) > 1 and turns[-1].kind in _LAUGHS
+    last = turns[-2] if laughed else turns[-1]
+    name = _name(last)
+    if name not in topics._AGAIN:
+        return None
+    question = follow("another", rng, part)
+    heard = {turn.answer for turn in turns}
+    others = [answer for answer in _known()[name][1] if answer not in heard]
+    kind = f"{last.kind.partition('|')[0].removesuffix('.another')}.another"
+    return (question and others and Turn(kind, question, rng.choice(others), last.keys)) or None
 
 
 def led(rng: random.Random, part: Part) -> list[Turn] | None:

@@ -143,7 +143,8 @@ def _answer(reaction: dict[str, Any], turns: list[Turn], slots: dict[str, str]) 
     """The first text that can be filled and says something new."""
     kind = kind_of(turns[-1])
     own = turns[-1].kind.partition(".")[0]
-    texts: list[str] = reaction["answer"].get(own, reaction["answer"].get(kind, []))
+    name = own if kind == "program" and own in reaction["answer"] else kind
+    texts: list[str] = reaction["answer"].get(name, [])
     if kind != "closed" or reaction.get("always"):
         texts = texts + reaction["answer"].get("other", [])
     for text in texts:
