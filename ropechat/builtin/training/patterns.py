@@ -105,6 +105,13 @@ def draw(patterns: list[str], rng: random.Random, part: Part) -> str | None:
     return None
 
 
+def as_typed(questions: list[str], rng: random.Random, part: Part) -> str | None:
+    """One of the whole questions as new users typed them; the more there are, the less often None."""
+    number = len(questions)
+    often = rng.random() * (number + 10) < 0.7 * number
+    return draw(questions, rng, part) if often else None
+
+
 def fill(wording: str, **slots: str) -> str:
     """Put things into the slots."""
     return re.sub(r"\{(\w+)\}", lambda match: slots[match[1]], wording)
