@@ -37,7 +37,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "led": (9, leaning.led),
     "chat": (5, leaning.chat),
     "concept": (8, topics.concept),
-    "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "smalltalk": (14, lambda rng, part: topics.topic("smalltalk", rng, part)),
     "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
     "world": (8, world.fact),
     "capital_of": (0.5, world.reversed_capital),
@@ -45,9 +45,9 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "story": (1.5, story),
     "haiku": (1, haiku),
     "list": (2.5, a_list),
-    "outside": (7, outside.unknown),
+    "outside": (8, outside.unknown),
     "echo": (0.7, echo.said_back),
-    "language": (2.2, languages.foreign),
+    "language": (3, languages.foreign),
     "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
