@@ -26,10 +26,10 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "command_line": (4.5, command_line.question),
     "concept": (8, topics.concept),
     "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
-    "world": (8, world.fact),
+    "facts": (9, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
-    "sum": (11, sums.small_sum),
+    "sum": (14, sums.small_sum),
     "story": (1.5, story),
     "haiku": (1, haiku),
     "list": (2.5, a_list),
@@ -122,9 +122,12 @@ def _greeting(rng: random.Random, part: Part) -> list[Turn]:
 
 
 def _plain(rng: random.Random, part: Part) -> str:
-    """Text without a chat around it: a story, or a few sentences of the dictionary."""
-    if rng.random() < 0.4:
+    """Text without a chat around it: a story, worked sums, or a few sentences of the dictionary."""
+    kind = rng.random()
+    if kind < 0.3:
         return tale(rng.choice(themes(part)), rng)
+    if kind < 0.6:
+        return sums.practice(rng, part)
     known = [concept["what"] for concept in topics.CONCEPTS]
     known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]
