@@ -8,7 +8,17 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
+from ropechat.builtin.training import (
+    command_line,
+    echo,
+    languages,
+    logic,
+    outside,
+    program,
+    sums,
+    topics,
+    world,
+)
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
@@ -30,6 +40,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
     "sum": (14, sums.small_sum),
+    "logic": (2, logic.puzzle),
     "story": (1.5, story),
     "haiku": (1, haiku),
     "list": (2.5, a_list),

@@ -131,7 +131,9 @@ def facts(relation: str) -> list[Fact]:
         "previous_month": lambda: _pairs("previous_month", _neighbours(WORLD["months"], -1)),
         "shape": lambda: _pairs("shape", WORLD["shapes"]),
         "translation": _translations,
-        "letters": lambda: _pairs("letters", [[word, str(len(word))] for word, _ in WORLD["pairs"]["spelling"]]),
+        "letters": lambda: _pairs(
+            "letters", [[word, str(len(word))] for word, _ in WORLD["pairs"]["spelling"]]
+        ),
         "first_letter": lambda: _pairs("first_letter", _letters(0)),
         "last_letter": lambda: _pairs("last_letter", _letters(-1)),
         "next_letter": lambda: _pairs("next_letter", _neighbours(_ALPHABET, 1)[:-1]),
@@ -174,7 +176,8 @@ _OFTEN = {
     **{name: RELATIONS[name]["weight"] for name in WORLD["pairs"]},
 }
 NAMES = list(_OFTEN)
-_OF_WORDS = {"opposite", "plural", "past", "rhyme", "synonym", "spelling", "letters"}  # another word is another question
+# Relations of words: another word is another question.
+_OF_WORDS = {"opposite", "plural", "past", "rhyme", "synonym", "spelling", "letters"}
 
 
 def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Turn] | None:
