@@ -76,6 +76,7 @@ _ENDS = [
 ]
 _KINDS: dict[str, dict[str, Any]] = _O["kinds"]
 _SLOTS = "pkecstwiz"  # the kinds of names
+_AS_TYPED = 0.35  # the share of whole questions as new users typed them
 REFUSAL = (r"do not know|don't know|cannot",)
 
 
@@ -113,7 +114,8 @@ def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:
     if name == "science" and rng.random() < 0.3:
         wording = draw(_CONCEPT, rng, part)
         return (wording and (fill(wording, x=_known(_O["s"], rng, part)), answer)) or None
-    wording = draw(_KINDS[name]["ask"], rng, part)
+    asked = "asked" if rng.random() < _AS_TYPED else "ask"
+    wording = draw(_KINDS[name][asked], rng, part)
     return (wording and (fill(wording, **_slots(rng, part)), answer)) or None
 
 
