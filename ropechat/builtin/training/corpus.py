@@ -13,6 +13,7 @@ from ropechat.builtin.training import (
     echo,
     languages,
     leaning,
+    logic,
     outside,
     program,
     sums,
@@ -38,17 +39,18 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "chat": (5, leaning.chat),
     "concept": (8, topics.concept),
     "smalltalk": (14, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
-    "world": (8, world.fact),
+    "facts": (9, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
-    "sum": (11, sums.small_sum),
+    "sum": (14, sums.small_sum),
+    "logic": (2, logic.puzzle),
     "story": (1.5, story),
     "haiku": (1, haiku),
     "list": (2.5, a_list),
     "outside": (8, outside.unknown),
     "echo": (0.7, echo.said_back),
     "language": (3, languages.foreign),
-    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
+    "memory": (16, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
@@ -149,9 +151,12 @@ def _greeting(rng: random.Random, part: Part) -> list[Turn]:
 
 
 def _plain(rng: random.Random, part: Part) -> str:
-    """Text without a chat around it: a story, or a few sentences of the dictionary."""
-    if rng.random() < 0.4:
+    """Text without a chat around it: a story, worked sums, or a few sentences of the dictionary."""
+    kind = rng.random()
+    if kind < 0.3:
         return tale(rng.choice(themes(part)), rng)
+    if kind < 0.6:
+        return sums.practice(rng, part)
     known = [concept["what"] for concept in topics.CONCEPTS]
     known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]

@@ -114,7 +114,8 @@ def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:
     if name == "science" and rng.random() < 0.3:
         wording = draw(_CONCEPT, rng, part)
         return (wording and (fill(wording, x=_known(_O["s"], rng, part)), answer)) or None
-    wording = as_typed(_ASKED.get(f"outside.{name}", []), rng, part) or draw(_KINDS[name]["ask"], rng, part)
+    typed = _ASKED.get(f"outside.{name}", []) + _KINDS[name].get("asked", [])
+    wording = as_typed(typed, rng, part) or draw(_KINDS[name]["ask"], rng, part)
     return (wording and (fill(wording, **_slots(rng, part)), answer)) or None
 
 
