@@ -48,7 +48,18 @@ _OFTEN = {
     "stop",
     "quit",
 }  # what people type first
-_AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another
+_AGAIN = {
+    "joke",
+    "fun_fact",
+    "riddle",
+    "poem",
+    "coin",
+    "die",
+    "random_number",
+    *(f"{kind}_idea" for kind in ("title", "name", "dinner", "present", "activity", "story", "travel")),
+    "pet_name",
+    "baby_name",
+}  # topics whose answers differ, so that people ask for another
 
 
 def _weight(topic: dict[str, Any]) -> float:
