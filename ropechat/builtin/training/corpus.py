@@ -39,7 +39,7 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "chat": (5, leaning.chat),
     "concept": (8, topics.concept),
     "smalltalk": (14, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "facts": (9, lambda rng, part: topics.topic("facts", rng, part)),
+    "facts": (11, lambda rng, part: topics.topic("facts", rng, part)),
     "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
     "sum": (14, sums.small_sum),
