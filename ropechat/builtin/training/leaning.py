@@ -83,7 +83,7 @@ def _another(turns: list[Turn], rng: random.Random, part: Part) -> Turn | None:
     laughed = len(turns) > 1 and turns[-1].kind in _LAUGHS
     last = turns[-2] if laughed else turns[-1]
     name = _name(last)
-    if name not in topics._AGAIN:
+    if name not in topics.AGAIN:
         return None
     question = follow("another", rng, part)
     heard = {turn.answer for turn in turns}

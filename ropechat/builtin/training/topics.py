@@ -48,7 +48,7 @@ _OFTEN = {
     "stop",
     "quit",
 }  # what people type first
-_AGAIN = {
+AGAIN = {
     "joke",
     "fun_fact",
     "riddle",
@@ -96,7 +96,7 @@ def _turn(name: str, chosen: dict[str, Any], rng: random.Random, part: Part) -> 
 
 def _second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
     """Another joke; how do I load a bigger model?"""
-    if chosen["id"] in _AGAIN:
+    if chosen["id"] in AGAIN:
         question = follow("another", rng, part)
         others = [answer for answer in chosen["answer"] if answer != turn.answer]
         return (question and Turn(turn.kind + ".another", question, rng.choice(others), turn.keys)) or None
