@@ -34,7 +34,7 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 3200
+    steps: int = 4000
     batch_tokens: int = 6144
     dialogues: int = 220_000
     held_out: int = 400
