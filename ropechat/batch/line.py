@@ -139,7 +139,7 @@ def names_of(fields: Iterable[str]) -> str:
     """What fields a row has, for a message about one that it has not."""
     names = sorted(fields)
     if not names:
-        return "no fields"
+        return "no other fields"
     return f"the field{'s' if len(names) > 1 else ''} {', '.join(names):.200}"
 
 

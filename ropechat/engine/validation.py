@@ -63,6 +63,8 @@ def validate_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[M
 
 
 def _message(name: str, message: Message | Mapping[str, Any]) -> Message:
+    role: Any
+    content: Any
     if isinstance(message, Message):
         role, content = message.role, message.content
     elif isinstance(message, Mapping):

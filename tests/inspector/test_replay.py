@@ -129,7 +129,7 @@ SAMPLER = {"cut": None, "p": 1.0, "interval": None, "u": None, "stages": [], "ca
         ("", "t.jsonl: line 1: must describe a trace (got an empty file)"),
         (
             "{",
-            "t.jsonl: line 1: must be JSON (Expecting property name enclosed in double quotes at character 1)",
+            "t.jsonl: line 1: must be JSON (Expecting property name enclosed in double quotes at char",
         ),
         ("[]", "t.jsonl: line 1: must be a JSON object (got [])"),
         ("{}", 't.jsonl: line 1: schema: must be "ropechat.trace/1"'),
