@@ -5,6 +5,7 @@ An invalid row becomes an error record in the output, and the run continues.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,9 +145,8 @@ class BatchReader:
 
     def _raw_rows(self) -> Iterator[tuple[int, RawRow]]:
         shard = self.options.shard
-        for index, raw in enumerate(self.source.rows()):
-            if index == self.options.limit:
-                return
+        # islice: a pipe is not read beyond the limit, where no row may ever come
+        for index, raw in enumerate(itertools.islice(self.source.rows(), self.options.limit)):
             if shard is None or shard.has(self._id_of(raw)):
                 yield index, raw
 

@@ -99,9 +99,11 @@ class _Jobs:
         run_seed: int,
         on_note: Callable[[str], None] | None,
         knows_tool: bool,
+        has_row: Callable[[], bool],
     ) -> None:
         self._sink, self._settings, self._sampling = sink, settings, sampling
         self._run_seed, self._on_note, self._knows_tool = run_seed, on_note, knows_tool
+        self._has_row = has_row
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
 
@@ -124,6 +126,8 @@ class _Jobs:
                     self._on_note(describe_unused(row, row.request.unused))
                     self._on_note = None
                 yield self._job(pending, row.request)
+            while self._waiting and not self._has_row():
+                yield None
 
     def take(self, number: int) -> _Pending:
         """The row and sample of a job by its number."""
@@ -184,6 +188,7 @@ def run_batch(
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
+    has_row: Callable[[], bool] = lambda: True,
 ) -> BatchReport:
     """Answer rows and write a record for each sample to `sink`.
 
@@ -191,15 +196,16 @@ def run_batch(
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
     stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
     on_progress: called after each pass and each record. on_failure: called with the message of each failed
-    row. on_note: called once, for ignored fields. A record depends on the model, the row, the settings and
-    the seed, and not on other rows. Raises BatchInputError for that early stop, or above max_errors.
+    row. on_note: called once, for ignored fields. has_row: whether the next row of a pipe is there; rows in
+    progress do not wait for it. A record depends on the model, the row, the settings and the seed, and not
+    on other rows. Raises BatchInputError for that early stop, or above max_errors.
     """
     estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()
     failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     template = engine.chat.template
     knows_tool = template is None or template.mentions("tool")
-    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool)
+    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool, has_row)
 
     def bytes_of(id: int) -> bytes:
         return token_bytes(engine.tokenizer, id)

@@ -285,6 +285,8 @@ def batch(
         any_isa=given.pop("any_isa"),
         keep_prefix=given.pop("keep_prefix"),
     )
+    if run.any_isa and run.ray is None:
+        raise click.UsageError("--any-isa: requires --ray")
     if run.ray is not None and run.keep_prefix is not None:
         raise click.UsageError("--keep-prefix: not possible with --ray")
     if run.ray is not None and not isinstance(out, Path) and not dry_run:

@@ -60,14 +60,16 @@ Compute = Callable[[BatchReader, Sink, int | None], BatchReport]
 
 def table_columns(reader: BatchReader, form: str) -> list[str]:
     """The kept fields as columns of a table; [] for other forms. Use it after `check`."""
-    keep = reader.options.keep
+    keep, columns = reader.options.keep, reader.source.columns
+    if columns and keep != ALL and (missing := [name for name in keep if name not in columns]):
+        raise click.UsageError(f"--keep: {missing[0]}: no such column (got {', '.join(columns):.200})")
     if form not in _TABLES or keep != ALL:
         return list(keep) if keep != ALL else []
     if reader.source.form not in _TABLES:
         raise click.UsageError(
             f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b"
         )
-    return [name for name in reader.source.columns if name not in ("id", "custom_id")]
+    return [name for name in columns if name not in ("id", "custom_id")]
 
 
 @dataclass
@@ -177,16 +179,23 @@ class BatchRun:
             on_progress=self.status,
             on_failure=self.status.failure,
             on_note=self.status.tell,
+            has_row=reader.source.has_row,
         )
 
     def _form(self, form: str, columns: list[str], model: str) -> Form:
         facts = {"name": model, "fingerprint": f"ropechat-{_version()}"}
         return text_form(form, columns, sampled=self.settings.samples > 1, model=facts)
 
+    def _check_form(self, form: str) -> None:
+        """Raise UsageError for results that a table cannot hold."""
+        if form in _TABLES and self.settings.logprobs is not None:
+            raise click.UsageError(f"--logprobs: not possible as {form}; use jsonl, json or openai")
+
     def to_stdout(self, form: str, given: dict[str, Any]) -> int:
         """Answer the rows; each record is written as soon as those before it are."""
         if form not in STREAMED:
             raise click.UsageError(f"--out {form}: not possible on stdout; give a file (-o)")
+        self._check_form(form)
         reader = self._reader()
         total = reader.check()
         columns = table_columns(reader, form)
@@ -247,6 +256,7 @@ class BatchRun:
         form = form or form_of(out)
         if form == "parquet":
             require_parquet()
+        self._check_form(form)
         reader = self._reader()
         total = reader.check()
         columns = table_columns(reader, form)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, StdoutWriter, decode_text, stdin_stream, wants_color
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, read_text_file, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import option_set
 from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
@@ -155,17 +155,10 @@ def name_of(file: Path | str) -> str:
 
 
 def read_file(file: Path | str) -> str:
-    """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
-    name = name_of(file)
-    try:
-        data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
-    except FileNotFoundError:
-        raise RequestError(f"{name}: file not found") from None
-    except OSError as error:
-        raise FileAccessError(f"{name}: {error.strerror or error}") from None
-    text = decode_text(data, name)
+    """`read_text_file`; an empty file is refused, too."""
+    text = read_text_file(file)
     if not text:
-        raise RequestError(f"{name}: must have at least one character (the file is empty)")
+        raise RequestError(f"{name_of(file)}: must have at least one character (the file is empty)")
     return text
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
+from ropechat.engine.validation import validate_size
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
 from ropechat.models.resolve import resolve
@@ -133,6 +134,8 @@ class ModelLoad:
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
+        for name in ("threads", "context", "prefix_bytes"):
+            validate_size(name, options.get(name))
         module = load_core()
         self.folder = folder
         self.facts: dict[str, Any] = module.read_config(str(folder))

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, cast
 
 from ropechat.conversation import Message
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
-from ropechat.engine.validation import validate_ids
+from ropechat.engine.validation import split_prompt, validate_ids, validate_messages
 from ropechat.errors import RequestError
 from ropechat.tokenizer import EncodedToken
 from ropechat.trace import Pair, TokenScore
@@ -81,9 +81,7 @@ def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
 
 def _conversation(item: ScoreItem) -> tuple[list[Message], str]:
     given, answer = (item[0], item[1]) if _is_answered(item) else (item, "")
-    items = list(given) if isinstance(given, Sequence) else []
-    messages = [message for message in items if isinstance(message, Message)]
-    if not messages or len(messages) != len(items):
+    if isinstance(given, str | Pair) or not (messages := split_prompt(given)[0]):
         raise RequestError("prompt: must be messages to be scored by author")
     return messages, answer
 
@@ -125,7 +123,7 @@ def _pair(chat: PromptBuilder, pair: Pair, special: Special, bos: Bos) -> ScoreI
 def _answered(chat: PromptBuilder, messages: Sequence[Message], answer: str) -> ScoreInput:
     if not answer:
         raise RequestError(_NO_ANSWER)
-    text, tokens, start = chat.encode_answer(messages, answer)
+    text, tokens, start = chat.encode_answer(validate_messages(messages), answer)
     found = _after(text, tokens, start)
     found.meta["roles"] = ANSWER_ROLES
     if found.first == 0:

@@ -214,7 +214,9 @@ def test_a_template_over_fields(tmp_path: Path) -> None:
     )
     rows = read(path, template=RowTemplate.of_text("{{ index }}: {{ word }}"))
     assert contents(rows) == ["0: RoPE", "1: {{ index }}", None]
-    assert faults(rows)[2] == "3: --prompt: 'word' is undefined (got id)"
+    assert faults(rows)[2] == "3: --prompt: 'word' is undefined (got the field id)"
+    failing = read(path, template=RowTemplate.of_text("{{ 1 // 0 }}"))
+    assert faults(failing)[0] == "1: --prompt: integer division or modulo by zero"
     first = template.content({"id": "q", "word": "RoPE", "items": [1, "é"]}, 0)
     assert first == '0: RoPE {"id": "q", "word": "RoPE", "items": [1, "é"]}'
 

@@ -291,6 +291,14 @@ def test_the_table_fits_every_width(a: Engine, b: Engine, other: Engine) -> None
             assert not any("\x1b" in line or "‮" in line for line in lines)
 
 
+def test_large_values_of_two_sides_stay_apart(a: Engine, other: Engine) -> None:
+    result = compare_spans(a, other, TEXT)
+    bits = 40.0 * result.summary.bytes, 41.0 * result.summary.bytes
+    huge = dataclasses.replace(result, summary=result.summary._replace(bits=bits))
+    line = next(line for line in compare_table.render(huge, 80) if line.startswith("PPL per byte"))
+    assert line.split()[-2:] == ["1,099,511,627,776.0000", "2,199,023,255,552.0000"]
+
+
 def test_records_hold_what_the_comparison_says(a: Engine, b: Engine) -> None:
     pairing = pair_text(a, b, TEXT)
     pairs: list[Any] = []
