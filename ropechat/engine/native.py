@@ -57,6 +57,15 @@ def model_types() -> list[str]:
     return list(load_core().model_types())
 
 
+def gguf_architectures() -> dict[str, list[str]]:
+    """For each model type the architectures of its GGUF files that the engine computes."""
+    of_types: dict[str, list[str]] = {}
+    for architecture, types in load_core().gguf_architectures():
+        for model_type in types:
+            of_types.setdefault(model_type, []).append(architecture)
+    return of_types
+
+
 def rope_spec(path: str, length: int = 0) -> Mapping[str, Any]:
     """What a config says about positions: see `_core.rope_spec`. Raises as `read_config`."""
     return dict(load_core().rope_spec(path, length=length))

@@ -100,6 +100,7 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         out.values.entry(*key).or_insert_with(|| json_of(value));
     }
     (arch.own)(source, &mut out)?;
+    one_base(source, arch, &out)?;
     for (own, value) in arch.fixed {
         let expected = json_of(value);
         if let Some(other) = source.get(own)?.filter(|stated| *stated != expected) {
@@ -108,6 +109,20 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         }
     }
     Ok(out)
+}
+
+/// One base for all layers, unless the family has two.
+fn one_base(source: &Source<'_>, arch: &Arch, out: &Translated) -> Result<()> {
+    const WINDOWED: &str = "rope.freq_base_swa";
+    let has_two =
+        out.values.contains_key("rope_parameters") || arch.keys.iter().any(|(_, own)| *own == WINDOWED);
+    match source.get(WINDOWED)? {
+        Some(other) if !has_two && Some(&other) != out.values.get("rope_theta") => {
+            let what = format!("must be the base of all layers (got {other})");
+            Err(source.unsupported(&source.full(WINDOWED), what))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn json_of(text: &str) -> Value {

@@ -55,7 +55,14 @@ pub(super) fn mistral3(source: &Source<'_>, out: &mut Translated) -> Result<()> 
     Ok(())
 }
 
+/// The length from which queries grow is the trained one.
 pub(super) fn mistral4(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    const LENGTH: &str = "attention.temperature_length";
+    let trained = source.get("rope.scaling.original_context_length")?;
+    if let Some(other) = source.get(LENGTH)?.filter(|length| Some(length) != trained.as_ref()) {
+        let what = format!("must be rope.scaling.original_context_length (got {other})");
+        return Err(source.unsupported(&source.full(LENGTH), what));
+    }
     if let Some(beta) = source.get("attention.temperature_scale")? {
         rope::add(out, "llama_4_scaling_beta", beta);
     }
@@ -69,7 +76,7 @@ pub(super) fn llama4(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     }
     if source.whole("attention.sliding_window")? == Some(0) {
         out.set("attention_chunk_size", Value::Null);
-        out.set("no_rope_layer_interval", source.num_layers()?.unwrap_or(0) + 1);
+        out.set("no_rope_layer_interval", source.num_layers()?.unwrap_or(0).saturating_add(1));
     }
     Ok(())
 }
@@ -152,6 +159,7 @@ pub(super) fn laguna(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 }
 
 pub(super) fn mellum(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    layers_with_router(source, out)?;
     rope::by_kind(source, out, None)
 }
 
@@ -160,7 +168,7 @@ pub(super) fn mimo2(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     if let (Some(heads), Some(slides)) = (source.per_layer(HEAD_COUNT_KV)?, slides(source)?) {
         let full = heads.iter().zip(&slides).find(|(_, slides)| !**slides).and_then(|(n, _)| n.as_u64());
         let fits = |(heads, slides): (&Value, &bool)| {
-            heads.as_u64() == full.map(|full| if *slides { 2 * full } else { full })
+            heads.as_u64() == full.map(|full| full.saturating_mul(1 + u64::from(*slides)))
         };
         if full.is_none() || !heads.iter().zip(&slides).all(fits) {
             let what = "must be twice as many in layers with a window".to_owned();
@@ -267,8 +275,48 @@ pub(super) fn indexer(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     Ok(())
 }
 
-/// MiniCPM 1 to 4 have Granite's multipliers, and the usual factor of scores.
+/// Layers that do not rotate have the base 0.
+pub(super) fn granite_swa(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    let theta = out.values.get("rope_theta").cloned().unwrap_or_default();
+    if let Some(rotated) = source.per_layer("attention.rope_pattern")? {
+        let base = |flag: &Value| if flag.as_bool() == Some(false) { 0.into() } else { theta.clone() };
+        out.set("layer_rope_theta", rotated.iter().map(base).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// The epsilon may stand under both of its names.
+pub(super) fn exaone(source: &Source<'_>, _: &mut Translated) -> Result<()> {
+    source.get("attention.layer_norm_epsilon").map(|_| ())
+}
+
+/// Rotation by axes of pictures goes with another order of the rows of q and k.
+pub(super) fn glm4(source: &Source<'_>, _: &mut Translated) -> Result<()> {
+    const SECTIONS: &str = "rope.dimension_sections";
+    match source.get(SECTIONS)? {
+        None => Ok(()),
+        Some(other) => {
+            let what = format!("must be absent, since the text part is rotated by halves here (got {other})");
+            Err(source.unsupported(&source.full(SECTIONS), what))
+        }
+    }
+}
+
+/// MiniCPM 1 to 4 have Granite's multipliers, and the usual factor of scores. Old files leave them out: 12 for the
+/// embedding, 1.4 by depth, 256 by width.
 pub(super) fn minicpm(_: &Source<'_>, out: &mut Translated) -> Result<()> {
+    let sizes = (out.whole("num_hidden_layers"), out.whole("hidden_size"));
+    if let (Some(layers @ 1..), Some(hidden @ 1..)) = sizes {
+        let depth = 1.4 / (layers as f64).sqrt();
+        let usual = [
+            ("embedding_multiplier", 12.0),
+            ("residual_multiplier", depth),
+            ("logits_scaling", hidden as f64 / 256.0),
+        ];
+        for (key, value) in usual {
+            out.values.entry(key).or_insert(value.into());
+        }
+    }
     if let Some(head_dim) = out.whole("head_dim").filter(|head_dim| *head_dim > 0) {
         out.set("attention_multiplier", 1.0 / (head_dim as f64).sqrt());
     }

@@ -16,7 +16,16 @@ const ARCHITECTURE: &str = "general.architecture";
 const LONGEST_LIST: usize = 1 << 16;
 
 /// Keys of an architecture that never change what is computed.
-const NO_MATHS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
+const NO_MATHS: &[&str] = &[
+    // Of pictures: a text has one position per token.
+    "deepstack_mapping",
+    "n_deepstack_layers",
+    "rope.dimension_sections",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+];
+/// Keys that do nothing with a value of one.
+const INERT: &[&str] = &["expert_group_count", "expert_group_used_count", "expert_weights_scale"];
 /// How many of the last layers predict further tokens; they are not part of the model.
 const NEXTN: &str = "nextn_predict_layers";
 
@@ -154,7 +163,8 @@ impl<'a> Source<'a> {
             let Some(own) = key.strip_prefix(&prefix) else {
                 continue;
             };
-            if !read.contains(key) && !NO_MATHS.contains(&own) {
+            let inert = INERT.contains(&own) && json(value).and_then(|value| value.as_f64()) == Some(1.0);
+            if !read.contains(key) && !NO_MATHS.contains(&own) && !inert {
                 let what =
                     format!("{value}; this key is not known, and it may change what the model computes");
                 return Err(self.unsupported(key, what));

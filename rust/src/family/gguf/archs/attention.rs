@@ -1,11 +1,16 @@
 //! Architectures whose layers all have attention and a dense MLP, or may have one.
 
 use super::super::own;
-use super::{Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, Rotary, WINDOW};
+use super::{
+    Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, ROTATED, Rotary, WINDOW,
+};
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
-    LLAMA,
+    Arch {
+        others: &["mistral", "llava", "llava_next", "voxtral", "idefics3", "smolvlm", "iquestcoder"],
+        ..LLAMA
+    },
     Arch { name: "qwen2", model_type: "qwen2", ..IN_ORDER },
     Arch { name: "qwen3", model_type: "qwen3", ..IN_ORDER },
     Arch { name: "gemma", model_type: "gemma", ..IN_ORDER },
@@ -19,6 +24,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma3",
         model_type: "gemma3_text",
+        others: &["gemma3"],
         keys: &[WINDOW, FINAL_CAP, ("rope_local_base_freq", "rope.freq_base_swa")],
         layers_of_quotient_scale: Some(62),
         ..IN_ORDER
@@ -88,11 +94,25 @@ pub(super) static ARCHS: &[Arch] = &[
         own: own::olmo,
         ..PAIRED
     },
-    Arch { name: "olmo2", model_type: "olmo2", keys: &[WINDOW], own: own::olmo2, ..IN_ORDER },
-    Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, ..PAIRED },
+    Arch {
+        name: "olmo2",
+        model_type: "olmo2",
+        others: &["olmo3"],
+        keys: &[WINDOW],
+        own: own::olmo2,
+        ..IN_ORDER
+    },
+    Arch { name: "granite", model_type: "granite", keys: MULTIPLIERS, fixed: ROTATED, ..PAIRED },
     Arch { name: "nemotron", model_type: "nemotron", epsilon: "norm_eps", rotary: Rotary::Share, ..IN_ORDER },
     Arch { flags: GLM_FLAGS, name: "chatglm", model_type: "glm", rotary: Rotary::Share, ..IN_ORDER },
-    Arch { flags: GLM_FLAGS, name: "glm4", model_type: "glm4", rotary: Rotary::Share, ..IN_ORDER },
+    Arch {
+        flags: GLM_FLAGS,
+        name: "glm4",
+        model_type: "glm4",
+        own: own::glm4,
+        rotary: Rotary::Share,
+        ..IN_ORDER
+    },
     Arch { name: "smollm3", model_type: "smollm3", ..PAIRED },
     Arch {
         name: "exaone4",
@@ -105,6 +125,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma3n",
         model_type: "gemma3n_text",
+        others: &["gemma3n"],
         keys: &[
             WINDOW,
             FINAL_CAP,
@@ -120,6 +141,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "gemma4",
         model_type: "gemma4_text",
+        others: &["gemma4", "gemma4_unified_text", "gemma4_unified"],
         keys: &[
             WINDOW,
             FINAL_CAP,
@@ -129,12 +151,14 @@ pub(super) static ARCHS: &[Arch] = &[
             ("top_k_experts", "expert_used_count"),
             EXPERT_WIDTH,
         ],
+        facts: &[("hidden_size_per_layer_input", "0")],
         own: own::gemma4,
         ..IN_ORDER
     },
     Arch {
         name: "mistral3",
         model_type: "mistral",
+        others: &["ministral3", "mistral3"],
         facts: &[("sliding_window", "null")],
         own: own::mistral3,
         ..PAIRED
@@ -162,14 +186,15 @@ pub(super) static ARCHS: &[Arch] = &[
         mixture: Some("granitemoe_swa"),
         shared_keys: MULTIPLIERS,
         keys: &[WINDOW, ("shared_intermediate_size", "expert_shared_feed_forward_length")],
+        own: own::granite_swa,
         ..PAIRED
     },
     // Text parts of models that see pictures: a text has one position per token.
-    Arch { name: "qwen2vl", model_type: "qwen2", ..IN_ORDER },
-    Arch { name: "qwen3vl", model_type: "qwen3", ..IN_ORDER },
+    Arch { name: "qwen2vl", model_type: "qwen2", others: &["qwen2_vl", "qwen2_5_vl"], ..IN_ORDER },
+    Arch { name: "qwen3vl", model_type: "qwen3", others: &["qwen3_vl"], ..IN_ORDER },
     // Llama under other names.
     Arch { name: "internlm2", model_type: "llama", ..PAIRED },
-    Arch { name: "exaone", model_type: "llama", ..IN_ORDER },
+    Arch { name: "exaone", model_type: "llama", own: own::exaone, ..IN_ORDER },
     Arch { name: "minicpm", model_type: "granite", shared_keys: MULTIPLIERS, own: own::minicpm, ..PAIRED },
 ];
 

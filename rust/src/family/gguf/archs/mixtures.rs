@@ -2,8 +2,8 @@
 
 use super::super::own;
 use super::{
-    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, MULTIPLIERS, PAIRED, Rotary, SIGMOID,
-    SOFTMAX, WINDOW,
+    Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, MULTIPLIERS, PAIRED, ROTATED, Rotary,
+    SIGMOID, SOFTMAX, WINDOW,
 };
 
 /// The architectures.
@@ -30,6 +30,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "deepseek2",
         model_type: "deepseek_v3",
+        others: &["deepseek_v2", "glm4_moe_lite", "youtu"],
         rotary: Rotary::Mla,
         keys: LATENT,
         shared_keys: MIXTURE,
@@ -54,6 +55,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "llama4",
         model_type: "llama4_text",
+        others: &["llama4"],
         keys: &[
             ("intermediate_size_mlp", "feed_forward_length"),
             ("intermediate_size", "expert_feed_forward_length"),
@@ -68,6 +70,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "glm4moe",
         model_type: "glm4_moe",
+        others: &["solar_open"],
         rotary: Rotary::Share,
         shared_keys: MIXTURE,
         facts: &[("first_k_dense_replace", "0")],
@@ -93,12 +96,14 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "granitemoe",
         model_type: "granitemoe",
+        others: &["granitemoeshared"],
         shared_keys: MULTIPLIERS,
         keys: &[
             LOCAL_EXPERTS,
             EXPERTS_USED,
             ("shared_intermediate_size", "expert_shared_feed_forward_length"),
         ],
+        fixed: ROTATED,
         ..PAIRED
     },
     Arch {
@@ -214,7 +219,12 @@ pub(super) static ARCHS: &[Arch] = &[
             ("route_scale", "expert_weights_scale"),
             NORMALIZED,
         ],
-        facts: &[("mup_enabled", "true"), ("num_dense_layers", "0"), ("sliding_window", "null")],
+        facts: &[
+            ("mup_enabled", "true"),
+            ("norm_topk_prob", "false"),
+            ("num_dense_layers", "0"),
+            ("sliding_window", "null"),
+        ],
         fixed: &[SIGMOID],
         ..IN_ORDER
     },

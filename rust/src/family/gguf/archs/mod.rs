@@ -18,6 +18,8 @@ pub(super) struct Arch {
     pub model_type: &'static str,
     /// The family that computes it when the file has experts.
     pub mixture: Option<&'static str>,
+    /// Other families whose files have this architecture.
+    pub others: &'static [&'static str],
     /// Key of config.json for the norms' epsilon.
     pub epsilon: &'static str,
     /// The order of a head's rows in q and k.
@@ -88,11 +90,15 @@ const MULTIPLIERS: &[(&str, &str)] = &[
     ("logits_scaling", "logit_scale"),
 ];
 
+/// Without rotation it is a model of another architecture.
+const ROTATED: &[(&str, &str)] = &[("rope.scaling.finetuned", "true")];
+
 /// Llama: no keys or facts of its own.
 const LLAMA: Arch = Arch {
     name: "llama",
     model_type: "llama",
     mixture: Some("mixtral"),
+    others: &[],
     epsilon: RMS,
     head_rows: HeadRows::Paired,
     rotary: Rotary::Whole,
@@ -111,6 +117,13 @@ const IN_ORDER: Arch = Arch { mixture: None, head_rows: HeadRows::InOrder, ..LLA
 /// Architectures whose q and k rows the converter reorders.
 const PAIRED: Arch = Arch { mixture: None, ..LLAMA };
 
+/// The architectures, and the model types whose files have each.
+pub(super) fn names() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    let types =
+        |arch: &Arch| [arch.model_type].into_iter().chain(arch.mixture).chain(arch.others.iter().copied());
+    all().map(move |arch| (arch.name, types(arch).collect()))
+}
+
 /// All architectures.
 fn all() -> impl Iterator<Item = &'static Arch> {
     attention::ARCHS.iter().chain(mixtures::ARCHS).chain(hybrid::ARCHS)
@@ -119,8 +132,15 @@ fn all() -> impl Iterator<Item = &'static Arch> {
 /// The architecture that the file names. Errors: `Unsupported` for one that is not known here.
 pub(super) fn find(source: &Source<'_>) -> Result<&'static Arch> {
     all().find(|arch| arch.name == source.arch).ok_or_else(|| {
-        let known: Vec<&str> = all().map(|arch| arch.name).collect();
-        let what = format!("\"{}\"; supported: {}", escape_for_terminal(&source.arch), known.join(", "));
+        const NAMED: usize = 8;
+        let mut rest = all().map(|arch| arch.name);
+        let named: Vec<&str> = rest.by_ref().take(NAMED).collect();
+        let what = format!(
+            "\"{}\"; supported: {} and {} more, which `ropechat models families` lists",
+            escape_for_terminal(&source.arch),
+            named.join(", "),
+            rest.count()
+        );
         source.unsupported("general.architecture", what)
     })
 }
