@@ -276,7 +276,8 @@ def test_a_shape_with_recurrent_layers(
     shape: str, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder and as a file, which have the same sizes."""
-    small = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
+    small: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    small |= {"head_dim": 64}
     small |= {"num_key_value_heads": 2, "num_hidden_layers": 4, "layer_types": kinds, "vocab_size": 300}
     monkeypatch.setitem(shapes.SHAPES, shape, shapes.SHAPES[shape] | small)
     folder, file = shapes.make(shape, tmp_path), gguf.make_gguf(shape, tmp_path)
@@ -284,6 +285,23 @@ def test_a_shape_with_recurrent_layers(
     assert {"q4_k", "q6_k"} <= set(Engine.check(file)["packed_types"])
     for model in (folder, file):
         assert 0.5 < Engine.load(model).logits([1, 2, 3])[-1].std() < 20
+
+
+def test_plain_steps_leave_the_rest_of_their_projection_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of some makers have ssm_alpha and ssm_beta in F32."""
+    shape, kind_of = "qwen3.5-0.8b", gguf._kind_of
+
+    def plain_steps(name: str, finer: bool, tied: bool) -> gguf.BlockType | None:
+        return None if "alpha" in name or "beta" in name else kind_of(name, finer, tied)
+
+    monkeypatch.setattr(gguf, "_kind_of", plain_steps)
+    small = {"num_hidden_layers": 1, "layer_types": ["linear_attention"], "vocab_size": 300}
+    monkeypatch.setitem(shapes.SHAPES, shape, shapes.SHAPES[shape] | small)
+    file = gguf.make_gguf(shape, tmp_path)
+    assert Engine.check(file)["packed_types"].keys() == {"q4_k", "q5_k", "q6_k", "q8_0"}
+    assert math.isfinite(Engine.load(file).logits([1, 2, 3]).std())
 
 
 def test_random_blocks_have_the_wanted_spread() -> None:

@@ -188,7 +188,7 @@ def _own_keys(config: dict[str, Any]) -> dict[str, Any]:
                 "ssm.group_count": config["linear_num_key_heads"],
                 "ssm.time_step_rank": heads,
                 "ssm.inner_size": heads * config["linear_value_head_dim"],
-                "full_attention_interval": _kinds(config).index("full_attention") + 1,
+                "full_attention_interval": config["full_attention_interval"],
             }
         case "lfm2":
             kv = config["num_key_value_heads"]

@@ -80,6 +80,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "head_dim": 256,
         "layer_types": [*["linear_attention"] * 3, "full_attention"] * 6,
+        "full_attention_interval": 4,
         "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,

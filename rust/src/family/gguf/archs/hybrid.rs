@@ -86,8 +86,8 @@ const KIMI: Arch = Arch {
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
-    Arch { name: "qwen35", model_type: "qwen3_5_text", ..DELTA },
-    Arch { name: "qwen35moe", model_type: "qwen3_5_moe_text", ..DELTA_MOE },
+    Arch { name: "qwen35", model_type: "qwen3_5_text", others: &["qwen3_5"], ..DELTA },
+    Arch { name: "qwen35moe", model_type: "qwen3_5_moe_text", others: &["qwen3_5_moe"], ..DELTA_MOE },
     Arch { name: "qwen3next", model_type: "qwen3_next", ..DELTA_MOE },
     LFM2,
     Arch {
@@ -108,6 +108,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch {
         name: "granitehybrid",
         model_type: "granitemoehybrid",
+        others: &["bamba"],
         rotary: Rotary::Share,
         mixer: Some(RecurrentMixer::Mamba2),
         keys: &[
