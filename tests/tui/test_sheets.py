@@ -126,6 +126,15 @@ async def test_personas(chat: Any, size: tuple[int, int]) -> None:
         compare(name("personas", size), shown(c, sheet))
 
 
+async def test_a_list_longer_than_the_screen_leaves_the_keys_in_sight(chat: Any) -> None:
+    for number in range(40):
+        personas.save(f"persona {number}", "Be brief.")
+    async with chat(FakeEngine("ok"), size=(80, 24)) as c:
+        await c.ask("/persona")
+        await on(c, PersonasScreen)
+        assert "esc back" in c.screen()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:

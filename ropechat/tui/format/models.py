@@ -187,7 +187,7 @@ def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
         return f"{row.about}\n{facts}", "$quiet"
     if row.reason:
         return f"cannot load: {row.reason}\n{row.path}", "$warning"
-    template = "with a chat template" if row.chat_template else "no chat template: it continues text"
+    template = "chat template" if row.chat_template else "no chat template: it continues text"
     dtype = f" in {row.dtype}" if row.dtype else ""
     place = "comes with ropechat" if row.name == builtin.NAME else str(row.path)
     return f"{row.model_type}{dtype}, {template}{_rates_in_words(row)}\n{place}", "$quiet"

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import chat_line, format_time
-from ropechat.tui.render.width import cells
+from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
@@ -101,7 +101,8 @@ class ChatsScreen(Dialog["str | None"]):
         room = min(100, self.app.size.width) - 7 - cells(facts)
         parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
-            parts += [("\n    ", ""), *mark_words(one_line(summary.snippet), self._query.split())]
+            piece = fit(one_line(summary.snippet), room + cells(facts) - 2)
+            parts += [("\n    ", ""), *mark_words(piece, self._query.split())]
         return Content.assemble(*parts)
 
     def _chosen(self) -> Summary | None:

@@ -37,10 +37,11 @@ TAIL = 3  # rows of what they share
 
 
 def totals(node: Node, width: int) -> str:
-    """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
+    """Tokens, bits and perplexity of an answer; without the perplexity where it would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    whole = f"{len(node.steps):,} tok  {node.bits:.1f} bits  ppl {ppl}"
-    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" bits", "b")
+    sums = f"{len(node.steps):,} tok  {node.bits:.1f} bits"
+    whole = f"{sums}  ppl {ppl}"
+    return whole if len(whole) <= width else sums
 
 
 def count_shared_tokens(nodes: Sequence[Node]) -> int:
@@ -70,7 +71,7 @@ def describe_comparison(nodes: Sequence[Node], names: Sequence[int]) -> str:
     """What the comparison says of the answers with these numbers."""
     common = count_shared_tokens(nodes)
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
-    words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
+    words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"] if common else []
     if len({node.model for node in nodes}) > 1:
         return " · ".join([*words, "by different models: their bits cannot be compared"])
     each = [node.bits / node.scored if node.scored else 0.0 for node in nodes]
@@ -148,7 +149,9 @@ class CompareScreen(Dialog["str | None"]):
         self._first = min(max(self._first, self._chosen - columns + 1), self._chosen, count - columns)
         last = self._first + columns
         self.title_with(
-            f"{self._first + 1} to {last} of {count}, → ← for the others" if columns < count else ""
+            f"{self._first + 1} {'to' if columns > 2 else 'and'} {last} of {count}, ← → for the others"
+            if columns < count
+            else ""
         )
         sides = zip(self.query(".side"), self.query(".head").results(Static), self._answers, strict=True)
         for place, (side, head, node) in enumerate(sides):

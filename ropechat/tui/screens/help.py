@@ -41,7 +41,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help", "app.help")
     heading = "help"
-    items = (("↓ ↑", "scroll"), ("a word", "filter"), "sheet.leave")
+    items = (("↓ ↑", "scroll"), ("type", "to filter"), "sheet.leave")
 
     def __init__(self, keymap: Keymap, context: str) -> None:
         super().__init__(keymap)

@@ -110,7 +110,7 @@ class ReaderScreen(ModalScreen[None]):
         count, mean = reader.totals()
         left = [(self._title, "bold $primary")]
         if count and self.comparison is None:
-            left.append((f" · {mean:.2f} bits/token · ppl {2**mean:.2f}", ""))
+            left.append((f" · {mean:.2f} bits/token · ppl {2**mean:,.2f}", ""))
         right = [(f"tint: {self.text_view.figure}", "$quiet")]
         if (other := self.comparison) is not None:
             left.append((f" · {other.name}: mean KL {other.mean_kl:.3g} of {other.count:,}", "$warning"))

@@ -77,7 +77,7 @@ class TokenPanel(StyledWidget):
         head.append(StyledSpan(token_name(token.id, token.bytes), "name"))
         figures = (
             f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
-            f"{-(token.logprob or 0.0) / _LN2:.1f} bits  H {(token.entropy or 0.0) / _LN2:.1f} bits"
+            f"{-(token.logprob or 0.0) / _LN2:.1f} bits  entropy {(token.entropy or 0.0) / _LN2:.1f} bits"
         )
         rows = [fit_row(head, width), fit_row([StyledSpan(figures)], width)]
         if self._other is not None:
