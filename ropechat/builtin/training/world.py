@@ -233,9 +233,9 @@ def _about_it(name: str, rng: random.Random, part: Part, known: str = "") -> lis
     turns = []
     for field in rng.sample([field for field in _IT if field != known], rng.choice((1, 1, 2))):
         question = follow(f"it_{field}", rng, part)
-        known = next(entry for entry in _animal_facts(field) if entry.slots["x"] == name)
+        fact = next(entry for entry in _animal_facts(field) if entry.slots["x"] == name)
         if question is not None:
-            turns.append(Turn(f"world.it_{field}", question, known.answer, known.keys))
+            turns.append(Turn(f"world.it_{field}", question, fact.answer, fact.keys))
     return turns
 
 
