@@ -5,6 +5,8 @@ import select
 from typing import IO
 
 _CHUNK = 1 << 16
+_MOST_AHEAD = 1 << 20
+"""How much of a line `has_line` reads; the end of a longer one is waited for."""
 
 
 class PipeReader:
@@ -28,8 +30,8 @@ class PipeReader:
         self._buffer += data
 
     def has_line(self) -> bool:
-        """Whether `readline` returns at once."""
-        while not self._ended and b"\n" not in self._buffer:
+        """Whether the next line is there, or so much of it that its end is worth waiting for."""
+        while not self._ended and b"\n" not in self._buffer and len(self._buffer) < _MOST_AHEAD:
             if not select.select([self.fileno()], [], [], 0)[0]:
                 return False
             self._fill()

@@ -54,6 +54,16 @@ def test_a_line_above_the_limit_comes_in_parts(pipe: Pipe) -> None:
     assert parts == [b"abc", b"def", b"g\n", b"h\n", b""]
 
 
+def test_a_line_without_end_is_not_read_ahead_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * (5 << 20))
+    with path.open("rb", buffering=0) as file:
+        reader = PipeReader(file)
+        assert reader.has_line()
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) <= 2 << 20
+        assert len(reader.readline(6 << 20)) == 5 << 20
+
+
 def test_rows_of_a_pipe_say_whether_the_next_one_is_there(pipe: Pipe, tmp_path: Path) -> None:
     pipe.write(b'{"a": 1}\n')
     source = Source(pipe.stream)
