@@ -12,6 +12,7 @@
 //! and facts that llama.cpp keeps in its code instead of the file. Source of them all: llama.cpp, `conversion/`,
 //! `gguf-py/gguf/constants.py`, `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp` and `src/models/`.
 
+mod arch;
 mod archs;
 mod hybrid;
 mod keys;
