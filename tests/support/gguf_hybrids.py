@@ -247,8 +247,9 @@ class HybridConverter:
         if own == "in_proj":
             width, state = c["mamba_d_ssm"], c["mamba_n_groups"] * c["mamba_d_state"]
             rows = [width, width, state, state, c["mamba_n_heads"]]
-            return values * np.repeat(c["ssm_multipliers"], rows)[:, None] * c["ssm_in_multiplier"]
-        return values * factors.get(own, 1)
+            by_row = np.repeat(np.array(c["ssm_multipliers"]), rows)[:, None]
+            return values * (by_row * float(c["ssm_in_multiplier"]))
+        return values * float(factors.get(own, 1))
 
     # Metadata
 
@@ -292,8 +293,8 @@ class HybridConverter:
         c = self.config
         if "layer_norm_epsilon" in c:
             return {"attention.layer_norm_epsilon": float(c["layer_norm_epsilon"])}
-        epsilon = float(c.get("rms_norm_eps", c.get("norm_eps")))
-        return {"attention.layer_norm_rms_epsilon": epsilon}
+        epsilon = c["norm_eps" if "norm_eps" in c else "rms_norm_eps"]
+        return {"attention.layer_norm_rms_epsilon": float(epsilon)}
 
     def _own(self) -> dict[str, Any]:
         c = self.config

@@ -14,6 +14,7 @@ use super::weights::{
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::activations::share_activations;
 use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::{Storage, Weight};
@@ -690,8 +691,9 @@ impl<'a> Loader<'a> {
     /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one. Stacked tensors that are
     /// stored as different types keep them, where a weight can have such parts.
     fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
-        let types: Vec<PackedType> =
+        let mut types: Vec<PackedType> =
             parts.iter().map(|part| self.packed_type(std::slice::from_ref(part))).collect();
+        round_few(&mut types, &rows_of(&spec.weights));
         let (mut runs, mut start) = (Vec::new(), 0);
         for run in types.chunk_by(|a, b| a == b) {
             let run = start..start + run.len();
@@ -862,6 +864,20 @@ impl<'a> Loader<'a> {
 
 fn rows_of(sources: &[TensorRows]) -> Vec<usize> {
     sources.iter().map(|source| source.rows.count()).collect()
+}
+
+/// Makes bytes of a few plain rows beside blocks, which would else make plain numbers of all: the steps of a recurrent mixer.
+fn round_few(types: &mut [PackedType], rows: &[usize]) {
+    const FEW: usize = 16; // one in so many rows
+    let is_blocks = |dtype: PackedType| share_activations(dtype, PackedType::Q8_0);
+    let all: usize = rows.iter().sum();
+    if types.iter().any(|&dtype| is_blocks(dtype)) {
+        for (dtype, _) in
+            types.iter_mut().zip(rows).filter(|(dtype, rows)| !is_blocks(**dtype) && **rows * FEW <= all)
+        {
+            *dtype = PackedType::Q8_0;
+        }
+    }
 }
 
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
@@ -1047,6 +1063,19 @@ mod tests {
             (vec![F16, F32], PackedType::F32),
         ] {
             assert_eq!(packed_together(&types), dtype, "{types:?}");
+        }
+    }
+
+    #[test]
+    fn a_few_plain_rows_beside_blocks_become_bytes() {
+        use PackedType::{BF16, F32, Q4K, Q5K, Q8_0};
+        for (mut types, rows, expected) in [
+            ([Q5K, Q4K, F32], [6144, 2048, 16], [Q5K, Q4K, Q8_0]),
+            ([Q4K, Q4K, BF16], [64, 64, 16], [Q4K, Q4K, BF16]),
+            ([BF16, BF16, F32], [6144, 2048, 16], [BF16, BF16, F32]),
+        ] {
+            round_few(&mut types, &rows);
+            assert_eq!(types, expected);
         }
     }
 

@@ -15,6 +15,8 @@ use crate::error::Result;
 
 const KV_HEADS: &str = "attention.head_count_kv";
 const MLP_WIDTH: &str = "feed_forward_length";
+/// Of models in which nothing rotates.
+const ROTATION: &[&str] = &["rope.dimension_count", "rope.freq_base"];
 
 /// Mamba and Mamba-2.
 const MAMBA: RecurrentNames = RecurrentNames {
@@ -32,7 +34,7 @@ const MAMBA: RecurrentNames = RecurrentNames {
     form: RecurrentForm::Gguf,
 };
 
-/// Parts of a layer, by its tensors.
+/// Parts of a layer, by its tensors. Kimi Delta Attention names its output as attention does.
 #[derive(Clone, Copy, Default)]
 struct Parts {
     recurrent: bool,
@@ -53,10 +55,6 @@ fn layers(source: &Source<'_>, count: usize) -> Vec<Parts> {
         parts.attention |= name == "attn_output.weight";
         parts.experts |= name == "ffn_gate_inp.weight";
     }
-    // Kimi Delta Attention and attention name their outputs alike; in falcon-h1 a layer has both.
-    let both = layers.values().any(|parts| parts.recurrent && parts.attention)
-        && !source.has_in_layers("ssm_conv1d_q.weight");
-    layers.values_mut().for_each(|parts| parts.attention &= both || !parts.recurrent);
     layers.into_values().collect()
 }
 
@@ -72,11 +70,9 @@ fn num_layers(out: &Translated) -> usize {
     out.whole("num_hidden_layers").and_then(|count| usize::try_from(count).ok()).unwrap_or(0)
 }
 
-/// Gated DeltaNet. Its tensors say which layers have it; text has the same position on all axes of an image.
+/// Gated DeltaNet. Its tensors say which layers have it.
 pub(super) fn gated_delta(source: &Source<'_>, out: &mut Translated) -> Result<()> {
-    for key in ["attention.recurrent_layers", "full_attention_interval", "rope.dimension_sections"] {
-        source.get(key)?;
-    }
+    read_unused(source, &["attention.recurrent_layers", "full_attention_interval"])?;
     layer_types(source, out, "linear_attention");
     per_head(source, out, "linear_value_head_dim")
 }
@@ -97,7 +93,7 @@ pub(super) fn kimi(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 
 /// Its shared experts are as wide as the routed ones, times their number.
 pub(super) fn bailing(source: &Source<'_>, out: &mut Translated) -> Result<()> {
-    source.get("expert_shared_feed_forward_length")?;
+    read_unused(source, &["expert_shared_feed_forward_length"])?;
     kimi(source, out)
 }
 
@@ -126,7 +122,8 @@ pub(super) fn granite(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 
 /// Every layer is one thing, and the list of the MLPs' widths has 0 for the others.
 pub(super) fn nemotron(source: &Source<'_>, out: &mut Translated) -> Result<()> {
-    read_unused(source, &["attention.layer_norm_epsilon", "rope.scaling.finetuned"])?;
+    read_unused(source, &["attention.layer_norm_epsilon"])?;
+    read_unused(source, ROTATION)?;
     kv_heads(source, out)?;
     per_head(source, out, "mamba_head_dim")?;
     let word = |layer: &Parts| match layer {
@@ -154,7 +151,7 @@ pub(super) fn nemotron(source: &Source<'_>, out: &mut Translated) -> Result<()> 
 
 /// The tensors say which layers have attention, and which have experts; `as_stored` takes it from there.
 pub(super) fn jamba(source: &Source<'_>, out: &mut Translated) -> Result<()> {
-    read_unused(source, &[])?;
+    read_unused(source, ROTATION)?;
     kv_heads(source, out)?;
     quotient(source, out, "mamba_expand", "ssm.inner_size", "embedding_length")?;
     if out.whole("num_experts").unwrap_or(0) == 0 {
@@ -164,10 +161,9 @@ pub(super) fn jamba(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     Ok(())
 }
 
-/// Keys without a meaning where nothing rotates, and some more.
-fn read_unused(source: &Source<'_>, more: &[&str]) -> Result<()> {
-    let rotation = ["rope.dimension_count", "rope.freq_base"];
-    rotation.iter().chain(more).try_for_each(|key| source.get(key).map(|_| ()))
+/// Keys that say nothing more.
+fn read_unused(source: &Source<'_>, keys: &[&str]) -> Result<()> {
+    keys.iter().try_for_each(|key| source.get(key).map(|_| ()))
 }
 
 /// The width of a head of the mixer.
