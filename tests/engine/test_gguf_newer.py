@@ -115,6 +115,10 @@ def test_divisors_of_gemma_4(tmp_path: Path) -> None:
 
 def test_keys_that_do_nothing_here(tmp_path: Path) -> None:
     golden, converter = Golden.read(GOLDEN / "minimax_m2"), NewerConverter(GOLDEN / "minimax_m2")
-    same = {"expert_group_count": 1, "expert_weights_scale": 1.0, "rope__dimension_sections": [4, 2, 2, 0]}
+    same: dict[str, Any] = {
+        "expert_group_count": 1,
+        "expert_weights_scale": 1.0,
+        "rope__dimension_sections": [4, 2, 2, 0],
+    }
     engine = load(converter.write(tmp_path / "model.gguf", **same))
     golden.check(logits(engine, golden.ids("p33")), "logits.p33")

@@ -239,7 +239,7 @@ class NewerConverter:
         theta = float(rope["rope_theta"])
         if c["model_type"].startswith("hunyuan") and "alpha" in rope:  # a base of its own, once and for all
             theta *= rope["alpha"] ** (self.head_dim / (self.head_dim - 2))
-        share: float = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0))
+        share: float = rope.get("partial_rotary_factor") or c.get("partial_rotary_factor") or 1.0
         keys: dict[str, Any] = {
             "rope.freq_base": theta,
             "rope.dimension_count": int(self.head_dim * share),

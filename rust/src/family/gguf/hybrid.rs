@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::archs::{Arch, RecurrentMixer};
+use super::arch::{Arch, RecurrentMixer};
 use super::source::Source;
 use super::translated::Translated;
 use crate::config::{

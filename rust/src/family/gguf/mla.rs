@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::archs::Arch;
+use super::arch::Arch;
 use super::source::Source;
 use super::translated::Translated;
 use crate::checkpoint::json::describe;

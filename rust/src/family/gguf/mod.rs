@@ -13,6 +13,7 @@
 //! instead of the file. Source of them all: llama.cpp, `conversion/`, `gguf-py/gguf/constants.py`,
 //! `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp` and `src/models/`.
 
+mod arch;
 mod archs;
 mod hybrid;
 mod keys;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::archs::{Arch, Rotary};
+use super::arch::{Arch, Rotary};
 use super::source::Source;
 use super::translated::Translated;
 use crate::checkpoint::json::describe;

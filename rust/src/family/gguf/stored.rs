@@ -1,6 +1,6 @@
 //! The names of the tensors of a `.gguf` file, and what differs between them and Hugging Face's.
 
-use super::archs::{Arch, Rotary};
+use super::arch::{Arch, Rotary};
 use super::hybrid;
 use super::rope::{FREQS, divisors};
 use super::source::Source;

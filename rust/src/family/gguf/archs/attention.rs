@@ -1,9 +1,9 @@
 //! Architectures whose layers all have attention and a dense MLP, or may have one.
 
-use super::super::own;
-use super::{
+use crate::family::gguf::arch::{
     Arch, EXPERT_WIDTH, EXPERTS, IN_ORDER, LAYER, LLAMA, MULTIPLIERS, PAIRED, ROTATED, Rotary, WINDOW,
 };
+use crate::family::gguf::own;
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[

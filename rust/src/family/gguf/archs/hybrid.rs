@@ -1,9 +1,9 @@
 //! Architectures with layers that have a recurrent state.
 
-use super::super::hybrid;
-use super::{
+use crate::family::gguf::arch::{
     Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, MULTIPLIERS, PAIRED, RecurrentMixer, Rotary, SIGMOID,
 };
+use crate::family::gguf::hybrid;
 
 const CONV: (&str, &str) = ("linear_conv_kernel_dim", "ssm.conv_kernel");
 const KEY_DIM: (&str, &str) = ("linear_key_head_dim", "ssm.state_size");

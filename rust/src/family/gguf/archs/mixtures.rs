@@ -1,10 +1,10 @@
 //! Architectures whose layers all have attention, with mixtures of experts or latent attention.
 
-use super::super::own;
-use super::{
+use crate::family::gguf::arch::{
     Arch, EXPERT_WIDTH, EXPERTS, EXPERTS_USED, IN_ORDER, LAYER, MULTIPLIERS, PAIRED, ROTATED, Rotary,
     SIGMOID, SOFTMAX, WINDOW,
 };
+use crate::family::gguf::own;
 
 /// The architectures.
 pub(super) static ARCHS: &[Arch] = &[
