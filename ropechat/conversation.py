@@ -1,6 +1,6 @@
 """The vocabulary of a chat: messages, and the tree of all its questions and answers.
 
-Regenerating, editing, forking at a token and continuing an answer add a node beside the old one; nothing is
+Regenerating, editing, forking at a token and continuing an answer add a sibling of the old node; nothing is
 overwritten, and a node that has ended never changes. Plain data: no files, no threads.
 """
 
@@ -240,13 +240,13 @@ class ConversationTree:
         return self._grow(self.current, role, final_text=text)
 
     def answer(self, question: str, model: str, sampling: Sampling, origin: Origin | None = None) -> Node:
-        """Start an answer to a node, beside any that exist."""
+        """Start an answer to a node, in addition to existing ones."""
         return self._grow(
             question, Role.ASSISTANT, state=NodeState.STREAMING, model=model, sampling=sampling, origin=origin
         )
 
     def rewrite(self, id: str, text: str) -> Node:
-        """Add another version of a question or system prompt beside it; the answers stay with the old one."""
+        """Add another version of a question or system prompt; the answers stay with the old one."""
         old = self.nodes[id]
         return self._grow(old.parent, old.role, final_text=text, origin=Origin(id, 0, "edit"))
 

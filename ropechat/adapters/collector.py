@@ -1,4 +1,4 @@
-"""Calls of many callers, computed together: each joins the forward passes of those in progress."""
+"""Calls from many callers, computed together: each joins the forward passes of those in progress."""
 
 import threading
 from concurrent.futures import Future

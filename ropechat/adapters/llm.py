@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOCK = threading.Lock()
 _ENGINES: "dict[tuple[Any, ...], Engine]" = {}
-"""The loaded model, by what was asked for: one at a time."""
+"""The loaded model, by its options: one at a time."""
 
 
 @llm.hookimpl
@@ -123,7 +123,7 @@ def _engine(given: dict[str, Any], name: str | None) -> "Engine":
 
 
 def _messages(messages: Any) -> "Iterator[Message]":
-    """The conversation as ours. Raises ModelError for what is not text."""
+    """The conversation as messages of ropechat. Raises ModelError for what is not text."""
     from ropechat.conversation import Message, Role
 
     for message in messages:

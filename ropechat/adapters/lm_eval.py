@@ -54,7 +54,7 @@ class RopeChatLM(TemplateLM):
         self._max_gen_toks = int(max_gen_toks)
         self._max_length = int(max_length or self._engine.window)
 
-    # ---- what the harness asks about the model
+    # ---- questions of the harness about the model
 
     @property
     def eot_token_id(self) -> int:
@@ -150,7 +150,7 @@ class RopeChatLM(TemplateLM):
             ids = [*context, *continuation][-self._max_length :]
             if len(ids) == 1:
                 ids.insert(0, self.prefix_token_id)
-            # A token across the join leaves no continuation; it is then what is scored.
+            # A token across the boundary leaves no continuation: then that token is scored.
             count = min(max(1, len(continuation)), len(ids) - 1)
             yield Pair(ids[:-count], ids[-count:])
 

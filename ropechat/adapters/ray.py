@@ -11,7 +11,7 @@
         batch_size=64,
     )
 
-Seeds go by the row's id, so that a row draws the same tokens in any block, order and number of actors.
+Seeds depend on the row's id, so a row draws the same tokens in any block, order and number of actors.
 """
 
 from collections.abc import Callable, Mapping

@@ -27,7 +27,7 @@ _WAIT_SECONDS = 1.0
 _LOOK_SECONDS = 5.0
 """How often new nodes are looked for."""
 _MAX_STRIKES = 3
-"""A node whose actor ends so often without a record in between is not used any more."""
+"""A node is not used any more after so many ends of its actor without a record in between."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Cluster:
         return f"{count} node{'s' if count > 1 else ''}, {self.header['dtype']}, {self.header['isa']}"
 
     def close(self) -> None:
-        """Leave the cluster; its actors end."""
+        """Disconnect from the cluster; its actors end."""
         self._ray.shutdown()
 
     # ---- nodes
@@ -95,7 +95,9 @@ class Cluster:
 
         options = dict(self._model.options)
         if options.get("threads") is None:
-            options["threads"] = cpus  # a process sees all cores of its machine, whatever its node may use
+            options["threads"] = (
+                cpus  # a process sees all cores of its machine, not only those of its Ray node
+            )
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         handle = self._ray.remote(num_cpus=cpus, max_restarts=0, scheduling_strategy=place)(Node).remote()
         return _Actor(node, address, handle), handle.load.remote(replace(self._model, options=options))
@@ -133,7 +135,7 @@ class Cluster:
             try:
                 headers[node] = self._header(actor, ref)
             except self._ray.exceptions.RayActorError:
-                self._on_note(f"note: node {actor.address} is lost; the others go on")
+                self._on_note(f"note: node {actor.address} is lost; the others continue")
         if not headers:
             raise FileAccessError("ray: all nodes are lost; start nodes again")
         return headers
@@ -153,7 +155,7 @@ class Cluster:
             raise BatchInputError(f"node {actor.address}: differs from another node: {'; '.join(found)}")
 
     def _look_for_nodes(self) -> None:
-        """Have nodes that joined load the model, and those whose actor ended."""
+        """Start loading the model on new nodes and on those whose actor ended."""
         self._looked = time.monotonic()
         known = {*self._actors, *(actor.node for actor in self._loading.values())}
         for node, facts in self._nodes().items():
@@ -244,7 +246,9 @@ class Cluster:
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError):
             del self._actors[actor.node]
             self._strikes[actor.node] = self._strikes.get(actor.node, 0) + 1
-            self._on_note(f"note: node {actor.address} is lost; its {len(actor.tasks)} rows go to others")
+            self._on_note(
+                f"note: node {actor.address} is lost; its {len(actor.tasks)} rows are computed by other nodes"
+            )
             flow.give_back(actor)
             self._looked = 0.0
             return []
@@ -279,7 +283,7 @@ def _write(
 
 
 class _Flow:
-    """Rows on their way to the actors: those that came back first, then new ones."""
+    """Rows for the actors: first those of lost actors, then new ones."""
 
     def __init__(self, tasks: Iterator[Task | None]) -> None:
         self._tasks = tasks

@@ -15,8 +15,8 @@ MAX_WAITING = 4096
 class Deduplicated:
     """A sink in front of a journal, which computes each request once per sample.
 
-    Equal rows have equal seeds (`BatchRow.same` is what they are drawn from), so a copy is what the row alone
-    would give.
+    Equal rows have equal seeds (drawn from `BatchRow.same`), so a copy equals the record of the row
+    alone.
     """
 
     ordered = False
@@ -40,7 +40,7 @@ class Deduplicated:
         return self._waiting >= MAX_WAITING
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """As `Sink.begin`; records that are there already are copied at once."""
+        """As `Sink.begin`; existing records are copied at once."""
         missing = self._sink.begin(row, samples)
         if not row.same:
             return missing

@@ -9,7 +9,7 @@ from ropechat.models.speed import Speed
 from ropechat.util.progress import Progress
 
 _LEAST_S = 0.2  # of the first pass, before its rate is known
-_WRITING_COST = 4.0  # a pass that writes costs as much as reading so many tokens, if nothing is known
+_WRITING_COST = 4.0  # without measurements, a pass that writes costs as much as reading so many tokens
 _LENGTHS = 256  # answers from whose lengths those of others are expected
 
 
@@ -42,7 +42,7 @@ class RowsEstimate:
         self._seen: tuple[RunState, float, tuple[float, float] | None] | None = None
 
     def take(self, state: RunState) -> None:
-        """Take in the state before a forward pass, the first one included."""
+        """Record the state before a forward pass, also before the first one."""
         now, seen = self._clock(), self._seen
         if seen is not None:
             before, at, _ = seen

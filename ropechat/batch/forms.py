@@ -32,7 +32,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def form_of(path: Path) -> str:
-    """The form that the name of an output stands for."""
+    """The form of an output, by the suffix of its name."""
     form = format_of(path)
     return form if form in FORMS else "jsonl"
 

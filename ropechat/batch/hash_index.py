@@ -17,8 +17,8 @@ def hash64(*parts: str) -> int:
 class HashIndex:
     """Open addressing in two arrays; a dict takes ten times the memory. Keys are results of `hash64`.
 
-    wide: values up to 2^64 - 1 instead of 2^32 - 1. expected: how many there will be: the table then need not
-    grow, for which it has both sizes in memory.
+    wide: values up to 2^64 - 1 instead of 2^32 - 1. expected: how many there will be: then the table does not
+    have to grow, which needs both sizes in memory.
     """
 
     def __init__(self, *, wide: bool = False, expected: int = 0) -> None:

@@ -1,7 +1,7 @@
 """The journal of a batch run: its settings, then a record per row, in the order in which rows finish.
 
-OUT.journal is what a stopped run leaves and `--resume` continues. Each record is one write, so a kill loses
-at most the line in progress, which is cut off when the journal is opened again.
+A stopped run leaves OUT.journal, and `--resume` continues it. Each record is one write, so a kill loses
+at most the line in progress, which is removed when the journal is opened again.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ class Journal:
 
     @classmethod
     def resume(cls, path: Path, *, retry_failed: bool = False) -> "Journal":
-        """Open a journal with its records. A torn last line is cut off and kept in OUT.journal.torn.
+        """Open a journal with its records. An incomplete last line is moved to OUT.journal.torn.
 
         retry_failed: forget the records of failed rows. Raises BatchInputError for a damaged line before it.
         """
@@ -194,7 +194,7 @@ class Journal:
         return next(self.records(iter((offset,))))
 
     def remove(self) -> None:
-        """Delete the file; it is of no more use."""
+        """Delete the file, which is no longer needed."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 

@@ -6,7 +6,7 @@ sampling field are errors. Other fields are ignored and listed in `unused`.
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -131,8 +131,16 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """Parse the JSON object of a line. Raises LineError."""
     value = parse_value(line)
     if not isinstance(value, dict):
-        reject(f"JSON: must be an object (got {type(value).__name__})")
+        reject(f"JSON: must be an object (got {json.dumps(value, ensure_ascii=False):.40})")
     return value
+
+
+def names_of(fields: Iterable[str]) -> str:
+    """What fields a row has, for a message about one that it has not."""
+    names = sorted(fields)
+    if not names:
+        return "no other fields"
+    return f"the field{'s' if len(names) > 1 else ''} {', '.join(names):.200}"
 
 
 def _text(field: str, value: object) -> str:
@@ -257,8 +265,7 @@ def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None, endpoint: 
     """The name of the field with the prompt."""
     if prompt_field is not None:
         if prompt_field not in fields:
-            found = ", ".join(sorted(fields)) or "none"
-            reject(f"{prompt_field}: missing, but given by --prompt-field (got {found:.200})")
+            reject(f"{prompt_field}: missing, but given by --prompt-field (got {names_of(fields)})")
         return prompt_field
     if endpoint == COMPLETIONS and "prompt" in fields:
         return "prompt"
@@ -268,9 +275,8 @@ def _prompt_name(fields: Mapping[str, Any], prompt_field: str | None, endpoint: 
             reject(f"{given[1]}: must not be given together with {given[0]}; choose one with --prompt-field")
         if given:
             return given[0]
-    found = ", ".join(sorted(fields)) or "none"
     reject(
-        f"prompt: missing (got {found:.200}); choose another field with --prompt-field, or write the "
+        f"prompt: missing (got {names_of(fields)}); choose another field with --prompt-field, or write the "
         "prompt with --prompt"
     )
 

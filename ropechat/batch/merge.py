@@ -80,7 +80,7 @@ def _read_run_record(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(beside.read_bytes())
     except FileNotFoundError:
-        hint = "copy it along with the shard" if path.exists() else "finish the shard first"
+        hint = "copy it together with the shard" if path.exists() else "finish the shard first"
         raise BatchInputError(f"{beside}: file not found; {hint}") from None
     except OSError as error:
         raise FileAccessError(f"{beside}: {error.strerror}") from None
@@ -92,7 +92,7 @@ def _read_run_record(path: Path) -> dict[str, Any]:
         or value.get("schema") != RUN_SCHEMA
         or not all(isinstance(value.get(name), int | float) for name in counts)
     ):
-        raise BatchInputError(f"{beside}: must be what batch wrote beside the shard ({RUN_SCHEMA})")
+        raise BatchInputError(f"{beside}: must be the file that batch wrote with the shard ({RUN_SCHEMA})")
     return value
 
 
@@ -107,7 +107,7 @@ def common_header(shards: Sequence[ShardFile], *, any_isa: bool = False) -> dict
         ignored = (*empty, *(("isa",) if any_isa else ()))
         found = differences(_without(first.header, ignored), _without(shard.header, ignored))
         if first.count != shard.count:
-            found.insert(0, f"shard: of {first.count} there, of {shard.count} here")
+            found.insert(0, f"number of shards: {first.count} there, {shard.count} here")
         if found:
             raise BatchInputError(
                 f"{shard.path}: made with other settings than {first.path.name}: {'; '.join(found)}; "
@@ -154,7 +154,7 @@ class Merged:
             self._samples[index] = sample + 1
             return index, sample
         if sample != 0 or index < 0:
-            raise BatchInputError(f"{path}: row {index + 1}: sample {sample} without those before it")
+            raise BatchInputError(f"{path}: row {index + 1}: sample {sample} without the samples before it")
         missing = index + 1 - len(self._offsets)
         if missing > 0:
             self._offsets.extend([_MISSING] * missing)

@@ -40,7 +40,7 @@ class Sink(Protocol):
         """Whether no row may be announced until records in progress are written."""
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """Announce a row, in order; return which of its samples are to be computed."""
+        """Announce a row, in order; return which of its samples must be computed."""
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> object:
         """Write a record of an announced row."""

@@ -5,6 +5,7 @@ An invalid row becomes an error record in the output, and the run continues.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from ropechat.errors import BatchInputError, RequestError, RopechatError
 
 ALL = "all"
 EARLY_ROWS = 20
-"""If the first rows fail alike, the file is not what the options say: the run stops."""
+"""If the first rows all fail with the same error, the options do not fit the file: the run stops."""
 _MAX_EXPECTED = 1 << 24  # ids for which memory is reserved at once
 _ID_FIELDS = ("id", "custom_id")
 
@@ -124,7 +125,7 @@ class BatchReader:
         return total
 
     def check_first_rows(self) -> None:
-        """Raise AllAlikeError if the first rows of a regular file all fail alike."""
+        """Raise AllAlikeError if the first rows of a regular file all fail with the same error."""
         if self.source.is_regular:
             judge = EarlyStop()
             for _, row in zip(range(EARLY_ROWS), self, strict=False):
@@ -144,9 +145,8 @@ class BatchReader:
 
     def _raw_rows(self) -> Iterator[tuple[int, RawRow]]:
         shard = self.options.shard
-        for index, raw in enumerate(self.source.rows()):
-            if index == self.options.limit:
-                return
+        # islice: a pipe is not read beyond the limit, where no row may ever come
+        for index, raw in enumerate(itertools.islice(self.source.rows(), self.options.limit)):
             if shard is None or shard.has(self._id_of(raw)):
                 yield index, raw
 
@@ -257,18 +257,18 @@ def _req(told: str) -> str:
 
 
 class AllAlikeError(BatchInputError):
-    """The first rows all failed alike."""
+    """The first rows all failed with the same error."""
 
 
 class EarlyStop:
-    """Notices when the first rows of a run all fail alike."""
+    """Notices when the first rows of a run all fail with the same error."""
 
     def __init__(self) -> None:
         self._first: tuple[str, str] | None = None
         self._rows: set[int] = set()
 
     def take(self, index: int, name: str, message: str) -> None:
-        """A row failed. Raises AllAlikeError if each of the first rows has failed, and all alike."""
+        """A row failed. Raises AllAlikeError if all of the first rows have failed with the same error."""
         if index >= EARLY_ROWS:
             return
         if self._first is None:
@@ -276,10 +276,10 @@ class EarlyStop:
         if _kind(name, message) == _kind(*self._first):
             self._rows.add(index)
         if len(self._rows) == EARLY_ROWS:
-            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail alike: {self._first[1]}")
+            raise AllAlikeError(f"the first {EARLY_ROWS} rows all fail with the same error: {self._first[1]}")
 
 
 def _kind(name: str, message: str) -> str:
-    """An error without what differs from row to row: numbers and values. name: of its class."""
+    """An error without the parts that differ from row to row: numbers and values. name: of its class."""
     text = message.partition(" (got")[0]
     return name + re.sub(r"\d+", "0", text)

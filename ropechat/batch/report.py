@@ -1,4 +1,4 @@
-"""The progress of a batch run, and the judgement on its failed rows."""
+"""The progress of a batch run, and when failed rows end it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class BatchReport:
     elapsed: float = 0.0
     cancelled: bool = False
     estimate: RowsEstimate | None = None
-    """Of the time left, where this process computes the rows."""
+    """Estimates the time left, if this process computes the rows."""
 
     @property
     def done(self) -> int:
@@ -56,7 +56,7 @@ class BatchReport:
 
 
 class Failures:
-    """Writes the records of failed rows, counts them in `report`, and ends a run that is not worth its time.
+    """Writes the records of failed rows, counts them in `report`, and ends a run with too many failures.
 
     max_errors: how many may fail. on_failure: called with the message of each. early_stop: judge the first
     rows, see `EarlyStop`.

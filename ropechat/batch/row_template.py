@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ropechat.batch.line import Content, LineError, parse_request, parse_value, reject
+from ropechat.batch.line import Content, LineError, names_of, parse_request, parse_value, reject
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates import process
 from ropechat.engine.templates.limits import MAX_SOURCE_BYTES
@@ -94,8 +94,8 @@ class RowTemplate:
         try:
             text = process.SHARED.render(part.source, names, datetime.datetime.now(), strict=True)
         except TemplateFailureError as failure:
-            found = ", ".join(sorted(fields)) or "none"
-            reject(f"{_describe(part, failure)} (got {found:.200})")
+            is_missing = failure.what.endswith(" is undefined")
+            reject(_describe(part, failure) + (f" (got {names_of(fields)})" if is_missing else ""))
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:

@@ -99,9 +99,11 @@ class _Jobs:
         run_seed: int,
         on_note: Callable[[str], None] | None,
         knows_tool: bool,
+        has_row: Callable[[], bool],
     ) -> None:
         self._sink, self._settings, self._sampling = sink, settings, sampling
         self._run_seed, self._on_note, self._knows_tool = run_seed, on_note, knows_tool
+        self._has_row = has_row
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
 
@@ -124,13 +126,15 @@ class _Jobs:
                     self._on_note(describe_unused(row, row.request.unused))
                     self._on_note = None
                 yield self._job(pending, row.request)
+            while self._waiting and not self._has_row():
+                yield None
 
     def take(self, number: int) -> _Pending:
         """The row and sample of a job by its number."""
         return self._waiting.pop(number)
 
     def _seed(self, pending: _Pending, request: LineRequest) -> int:
-        """A line's own seed is that of its first sample; from it come the others."""
+        """A line's own seed is that of its first sample; the others are derived from it."""
         own: int | None = request.sampling.get("seed")
         if own is not None and pending.sample == 0:
             seed = own
@@ -184,22 +188,24 @@ def run_batch(
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
+    has_row: Callable[[], bool] = lambda: True,
 ) -> BatchReport:
     """Answer rows and write a record for each sample to `sink`.
 
     rows: None in place of a row says that there is none now, see `Engine.generate_many`. run_seed: see
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
-    stop when the first rows all fail alike. timeout: seconds after which a row fails. on_progress: called
-    after each pass and each record. on_failure: called with the message of each failed row. on_note: called
-    once, for ignored fields. A record depends on the model, the row, the settings and the seed, and not on
-    other rows. Raises BatchInputError if the first rows all fail alike, or above max_errors.
+    stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
+    on_progress: called after each pass and each record. on_failure: called with the message of each failed
+    row. on_note: called once, for ignored fields. has_row: whether the next row of a pipe is there; rows in
+    progress do not wait for it. A record depends on the model, the row, the settings and the seed, and not
+    on other rows. Raises BatchInputError for that early stop, or above max_errors.
     """
     estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()
     failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     template = engine.chat.template
     knows_tool = template is None or template.mentions("tool")
-    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool)
+    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool, has_row)
 
     def bytes_of(id: int) -> bytes:
         return token_bytes(engine.tokenizer, id)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ropechat.batch.line import LineRequest, reject
+from ropechat.batch.line import LineRequest, names_of, reject
 
 COMPLETION, CHOICES, ANSWER = "completion", "choices", "answer"
 MAX_CHOICES = 1000
@@ -16,8 +16,8 @@ def scored_request(
     """The request of a row. parse: of the fields without those of the score. Raises LineError."""
     given = [name for name in (COMPLETION, CHOICES) if fields.get(name) is not None]
     if len(given) != 1:
-        got = " and ".join(given) or ", ".join(sorted(fields)) or "none"
-        reject(f"{COMPLETION}: must be given, or {CHOICES}, but not both (got {got:.200})")
+        got = " and ".join(given) or names_of(fields)
+        reject(f"{COMPLETION}: must be given, or {CHOICES}, but not both (got {got})")
     choices = _choices(fields[CHOICES]) if given == [CHOICES] else (_text(COMPLETION, fields[COMPLETION]),)
     answer = _answer(fields.get(ANSWER), len(choices)) if given == [CHOICES] else None
     taken = (COMPLETION, CHOICES, ANSWER) if given == [CHOICES] else (COMPLETION, CHOICES)

@@ -13,9 +13,10 @@ import stat
 import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 from ropechat.batch.line import LineError, parse_line, parse_value
+from ropechat.batch.pipe import PipeReader
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.text import format_bytes
 
@@ -48,6 +49,12 @@ _NOT_TEXT = {
 }
 
 
+class _Lines(Protocol):
+    """A file or pipe that is read by lines."""
+
+    def readline(self, limit: int, /) -> bytes: ...
+
+
 class RawRow(NamedTuple):
     """A row. number: of its (first) line, from 1; in an array or a Parquet file, of the row."""
 
@@ -65,7 +72,7 @@ class _InputLine(NamedTuple):
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name stands for; jsonl for an unknown suffix."""
+    """The format of a file, by its suffix; jsonl for an unknown one."""
     name = Path(path.name[:-3]) if path.name.lower().endswith(".gz") else path
     return _BY_SUFFIX.get(name.suffix.lower(), "jsonl")
 
@@ -84,6 +91,7 @@ class Source:
         self._packed = is_path and self.name.lower().endswith(".gz")
         self._rest: Iterator[RawRow] | None = None
         """The rows of a source that can be read only once."""
+        self._pipe: PipeReader | None = None
         self.columns: list[str] = []
         """The columns of a CSV, TSV or Parquet file, once `check` was called."""
 
@@ -124,25 +132,38 @@ class Source:
         return self._read() if self._rest is None else self._rest
 
     def _read(self) -> Generator[RawRow, None, None]:
-        readers: dict[str, Callable[[IO[bytes]], Iterator[RawRow]]] = {
-            "jsonl": self._json_lines,
-            "openai": self._json_lines,
-            "json": self._json_array,
-            "csv": lambda file: self._table(file, ","),
-            "tsv": lambda file: self._table(file, "\t"),
-            "lines": self._text_lines,
-            "parquet": self._parquet,
-        }
         try:
             if isinstance(self._source, Path):
                 with self._open() as file:
-                    yield from readers[self.form](self._unpacked(file))
+                    yield from self._rows_of(self._unpacked(file))
             else:
-                yield from readers[self.form](self._source)
+                yield from self._rows_of(self._source)
         except _damages(packed=self._packed) as error:
             raise BatchInputError(f"{self.where}: damaged gzip file ({error}); make it again") from None
         except OSError as error:
             raise FileAccessError(f"{self.where}: {error.strerror or error}") from None
+
+    def _rows_of(self, file: IO[bytes]) -> Iterator[RawRow]:
+        whole: dict[str, Callable[[IO[bytes]], Iterator[RawRow]]] = {
+            "json": self._json_array,
+            "parquet": self._parquet,
+        }
+        by_lines: dict[str, Callable[[_Lines], Iterator[RawRow]]] = {
+            "jsonl": self._json_lines,
+            "openai": self._json_lines,
+            "csv": lambda file: self._table(file, ","),
+            "tsv": lambda file: self._table(file, "\t"),
+            "lines": self._text_lines,
+        }
+        if self.form in whole:
+            return whole[self.form](file)
+        if not self.is_regular and not self._packed and _has_descriptor(file):
+            self._pipe = PipeReader(file)
+        return by_lines[self.form](self._pipe or file)
+
+    def has_row(self) -> bool:
+        """Whether the next row is there; False while the program that writes to a pipe has written none."""
+        return self._pipe is None or self._pipe.has_line()
 
     def _open(self) -> IO[bytes]:
         path = self._source
@@ -169,7 +190,7 @@ class Source:
             if line.startswith(magic):
                 raise BatchInputError(f"{self.where}: {what}")
 
-    def _json_lines(self, file: IO[bytes]) -> Iterator[RawRow]:
+    def _json_lines(self, file: _Lines) -> Iterator[RawRow]:
         first = True
         for line in _lines(file):
             if first:
@@ -223,7 +244,7 @@ class Source:
             else:
                 yield RawRow(number, {}, f"JSON: must be an object (got {type(item).__name__})")
 
-    def _text_lines(self, file: IO[bytes]) -> Iterator[RawRow]:
+    def _text_lines(self, file: _Lines) -> Iterator[RawRow]:
         first = True
         for line in _lines(file):
             if first:
@@ -235,7 +256,7 @@ class Source:
             except UnicodeDecodeError as error:
                 yield RawRow(line.number, {}, f"line: must be UTF-8 (byte {error.start} is not)")
 
-    def _table(self, file: IO[bytes], delimiter: str) -> Iterator[RawRow]:
+    def _table(self, file: _Lines, delimiter: str) -> Iterator[RawRow]:
         """The rows of a CSV or TSV file (RFC 4180): cells may be quoted and hold newlines."""
         csv.field_size_limit(MAX_LINE_BYTES)
         # surrogateescape: a byte that is not UTF-8 is an error of its row only
@@ -263,7 +284,7 @@ class Source:
                 fault = f"cells: must be {len(header)}, as in the first line (got {len(cells)})"
             yield RawRow(number, {} if fault else dict(zip(header, cells, strict=True)), fault)
 
-    def _table_lines(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _table_lines(self, file: _Lines) -> Iterator[bytes]:
         line = file.readline(MAX_LINE_BYTES).removeprefix(_BOM)
         self._check_text(line)
         while line:
@@ -329,7 +350,7 @@ def _typed(number: int, fields: dict[str, Any]) -> RawRow:
     return RawRow(number, value)
 
 
-def _lines(file: IO[bytes]) -> Iterator[_InputLine]:
+def _lines(file: _Lines) -> Iterator[_InputLine]:
     number = 0
     while data := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -355,6 +376,13 @@ def _cell_fault(cells: list[str]) -> str | None:
     return None
 
 
+def _has_descriptor(file: IO[bytes]) -> bool:
+    try:
+        return file.fileno() >= 0
+    except OSError:
+        return False
+
+
 def _open_pipe(path: Path) -> IO[bytes]:
     """Open a named pipe. Raises BatchInputError if no program opens it for writing."""
     opened: list[IO[bytes] | OSError] = []
@@ -365,7 +393,7 @@ def _open_pipe(path: Path) -> IO[bytes]:
         except OSError as error:
             opened.append(error)
 
-    # In a thread: open() blocks until there is a writer, and only it tells no writer from a silent one.
+    # In a thread: open() blocks until there is a writer; other calls cannot detect a missing writer.
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     waiting.join(WRITER_SECONDS)

@@ -1,4 +1,4 @@
-"""The grammar that a line asks for: OpenAI's `response_format`, vLLM's `structured_outputs`."""
+"""The grammar of a line: OpenAI's `response_format`, vLLM's `structured_outputs`."""
 
 import functools
 import json
@@ -24,8 +24,8 @@ def _reject(text: str) -> NoReturn:
 def grammar_of(fields: dict[str, Any], *, flexible: bool) -> tuple[bool, Grammar | None]:
     """Remove the fields; return whether the line says what its answer must match, and the grammar.
 
-    None is said by {"type": "text"}. flexible: whether JSON may have whitespace. Raises ValueError naming the
-    field, also if the grammar cannot be used.
+    The grammar is None for {"type": "text"}. flexible: whether JSON may have whitespace. Raises ValueError
+    naming the field, also if the grammar cannot be used.
     """
     given = {name: fields.pop(name) for name in FIELDS if name in fields}
     given = {name: value for name, value in given.items() if value is not None}

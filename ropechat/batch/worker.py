@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 Task = tuple[BatchRow, Sequence[int]]
-"""A row, and which of its samples are to be computed."""
+"""A row, and which of its samples must be computed."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a run asks of each row: the arguments of `run_batch`, or with `score` of `score_batch`."""
+    """The settings of each row: the arguments of `run_batch`, or with `score` of `score_batch`."""
 
     sampling: Sampling
     settings: PromptOptions
@@ -38,7 +38,7 @@ class Work:
 
 
 class Worker:
-    """Computes rows in a thread of its own; new rows join those in progress in the same forward passes."""
+    """Computes rows in its own thread; new rows join those in progress in the same forward passes."""
 
     def __init__(self, engine: "Engine", work: Work) -> None:
         self._engine, self._work = engine, work
@@ -58,7 +58,7 @@ class Worker:
     def exchange(self, tasks: Sequence[Task], seconds: float) -> list[Mapping[str, Any]]:
         """Take rows; return the records that are finished, waiting up to `seconds` for the first one.
 
-        Raises what ended the computation.
+        Raises the error that ended the computation.
         """
         for task in tasks:
             self._tasks.put(task)
@@ -90,7 +90,7 @@ class Worker:
             self._records.put(error)
 
     def _rows(self) -> Iterator[BatchRow | None]:
-        # Scores are read ahead, so a pause would hold them back: what has come is scored, then the rest.
+        # Scores are read ahead, so a pause would delay them: the rows that arrived are scored, then the rest.
         for task in self._tasks.take(lambda: self._unfinished > 0 and not self._work.score):
             if task is None:
                 yield None
@@ -190,7 +190,7 @@ class Node:
 
 
 ISAS = ("scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
-"""Instruction sets. A CPU with one has those before it too, but for avx-vnni."""
+"""Instruction sets. A CPU with one has those before it too, except avx-vnni."""
 
 
 def least_isa(found: Sequence[str]) -> str:

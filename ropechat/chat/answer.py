@@ -1,4 +1,4 @@
-"""What this session knows of an answer besides its node: when its tokens came and how its prompt was read."""
+"""What this session knows about an answer in addition to its node: times of its tokens and its prefill."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Pastes:
         return words.sub(lambda found: self._texts[found[0]], text)
 
     def within(self, texts: Iterable[str]) -> dict[str, str]:
-        """The pastes whose labels some texts hold."""
+        """The pastes whose labels are in these texts."""
         whole = "\n".join(texts) if self._texts else ""
         return {label: text for label, text in self._texts.items() if label in whole}
 
@@ -287,7 +287,7 @@ def _content(name: str) -> str:
     except ValueError:
         text = "\0"
     if "\0" in text:
-        raise AttachError(f"@{shown}: not a text; only text can be attached")
+        raise AttachError(f"@{shown}: not a text file; only text files can be attached")
     return text.replace("\r\n", "\n")
 
 

@@ -108,9 +108,9 @@ class Kept:
 
 @dataclass(frozen=True)
 class ReadAhead:
-    """Read what will be sent while nothing else is wanted; only the newest request is served.
+    """Read what will be sent while there are no other requests; only the newest request is served.
 
-    messages: what comes before the next question; whole: with that question, as it stands. reads: False to
+    messages: what comes before the next question; whole: with that question, as it is. reads: False to
     take only what is on disk. kept: where it is taken from, and kept; None: nowhere.
     """
 
@@ -190,7 +190,7 @@ class TextsEncoded:
 
 @dataclass(frozen=True)
 class Started:
-    """The prompt fits: `prompt_tokens` tokens, made of these ids."""
+    """The prompt fits: `prompt_tokens` tokens, with these ids."""
 
     serial: int
     prompt_tokens: int

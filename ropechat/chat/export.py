@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("md", "json", "html")
 NAME_BYTES = 96
-"""Of the title in a file's name."""
+"""Characters of the title in a file's name."""
 
 
 def unknown_words(model: str, id: int) -> bytes:
-    """A Spell that knows no model: alternatives that were never said are shown by their ids."""
+    """A Spell that knows no model: alternatives that were never drawn are shown by their ids."""
     return b""
 
 
@@ -81,7 +81,7 @@ def new_file(chat: Chat, form: str, folder: Path) -> Path:
 
 
 def _plain(text: str) -> str:
-    """The letters and digits of any script, with hyphens for all else: safe in shells and file systems."""
+    """The letters and digits of any script, with hyphens for other characters: safe in a file name."""
     kept = [
         one if one in "._" or unicodedata.category(one)[0] in "LMN" else " "
         for one in unicodedata.normalize("NFC", text)

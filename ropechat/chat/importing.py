@@ -34,5 +34,5 @@ def describe(found: Imported) -> str:
     """What was imported, as one line."""
     count = len(found.chats)
     words = f"{count:,} chat{'s' * (count != 1)} from {one_line(found.source)}"
-    lost = f"; {found.lost:,} messages are not text (tools, pictures) or answer nothing, and were left out"
+    lost = f"; {found.lost:,} messages are not text (tools, pictures) or have no question: left out"
     return words + (lost if found.lost else "")

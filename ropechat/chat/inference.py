@@ -148,7 +148,7 @@ class Inference:
             self._ahead.begin(request)
 
     def _next(self) -> ev.Request | ev.ReadAhead | ev.Keep | None:
-        """The next request; what is to be read ahead is read meanwhile."""
+        """The next request; until it arrives, text is read ahead."""
         while True:
             try:
                 return self._requests.get(timeout=self._ahead.wait)
@@ -201,7 +201,7 @@ class Inference:
             self._events.append(ev.Notice(f"{name}: {UNUSED}"))
 
     def _note(self, text: str) -> None:
-        """Tell a remark about a prompt, also of one that is read ahead, when nobody waits for events."""
+        """Report a note about a prompt, also about one that is read ahead without a receiver of events."""
         self._events.append(ev.Notice(text))
         self._wake()
 

@@ -22,18 +22,18 @@ NICENESS = 19  # the lowest priority
 
 
 class KeptPrefix(Protocol):
-    """Keys and values that stay as they are while the engine goes on."""
+    """Keys and values that do not change while the engine continues."""
 
     @property
     def tokens(self) -> int:
-        """The number of tokens whose keys and values these are."""
+        """The number of tokens of these keys and values."""
 
     def write(self, path: Path, cancel: Any, *, total: int) -> bool:
         """Write a file. Raises FileAccessError."""
 
 
 class KvWriter:
-    """Writes one file after the other; of one file only the newest content.
+    """Writes files one after another; of each file only the newest content.
 
     A file that cannot be written (no room, no permission) is not: the text is then read again.
     """
@@ -55,7 +55,7 @@ class KvWriter:
                 self._thread.start()
 
     def close(self, limit: float) -> bool:
-        """Write what waits, for at most `limit` seconds; False if the thread is still writing then."""
+        """Write the waiting files, for at most `limit` seconds; False if the thread is still writing then."""
         with self._changed:
             self._closed = True
             self._changed.notify()

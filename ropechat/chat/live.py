@@ -27,8 +27,8 @@ LONG_DRAFT = 1000  # characters from which a draft is read before it is sent
 class LiveChat:
     """One session on one inference thread. load: loads the model named `model`, before any question.
 
-    system: the system text. store: saves the chat, if given. models: loads other models later. progress: how
-    far loading or reading is; asked from the UI's thread. reads_ahead: whether what will be sent is read
+    system: the system text. store: saves the chat, if given. models: loads other models later. progress: of
+    loading or reading; called from the UI's thread. reads_ahead: whether what will be sent is read
     before it is sent. kv_bytes: what the keys and values of stored chats may take on disk; 0: none are kept.
     wake: see `Inference`. submitted, stopped: called after each request, and after an answer was asked to
     stop.
@@ -50,7 +50,7 @@ class LiveChat:
         self.model = model
         self.session = Session(one_line(model), sampling, system, recorder=ConversationRecorder(store))
         self.inference = Inference(wake=lambda: self.wake())
-        self.inference.submit(ev.Load(load))  # before any question, however early that is typed
+        self.inference.submit(ev.Load(load))  # before any question, even one typed during the start
         self.watch = Watch(progress)
         self.downloads = Downloads()
         self.models = models
@@ -59,7 +59,7 @@ class LiveChat:
         self.wake: Callable[[], None] = lambda: None
         self.submitted: Callable[[ev.Request], None] = lambda request: None
         self.stopped: Callable[[], None] = lambda: None
-        self._waiting: Callable[[], None] | None = None  # what waits for the answer to end
+        self._waiting: Callable[[], None] | None = None  # called when the answer has ended
 
     @property
     def completes(self) -> bool:
@@ -78,7 +78,7 @@ class LiveChat:
         self.submitted(request)
 
     def read_ahead(self, draft: str = "") -> None:
-        """Read what comes before the next question; with a long draft, that question as it stands."""
+        """Read what comes before the next question; with a long draft, that question as it is."""
         whole = len(draft) >= LONG_DRAFT
         messages = self.session.messages(draft if whole else "")
         kept = self.session.recorder.kept
@@ -86,13 +86,13 @@ class LiveChat:
             self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
 
     def keep(self) -> None:
-        """Keep what was read of this chat, before another one is shown or the program ends."""
+        """Store the KV cache of this chat before another one is shown or the program ends."""
         kept = self.session.recorder.kept
         if self.session.info is not None and kept is not None:
             self.inference.keep(ev.Keep(self.session.messages(), kept))
 
     def stop(self) -> bool:
-        """Stop the answer that is being written; False if none is, or it stops already."""
+        """Stop the current answer; False if there is none, or if it is already stopping."""
         turn = self.session.stop()
         if turn is None or turn.request is None:
             return False
@@ -101,7 +101,7 @@ class LiveChat:
         return True
 
     def when_idle(self, action: Callable[[], None]) -> None:
-        """Call it now, or as soon as the answer that is being written has stopped."""
+        """Call it now, or as soon as the current answer has stopped."""
         if self.session.generating:
             self._waiting = action
             self.stop()
@@ -109,7 +109,7 @@ class LiveChat:
             action()
 
     def run_waiting(self) -> bool:
-        """Call what waited for the answer to end; False where nothing did."""
+        """Call what waited for the end of the answer; False if nothing did."""
         action, self._waiting = self._waiting, None
         if action is not None:
             action()

@@ -24,7 +24,7 @@ def prefix_steps(engine: ChatEngine, request: ev.Reply | ev.Preview, prompt_toke
     if prefix is None:
         return []
     known = prefix.steps
-    if prefix.written is None:  # all but the last were drawn as they stand
+    if prefix.written is None:  # all but the last were drawn as they are
         ids = [step.id for step in known]
         found = list(known[:-1])
     else:

@@ -21,7 +21,7 @@ DESCRIPTIONS = {
     "temperature": "0: always the likeliest",
     "top_k": "keep the k likeliest; 0: all",
     "top_p": "keep this much probability",
-    "min_p": "dropped below best × this",
+    "min_p": "drop below this × the best",
     "repetition_penalty": "1: off",
     "max_tokens": "the longest answer",
     "seed": "none: a new one each time",

@@ -37,7 +37,7 @@ class Prompts(Protocol):
 class Prefill(Protocol):
     """A text that is read into the KV cache; only `cancel` is called from another thread.
 
-    done, total: tokens that are read, and that are to be read.
+    done, total: tokens that are read, and all that must be read.
     """
 
     done: int
@@ -101,7 +101,7 @@ class ChatEngine(Protocol):
 
     @property
     def cache_key(self) -> str | None:
-        """What keys and values on disk depend on beside the tokens; None if none may be written."""
+        """What keys and values on disk depend on in addition to the tokens; None if none may be written."""
 
     def certain_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids with which every prompt begins that has one more question behind these messages."""

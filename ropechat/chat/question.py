@@ -34,7 +34,7 @@ class Question:
     ) -> Generator[Step]:
         """Yield the steps of the answer. top_k: alternatives per token; 0 takes the chat's number.
 
-        Raises ContextFullError, after the question was taken back.
+        Raises ContextFullError after it removed the question.
         """
         request = self._turn.request
         assert request is not None
@@ -69,7 +69,7 @@ class Question:
             else:
                 writing.end(None, error)
             raise
-        except BaseException:  # a signal, or nobody reads on
+        except BaseException:  # a signal, or the caller stopped reading
             writing.end("cancelled")
             raise
         else:

@@ -21,22 +21,22 @@ class SharedWorker:
         self._is_stepping = False
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run a job after the requests that wait."""
+        """Run a job after the waiting requests."""
         self._inference.submit(ev.Call(job, done))
 
     def read(self, reader: Steps) -> None:
-        """Do this work from now on."""
+        """Replace the current work."""
         self._reader = reader
         self.wake()
 
     def wake(self) -> None:
-        """Look again for what is to be scored; one step at a time waits in the queue."""
+        """Look again for text to score; at most one step waits in the queue."""
         if self._reader is not None and not self._is_stepping:
             self._is_stepping = True
             self.submit(self._reader.step, self._stepped)
 
     def close(self) -> None:
-        """Score nothing more."""
+        """Stop scoring."""
         self._reader = None
 
     def _stepped(self, result: Any) -> None:

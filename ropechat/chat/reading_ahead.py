@@ -1,4 +1,4 @@
-"""Reads what will be sent, while nothing else is wanted, and keeps it on disk."""
+"""Reads what will be sent while there are no requests, and keeps its KV cache on disk."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class ReadingAhead:
     ) -> None:
         self._emit, self._wake, self._clock = emit, wake, clock
         self.writer = KvWriter()
-        self._request: ev.ReadAhead | None = None  # what is to be read
+        self._request: ev.ReadAhead | None = None  # what to read
         self._ids: Sequence[int] | None = None
         self._prefill: Prefill | None = None
-        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what is to be written
+        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what to write
         self._keep_at = self._reported = 0.0
         self._interrupted = self._shown = False
         self._noted: set[str] = set()
 
     def begin(self, request: ev.ReadAhead) -> None:
-        """Read this from now on, instead of what was wanted before."""
+        """Replace the text to read ahead."""
         self.stop()
         self._request = request
 
     def interrupt(self) -> None:
-        """Let a request go first; reading goes on after it."""
+        """Let a request go first; reading continues after it."""
         prefill = self._prefill
         if prefill is not None:
             self._interrupted = True
             prefill.cancel()
 
     def stop(self) -> None:
-        """Read no more; what was read stays."""
+        """Stop reading; the KV cache stays."""
         self._pause()
         self._request = self._ids = None
         if self._shown:
@@ -76,7 +76,7 @@ class ReadingAhead:
         else:
             try:
                 ended = not self._read(engine, self._request)
-            except BaseException:  # the question will say what is wrong; a Rust panic is not an Exception
+            except BaseException:  # the question will report the error; a Rust panic is not an Exception
                 ended = True
             if ended:
                 self._keep_at = self._clock() + KEEP_DELAY_S
@@ -105,14 +105,14 @@ class ReadingAhead:
         return goes_on
 
     def _remember(self, engine: ChatEngine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
-        """What is read now is to be written; before that, what was read of another chat."""
+        """Request that the text read now is written; text of another chat is written first."""
         if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
             self.keep(engine)
         if kept is not None and len(ids) >= LEAST_KEPT:
             self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
 
     def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
-        """Take what is on disk of a prompt that is to be answered now."""
+        """Take the cached part of a prompt from disk before it is answered."""
         if kept is not None and engine.cache_key is not None:
             prefill = engine.begin_prefill(ids)
             self._take(engine, prefill, kept)
@@ -130,7 +130,7 @@ class ReadingAhead:
                 self._wake()
 
     def keep(self, engine: ChatEngine) -> None:
-        """Hand what was read of a chat to the writer, without waiting."""
+        """Pass the KV cache of a chat to the writer, without waiting."""
         if self._unkept is None:
             return
         (kept, ids), self._unkept = self._unkept, None
@@ -144,7 +144,7 @@ class ReadingAhead:
                 self.writer.put(kept.file, kept.file.path(key), prefix, kept.total)
 
     def leave(self, engine: ChatEngine, left: ev.Keep | None) -> None:
-        """Keep what was read so far; left: a chat of which all that is cached is kept."""
+        """Store the KV cache so far; left: a chat whose whole KV cache is stored."""
         self.stop()
         with suppress(BaseException):  # nothing depends on it; a Rust panic is not an Exception
             if left is not None:

@@ -285,6 +285,8 @@ def batch(
         any_isa=given.pop("any_isa"),
         keep_prefix=given.pop("keep_prefix"),
     )
+    if run.any_isa and run.ray is None:
+        raise click.UsageError("--any-isa: requires --ray")
     if run.ray is not None and run.keep_prefix is not None:
         raise click.UsageError("--keep-prefix: not possible with --ray")
     if run.ray is not None and not isinstance(out, Path) and not dry_run:
@@ -343,7 +345,7 @@ def _check_shard(out: Path | str, form: str | None, *, is_drawn: bool, seed: int
     if not isinstance(out, Path):
         raise click.UsageError("--shard: requires a file (-o)")
     if form is not None:
-        raise click.UsageError("--shard: not possible with --out; `ropechat merge` makes the form")
+        raise click.UsageError("--shard: not possible with --out; use --out with `ropechat merge`")
     if is_drawn and seed is None:
         raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
 

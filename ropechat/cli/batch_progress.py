@@ -21,7 +21,7 @@ _FAILURES_SHOWN = 5
 
 
 def batch_wait(report: "BatchReport", reading: Progress | None = None) -> Wait:
-    """How far a run is. reading: the prompts that are read at present."""
+    """The progress of a run. reading: that of the current prefill."""
     notes = [f"{report.failed} failed"] if report.failed else []
     if report.made_tokens:
         notes.append(format_rate(report.tokens_per_second))
@@ -62,11 +62,11 @@ class BatchStatus(ProgressLine):
         self._report: BatchReport | None = None
 
     def __call__(self, report: "BatchReport") -> None:
-        """Take in how far the run is."""
+        """Record the progress of the run."""
         self._report = report
 
     def during(self, engine: "Engine | None" = None) -> contextlib.AbstractContextManager[None]:
-        """Show how far the run is while the body runs. engine: reads the prompts; None: other machines do."""
+        """Show the progress of the run while the body runs. engine: does the prefill; None: others do."""
 
         def look() -> Wait | None:
             reading = None if engine is None else engine.progress.read()

@@ -55,24 +55,26 @@ if TYPE_CHECKING:
 
 _TABLES = ("csv", "tsv", "parquet")
 Compute = Callable[[BatchReader, Sink, int | None], BatchReport]
-"""Computes the rows of a reader, of which there are so many, into a sink."""
+"""Computes the rows of a reader into a sink; called with their number."""
 
 
 def table_columns(reader: BatchReader, form: str) -> list[str]:
     """The kept fields as columns of a table; [] for other forms. Use it after `check`."""
-    keep = reader.options.keep
+    keep, columns = reader.options.keep, reader.source.columns
+    if columns and keep != ALL and (missing := [name for name in keep if name not in columns]):
+        raise click.UsageError(f"--keep: {missing[0]}: no such column (got {', '.join(columns):.200})")
     if form not in _TABLES or keep != ALL:
         return list(keep) if keep != ALL else []
     if reader.source.form not in _TABLES:
         raise click.UsageError(
             f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b"
         )
-    return [name for name in reader.source.columns if name not in ("id", "custom_id")]
+    return [name for name in columns if name not in ("id", "custom_id")]
 
 
 @dataclass
 class BatchRun:
-    """A batch as the command line asks for it."""
+    """A batch with the options of the command line."""
 
     source: Path | str
     form_in: str | None
@@ -89,7 +91,7 @@ class BatchRun:
     """The address of a Ray cluster, "" for that of this machine; None computes here."""
     any_isa: bool = False
     keep_prefix: str | None = None
-    """The name under which what the rows begin with is kept."""
+    """The name under which the common prefix of the rows is kept."""
 
     def _reader(self) -> BatchReader:
         source = self.source if isinstance(self.source, Path) else stdin_stream()
@@ -115,7 +117,7 @@ class BatchRun:
         return SOME_FAILED if failed else OK
 
     def _request_record(self, row: BatchRow) -> dict[str, Any]:
-        """What the model would be asked for a row."""
+        """The request to the model for a row."""
         assert row.request is not None
         if self.rows.score:
             return _score_request(row)
@@ -177,16 +179,23 @@ class BatchRun:
             on_progress=self.status,
             on_failure=self.status.failure,
             on_note=self.status.tell,
+            has_row=reader.source.has_row,
         )
 
     def _form(self, form: str, columns: list[str], model: str) -> Form:
         facts = {"name": model, "fingerprint": f"ropechat-{_version()}"}
         return text_form(form, columns, sampled=self.settings.samples > 1, model=facts)
 
+    def _check_form(self, form: str) -> None:
+        """Raise UsageError for results that a table cannot hold."""
+        if form in _TABLES and self.settings.logprobs is not None:
+            raise click.UsageError(f"--logprobs: not possible as {form}; use jsonl, json or openai")
+
     def to_stdout(self, form: str, given: dict[str, Any]) -> int:
         """Answer the rows; each record is written as soon as those before it are."""
         if form not in STREAMED:
             raise click.UsageError(f"--out {form}: not possible on stdout; give a file (-o)")
+        self._check_form(form)
         reader = self._reader()
         total = reader.check()
         columns = table_columns(reader, form)
@@ -240,13 +249,14 @@ class BatchRun:
         resume: bool,
         retry_failed: bool,
     ) -> int:
-        """Answer the rows into a journal, and make the output of it when all are done."""
+        """Answer the rows into a journal, and write the output from it when all are done."""
         shard = self.rows.shard
         if shard is not None:
             out, form = shard.file_of(out), SHARD
         form = form or form_of(out)
         if form == "parquet":
             require_parquet()
+        self._check_form(form)
         reader = self._reader()
         total = reader.check()
         columns = table_columns(reader, form)
@@ -354,7 +364,7 @@ class _FileRun:
     keep_journal: bool
 
     def run(self, compute: Compute | None, reader: BatchReader, total: int | None) -> int:
-        """Compute what the journal misses, and write the output. compute: None if it has all."""
+        """Compute the rows that are not in the journal, and write the output. compute: None if it has all."""
         batch, sink = self.batch, Journaled(self.journal)
         try:
             if compute is not None:
@@ -414,14 +424,14 @@ class _FileRun:
     def _stopped(self) -> None:
         again = "" if isinstance(self.batch.source, Path) else ", with the same input"
         done = f"{self.target.journal} contains {self.journal.lines} results"
-        say(f"stopped: {done}; go on{again}: {_command()}")
+        say(f"stopped: {done}; continue{again}: {_command()}")
 
 
 def describe_stale(count: int, journal: str, out: str) -> str:
     """A note about records that a resumed run did not use."""
     if count == 1:
-        return f"note: 1 result of {journal} is of a row that changed or is gone; it is not in {out}"
-    return f"note: {count} results of {journal} are of rows that changed or are gone; they are not in {out}"
+        return f"note: 1 result of {journal} belongs to a changed or removed row; it is not in {out}"
+    return f"note: {count} results of {journal} belong to changed or removed rows; they are not in {out}"
 
 
 def _score_request(row: BatchRow) -> dict[str, Any]:

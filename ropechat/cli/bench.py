@@ -36,7 +36,9 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
     """The model to measure: a given one, or one of a shape. on_note: called when one is made."""
     if shape is None:
         if dtype == Q4_K_M:
-            raise click.UsageError(f"--dtype {Q4_K_M} needs --shape; a file's own types are --dtype auto")
+            raise click.UsageError(
+                f"--dtype {Q4_K_M} requires --shape; use --dtype auto for a file's own types"
+            )
         chosen = model or BY_NAME["model"].of_environment()
         return resolve(model_or_builtin(None if chosen is None else str(chosen)))
     if model is not None:

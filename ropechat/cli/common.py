@@ -367,13 +367,16 @@ def text_argument(value: str | None, name: str) -> str:
         return value
     if sys.stdin is None or (value is None and sys.stdin.isatty()):
         raise click.UsageError(f"{name}: missing; give it as an argument, or - to read it from stdin")
-    return decode_text(sys.stdin.buffer.read(), "stdin")
+    text = decode_text(sys.stdin.buffer.read(), "stdin")
+    if not text:
+        raise RequestError(f"{name}: must have at least one character (stdin is empty)")
+    return text
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """The text of UTF-8 bytes. name: of the file. Raises RequestError."""
+    """The text of UTF-8 bytes, without a byte order mark. name: of the file. Raises RequestError."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise RequestError(
             f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
@@ -385,6 +388,8 @@ def read_text_file(file: Path | str) -> str:
     name = str(file) if isinstance(file, Path) else "stdin"
     try:
         data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
+    except FileNotFoundError:
+        raise RequestError(f"{name}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{name}: {error.strerror or error}") from None
     return decode_text(data, name)

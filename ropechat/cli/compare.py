@@ -50,7 +50,7 @@ Examples:
 
 
 class Prompt(NamedTuple):
-    """What stands before the text on one side. chat: as messages, with the chat template."""
+    """The text before the compared text, on one side. chat: as messages, with the chat template."""
 
     given: str
     system: str | None
@@ -95,7 +95,7 @@ def _sides(
 
 
 def _use_template(engine: "Engine", model: str, name: str | None, variables: dict[str, Any]) -> None:
-    """Select a template of the model, whatever was selected before."""
+    """Select a template of the model, independent of the last selection."""
     from ropechat.engine.loading import load_template
 
     engine.chat.template = load_template(model)
@@ -205,7 +205,7 @@ def _run(
 def _rest(
     result: "Result", form: str, kept: "Iterable[TokenPair]", top_k: int, *, to_file: bool
 ) -> Iterator[str]:
-    """What is written after the tokens."""
+    """Write the part after the tokens."""
     from ropechat.inspector import compare_records as records
     from ropechat.inspector.compare_spans import SpanComparison
 
@@ -241,11 +241,13 @@ def _say_notes(pairing: "Pairing", window: int | None) -> None:
     if not pairing.shared:
         say("note: the tokenizers differ; bits of common byte spans are compared instead of distributions")
     elif skipped := len(a.ids) - a.scored - pairing.shared:
-        say(f"note: the first {skipped} tokens of the text differ behind the two prompts; they do not count")
+        say(
+            f"note: the first {skipped} tokens of the text differ after the two prompts; they are not counted"
+        )
 
 
 def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int:
-    """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN passes no limit silently."""
+    """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN fails every limit."""
     from ropechat.inspector.compare_spans import SpanComparison
 
     if isinstance(result, SpanComparison):
@@ -261,7 +263,7 @@ def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int
 
 
 def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict[str, Any]:
-    """The options of the second model. Raises UsageError for options that do not go together."""
+    """The options of the second model. Raises UsageError for options that exclude each other."""
     if all(value is None for value in against.values()):
         raise click.UsageError(
             "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "

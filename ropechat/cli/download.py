@@ -99,7 +99,7 @@ def find_or_download(model: str, *, unasked: bool, folders: Sequence[Path] = ())
         if model != BUILTIN and "/" not in model and not Path(model).exists():
             say(f"model: {path}")  # a short name, or one of another program
         elif name is not None and name.quant is None and path.suffix == ".gguf":
-            say(f"model: {path.name}")  # the name does not tell which of several GGUF files it is
+            say(f"model: {path.name}")  # the name does not identify one of several GGUF files
         return path
     except NotDownloadedError:
         if name is None or not (unasked or has_dialog()):

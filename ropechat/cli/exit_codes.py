@@ -89,7 +89,7 @@ def fail(text: str, code: int) -> int:
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
-    """Run a click command and turn whatever happens into an exit code."""
+    """Run a click command and turn every outcome into an exit code."""
     with _ending_signals():
         try:
             code = _outcome(command, arguments)

@@ -34,13 +34,10 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
 
 
 inside_options = option_set(
-    click.option(
-        "--lens", "view", flag_value="lens", help="Show what each layer predicts (logit lens), by token."
-    ),
+    click.option("--lens", is_flag=True, help="Show what each layer predicts (logit lens), by token."),
     click.option(
         "--attention",
-        "view",
-        flag_value="attention",
+        is_flag=True,
         help="Show where each head attends: first token, previous token, mean distance.",
     ),
     click.option(
@@ -66,7 +63,10 @@ def view_of(given: dict[str, Any], output: Output, top_k: int | None) -> View | 
 
     Raises UsageError for options that do not fit together.
     """
-    name, layers = given.pop("view"), given.pop("layers")
+    lens, attention, layers = given.pop("lens"), given.pop("attention"), given.pop("layers")
+    if lens and attention:
+        raise click.UsageError("--lens: not possible with --attention; give one of them")
+    name = "lens" if lens else "attention" if attention else None
     if name is None:
         if layers is not None:
             raise click.UsageError("--layers: requires --lens or --attention; add one or omit it")

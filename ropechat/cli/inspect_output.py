@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, StdoutWriter, decode_text, stdin_stream, wants_color
+from ropechat.cli.common import STREAM, FileName, StdoutWriter, read_text_file, wants_color
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import option_set
 from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
@@ -81,7 +81,7 @@ output_options = option_set(
 
 @dataclass(frozen=True)
 class Output:
-    """Where the results go, and in which form. Made by `output_of`."""
+    """The destination and form of the results. Made by `output_of`."""
 
     out: Path | str
     form: str
@@ -94,7 +94,7 @@ class Output:
 
     @property
     def streams(self) -> bool:
-        """Whether results are written to stdout as they come."""
+        """Whether results are written to stdout as they are computed."""
         return self.out == STREAM and self.sort == "line" and self.form in ("table", "jsonl", "csv")
 
     @property
@@ -155,22 +155,15 @@ def name_of(file: Path | str) -> str:
 
 
 def read_file(file: Path | str) -> str:
-    """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
-    name = name_of(file)
-    try:
-        data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
-    except FileNotFoundError:
-        raise RequestError(f"{name}: file not found") from None
-    except OSError as error:
-        raise FileAccessError(f"{name}: {error.strerror or error}") from None
-    text = decode_text(data, name)
+    """`read_text_file`; an empty file is refused, too."""
+    text = read_text_file(file)
     if not text:
-        raise RequestError(f"{name}: must have at least one character (the file is empty)")
+        raise RequestError(f"{name_of(file)}: must have at least one character (the file is empty)")
     return text
 
 
 class Failures:
-    """Counts files: one that fails of several is reported, and the others go on."""
+    """Counts files: if one of several fails, it is reported and the others continue."""
 
     def __init__(self, files: int) -> None:
         self._files, self.failed = files, 0

@@ -14,6 +14,7 @@ from ropechat.cli.inspect_output import read_file
 from ropechat.cli.option_groups import option_set
 from ropechat.cli.status import ProgressLine
 from ropechat.conversation import Message, Role
+from ropechat.errors import RequestError
 from ropechat.trace import Pair, TokenDistribution, TokenScore
 from ropechat.util.progress import Progress
 
@@ -103,7 +104,7 @@ def take_score_options(given: dict[str, Any]) -> ScoreOptions:
 
 
 def refuse_with_view(asked: ScoreOptions, view: str, sources: int) -> None:
-    """Raise UsageError for options of scoring beside another view of one text."""
+    """Raise UsageError for options of scoring together with another view of one text."""
     given = [name for name, value in vars(asked).items() if value]
     if given:
         raise click.UsageError(
@@ -124,7 +125,10 @@ def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreI
         return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
     if asked.given_file == STREAM and text in (None, STREAM):
         raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
-    return prompt_of(text_argument(text, "text"), asked, chat=chat)
+    value = text_argument(text, "text")
+    if not value and not chat and asked.given_file is None:
+        raise RequestError("text: must have at least one character (got none)")
+    return prompt_of(value, asked, chat=chat)
 
 
 def prompt_of(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":

@@ -31,7 +31,7 @@ def keep_prefix_option(what: str) -> Callable[[F], F]:
 def kept_prefix(engine: "Engine", name: str | None, on_note: Callable[[str], object] = say) -> Iterator[None]:
     """Take what is kept under a name when the body reads its first text; keep it at the end of the body.
 
-    name: None keeps nothing. on_note: told why nothing was taken or kept.
+    name: None keeps nothing. on_note: called with the reason if nothing was taken or kept.
     """
     if name is None:
         yield
@@ -48,7 +48,7 @@ def kept_prefix(engine: "Engine", name: str | None, on_note: Callable[[str], obj
         on_note(f"note: {shared.note}")
     try:
         if not shared.keep(total):
-            few = f"the texts have fewer than {LEAST_KEPT} tokens in common, or the disk has no room"
+            few = f"the texts have fewer than {LEAST_KEPT} tokens in common, or the disk is full"
             on_note(f"note: --keep-prefix: nothing is kept: {few}")
     except FileAccessError as error:
         on_note(f"note: --keep-prefix: {error}; nothing is kept")

@@ -74,11 +74,21 @@ def check(model: str) -> None:
 @models.command()
 @click.option("--json", "as_json", is_flag=True, help="A JSON array instead of lines.")
 def families(as_json: bool) -> None:
-    """List the model types that are computed: what config.json may have as model_type."""
-    from ropechat.engine.native import model_types
+    """List the model types that are computed: what config.json may have as model_type.
 
-    names, out = sorted(model_types()), StdoutWriter()
-    out.write(json.dumps(names, indent=1) + "\n" if as_json else "".join(f"{name}\n" for name in names))
+    Beside those that load from GGUF files too is what these have as general.architecture.
+    """
+    from ropechat.engine.native import gguf_architectures, model_types
+
+    of_gguf, out = gguf_architectures(), StdoutWriter()
+    listed = {name: of_gguf.get(name, []) for name in sorted(model_types())}
+    if as_json:
+        entries = [{"model_type": name, "gguf_architectures": gguf} for name, gguf in listed.items()]
+        out.write(json.dumps(entries, indent=1) + "\n")
+        return
+    width = max(map(len, listed))
+    for name, gguf in listed.items():
+        out.write(f"{name:{width}}  {'GGUF: ' + ', '.join(gguf) if gguf else ''}".rstrip() + "\n")
 
 
 @models.command()
@@ -173,7 +183,7 @@ def list_catalog(as_json: bool) -> None:
     for text in catalog_table(rates, here, free, terminal_width() if out.is_terminal else None):
         out.write(text + "\n")
     memory = "" if free is None else f"{format_bytes(free)} of memory free; "
-    say(f"{memory}`ropechat chat -m NAME` asks before it downloads, with the Hub's own sizes")
+    say(f"{memory}`ropechat chat -m NAME` shows the Hub's sizes and asks before it downloads")
 
 
 @models.command()

@@ -104,8 +104,10 @@ def statistics(timing: Timing) -> str:
     )
 
 
-def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = None) -> dict[str, Any]:
-    """The object of --json. grammar: what the text had to match."""
+def record(
+    timing: Timing, model: str, text: str, grammar: "Grammar | None", seed: int | None
+) -> dict[str, Any]:
+    """The object of --json. grammar: what the text had to match. seed: what `--seed` must be to repeat it."""
     steps = timing.steps
     return {
         "model": model,
@@ -114,6 +116,7 @@ def record(timing: Timing, model: str, text: str, grammar: "Grammar | None" = No
         "ids": [step.id for step in steps],
         "logprobs": [finite(step.logprob) for step in steps],
         "finish_reason": steps[-1].finish_reason if steps else None,
+        "seed": seed,
         "usage": {
             "prompt_tokens": timing.prompt_tokens,
             "cached_tokens": timing.cached_tokens or 0,
@@ -162,7 +165,7 @@ def _names_model(word: str) -> bool:
 
 
 def prompt_of(words: "Sequence[str]") -> str:
-    """The words as one text; where a dash stands among them, the text of stdin as a paragraph of its own."""
+    """The words as one text; a dash among them is the text of stdin, as a separate paragraph."""
     if len(words) < 2:
         return text_argument(words[0] if words else None, "prompt")
     if words.count(STREAM) > 1:
@@ -308,7 +311,7 @@ def run(
             # Closed before the store: after a signal, that writes the end of the answer.
             steps = exits.enter_context(closing(question.answer(engine, candidates, timing.on_prefill)))
         else:
-            sampling = _with_seed(sampling) if candidates else sampling
+            sampling = _with_seed(sampling) if candidates or as_json else sampling
             steps = begin(engine, text, system, raw, sampling, timing, candidates)
         shown = streams and out.is_terminal
         try:
@@ -326,7 +329,7 @@ def run(
     if as_json and trace_file != STREAM:
         import json
 
-        found = record(timing, engine.name, "".join(pieces), grammar)
+        found = record(timing, engine.name, "".join(pieces), grammar, sampling.seed)
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         out.write(json.dumps(found, allow_nan=False) + "\n")
@@ -339,4 +342,4 @@ def run(
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
-            say(f"note: the answer was cut before it matched the {grammar.name} as a whole")
+            say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")

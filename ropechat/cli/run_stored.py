@@ -88,7 +88,7 @@ class StoredChat:
         if _is_here(model):
             given["model"] = model
         elif not quiet:
-            say(f"note: {one_line(model)}, which answered before, is not known here by name; use -m")
+            say(f"note: {one_line(model)}, the model of this chat, was not found; choose one with -m")
 
     def ask(
         self, model: str, text: str, sampling: "Sampling", system: str | None, when_full: str

@@ -70,7 +70,7 @@ class SettingsFile:
 
 
 def with_value(text: str, name: str, value: object, line: int | None) -> str:
-    """The text of a settings file with one value changed, added, or (None) removed. line: where it stands."""
+    """The text of a settings file with one value changed, added, or (None) removed. line: its line number."""
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"

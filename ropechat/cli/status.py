@@ -1,4 +1,4 @@
-"""The progress of whatever a command waits for, on stderr."""
+"""The progress of a command's waits, on stderr."""
 
 import contextlib
 import json

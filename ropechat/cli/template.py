@@ -36,6 +36,8 @@ def _content(file: str) -> bytes:
     try:
         with Path(file).open("rb") as stream:
             return read(stream)
+    except FileNotFoundError:
+        raise RequestError(f"{file}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{file}: {error.strerror}") from None
 
@@ -44,8 +46,10 @@ def read_messages(file: str) -> list[Message]:
     """Read the messages of a JSON file: a list, or an object with `messages`. Raises RequestError."""
     from ropechat.batch.line import LineError, parse_request
 
+    content = _content(file)
+    file = "stdin" if file == STREAM else file
     try:
-        value = json.loads(_content(file).decode("utf-8"))
+        value = json.loads(content.decode("utf-8-sig"))
         found = parse_request({"messages": value["messages"] if isinstance(value, dict) else value}).content
     except KeyError:
         raise RequestError(f"{file}: must be a list of messages, or an object with messages") from None

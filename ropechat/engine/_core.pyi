@@ -30,6 +30,7 @@ __all__ = [
     "check_grammar",
     "exit_when_cut",
     "free_memory",
+    "gguf_architectures",
     "gguf_metadata",
     "model_types",
     "packed_types",
@@ -49,6 +50,9 @@ def gguf_metadata(path: str) -> dict[str, Any]:
 
 def model_types() -> list[str]:
     """The values of `model_type` that are computed, in the order of the registry of families."""
+
+def gguf_architectures() -> list[tuple[str, list[str]]]:
+    """The values of `general.architecture` that are computed, each with the model types of its GGUF files."""
 
 def check(directory: str) -> dict[str, Any]:
     """Validate metadata and every tensor's name, shape, type and extent without loading weights.

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """A queue for `Engine.generate_many`: it says None while nothing is there but others are in progress.
+    """A queue for `Engine.generate_many`: it yields None while no item is waiting but others are in progress.
 
     Thread-safe: any thread may `put`, one reads.
     """
@@ -22,7 +22,7 @@ class Arrivals(Generic[T]):
         self._items.put(item)
 
     def close(self) -> None:
-        """Let `wait` end, once it has returned what was added before."""
+        """Let `wait` end, once it has returned the items added before."""
         self._items.put(None)
 
     def wait(self) -> bool:
@@ -31,7 +31,7 @@ class Arrivals(Generic[T]):
         return self._first is not None
 
     def take(self, is_busy: Callable[[], bool]) -> Iterator[T | None]:
-        """Yield the items as they come, after `wait`; end when none is there and none is in progress.
+        """Yield the items as they arrive, after `wait`; end when none is waiting and none is in progress.
 
         is_busy: whether yielded items are in progress. While it says so, None stands for "none now".
         """

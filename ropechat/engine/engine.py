@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
@@ -44,8 +44,11 @@ from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.engine.validation import (
     choose_seed,
+    split_prompt,
     validate_array_size,
     validate_ids,
+    validate_many,
+    validate_messages,
     validate_stops,
     validate_stride,
     validate_top_k,
@@ -231,6 +234,12 @@ class Engine:
         self.cancel()
         self._core = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
     def rope_spec(self, length: int = 0) -> Mapping[str, Any]:
         """What the model does with positions, for texts of `length` tokens: see `_core.rope_spec`."""
         return dict(self._request().core.rope_spec(length))
@@ -245,13 +254,15 @@ class Engine:
         self._grammars.compile(grammar)
 
     def prompt_ids(
-        self, messages: Sequence[Message], template_vars: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Message | Mapping[str, str]],
+        template_vars: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The prompt of `reply` as ids: the rendered conversation, with one BOS if the model has one.
 
         Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
-        return self.chat.ids(messages, template_vars)
+        return self.chat.ids(validate_messages(messages), template_vars)
 
     def certain_ids(self, messages: Sequence[Message]) -> list[int]:
         """The ids with which every prompt begins that has one more question behind these messages.
@@ -302,10 +313,7 @@ class Engine:
         """Convert text, ids or messages to ids. prefix: the start of the reply to messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
-        messages = [message for message in prompt if isinstance(message, Message)]
-        ids = [id for id in prompt if not isinstance(id, Message)]
-        if messages and ids:
-            raise RequestError("prompt: must be messages or ids (got both)")
+        messages, ids = split_prompt(prompt)
         return self._ids(self.chat.ids(messages, template_vars, prefix) if messages else ids)
 
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
@@ -463,7 +471,7 @@ class Engine:
 
     def reply(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Message | Mapping[str, str]],
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         prefix: Sequence[int] = (),
@@ -474,6 +482,7 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Generate the assistant's next turn, as `generate`. Without a chat template the texts are joined.
 
+        messages: each a Message, or a mapping with role and content.
         prefix: ids that the turn starts with (to continue it, or to fork it at a token). They yield no Step;
         sampling continues as if the model had generated the prefix itself.
         template_vars: variables for the chat template. Raises ChatTemplateError and as `generate`.
@@ -599,9 +608,9 @@ class Engine:
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
-        only when there is room for it. What prompts begin with in common is computed once. grouped: prompts
-        are read up to four windows ahead, and those that begin alike start together; this helps where more
-        beginnings take turns than memory keeps. None in place of a prompt says that there is none now while
+        only when there is room for it. A common prefix of prompts is computed once. grouped: prompts
+        are read up to four windows ahead, and those with a common prefix start together; this helps if
+        memory cannot keep all prefixes. None in place of a prompt says that there is none now while
         others are in progress: it is asked for again after the next pass. top_k: candidates to record per
         token, in `Completion.top`. A failed prompt has its error in its Completion, and the others continue;
         an error given as a prompt is returned the same way. Sampling of prompt i depends on (seed, i) or its
@@ -612,6 +621,7 @@ class Engine:
         """
         from ropechat.engine.scheduler import Scheduler
 
+        validate_many("prompts", prompts)
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
         if timeout is not None and not timeout > 0:
@@ -760,6 +770,7 @@ class Engine:
         from ropechat.engine import scoring
         from ropechat.engine.score_input import encode_item
 
+        validate_many("items", items)
         validate_top_k(top_k)
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
@@ -781,6 +792,7 @@ class Engine:
         Compare logprob, or bits_per_byte where choices differ in length. Raises the error of the first choice
         that cannot be scored, such as an empty one.
         """
+        validate_many("choices", choices)
         scores = [score for _, score in self.score_many(Pair(context, choice) for choice in choices)]
         for score in scores:
             if score.error is not None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ropechat.engine import _core
 
 MAX_BYTES = 1 << 20
-"""Of a grammar's text."""
+"""Most bytes of a grammar's text."""
 _KEPT = 64
 
 
 def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
     """Return the grammar. Raises RequestError if it cannot be used; no model is needed.
 
-    where: what it is, for the error. Special tokens that a Lark grammar names are not checked.
+    where: its origin, for the error. Special tokens that a Lark grammar names are not checked.
     """
     try:
         load_core().check_grammar(grammar.kind, grammar.source, flexible=grammar.flexible)
@@ -50,7 +50,7 @@ def read_grammar(path: Path, kind: Literal["json_schema", "lark"], *, flexible: 
 
 
 class GrammarCompiler:
-    """Compiles grammars for a tokenizer; thread-safe. Its vocabulary is made when it is first needed."""
+    """Compiles grammars for a tokenizer; thread-safe. Its vocabulary is built on first use."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size

@@ -44,7 +44,7 @@ def _indices(given: Iterable[int] | None, count: int, name: str) -> list[int]:
 
 
 def layer_indices(layers: Iterable[int] | None, facts: Mapping[str, Any]) -> list[int]:
-    """The layers asked for, each once and in order; None: all. Raises RequestError."""
+    """The requested layers, each once and in order; None: all. Raises RequestError."""
     return _indices(layers, facts["num_hidden_layers"], "layers")
 
 
@@ -109,12 +109,12 @@ def _query_scale(scaling: tuple[float, int] | None, position: int) -> float:
 
 
 def _notes(spec: Mapping[str, Any], layers: Sequence[int]) -> list[str]:
-    """What of the model's attention the arrays do not have, or have differently."""
+    """Notes on parts of the model's attention that the arrays lack or show differently."""
     notes = []
     if spec["attention"] == "mla":
         notes.append("MLA: q_pre and k_pre are what is multiplied: the rotated part, then that of the latent")
     if spec["sinks"]:
-        notes.append("learned sinks: a row of attn_row sums to 1 less the weight of its head's sink")
+        notes.append("learned sinks: a row of attn_row sums to 1 minus the weight of its head's sink")
     if spec["attn_logit_softcapping"] is not None:
         notes.append("softcap: attn_logit is the score before the cap; attn_row is computed after it")
     if windowed := [layer for layer in layers if spec["layers"][layer]["window"] is not None]:

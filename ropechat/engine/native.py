@@ -1,6 +1,6 @@
 """The compiled engine, `ropechat.engine._core` (this is its only importer), and loading weights into it.
 
-A load runs in a thread of its own and does not hold the GIL; tokenizer and template are prepared meanwhile.
+A load runs in its own thread and does not hold the GIL; tokenizer and template are prepared meanwhile.
 """
 
 import threading
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
+from ropechat.engine.validation import validate_size
 from ropechat.errors import InternalError, MemoryLimitError
 from ropechat.models.pack_cache import cache_mode, load_options
 from ropechat.models.resolve import resolve
@@ -55,6 +56,15 @@ def gguf_metadata(path: str) -> Mapping[str, Any]:
 def model_types() -> list[str]:
     """The values of `model_type` that the engine computes, in the order of its registry of families."""
     return list(load_core().model_types())
+
+
+def gguf_architectures() -> dict[str, list[str]]:
+    """For each model type the architectures of its GGUF files that the engine computes."""
+    of_types: dict[str, list[str]] = {}
+    for architecture, types in load_core().gguf_architectures():
+        for model_type in types:
+            of_types.setdefault(model_type, []).append(architecture)
+    return of_types
 
 
 def rope_spec(path: str, length: int = 0) -> Mapping[str, Any]:
@@ -124,6 +134,8 @@ class ModelLoad:
     """
 
     def __init__(self, folder: Path, **options: Unpack[LoadOptions]) -> None:
+        for name in ("threads", "context", "prefix_bytes"):
+            validate_size(name, options.get(name))
         module = load_core()
         self.folder = folder
         self.facts: dict[str, Any] = module.read_config(str(folder))

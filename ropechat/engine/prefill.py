@@ -1,4 +1,4 @@
-"""Reading a text into the KV cache before it is asked about."""
+"""Reading a text into the KV cache before a request needs it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -31,7 +31,7 @@ class Prefill:
         return min(self._core.cached(self._ids), self.total)
 
     def take(self, path: Path) -> str | None:
-        """Take what a file has of the text. Returns why not all of the file could be used.
+        """Load the part of the text that a file has. Returns why not all of the file could be used.
 
         Raises MemoryLimitError.
         """
@@ -62,11 +62,11 @@ class Prefill:
         return bool(events) and self.done < self.total
 
     def keep(self) -> "_core.KeptPrefix | None":
-        """What is cached of the text, to be written to a file; None for nothing, or without a disk cache."""
+        """The cached part of the text, to write to a file; None if it is empty, or without a disk cache."""
         return self._core.kept_prefix(self._ids)
 
     def write(self, path: Path, total: int) -> int:
-        """Write what is cached of the text; return how many tokens that is, 0 if there is no file.
+        """Write the cached part of the text; return its number of tokens, 0 if there is no file.
 
         total: as for `KeptPrefix.write`. Raises FileAccessError.
         """
@@ -80,24 +80,24 @@ class Prefill:
         self._request.token.cancel()
 
     def close(self) -> None:
-        """Give what was read to later requests."""
+        """Release the text, so that later requests can use its blocks."""
         if self._sequence is not None:
             self._core.free(self._sequence)
             self._sequence = None
 
 
 class SharedPrefix:
-    """What all texts begin with that an engine reads: taken from a file at first, kept in it at the end."""
+    """The common prefix of the texts that an engine reads: loaded from a file, written to it at the end."""
 
     def __init__(self, begin: Callable[[Sequence[int]], Prefill], path: Path) -> None:
-        """begin: `Engine.begin_prefill`. path: the file, which need not exist."""
+        """begin: `Engine.begin_prefill`. path: the file, which may not exist."""
         self._begin, self._path = begin, path
         self._ids: list[int] | None = None
         self.note: str | None = None
         """Why not all of the file could be used."""
 
     def add(self, ids: Sequence[int]) -> None:
-        """Take in the beginning of a text before it is read."""
+        """Record the prefix of a text before it is read."""
         if self._ids is None:
             self._ids = list(ids)
             with suppress(MemoryLimitError):  # the text is then read
@@ -108,12 +108,12 @@ class SharedPrefix:
     def keep(self, total: int) -> int:
         """Write the file; return how many tokens are in it. total: bytes of all such files at most.
 
-        Returns 0 where nothing is written: too few tokens, no room on the disk, or cancelled. Raises
+        Returns 0 if nothing is written: too few tokens, no room on the disk, or cancelled. Raises
         FileAccessError.
         """
         return self._begin(self._ids).write(self._path, total) if self._ids else 0
 
 
 def common_prefix(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """The ids with which both begin."""
+    """The common prefix of both."""
     return [id for id, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]

@@ -6,11 +6,11 @@ if it spells a control token such as <|im_end|>.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, validate_variables
-from ropechat.engine.validation import validate_ids
+from ropechat.engine.validation import split_prompt
 from ropechat.errors import ChatTemplateError, RequestError
 from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
 
@@ -92,13 +92,9 @@ class PromptBuilder:
         if isinstance(prompt, str):
             quoted = self.control_ids if special == "text" else frozenset[int]()
             return prompt, self._with_bos(self.tokenizer.encode_aligned(prompt, quoted), bos)
-        items = prompt if isinstance(prompt, Sequence) else ()
-        messages = [message for message in items if isinstance(message, Message)]
-        if messages and len(messages) == len(items):
-            return self._aligned(messages)
+        messages, ids = split_prompt(prompt)
         if messages:
-            raise RequestError("prompt: must be messages or ids (got both)")
-        ids = validate_ids(cast("Sequence[int]", prompt))
+            return self._aligned(messages)
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
 
     def _with_bos(self, tokens: list[EncodedToken], bos: Bos) -> list[EncodedToken]:
@@ -193,7 +189,7 @@ class PromptBuilder:
         """(index, byte range) of each message's content in the rendered text, if it can be determined.
 
         One rendering with a mark in place of each content shows what the template writes between them. If the
-        contents themselves were changed, each is looked for on its own.
+        contents themselves were changed, each is searched separately.
         """
         control = self.tokenizer.escaper(self.control_ids)
         others = [

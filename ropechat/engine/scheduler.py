@@ -20,7 +20,7 @@ Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
 LOOKAHEAD = 4
 """How many windows of prompts may be read before the oldest one is finished."""
 BLOCK = 32
-"""Tokens of a block of the KV cache, which prompts that begin alike share."""
+"""Tokens of a block of the KV cache, which prompts with a common prefix share."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Waiting:
 
 
 def group(prompts: Sequence[_Waiting]) -> list[_Waiting]:
-    """Put prompts that begin with the same blocks beside each other; others keep their order."""
+    """Move prompts that begin with the same blocks next to each other; others keep their order."""
     blocks: dict[Any, Any] = {}
 
     def place(prompt: _Waiting) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, cast
 
 from ropechat.conversation import Message
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
-from ropechat.engine.validation import validate_ids
+from ropechat.engine.validation import split_prompt, validate_ids, validate_messages
 from ropechat.errors import RequestError
 from ropechat.tokenizer import EncodedToken
 from ropechat.trace import Pair, TokenScore
@@ -19,7 +19,7 @@ ScoreItem = str | Sequence[int] | Sequence[Message] | Pair | Answered
 
 ANSWER_ROLES = ("assistant",)
 _COUNTED = 1 << 16
-"""A text of at most so many characters is encoded at once, so that its number of tokens is known."""
+"""Up to this many characters a text is encoded at once, so its number of tokens is known."""
 _NO_ANSWER = "answer: must have at least one token (got none)"
 
 
@@ -27,7 +27,7 @@ _NO_ANSWER = "answer: must have at least one token (got none)"
 class ScoreInput:
     """An encoded item.
 
-    text: what spans refer to; None without a tokenizer. pieces: its tokens, maybe encoded when they are
+    text: the text of the spans; None without a tokenizer. pieces: its tokens, maybe encoded when they are
     needed. first: the index of the first token to score; those before it are its context. joined: whether
     that token also covers bytes of the context. meta: what the trace says about it.
     """
@@ -81,9 +81,7 @@ def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
 
 def _conversation(item: ScoreItem) -> tuple[list[Message], str]:
     given, answer = (item[0], item[1]) if _is_answered(item) else (item, "")
-    items = list(given) if isinstance(given, Sequence) else []
-    messages = [message for message in items if isinstance(message, Message)]
-    if not messages or len(messages) != len(items):
+    if isinstance(given, str | Pair) or not (messages := split_prompt(given)[0]):
         raise RequestError("prompt: must be messages to be scored by author")
     return messages, answer
 
@@ -125,7 +123,7 @@ def _pair(chat: PromptBuilder, pair: Pair, special: Special, bos: Bos) -> ScoreI
 def _answered(chat: PromptBuilder, messages: Sequence[Message], answer: str) -> ScoreInput:
     if not answer:
         raise RequestError(_NO_ANSWER)
-    text, tokens, start = chat.encode_answer(messages, answer)
+    text, tokens, start = chat.encode_answer(validate_messages(messages), answer)
     found = _after(text, tokens, start)
     found.meta["roles"] = ANSWER_ROLES
     if found.first == 0:
@@ -142,7 +140,7 @@ def _after(text: str, tokens: list[EncodedToken], start: int) -> ScoreInput:
 
 
 class TokenBuffer:
-    """The tokens of a text, encoded when they are needed and forgotten when they are not."""
+    """The tokens of a text, encoded when they are needed and released afterwards."""
 
     def __init__(self, pieces: Iterable[list[EncodedToken]]) -> None:
         self._pieces: Iterator[list[EncodedToken]] = iter(pieces)

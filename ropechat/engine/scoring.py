@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOKAHEAD = 4
 """How many times the sequences of a pass may be read ahead."""
 SIZE = 16
-"""Windows of one text in a forward pass at most."""
+"""Most windows of one text in a forward pass."""
 ROWS_AHEAD = 1024
 """Tokens of windows that are read ahead of the window whose scores are being yielded."""
 _NOTHING = Trace((), TokenDistribution(-1, (), math.nan, math.nan, 0.0))
@@ -34,8 +34,8 @@ class Window:
     """A sequence to score.
 
     ids: its tokens. start: the position of the first one that is scored. begin: the index in the text of
-    position 0. tokens: the scored ones. is_last: whether the row after the last token is wanted. owner: what
-    it is part of. error: why it cannot be scored.
+    position 0. tokens: the scored ones. is_last: whether the row after the last token is wanted. owner: the
+    item that it is part of. error: why it cannot be scored.
     """
 
     ids: list[int]

@@ -2,12 +2,15 @@
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from ropechat.conversation import Message, Role
 from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.sampling import SEED_BITS, Sampling
 from ropechat.util.text import limit_words
 
+_NO_PROMPT = "prompt: must be text or a list of token ids"
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TOP_K = 1000
@@ -31,15 +34,66 @@ def validate_stops(stop: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(stop)
 
 
+def _items(given: Any) -> list[Any]:
+    if isinstance(given, bytes | bytearray):  # their items are ints, but are not ids
+        raise TypeError
+    return list(given)
+
+
 def validate_ids(ids: Sequence[int]) -> list[int]:
     """Token ids as plain ints. The compiled engine checks them against the vocabulary."""
     try:
-        checked = [operator.index(id) for id in ids]
+        checked = [operator.index(id) for id in _items(ids)]
     except TypeError:
-        raise RequestError("prompt: must be text or a list of token ids") from None
+        raise RequestError(_NO_PROMPT) from None
     if any(not 0 <= id < 2**32 for id in checked):
         raise RequestError("prompt: token ids must be from 0 to 2^32 - 1")
     return checked
+
+
+def validate_many(name: str, items: object) -> None:
+    """Refuse one text, or nothing that can be iterated over, in place of several items."""
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise RequestError(f"{name}: must be a list, or another iterable (got {items!r:.40})")
+
+
+def validate_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
+    """Messages, each a Message or a mapping with role and content, as Messages."""
+    return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+
+
+def _message(name: str, message: Message | Mapping[str, Any]) -> Message:
+    role: Any
+    content: Any
+    if isinstance(message, Message):
+        role, content = message.role, message.content
+    elif isinstance(message, Mapping):
+        role, content = message.get("role"), message.get("content")
+    else:
+        raise RequestError(f"{name}: must be a Message, or have role and content (got {message!r:.40})")
+    if role not in list(Role):
+        raise RequestError(f"{name}.role: must be one of {', '.join(Role)} (got {role!r:.40})")
+    if not isinstance(content, str):
+        raise RequestError(f"{name}.content: must be a string (got {content!r:.40})")
+    return Message(Role(role), content)
+
+
+def split_prompt(prompt: Iterable[Any]) -> tuple[list[Message], list[int]]:
+    """The messages, or else the token ids, of a prompt that is not text; the other list is empty."""
+    try:
+        items = _items(prompt)
+    except TypeError:
+        raise RequestError(_NO_PROMPT) from None
+    messages = [item for item in items if isinstance(item, Message | Mapping)]
+    if messages and len(messages) < len(items):
+        raise RequestError("prompt: must be messages or ids (got both)")
+    return (validate_messages(messages), []) if messages else ([], validate_ids(items))
+
+
+def validate_size(name: str, value: object) -> None:
+    """Validate an option of a load that is a number; the compiled engine checks the least one."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise RequestError(f"{name}: must be a positive integer (got {value!r:.40})")
 
 
 def validate_top_k(top_k: int) -> None:

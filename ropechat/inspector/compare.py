@@ -32,7 +32,7 @@ _PROGRESS = 32
 
 
 class View(NamedTuple):
-    """What one model says of a token."""
+    """The figures of a token under one model."""
 
     logprob: float
     rank: int
@@ -112,7 +112,7 @@ def compare(
 ) -> Comparison:
     """Compare two models with the same tokenizer on a text, token by token. a and b may be one engine.
 
-    given: what stands before the text, a text or the messages that it replies to; against_given: the same for
+    given: what comes before the text: a text, or the messages that it replies to; against_given: the same for
     b, by default as for a. Only tokens of the text count; tokens at its beginning that the models do not read
     alike, next to two different prompts, do not. top_k: candidates per token and model. worst: number of
     places to keep. window: most tokens of a sequence; default: what both models were trained for.

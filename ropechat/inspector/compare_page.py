@@ -153,7 +153,7 @@ def _rounded(value: float, digits: int = _DIGITS) -> float | None:
 
 def _span_body(result: SpanComparison) -> Iterator[str]:
     pairing = result.pairing
-    yield '<section class="card">\n<p>The tokenizers differ: bits of the byte spans that both cut out.</p>\n'
+    yield '<section class="card">\n<p>The tokenizers differ: bits of the byte spans that both share.</p>\n'
     yield from page.table(("", "A", "B"), span_summary_rows(result.summary), numbers=(1, 2))
     yield "</section>\n<h2>Text, tinted where the bits differ</h2>\n"
     full = max((abs(pair.difference) for pair in result.spans), default=0.0) or 1.0

@@ -1,4 +1,4 @@
-"""Two models with different tokenizers on one text: bits over the byte spans that both cut out, and by line.
+"""Two models with different tokenizers on one text: bits over the byte spans that both share, and by line.
 
 Where both tokenizations have a boundary, the text between two boundaries has a probability under each model:
 its surprisal in bits is comparable, whatever the tokens are. Perplexity per byte is 2^(bits / bytes).
@@ -156,7 +156,7 @@ def _worst(pairs: Sequence[SpanPair], count: int) -> tuple[SpanPair, ...]:
 
 
 def _cuts(side: SideText, window: int | None) -> Iterator[_Cut]:
-    """The boundaries of a side's tokens, from the first that has a score on; none lies within a token."""
+    """The boundaries of a side's tokens, from the first that has a score on; none is within a token."""
     bits, count, end, begun = 0.0, 0, 0, False
     stream = side.engine.score_stream(side.item, top_k=0, special="text", window=window)
     for token in stream:

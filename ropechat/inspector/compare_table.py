@@ -51,8 +51,10 @@ def render(
     found = result.summary
     yield "Different tokenizers: bits over common byte spans."
     yield f"{'compared bytes, spans':<{_LABEL}}{found.bytes:,}, {found.spans:,}"
-    for name, a, b in (("", "A", "B"), *span_summary_rows(found)):
-        yield f"{name:<{_LABEL}}{a:>14}{b:>14}"
+    rows = (("", "A", "B"), *span_summary_rows(found))
+    width = max(14, *(2 + len(value) for _, *values in rows for value in values))
+    for name, a, b in rows:
+        yield f"{name:<{_LABEL}}{a:>{width}}{b:>{width}}"
     for title, pairs in (("spans", result.worst_spans), ("lines", result.worst_lines)):
         yield ""
         yield from _span_table(result.pairing, title, pairs, style)

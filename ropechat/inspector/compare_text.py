@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 Given = str | Sequence[Message]
-"""What stands before a compared text: a text, or the messages that it replies to."""
+"""What comes before a compared text: a text, or the messages that it replies to."""
 Span = tuple[int, int]
 _PIECE = 4096
 _EMPTY = (0, 0)
@@ -75,7 +75,7 @@ class Pairing(NamedTuple):
 def pair_text(
     a: "Engine", b: "Engine", text: str | Sequence[int], given: Given = "", against_given: Given | None = None
 ) -> Pairing:
-    """Encode a text for two models. given: what stands before it; against_given: before the second one's.
+    """Encode a text for two models. given: what comes before it; against_given: before the second one's.
 
     Raises RequestError if nothing can be scored, and as `Engine.score`.
     """
@@ -89,7 +89,7 @@ def pair_text(
 def join_sides(a: SideText, b: SideText, text: bytes) -> Pairing:
     """Pair what `read_text` says for two models."""
     if any(len(side.ids) <= side.scored for side in (a, b)):
-        raise RequestError("text: must have at least two tokens, or one behind a prompt; give more text")
+        raise RequestError("text: must have at least two tokens, or one after a prompt; give more text")
     return Pairing(text, a, b, _shared_tokens(a, b) if same_vocabulary(a.engine, b.engine) else 0)
 
 
@@ -101,7 +101,7 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
     item: ScoreItem = text
     if given:
         if not isinstance(text, str):
-            raise RequestError("text: must be a string behind a prompt (got ids)")
+            raise RequestError("text: must be a string after a prompt (got ids)")
         item = Pair(given, text) if isinstance(given, str) else (given, text)
     found = encode_item(engine.chat, item, "text")
     ids, starts, ends = array("I"), array("I"), array("I")
@@ -149,7 +149,7 @@ def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:
     """The size of the windows, the same for both models; None: the text fits into one.
 
     wanted: at most so many tokens; by default as many as both were trained for, or the stated context. Raises
-    RequestError if two different prompts stand before a text that does not fit.
+    RequestError if a text with two different prompts does not fit.
     """
     a, b = pairing.a, pairing.b
     size = min(_longest(side.engine) for side in (a, b)) if wanted is None else validate_window(wanted)

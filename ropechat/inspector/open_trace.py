@@ -55,7 +55,9 @@ def _parse(line: bytes, where: str) -> Any:
     try:
         return json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{where}: must be JSON ({error}); give a trace of `inspect` or `run`") from None
+        # Without the position that JSON's error ends with: its line 1 is this line.
+        fault = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
+        raise RequestError(f"{where}: must be JSON ({fault}); give a trace of `inspect` or `run`") from None
 
 
 class _Record:

@@ -32,7 +32,7 @@ FULL_TINT_BITS = 12.0
 
 @cache
 def asset(name: str) -> str:
-    """The content of a style sheet or script beside this file."""
+    """The content of a style sheet or script in this file's folder."""
     return Path(__file__).with_name(name).read_text("utf-8")
 
 

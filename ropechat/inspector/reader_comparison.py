@@ -1,6 +1,6 @@
-"""A second model beside the text of a reader: divergence and candidates of each token, what is visible first.
+"""A second model for the text of a reader: divergence and candidates of each token, the visible ones first.
 
-As `TextReader`, nothing here draws or starts a thread: `step` does a small part of the work of both. Windows
+As in `TextReader`, nothing draws or starts a thread: `step` does a small part of the work of both. Windows
 are the reader's, so both models see the same tokens.
 """
 

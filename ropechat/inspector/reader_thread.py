@@ -34,7 +34,7 @@ class ReaderThread:
         self.wake()
 
     def wake(self) -> None:
-        """Look again for what is to be scored."""
+        """Look again for text to score."""
         self._jobs.put((lambda engine: None, lambda result: None))
 
     def close(self, seconds: float = 0.5) -> bool:

@@ -1,6 +1,6 @@
-"""A scored text as a still SVG picture for papers and READMEs.
+"""A scored text as a static SVG picture for papers and READMEs.
 
-Each token stands on a bar whose height is its surprisal, so the picture is readable without colour; the tint
+Each token is above a bar whose height is its surprisal, so the picture is readable without colour; the tint
 says the same. The longer a text, the taller the picture: it suits texts of some hundred tokens.
 """
 

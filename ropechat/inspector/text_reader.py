@@ -19,7 +19,7 @@ from ropechat.trace import Pair, Score, TokenScore
 CHUNK = 64
 """Tokens scored by a step: a step is short, so that another place can be scored next."""
 KEPT = 4096
-"""Tokens whose candidates are kept; those of others are computed again when they are asked for."""
+"""Tokens whose candidates are kept; others are computed again on request."""
 TOP_K = 20
 _LN2 = math.log(2)
 
@@ -30,7 +30,7 @@ Done = Callable[[Any], None]
 
 
 class Steps(Protocol):
-    """Work in small parts: a `TextReader`, or one with a second model beside it."""
+    """Work in small parts: a `TextReader`, alone or with a second model."""
 
     def step(self, engine: Engine) -> bool:
         """Do a part; False if there is nothing to do."""
@@ -114,7 +114,7 @@ class TextReader:
         return found
 
     def look_at(self, offset: int) -> None:
-        """Score what stands at this byte, and after it, before anything else."""
+        """Score the text from this byte on before anything else."""
         self.wanted = offset
 
     def totals(self) -> tuple[int, float]:

@@ -36,7 +36,7 @@ class FoundModel(NamedTuple):
 
 
 def program_folders() -> list[tuple[str, Path]]:
-    """(program, folder) of the places in which LM Studio and llama.cpp keep models; they need not exist."""
+    """(program, folder) of the places in which LM Studio and llama.cpp keep models; they may not exist."""
     home = Path(os.path.expanduser("~"))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     if sys.platform == "darwin":

@@ -35,7 +35,7 @@ class PackedEntry(NamedTuple):
 
 
 def packed_folder() -> Path:
-    """The folder of packed weights; it need not exist."""
+    """The folder of packed weights; it may not exist."""
     return cache_folder() / "packed"
 
 

@@ -179,7 +179,7 @@ def _follow_links(folder: Path) -> Path:
 def _common_target(files: Sequence[Path]) -> Path | None:
     """The folder to which all these files are linked under their own names, or None.
 
-    Then the user has linked the model. Single links could be a stranger's, who may name any file of this
+    Then the user has linked the model. Single links may come from a stranger and name any file of this
     machine: they are checked where the file is opened.
     """
     found: set[Path | None] = set()

@@ -145,7 +145,7 @@ class Machine:
     products: Mapping[str, float]
 
     def products_of(self, dtype: str) -> float:
-        """Products per second with weights of a dtype, whatever its name is: Q4_K_M, q8_0, bfloat16."""
+        """Products per second with weights of a dtype, in any spelling: Q4_K_M, q8_0, bfloat16."""
         return self.products[_kind(dtype)]
 
 

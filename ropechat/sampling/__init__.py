@@ -1,8 +1,9 @@
 """The settings of the sampler."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat, SupportsIndex
 
 from ropechat.sampling.grammar import Grammar
 
@@ -11,6 +12,16 @@ SEED_BITS = 53
 """Bits of a random seed: programs that store numbers as f64 (jq, JavaScript, R) read it exactly."""
 MAX_COUNT = 2**31 - 1
 MAX_BIAS = 100.0
+_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "seed")
+
+
+def _plain(value: object) -> object:
+    """A number of NumPy as Python's; anything else as it is."""
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, SupportsIndex):
+        return operator.index(value)
+    return float(value) if isinstance(value, SupportsFloat) else value
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:
@@ -70,6 +81,8 @@ class Sampling:
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         _number("temperature", self.temperature, 0, 100)
         _integer("top_k", self.top_k, 0, MAX_COUNT)
         _number("top_p", self.top_p, 0, 1, above=True)
@@ -77,7 +90,9 @@ class Sampling:
         _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
         _integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
         try:
-            object.__setattr__(self, "logit_bias", tuple((id, bias) for id, bias in self.logit_bias))
+            object.__setattr__(
+                self, "logit_bias", tuple((_plain(id), _plain(bias)) for id, bias in self.logit_bias)
+            )
         except (TypeError, ValueError):
             raise ValueError(
                 f"logit_bias: must be a list of [id, bias] pairs (got {self.logit_bias!r:.40})"

@@ -1,6 +1,6 @@
 """Locks that tell which program owns an unfinished answer.
 
-Each program locks a file of its own; the system releases the lock however the program ends. So a program has
+Each program locks its own file; the system releases the lock when the program ends. So a program has
 ended exactly if its file is missing or can be locked. Unlike a process id, a lock cannot be reused by another
 program. `filelock` would not be simpler: releasing and taking a name must also unlink the file safely.
 """

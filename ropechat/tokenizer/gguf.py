@@ -64,15 +64,22 @@ def vocabulary(where: str, metadata: Mapping[str, Any], vocab_size: int) -> Gguf
     kind = keys.text("model")
     if kind in (None, "none", "no_vocab"):
         return None
-    if kind not in ("gpt2", "llama"):
-        raise UnsupportedModelError(f"{where}: {KEY}model: must be gpt2 or llama (got {kind!r:.60})")
+    if kind not in ("gpt2", "llama", "gemma4"):
+        raise UnsupportedModelError(f"{where}: {KEY}model: must be gpt2, llama or gemma4 (got {kind!r:.60})")
     tokens = _tokens(keys, vocab_size)
     ids = _special_ids(keys, vocab_size, _SPM_IDS if kind == "llama" else {})
     types = _types(keys, tokens, [id for name, id in ids.items() if name != "padding" and id is not None])
-    data = _spm(keys, tokens, types, ids["unknown"]) if kind == "llama" else _bpe(keys, tokens)
+    match kind:
+        case "llama":
+            data = _spm(keys, tokens, types, ids["unknown"])
+        case "gemma4":
+            data = _with_marked_spaces(tokens, _merges(keys, tokens), ids["unknown"], prefix=False)
+        case _:
+            data = _bpe(keys, tokens)
     data["added_tokens"] = _added(tokens, types, _strips_after(metadata))
-    pre_bos = kind == "llama" or _pre_type(keys).adds_bos
-    data["post_processor"] = _post_processor(keys, tokens, ids, pre_bos)
+    pre_bos = kind != "gpt2" or _pre_type(keys).adds_bos
+    # Files of Gemma 4 that say otherwise are wrong (llama.cpp, #21500).
+    data["post_processor"] = _post_processor(keys, tokens, ids, pre_bos, always_bos=kind == "gemma4")
     config: dict[str, Any] = {
         name: tokens[id] for key, name in _SPECIAL_NAMES.items() if (id := ids[key]) is not None
     }
@@ -218,14 +225,14 @@ def _added(tokens: Sequence[str], types: Sequence[TokenType], strips_after: bool
 
 
 def _post_processor(
-    keys: _Keys, tokens: Sequence[str], ids: Mapping[str, int | None], pre_bos: bool
+    keys: _Keys, tokens: Sequence[str], ids: Mapping[str, int | None], pre_bos: bool, *, always_bos: bool
 ) -> dict[str, Any] | None:
     """The post-processor, which adds BOS and EOS."""
     names: dict[str, int] = {}
     pieces: list[dict[str, Any]] = [{"Sequence": {"id": "A", "type_id": 0}}]
     for name, at, default in (("bos", 0, pre_bos), ("eos", 2, False)):
         id, key = ids[name], f"add_{name}_token"
-        if not keys.flag(key, default):
+        if not keys.flag(key, default) and not (always_bos and name == "bos"):
             continue
         if id is None:
             if keys.flag(key, False):
@@ -263,13 +270,12 @@ def _json(normalizer: Any, pre_tokenizer: Any, decoder: Any, **model: Any) -> di
     }
 
 
-def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
-    """Byte-level byte-pair encoding (`gpt2`)."""
-    kind = _pre_type(keys)
+def _merges(keys: _Keys, tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs in the order of their ranks."""
     given = keys.texts("merges")
     if given is None:
         keys.refuse("merges", "must be an array of pairs")
-    vocab = {token: id for id, token in enumerate(tokens)}
+    vocab = set(tokens)
     merges: dict[tuple[str, str], None] = {}  # of duplicates the first counts
     for index, merge in enumerate(given):
         cut = merge.find(" ", 1)
@@ -285,6 +291,12 @@ def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
                     f"entry {index} must consist of tokens (got {merge!r:.60}; {part!r:.60} is not one)",
                 )
         merges[left, right] = None
+    return list(merges)
+
+
+def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
+    """Byte-level byte-pair encoding (`gpt2`)."""
+    kind = _pre_type(keys)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     steps: list[dict[str, Any]] = [
         {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
@@ -294,8 +306,8 @@ def _bpe(keys: _Keys, tokens: Sequence[str]) -> dict[str, Any]:
         None,
         {"type": "Sequence", "pretokenizers": [*steps, level]},
         level,
-        vocab=vocab,
-        merges=list(merges),
+        vocab={token: id for id, token in enumerate(tokens)},
+        merges=_merges(keys, tokens),
         unk_token=None,
         fuse_unk=False,
         byte_fallback=False,
@@ -318,6 +330,13 @@ def _spm(
     if share_of_commonest_score(ids, scores) > 0.5:
         keys.refuse("scores", "must differ between tokens (most are the same); convert the model again")
     prefix = keys.flag("add_space_prefix", True)
+    return _with_marked_spaces(tokens, merges_of(ids, scores), unknown, prefix=prefix)
+
+
+def _with_marked_spaces(
+    tokens: Sequence[str], merges: Sequence[tuple[str, str]], unknown: int | None, *, prefix: bool
+) -> dict[str, Any]:
+    """Merges over the whole text, byte fallback, ▁ for a space (`llama`, `gemma4`)."""
     normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE_MARK}] if prefix else []
     normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK})
     decoders: list[dict[str, Any]] = [
@@ -332,7 +351,7 @@ def _spm(
         None,
         {"type": "Sequence", "decoders": decoders},
         vocab={token: id for id, token in enumerate(tokens)},
-        merges=merges_of(ids, scores),
+        merges=merges,
         unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,

@@ -1,6 +1,6 @@
 """Encoding a long text piece by piece, with the tokens that the whole text would have.
 
-A tokenizer may look at neighbouring characters, so a cut can change the tokens beside it. Therefore pieces
+A tokenizer may look at neighbouring characters, so a cut can change the tokens next to it. Therefore pieces
 overlap, and the second of two pieces takes over at a token from which both agree until shortly before the
 first one ends. Pieces that never agree are encoded as one.
 """

@@ -5,7 +5,7 @@ llama.cpp's (src/llama-vocab.cpp); an unknown name is rejected. Each pattern of 
 previous one, and the text between matches is a word too.
 
 Supported by llama.cpp and not here: tiny_aya, superbpe and afmoe (they group digits from the right, which
-takes regexes quadratic time), kimi-k2 and chameleon (implemented in code), gemma4, sarvam-moe and whitespace
+takes regexes quadratic time), kimi-k2 and chameleon (implemented in code), sarvam-moe and whitespace
 (not byte level), and the types of embedding models.
 """
 
@@ -94,7 +94,7 @@ _GROUPS: tuple[tuple[str, PreType], ...] = (
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
         PreType((_LLAMA3,), ignore_merges=True, adds_bos=True),
     ),
-    ("dbrx smaug-bpe chatglm-bpe glm4", PreType((_LLAMA3,))),
+    ("dbrx smaug-bpe chatglm-bpe glm4 glm5", PreType((_LLAMA3,))),
     ("qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan solar-open grok-2", PreType((_QWEN2,))),
     ("qwen35", PreType((_QWEN35,))),
     ("jais-2", PreType((_JAIS2,))),

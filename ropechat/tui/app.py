@@ -221,7 +221,7 @@ class ChatApp(MessageRoutes):
         self.history.open_store()
 
     async def action_quit(self) -> None:
-        """Quit at once; whatever runs is cancelled."""
+        """Quit at once; running work is cancelled."""
         self._quit()
 
     def _quit(self) -> None:
@@ -229,7 +229,7 @@ class ChatApp(MessageRoutes):
         self.leave(exit_code(error) if error is not None else 0)
 
     def leave(self, code: int) -> None:
-        """End with an exit code; whatever runs is cancelled, and what was typed is kept."""
+        """End with an exit code; running work is cancelled, and the typed text is kept."""
         self.drafts.keep()
         if self.size.width >= SIDE_PANEL:
             self.settings.remember("inspector", self.inspector.display)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReaderApp(BaseApp):
-    """Holds one reader; closing it ends the program."""
+    """Shows one reader; closing it ends the program."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c,ctrl+q", "leave", show=False, priority=True)]

@@ -1,4 +1,4 @@
-"""What goes to which controller: messages of widgets, events of the inference thread, changed settings."""
+"""The controllers of messages of widgets, events of the inference thread and changed settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class MessageRoutes(BaseApp):
-    """Hands each message, event and changed setting to its controller; the chat sets the controllers."""
+    """Passes each message, event and changed setting to its controller; the chat sets the controllers."""
 
     chat: LiveChat
     session: Session
@@ -69,13 +69,13 @@ class MessageRoutes(BaseApp):
         raise NotImplementedError
 
     def refresh_status(self) -> None:
-        """Bring the lines around the transcript up to date."""
+        """Update the lines around the transcript."""
         raise NotImplementedError
 
     # --- events of the inference thread ---
 
     def react(self, event: ev.EngineEvent) -> None:
-        """Hand an event other than a token to its controllers."""
+        """Pass an event other than a token to its controllers."""
         match event:
             case ev.ModelLoaded(info):
                 self.inspector.spell = info.token_bytes
@@ -109,7 +109,7 @@ class MessageRoutes(BaseApp):
     # --- changed settings ---
 
     def settings_by_name(self) -> dict[str, Callable[[object], object]]:
-        """{name of a setting: brings a changed value into effect}."""
+        """{name of a setting: applies a changed value}."""
         return {
             "theme": lambda name: setattr(self, "theme", theme.choose_theme(os.environ, str(name))),
             "tint": lambda name: self.transcript.set_tint(str(name)),

@@ -17,7 +17,7 @@ _SAMPLE = 1 << 16  # bytes that decide
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """The text of a file and its encoding, guessed where it has no mark and is not UTF-8.
+    """The text of a file and its encoding, guessed if it has no BOM and is not UTF-8.
 
     Raises ValueError for data that is not text.
     """
@@ -41,7 +41,7 @@ def _controls(data: bytes) -> int:
 
 
 def _of_pairs(data: bytes) -> tuple[str, str]:
-    """UTF-16 without a mark: every second byte of most of its characters is the same."""
+    """UTF-16 without a BOM: every second byte of most of its characters is the same."""
     for name, highs in (("utf-16-le", data[1:_SAMPLE:2]), ("utf-16-be", data[:_SAMPLE:2])):
         if len(data) % 2 == 0 and max(map(highs.count, set(highs))) > len(highs) * 0.5:
             text = data.decode(name)
@@ -51,7 +51,7 @@ def _of_pairs(data: bytes) -> tuple[str, str]:
 
 
 def _score(data: bytes, name: str) -> float:
-    """How much a text looks like one in this encoding: about -1 to 1; -9 if it cannot be."""
+    """How plausible this encoding is for a text: about -1 to 1; -9 if it is impossible."""
     sample = data[:_SAMPLE]
     try:
         text = codecs.getincrementaldecoder(name)().decode(sample, final=len(sample) == len(data))

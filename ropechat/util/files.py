@@ -17,7 +17,7 @@ _SHARED_MARK = ".huggingface-shared-blobs"
 def _inside(directory: Path, path: Path) -> bool:
     """Whether a file, with links resolved, is in the model's folder or in the blobs of its Hub cache.
 
-    Blobs are beside the snapshots; huggingface_hub 2.4 shares some between repositories, in a marked folder.
+    Blobs are next to the snapshots; huggingface_hub 2.4 shares some between repositories, in a marked folder.
     """
     target = path.resolve()
     folder = directory.resolve()

@@ -14,7 +14,7 @@ from ropechat.util.paths import cache_folder
 
 SUFFIX, PART = ".kv", ".part"
 LEAST_KEPT = 32
-"""Tokens of a text that is worth a file."""
+"""Least tokens of a text that is written to a file."""
 _PIECE = 1 << 20  # bytes that are overwritten at a time
 _deleted: set[str] = set()  # chats that were deleted by this process
 _erased: dict[str, int] = {}  # how often a part of a chat was deleted
@@ -37,12 +37,12 @@ class ChatFile(NamedTuple):
         return ChatFile.of(self.chat) == self
 
     def path(self, key: str) -> Path:
-        """Where it is. key: the engine's `cache_key`."""
+        """The path. key: the engine's `cache_key`."""
         return _path(self.chat, key)
 
 
 def kv_folder() -> Path:
-    """The folder of the files; it need not exist."""
+    """The folder of the files; it may not exist."""
     return cache_folder() / "kv"
 
 
@@ -61,14 +61,14 @@ def forget_chat(chat: str) -> None:
 
 
 def forget_part(chat: str) -> None:
-    """From now on nothing is written that was read before a part of a chat was deleted."""
+    """From now on no keys are written that were read before a part of a chat was deleted."""
     _erased[chat] = _erased.get(chat, 0) + 1
 
 
 def remove_files(chat: str) -> None:
     """Overwrite and remove the files of a chat, for all models.
 
-    Those that are being written go first, so that none takes its final name.
+    Unfinished files are removed first, so none of them gets its final name.
     """
     for suffix in (PART, SUFFIX):
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ def _of_home(variable: str, folder: str) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """The folder of caches, which may be deleted at any time; it need not exist."""
+    """The folder of caches, which may be deleted at any time; it may not exist."""
     if (folder := _of_home("XDG_CACHE_HOME", ".cache")) is not None:
         return folder
     from platformdirs import user_cache_path
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def conversations_folder() -> Path:
-    """The folder of stored chats, in ROPECHAT_DATA or the user's data folder; it need not exist."""
+    """The folder of stored chats, in ROPECHAT_DATA or the user's data folder; it may not exist."""
     chosen = os.environ.get("ROPECHAT_DATA", "")
     folder = Path(chosen) if chosen.strip() else _of_home("XDG_DATA_HOME", ".local/share")
     if folder is None:
@@ -39,7 +39,7 @@ def conversations_folder() -> Path:
 
 
 def settings_file() -> Path:
-    """The settings file: ROPECHAT_CONFIG, or config.toml in the user's configuration; it need not exist."""
+    """The settings file: ROPECHAT_CONFIG, or config.toml in the user's configuration; it may not exist."""
     chosen = os.environ.get("ROPECHAT_CONFIG", "")
     if chosen.strip():
         return Path(chosen)
@@ -52,7 +52,7 @@ def settings_file() -> Path:
 
 
 def personas_folder() -> Path:
-    """The folder of personas, beside the settings file; it need not exist."""
+    """The folder of personas, next to the settings file; it may not exist."""
     return settings_file().parent / "personas"
 
 

@@ -1,4 +1,4 @@
-"""How far a wait is: what is done of it, how fast, and how long the rest takes."""
+"""The progress of a wait: what is done, the rate, and the time left."""
 
 import time
 from collections import deque
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from ropechat.util.text import format_bytes, format_duration
 
 _RECENT_S = 3.0  # the rate that is shown is the mean over this time
-_LEAST_S = 0.2  # before this, the rate is not known
+_LEAST_S = 0.2  # before this time, the rate is not known
 _FITTED_FROM = 8  # samples from which the growth of the cost is fitted
-_GROWTH_BOUNDS = (0.5, 2.0)  # how far the fit may be from the growth that is expected
+_GROWTH_BOUNDS = (0.5, 2.0)  # how far the fit may be from the expected growth
 
 
 class Progress(NamedTuple):
-    """How far a wait is.
+    """The progress of a wait.
 
     stage: loading, packing, reading, writing, ... done, total: in `unit` (bytes, tokens, rows, ...); a total
     of None is unknown. growth: each unit before a unit adds so much to its cost, where the first one costs 1.
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 class Wait(NamedTuple):
     """A wait as it is shown.
 
-    rate: units per second; left, elapsed: seconds; None: not known yet. notes: what else is said of it.
+    rate: units per second; left, elapsed: seconds; None: not known yet. notes: further text about it.
     """
 
     progress: Progress
@@ -72,7 +72,7 @@ class Estimate:
 
     A unit costs a * (1 + growth * n), where n units come before it: attention reads all tokens before a
     token. The growth is fitted to the samples (least squares) near the one that is expected; a follows from
-    all that is done, so that a pause of the machine weighs as little as it lasts.
+    all that is done, so a pause of the machine has a weight in proportion to its length.
     """
 
     def __init__(self, total: float | None, done: float, at: float, *, growth: float = 0.0) -> None:
@@ -125,7 +125,7 @@ class Estimate:
 
 
 class Watch:
-    """Follows waits one after the other. read: how far the present one is; None while nothing waits."""
+    """Follows waits one after another. read: how far the present one is; None while nothing waits."""
 
     def __init__(
         self, read: Callable[[], Progress | None], clock: Callable[[], float] = time.monotonic

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def free_disk(path: Path) -> int:
-    """Free bytes on the filesystem of `path`, which need not exist. Raises OSError."""
+    """Free bytes on the filesystem of `path`, which may not exist. Raises OSError."""
     import shutil  # imported here: it loads three compression libraries
 
     while not os.path.lexists(path) and path != path.parent:

@@ -45,7 +45,7 @@ pub enum Error {
         /// `<what it is>; <what is expected>`.
         what: String,
     },
-    /// config.json holds a value that no model can have.
+    /// config.json has a value that no model can have.
     #[error("{path}: {key}: {what}", path = path.display())]
     Config {
         /// The file.

@@ -378,7 +378,7 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     lines = journal.read_text().splitlines()[1:]
     assert 3 <= len(lines) < 500
     assert len({json.loads(line)["index"] for line in lines}) == len(lines)
-    assert f"contains {len(lines)} results; go on: ropechat batch -m".encode() in err
+    assert f"contains {len(lines)} results; continue: ropechat batch -m".encode() in err
     assert err.endswith(b" --max-tokens 2 --resume\n")
     assert b"Traceback" not in err
     assert not (tmp_path / "out").exists()

@@ -214,7 +214,9 @@ def test_a_template_over_fields(tmp_path: Path) -> None:
     )
     rows = read(path, template=RowTemplate.of_text("{{ index }}: {{ word }}"))
     assert contents(rows) == ["0: RoPE", "1: {{ index }}", None]
-    assert faults(rows)[2] == "3: --prompt: 'word' is undefined (got id)"
+    assert faults(rows)[2] == "3: --prompt: 'word' is undefined (got the field id)"
+    failing = read(path, template=RowTemplate.of_text("{{ 1 // 0 }}"))
+    assert faults(failing)[0] == "1: --prompt: integer division or modulo by zero"
     first = template.content({"id": "q", "word": "RoPE", "items": [1, "é"]}, 0)
     assert first == '0: RoPE {"id": "q", "word": "RoPE", "items": [1, "é"]}'
 
@@ -313,7 +315,7 @@ def test_the_first_rows_that_fail_alike_stop_a_run(tmp_path: Path) -> None:
     bad = [json.dumps({"id": i, "question": f"q{i}"}) + "\n" for i in range(30)]
     path.write_text("".join(bad))
     with pytest.raises(
-        AllAlikeError, match=r"first 20 rows all fail alike: in\.jsonl: line 1: prompt: missing"
+        AllAlikeError, match=r"first 20 rows all fail with the same error: in\.jsonl: line 1: prompt: missing"
     ):
         BatchReader(path).check_first_rows()
     for lines in (bad[:19], [*bad[:19], '{"prompt":"a"}\n', *bad[20:]], [*bad[:9], "{\n", *bad[10:]]):

@@ -66,10 +66,11 @@ def test_rows_of_both_forms(tmp_path: Path) -> None:
 
 BAD_LINES: list[tuple[bytes, str]] = [
     (b"{", "JSON: "),
-    (b"[1]", "JSON: must be an object (got list)"),
-    (b"null", "JSON: must be an object (got NoneType)"),
+    (b"[1]", "JSON: must be an object (got [1])"),
+    (b"null", "JSON: must be an object (got null)"),
     (b'{"prompt":"a"}{"prompt":"b"}', "JSON: Extra data"),
-    (b'{"id":"b"}', "prompt: missing"),
+    (b'{"id":"b"}', "prompt: missing (got no other fields)"),
+    (b"{}", "prompt: missing (got no other fields)"),
     (b'{"id":"b","prompt":"a","messages":[]}', "messages: must not be given together with prompt"),
     (b'{"id":"b","prompt":5}', "prompt: must be a string (got 5)"),
     (b'{"id":"b","prompt":null}', "prompt: must be a string (got None)"),
@@ -241,7 +242,9 @@ def test_where_the_prompt_stands(tmp_path: Path) -> None:
     )
     assert fault_of(tmp_path, {"prompt": None, "text": "a"}).startswith("prompt: must be a string (got None)")
     assert fault_of(tmp_path, {"text": 7}).startswith("text: must be a string (got 7)")
-    assert fault_of(tmp_path, {"gold": "b", "note": 1}).startswith("prompt: missing (got gold, note)")
+    assert fault_of(tmp_path, {"gold": "b", "note": 1}).startswith(
+        "prompt: missing (got the fields gold, note)"
+    )
 
 
 def test_the_field_that_is_named_holds_the_prompt(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_shard_is_resumed_with_new_rows(door: Door, rows: Path, model: Path, t
     ("options", "words"),
     [
         (("-o", "-", "--seed", 1), "requires a file"),
-        (("-o", "x", "--seed", 1, "--out", "csv"), "`ropechat merge` makes the form"),
+        (("-o", "x", "--seed", 1, "--out", "csv"), "use --out with `ropechat merge`"),
         (("-o", "x"), "requires --seed"),
         (("-o", "x", "--seed", 1, "--shard", "9/8"), "must be i/n"),
     ],

@@ -134,7 +134,7 @@ def test_copies_count_among_the_first_rows(window: str, tmp_path: Path, capfd: A
     rows = [{"id": n, "prompt": TOO_LONG, "note": n} for n in range(25)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(source, out, "--dedupe", "--window", window, code=2)
-    assert "the first 20 rows all fail alike" in capfd.readouterr().err
+    assert "the first 20 rows all fail with the same error" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

@@ -83,12 +83,12 @@ def is_possible(encode: Any, each: dict[str, Any]) -> bool:
 
 def write_tasks(folder: Path, prompts: Path, model: str, count: int) -> dict[str, int]:
     """Write the tasks; return how many documents each has."""
-    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
 
-    tokenizer = Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+    tokenizer = AutoTokenizer.from_pretrained(model)  # that of `hf`, which may differ from tokenizer.json
 
     def encode(text: str) -> list[int]:
-        found: list[int] = tokenizer.encode(text).ids
+        found: list[int] = tokenizer.encode(text)
         return found
 
     sizes = {}

@@ -315,6 +315,8 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
 def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if dtype == "q4_k_m" and not has_whole_blocks(config_of(shape)):
         raise SystemExit(f"{dtype}: rows of {shape} are not multiples of 256; take a larger --shape")
+    if dtype != "q4_k_m" and config_of(shape)["model_type"] != "llama":
+        raise SystemExit(f"{shape}: peers have it as --dtype q4_k_m only")
     model = make_gguf(shape, folder, say) if dtype == "q4_k_m" else make(shape, folder, say)
     plan = Workload().fitted(config_of(shape)["max_position_embeddings"])
     if given.quick:

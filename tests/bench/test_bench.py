@@ -194,7 +194,9 @@ def test_slow_rounds_are_left_out() -> None:
 @pytest.mark.parametrize("name", shapes.SHAPES)
 def test_shapes_are_consistent(name: str) -> None:
     config = shapes.config_of(name)
-    assert config["hidden_size"] == config["num_attention_heads"] * config["head_dim"]
+    if config["model_type"] == "llama":
+        assert config["hidden_size"] == config["num_attention_heads"] * config["head_dim"]
+    assert len(config.get("layer_types", [])) in (0, config["num_hidden_layers"])
     assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
 
 
@@ -261,6 +263,45 @@ def test_a_shape_becomes_a_q4_k_m_file(
     assert (facts["num_hidden_layers"], facts["tokenizer"]) == (8, 300)
     row = Engine.load(path).logits([1, 2, 3])[-1]
     assert 0.5 < row.std() < 20
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds"),
+    [
+        ("qwen3.5-0.8b", ["linear_attention", "linear_attention", "full_attention", "linear_attention"]),
+        ("lfm2-1.2b", ["conv", "full_attention", "conv", "conv"]),
+    ],
+)
+def test_a_shape_with_recurrent_layers(
+    shape: str, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a folder and as a file, which have the same sizes."""
+    small: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    small |= {"head_dim": 64}
+    small |= {"num_key_value_heads": 2, "num_hidden_layers": 4, "layer_types": kinds, "vocab_size": 300}
+    monkeypatch.setitem(shapes.SHAPES, shape, shapes.SHAPES[shape] | small)
+    folder, file = shapes.make(shape, tmp_path), gguf.make_gguf(shape, tmp_path)
+    assert Engine.check(folder)["num_parameters"] == Engine.check(file)["num_parameters"]
+    assert {"q4_k", "q6_k"} <= set(Engine.check(file)["packed_types"])
+    for model in (folder, file):
+        assert 0.5 < Engine.load(model).logits([1, 2, 3])[-1].std() < 20
+
+
+def test_plain_steps_leave_the_rest_of_their_projection_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of some makers have ssm_alpha and ssm_beta in F32."""
+    shape, kind_of = "qwen3.5-0.8b", gguf._kind_of
+
+    def plain_steps(name: str, finer: bool, tied: bool) -> gguf.BlockType | None:
+        return None if "alpha" in name or "beta" in name else kind_of(name, finer, tied)
+
+    monkeypatch.setattr(gguf, "_kind_of", plain_steps)
+    small = {"num_hidden_layers": 1, "layer_types": ["linear_attention"], "vocab_size": 300}
+    monkeypatch.setitem(shapes.SHAPES, shape, shapes.SHAPES[shape] | small)
+    file = gguf.make_gguf(shape, tmp_path)
+    assert Engine.check(file)["packed_types"].keys() == {"q4_k", "q5_k", "q6_k", "q8_0"}
+    assert math.isfinite(Engine.load(file).logits([1, 2, 3]).std())
 
 
 def test_random_blocks_have_the_wanted_spread() -> None:

@@ -194,9 +194,18 @@ class Llama:
 
 
 def llama_figures(
-    folder: Path, model: str, load: dict[str, Any], prompts: dict[int, list[int]], file: list[int], work: Path
+    folder: Path,
+    model: str,
+    load: dict[str, Any],
+    prompts: dict[int, list[int]],
+    file: list[int],
+    text: str,
+    work: Path,
 ) -> Figures:
-    """The same cases of llama.cpp, where it has the function. prompts: the ids by their number."""
+    """The same cases of llama.cpp, where it has the function. prompts: the ids by their number.
+
+    text: the longest prompt, for the command line.
+    """
     server, found = Llama(folder, model, load, work), Figures()
     try:
         for name in ("first start", "second start"):
@@ -222,13 +231,13 @@ def llama_figures(
     names = ("llama-completion", "llama-cli")
     program = next((folder / name for name in names if (folder / name).exists()), None)
     if program is not None:
-        found |= llama_command(program, model, load, max(prompts), work)
+        found |= llama_command(program, model, load, text, work)
     return found
 
 
-def llama_command(program: Path, model: str, load: dict[str, Any], tokens: int, work: Path) -> Figures:
+def llama_command(program: Path, model: str, load: dict[str, Any], text: str, work: Path) -> Figures:
     """The command line with a file of its prompt cache: a whole process, with its start."""
-    (work / "prompt.txt").write_text(PHRASE * (tokens // 8))
+    (work / "prompt.txt").write_text(text)
     command = [
         *(str(program), "-m", model, "-c", str(load["context"]), "-n", "1", "-no-cnv", "--temp", "0"),
         *("-f", str(work / "prompt.txt"), "--prompt-cache", str(work / "prompt.bin")),
@@ -268,7 +277,9 @@ def measure(model: str, given: argparse.Namespace, load: dict[str, Any], work: P
     store.close()
     figures = {"ropechat": found}
     if given.llama is not None:
-        figures["llama.cpp"] = llama_figures(given.llama, given.llama_model or model, load, ids, file, work)
+        figures["llama.cpp"] = llama_figures(
+            given.llama, given.llama_model or model, load, ids, file, texts[max(texts)], work
+        )
     return figures
 
 

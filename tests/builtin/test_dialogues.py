@@ -109,6 +109,8 @@ def test_a_sum_that_goes_on_begins_with_the_last_result() -> None:
     for seed in range(4000):
         turns = sums.small_sum(random.Random(seed), "train") or []
         for before, after in itertools.pairwise(turns):
+            if not after.kind.startswith("sum.then_"):
+                continue
             last = re.findall(r"-?\d+", before.answer)[-1]
             left, sign, right, *_ = re.findall(r"-?\d+|[-+*/]", after.answer.split("=")[0])
             result = re.findall(r"-?\d+", after.answer)[-1]

@@ -51,6 +51,24 @@ def test_long_sums_are_right_in_each_step() -> None:
             assert {value(step) for step in steps} == {c}, steps
 
 
+def test_sums_of_two_digits_are_drawn_evenly() -> None:
+    pairs = {"+": set(), "-": set()}
+    for turns in drawn("sum", 8000):
+        for turn in turns:
+            if found := re.match(r"([1-9]\d) ([-+]) ([1-9]\d) =", turn.answer):
+                pairs[found[2]].add((int(found[1]) // 10, int(found[3]) // 10))
+    assert pairs["+"] == {(a, b) for a in range(1, 10) for b in range(1, 10)}
+    assert pairs["-"] >= {(a, b) for a in range(1, 10) for b in range(1, a + 1)}
+
+
+def test_worked_sums_of_plain_texts_are_right() -> None:
+    rng = random.Random(6)
+    sums_shown = [row for _ in range(200) for row in sums.practice(rng, "train").rstrip(".").split(". ")]
+    assert len(sums_shown) > 700
+    for row in sums_shown:
+        assert len({value(step) for step in row.split(" = ")}) == 1, row
+
+
 def test_every_product_of_the_table_is_trained_on() -> None:
     """Only wordings of products are held out."""
     seen = set()
@@ -69,6 +87,32 @@ def test_sums_that_are_refused_are_too_big() -> None:
         if question and (numbers := re.findall(r"\d+", question)):
             assert max(map(int, numbers)) > 20
             assert max(map(int, numbers)) > 1000 or min(map(int, numbers)) > 20, question
+
+
+# ---- Puzzles
+
+
+def test_the_next_number_is_right() -> None:
+    checked = 0
+    for turns in drawn("logic", 2000):
+        if turns[0].kind == "logic.next":
+            row = [int(number) for number in re.findall(r"\d+", turns[0].question)]
+            number = int(re.findall(r"\d+", turns[0].answer)[-1])
+            assert number - row[-1] == row[-1] - row[-2] or number == 2 * row[-1] == 4 * row[-2], turns
+            checked += 1
+    assert checked > 400
+
+
+def test_the_tallest_is_none_of_the_smaller() -> None:
+    checked = 0
+    for turns in drawn("logic", 2000):
+        if turns[0].kind == "logic.most":
+            pairs = re.findall(r"(\w+) is \w+ than (\w+)", turns[0].question)
+            greater, smaller = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+            who = turns[0].answer.split()[0]
+            assert {who} in (greater - smaller, smaller - greater), turns
+            checked += 1
+    assert checked > 250
 
 
 # ---- Languages
@@ -116,6 +160,11 @@ def test_foreign_sentences_reach_the_corpus_unchanged() -> None:
 def test_nothing_is_both_known_and_refused(known: str, unknown: str) -> None:
     names = {fact.slots["x"].lower() for fact in world.facts(known)}
     assert names.isdisjoint(name.lower() for name in table("outside")[unknown])
+
+
+def test_every_translation_names_its_word_and_language() -> None:
+    for fact in world.facts("translation"):
+        assert fact.answer.lower().startswith(f"{fact.slots['w']} in {fact.slots['l']} is ".lower())
 
 
 def test_every_refusal_says_so() -> None:

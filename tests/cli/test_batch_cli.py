@@ -6,6 +6,7 @@ import io
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -257,7 +258,7 @@ def test_a_stopped_run_is_continued(
         stopped(patched, 5)
         code, _, err = door("batch", *options)
     assert code == 74
-    assert f"stopped: {out}.journal contains 5 results; go on: ropechat batch -m" in err
+    assert f"stopped: {out}.journal contains 5 results; continue: ropechat batch -m" in err
     assert err.splitlines()[-2].endswith("--seed 7 --resume")
     assert err.splitlines()[-1].endswith("No space left on device")
     assert not out.exists()
@@ -295,7 +296,7 @@ def test_a_finished_run_has_nothing_to_continue(
     made = records(out.read_text())
     assert [one["index"] for one in made] == [*range(13)]
     old = {one["id"]: one for one in records(before.decode())}
-    assert "note: 1 result of out.jsonl.journal is of a row that changed or is gone; it is not in out" in err
+    assert "note: 1 result of out.jsonl.journal belongs to a changed or removed row; it is not in out" in err
     same = [one["id"] for one in made if one["id"] in old and one["text"] == old[one["id"]]["text"]]
     assert same == [f"r{i}" for i in range(11, -1, -1) if i != 2]
 
@@ -420,6 +421,28 @@ def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, sour
     assert out.read_bytes() == plain.read_bytes()
 
 
+def test_a_pipe_that_stays_open_gets_its_answers(model: Path) -> None:
+    """A program that writes one row and waits for its answer; --limit ends without a further row."""
+    asked = ["batch", "-m", str(model), "-", *map(str, COOL), "--quiet", "--limit", "3"]
+    child = subprocess.Popen(
+        command(asked), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), bufsize=0
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        for name in ("a", "b", "c"):
+            row = json.dumps({"id": name, "prompt": name}).encode() + b"\n"
+            child.stdin.write(row[:9])  # half a row does not hold up anything either
+            child.stdin.write(row[9:])
+            assert select.select([child.stdout], [], [], 60)[0], "no answer"
+            assert json.loads(child.stdout.readline())["id"] == name
+        assert child.wait(60) == 0
+    finally:
+        child.kill()
+        child.stdin.close()
+        child.stdout.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_what_is_computed(number: signal.Signals) -> None:
     """From another thread: the main one may be in a long pass, where Python runs no handlers."""
@@ -452,7 +475,7 @@ def test_rows_that_all_fail_alike(door: Door, tmp_path: Path, model: Path) -> No
     source.write_text("".join(json.dumps({"id": i, "prompt": "x" * (99 + i)}) + "\n" for i in range(30)))
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT)
     assert code == 2
-    assert "error: the first 20 rows all fail alike: " in err
+    assert "error: the first 20 rows all fail with the same error: " in err
     assert {path.name for path in tmp_path.iterdir()} == {"model", "in.jsonl"}
 
 
@@ -462,7 +485,7 @@ def test_too_many_errors(door: Door, tmp_path: Path, model: Path) -> None:
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--max-errors", 2, "--window", 1)
     assert code == 2
     assert "error: more than 2 rows failed (--max-errors)" in err
-    assert "go on: " in err
+    assert "continue: " in err
     assert not out.exists()
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume", "--max-errors", 3)
     assert (code, len(records(out.read_text()))) == (3, 5)
@@ -490,7 +513,7 @@ def test_progress_and_quiet(door: Door, tmp_path: Path, model: Path, source: Pat
     code, out, err = door("batch", "-m", model, source, *HOT, "--quiet")
     assert (code, err, len(records(out))) == (0, "", 12)
     err = door("batch", "-m", model, source, *HOT, "--progress", "json")[2]
-    last = next(json.loads(line) for line in err.splitlines() if line.startswith("{"))
+    last = next(json.loads(line) for line in reversed(err.splitlines()) if line.startswith("{"))
     assert (last["done"], last["total"], last["tokens"], last["failed"]) == (12, 12, 48, 0)
 
 
@@ -500,9 +523,23 @@ def test_usage_errors(door: Door, tmp_path: Path, model: Path, source: Path) -> 
         (["--prompt", "{{"], "--prompt: "),
         (["--out", "json"], "--out json: not possible on stdout"),
         (["--out", "csv", "--keep", "all"], "--keep all: csv needs the names of its columns"),
+        (["--out", "csv", "--logprobs", 0], "--logprobs: not possible as csv; use jsonl, json or openai"),
+        (["-o", tmp_path / "out.tsv", "--logprobs", 2], "--logprobs: not possible as tsv"),
+        (["--any-isa"], "--any-isa: requires --ray"),
     ):
         code, out, err = door("batch", "-m", model, source, *options)
         assert (code, out, words in err) == (2, "", True), err
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("out")]
+
+
+def test_a_kept_column_must_exist(door: Door, tmp_path: Path, model: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text("id,text,label\n1,a,x\n")
+    code, out, err = door("batch", "-m", model, table, *COOL, "--keep", "label,lable")
+    assert (code, out) == (2, "")
+    assert "--keep: lable: no such column (got id, text, label)" in err
+    code, out, _ = door("batch", "-m", model, table, *COOL, "--keep", "label")
+    assert (code, records(out)[0]["input"]) == (0, {"label": "x"})
 
 
 def test_a_terminal_needs_a_dash(

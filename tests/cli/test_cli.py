@@ -40,6 +40,9 @@ def test_run_reads_stdin(door: Door, model: Path) -> None:
     for arguments in (["-"], []):
         code, out, _ = door("run", "-m", model, "--temperature", 0, "--max-tokens", 2, *arguments, stdin=b"a")
         assert (code, out) == (0, "bc\n")
+    code, out, err = door("run", "-m", model, "Summarize:", "-", stdin=b"")
+    assert (code, out) == (2, "")
+    assert err == "error: prompt: must have at least one character (stdin is empty)\n"
     code, _, err = door("run", "-m", model, stdin=b"\xff")
     assert (code, err) == (2, "error: stdin: must be UTF-8 (byte 0 is not); convert the text to UTF-8\n")
 
@@ -53,6 +56,14 @@ def test_run_json(door: Door, model: Path) -> None:
     assert record["usage"] == {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 3}
     assert len(record["logprobs"]) == 3
     assert record["timings"]["ttft_s"] > 0
+
+
+def test_the_seed_of_run_json_repeats_it(door: Door, model: Path) -> None:
+    run = ["run", "-m", model, "--temperature", 1, "--max-tokens", 9, "--json", "a"]
+    first = json.loads(door(*run)[1])
+    again = json.loads(door(*run, "--seed", first["seed"])[1])
+    assert (again["seed"], again["ids"]) == (first["seed"], first["ids"])
+    assert json.loads(door(*run)[1])["seed"] != first["seed"]
 
 
 def test_run_uses_the_template_unless_raw(door: Door, chat_model: Path) -> None:

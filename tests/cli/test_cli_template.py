@@ -77,7 +77,9 @@ def test_a_file_that_holds_no_messages(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {tmp_path / 'm.json'}: ")
     assert words in err
-    assert door("template", model, "--messages", tmp_path / "none")[0] == 74
+    missing = tmp_path / "none"
+    code, _, err = door("template", model, "--messages", missing)
+    assert (code, err) == (2, f"error: {missing}: file not found\n")
 
 
 def test_names_and_source(door: Door, tmp_path: Path) -> None:

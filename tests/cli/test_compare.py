@@ -131,7 +131,7 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
         ([TEXT, "--against-dtype", "f32", "--template", "x"], "--template requires --chat"),
         ([TEXT, "--against-dtype", "f32", "--chat"], "--chat requires --given FILE"),
         ([TEXT, "--against-dtype", "f32", "-o", "x.png"], "unknown suffix; use .txt, .jsonl, .html or .csv"),
-        (["-f", "/nowhere/x", "--against-dtype", "f32"], "/nowhere/x: No such file or directory"),
+        (["-f", "/nowhere/x", "--against-dtype", "f32"], "/nowhere/x: file not found"),
         (["a", "--against-dtype", "f32"], "text: must have at least two tokens"),
         ([TEXT, "--against-dtype", "f32", "-o", "/nowhere/x.csv"], "/nowhere/x.csv.partial: No such file"),
     ],

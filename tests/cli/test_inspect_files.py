@@ -140,6 +140,8 @@ def test_stdin_is_a_file(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "-f", "-", "--format", "jsonl", stdin=b"ab")
     meta = json.loads(out.splitlines()[0])
     assert (code, meta["text"], meta["file"]) == (0, "ab", "stdin")
+    marked = door("inspect", "-m", model, "-f", "-", "--format", "jsonl", stdin=b"\xef\xbb\xbfab")[1]
+    assert marked == out  # without the byte order mark
     code, _, err = door("inspect", "-m", model, "-f", "-", stdin=b"\xff")
     assert (code, err.split(" (")[0]) == (2, "error: stdin: must be UTF-8")
 
@@ -168,6 +170,7 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
         (["x", "--look-up", "y", "--format", "svg"], "--look-up"),
         (["x", "--look-up-whole"], "requires --look-up"),
         (["x", "--look-up", ""], "--look-up"),
+        (["x", "--lens", "--attention"], "--lens: not possible with --attention; give one of them"),
         (["x", "--chat", "--bos", "no"], "--bos"),
         (["x", "--format", "pdf"], "--format"),
     ],

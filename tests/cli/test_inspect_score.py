@@ -124,6 +124,10 @@ def test_progress_is_shown_on_a_terminal_beside_a_file(
         (["--given-file", "-"], 2, "stdin is read by --given-file already"),
         (["--given-file", "{bad}", "a"], 2, "must be UTF-8 (byte 0 is not)"),
         (["--given-file", "{chat}", ""], 2, "continuation: must have at least one token"),
+        ([""], 2, "text: must have at least one character (got none)"),
+        (["-"], 2, "text: must have at least one character (stdin is empty)"),
+        (["--messages", "none.json"], 2, "none.json: file not found"),
+        (["--messages", "-"], 2, "stdin: not valid JSON"),
         (["--roles", "user,none", "a"], 2, "--roles: must be some of"),
     ],
 )

@@ -171,7 +171,7 @@ def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> N
     assert door("run", "-m", model, "--max-tokens", 2, "--quiet", "--store", "a")[0] == 0
     code, _, err = door("run", "-c", "--max-tokens", 2, "b")
     assert code == 0
-    assert "model, which answered before, is not known here by name; use -m" in err
+    assert "model, the model of this chat, was not found; choose one with -m" in err
     code, out, err = door("run", "-c", "--max-tokens", 2, "--json", "c")
     assert (code, json.loads(out)["model"], "note:" in err) == (0, "builtin", False)
 

@@ -283,9 +283,9 @@ def test_config_check_reads_stdin(door: Door, file: Path) -> None:
     [
         ('"chat.nwe" = "ctrl+o"', "keys.chat.nwe: unknown command; perhaps chat.new"),
         ('"chat.new" = "ctrl+q"', "keys.chat.new: ctrl+q is also a key of app.quit"),
-        ('"chat.new" = "ctrl+i"', "keys.chat.new: ctrl+i: terminals send the same for tab"),
+        ('"chat.new" = "ctrl+i"', "keys.chat.new: ctrl+i: terminals send the same code for tab"),
         ('"chat.new" = "hyperspace"', "keys.chat.new: hyperspace: unknown key"),
-        ('"chat.new" = "n"', "keys.chat.new: n: would be typed"),
+        ('"chat.new" = "n"', "keys.chat.new: n: types text"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "show"])

@@ -43,7 +43,7 @@ def test_run(door: Door, schema: Path, tmp_path: Path) -> None:
     code, out, err = door("run", "A pet", "--json-schema", schema, "--json", "--max-tokens", 2)
     record = json.loads(out)
     assert (code, record["finish_reason"], record["parsed"]) == (OK, "length", None)
-    assert "cut before it matched" in err
+    assert "truncated before it matched" in err
     code, out, _ = door("run", "A pet", "--choices", "yes, no", "--quiet")
     assert (code, out.strip() in ("yes", "no")) == (OK, True)
     code, out, _ = door("run", "A pet", "--regex", "[0-9]{3}", "--quiet")

@@ -111,7 +111,7 @@ def test_arrays_above_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch)
             call([1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("ids", [[], [-1], [2**32], [1.5], ["a"], 5])
+@pytest.mark.parametrize("ids", [[], [-1], [2**32], [1.5], ["a"], 5, b"ab", bytearray(b"ab")])
 def test_ids_that_are_none(engine: Engine, ids: Any) -> None:
     for call in (engine.logits, engine.generate, engine.score):
         with pytest.raises(RequestError):
@@ -307,6 +307,14 @@ def test_cancel_of_a_score_is_an_error(engine: Engine) -> None:
     assert core_of(engine).sequences == {}
 
 
+def test_an_engine_as_a_context_manager_is_closed_at_the_end(engine: Engine) -> None:
+    with engine as same:
+        assert same is engine
+        assert text_of(engine.generate("a", GREEDY)) == "bcdefg"
+    with pytest.raises(RequestError, match="closed"):
+        engine.generate("a")
+
+
 def test_close(engine: Engine) -> None:
     steps = engine.generate("a", GREEDY)
     next(steps)
@@ -349,6 +357,49 @@ def test_completion_mode_concatenates(engine: Engine) -> None:
     messages = [Message(Role.SYSTEM, "x"), Message(Role.USER, "yza")]
     assert engine.prompt_ids(messages) == [*b"xyza"]
     assert text_of(engine.reply(messages, GREEDY)) == "bcdefg"
+
+
+def test_messages_may_be_mappings(engine: Engine) -> None:
+    dicts = [{"role": "system", "content": "x"}, {"role": "user", "content": "yza"}]
+    messages = [Message(Role.SYSTEM, "x"), Message(Role.USER, "yza")]
+    assert engine.prompt_ids(dicts) == engine.prompt_ids(messages)
+    assert text_of(engine.reply(dicts, GREEDY)) == "bcdefg"
+    assert [done.text for _, done in engine.generate_many([dicts], GREEDY)] == ["bcdefg"]
+    assert engine.score(dicts).nll() == engine.score(messages).nll()
+    assert [score.logprob for _, score in engine.score_many([(dicts, "b")])] == [
+        score.logprob for _, score in engine.score_many([(messages, "b")])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "fault"),
+    [
+        ("hi", r"messages\[0\]: must be a Message, or have role and content \(got 'h'\)"),
+        ([{"role": "user"}], r"messages\[0\]\.content: must be a string \(got None\)"),
+        ([Message(Role.USER, "a"), {"content": "a"}], r"messages\[1\]\.role: must be one of system, user, "),
+        ([Message("bot", "a")], r"messages\[0\]\.role: must be one of .* \(got 'bot'\)"),  # type: ignore[arg-type]
+        ([Message(Role.USER, None)], r"messages\[0\]\.content: must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_messages_that_are_none(engine: Engine, messages: Any, fault: str) -> None:
+    with pytest.raises(RequestError, match=fault):
+        engine.reply(messages)
+
+
+@pytest.mark.parametrize("items", ["several", b"ab", 5])
+def test_one_text_in_place_of_several_is_refused(engine: Engine, items: Any) -> None:
+    with pytest.raises(RequestError, match="prompts: must be a list"):
+        engine.generate_many(items)
+    with pytest.raises(RequestError, match="items: must be a list"):
+        engine.score_many(items)
+    with pytest.raises(RequestError, match="choices: must be a list"):
+        engine.rank("a", items)
+
+
+def test_a_prompt_of_a_wrong_type_fails_alone(engine: Engine) -> None:
+    prompts: Any = ["a", 5, b"ab"]
+    done = [(made.text, type(made.error)) for _, made in engine.generate_many(prompts, GREEDY)]
+    assert done == [("bcdefg", type(None)), ("", RequestError), ("", RequestError)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """GGUF files: what they compute, against goldens and against the same models as safetensors."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from core import generate, load, logits, score
 from gguf_converter import ARCHS, Converter
 from gguf_files import write
-from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden
+from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden, model_type
 
 from ropechat import Engine, Sampling
 from ropechat.engine._core import check, gguf_metadata
@@ -26,13 +25,8 @@ BEYOND = {
 }
 
 
-def family(folder: Path) -> str:
-    name: str = json.loads((folder / "config.json").read_text())["model_type"]
-    return name
-
-
 PLAIN_CASES = [folder for folder in CASES if folder not in QUANTIZED_CASES]
-CONVERTED = [folder for folder in PLAIN_CASES if family(folder) in ARCHS and folder.name not in BEYOND]
+CONVERTED = [folder for folder in PLAIN_CASES if model_type(folder) in ARCHS and folder.name not in BEYOND]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}-{file.stem}")
@@ -79,7 +73,7 @@ def test_latent_attention_in_newer_files(name: str, tmp_path: Path) -> None:
 
 
 def test_every_architecture_has_a_case() -> None:
-    assert {family(folder) for folder in CONVERTED} == set(ARCHS)
+    assert {model_type(folder) for folder in CONVERTED} == set(ARCHS)
 
 
 @pytest.mark.parametrize(

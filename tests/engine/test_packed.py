@@ -213,7 +213,7 @@ def test_a_file_that_is_cut_ends_the_program_in_order(model: Path, tmp_path: Pat
     os.truncate(pack_file, 0)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 74
-    told = "the file was cut while it was in use; load the model again when it is whole"
+    told = "the file was truncated while it was in use; load the model again when it is complete"
     assert stderr.decode() == f"error: {pack_file}: {told}\n"
 
 
@@ -243,7 +243,7 @@ engine.logits([1, 2, 3])
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", code, "-m", str(model)], os.environ | changes)
     shown = b""
-    while b"it is whole" not in shown:
+    while b"it is complete" not in shown:
         shown += os.read(terminal, 1000)
     settings = termios.tcgetattr(terminal)
     _, status = os.waitpid(pid, 0)
@@ -251,7 +251,7 @@ engine.logits([1, 2, 3])
     assert os.waitstatus_to_exitcode(status) == 74
     assert settings[3] & termios.ECHO
     assert settings[3] & termios.ICANON
-    assert shown.index(b"\x1b[?1049h") < shown.index(b"\x1b[?1049l") < shown.index(b"the file was cut")
+    assert shown.index(b"\x1b[?1049h") < shown.index(b"\x1b[?1049l") < shown.index(b"the file was truncated")
 
 
 @needs_linux

@@ -184,7 +184,7 @@ def test_errors(a: Engine, b: Engine, other: Engine, tmp_path: Path) -> None:
         compare(a, b, "")
     with pytest.raises(RequestError, match="use compare_spans"):
         compare(a, other, TEXT)
-    with pytest.raises(RequestError, match="must be a string behind a prompt"):
+    with pytest.raises(RequestError, match="must be a string after a prompt"):
         compare(a, b, [1, 2], given="x")
     for window in (1, 0, True):
         with pytest.raises(RequestError, match="window"):
@@ -289,6 +289,14 @@ def test_the_table_fits_every_width(a: Engine, b: Engine, other: Engine) -> None
             lines = list(compare_table.render(result, width))
             assert max(map(cell_width, lines)) <= width
             assert not any("\x1b" in line or "‮" in line for line in lines)
+
+
+def test_large_values_of_two_sides_stay_apart(a: Engine, other: Engine) -> None:
+    result = compare_spans(a, other, TEXT)
+    bits = 40.0 * result.summary.bytes, 41.0 * result.summary.bytes
+    huge = dataclasses.replace(result, summary=result.summary._replace(bits=bits))
+    line = next(line for line in compare_table.render(huge, 80) if line.startswith("PPL per byte"))
+    assert line.split()[-2:] == ["1,099,511,627,776.0000", "2,199,023,255,552.0000"]
 
 
 def test_records_hold_what_the_comparison_says(a: Engine, b: Engine) -> None:

@@ -127,7 +127,10 @@ SAMPLER = {"cut": None, "p": 1.0, "interval": None, "u": None, "stages": [], "ca
     ("text", "words"),
     [
         ("", "t.jsonl: line 1: must describe a trace (got an empty file)"),
-        ("{", "t.jsonl: line 1: must be JSON"),
+        (
+            "{",
+            "t.jsonl: line 1: must be JSON (Expecting property name enclosed in double quotes at char",
+        ),
         ("[]", "t.jsonl: line 1: must be a JSON object (got [])"),
         ("{}", 't.jsonl: line 1: schema: must be "ropechat.trace/1"'),
         ('{"schema": "ropechat.trace/2"}', "(got 'ropechat.trace/2')"),

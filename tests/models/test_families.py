@@ -12,7 +12,7 @@ import pytest
 from core import load, logits
 from golden_cases import GOLDEN, Golden
 
-from ropechat.engine.native import model_types
+from ropechat.engine.native import gguf_architectures, model_types
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,11 +25,25 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def test_readme_has_the_same_list() -> None:
-    listed = run("models", "families").stdout.split()
+    lines = run("models", "families").stdout.splitlines()
+    listed = [line.split()[0] for line in lines]
     row = re.search(r"^\| families \| (.*?) \|$", README.read_text(), re.MULTILINE)
     assert row is not None
     assert row[1].split("; ")[0].split(", ") == listed
-    assert json.loads(run("models", "families", "--json").stdout) == listed
+    entries = json.loads(run("models", "families", "--json").stdout)
+    assert [entry["model_type"] for entry in entries] == listed
+    for line, entry in zip(lines, entries, strict=True):
+        of_gguf = line.partition("GGUF: ")[2]
+        assert of_gguf.split(", ") == (entry["gguf_architectures"] or [""])
+
+
+def test_readme_has_the_same_gguf_architectures() -> None:
+    of_types = gguf_architectures()
+    assert of_types.keys() <= set(model_types())
+    assert of_types["gemma4_text"] == ["gemma4"]
+    row = re.search(r"^\| GGUF \| .*; architectures: (.*?) \|$", README.read_text(), re.MULTILINE)
+    assert row is not None
+    assert row[1].split(", ") == sorted({name for names in of_types.values() for name in names})
 
 
 def test_every_model_type_is_served_by_one_family() -> None:

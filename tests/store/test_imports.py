@@ -94,7 +94,7 @@ def test_chatgpt_with_its_branches_and_tools(tmp_path: Path) -> None:
     assert [node.model for node in chat.tree.path()] == ["", "o3", "", "gpt-4o"]
     assert all(node.created == pytest.approx(1750537483.1) for node in chat.tree.path())
     assert describe(found) == (
-        "1 chat from ChatGPT; 2 messages are not text (tools, pictures) or answer nothing, and were left out"
+        "1 chat from ChatGPT; 2 messages are not text (tools, pictures) or have no question: left out"
     )
 
 

@@ -127,6 +127,15 @@ def moved(rows: np.ndarray, heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
+def divisors(rope: dict[str, Any], theta: float, head_dim: int, trained: float) -> np.ndarray:
+    """Llama 3's scaling as divisors of the frequencies.  # [head_dim / 2]"""
+    low, high, factor = (float(rope[key]) for key in ("low_freq_factor", "high_freq_factor", "factor"))
+    turns = trained / (2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim))
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    freqs: np.ndarray = 1 / ((1 - smooth) / factor + smooth)
+    return freqs
+
+
 class Converter:
     """One golden model on its way into a file."""
 
@@ -231,13 +240,8 @@ class Converter:
             return {f"rope_factors_{k}.weight": np.array(self.rope[f"{k}_factor"]) for k in ("long", "short")}
         if kind != "llama3":
             return {}
-        theta, trained = self.config.get("rope_theta") or self.rope["rope_theta"], self._original()
-        low, high, factor = (
-            float(self.rope[key]) for key in ("low_freq_factor", "high_freq_factor", "factor")
-        )
-        turns = trained / (2 * np.pi * theta ** (np.arange(0, self.head_dim, 2) / self.head_dim))
-        smooth = np.clip((turns - low) / (high - low), 0, 1)
-        return {"rope_freqs.weight": 1 / ((1 - smooth) / factor + smooth)}
+        theta = self.config.get("rope_theta") or self.rope["rope_theta"]
+        return {"rope_freqs.weight": divisors(self.rope, theta, self.head_dim, self._original())}
 
     def _original(self) -> float:
         key = "original_max_position_embeddings"

@@ -54,6 +54,13 @@ def spm_vocabulary(**changes: Any) -> dict[str, Any]:
     return metadata(**{**given, **changes})
 
 
+def gemma4_vocabulary(**changes: Any) -> dict[str, Any]:
+    """The same vocabulary with merges in the place of scores, and nothing before the text."""
+    data = json.loads((GOLDEN / "detok" / "sp" / "tokenizer.json").read_text())
+    merges = [" ".join(pair) for pair in data["model"]["merges"]]
+    return spm_vocabulary(**{"model": "gemma4", "pre": None, "scores": None, "merges": merges, **changes})
+
+
 def tokenizer_of(keys: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer.from_gguf(Path("model.gguf"), lambda: keys, len(keys[KEY + "tokens"]))
 

@@ -16,6 +16,11 @@ LLAMA_CASES = [path for path in CASES if path.name.startswith("llama") and path.
 PROMPTS = ("p1", "p7", "p33", "long")
 
 
+def model_type(folder: Path) -> str:
+    name: str = json.loads((folder / "config.json").read_text())["model_type"]
+    return name
+
+
 @dataclass(frozen=True)
 class Golden:
     """What transformers computed for one model directory."""

@@ -202,6 +202,14 @@ async def sheets(stage: Stage) -> None:
     await stage.until(lambda: len(stage.app.screen_stack) > 1)
     await stage.take("ban")
     await stage.press("escape")
+    await stage.say("/settings")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1)
+    await stage.take("settings")
+    await stage.press("escape")
+    await stage.say("/rope")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1)
+    await stage.take("positions")
+    await stage.press("escape")
     for key, name in (("f9", "facts"), ("f1", "help"), ("ctrl+p", "palette")):
         await stage.press(key)
         await stage.take(name)
@@ -225,7 +233,7 @@ async def dials(stage: Stage) -> None:
 
 
 async def writing(stage: Stage) -> None:
-    """A draft of several lines, with a file; an edit."""
+    """A draft of several lines, with a file; an edit; the alternatives of a token; a text in the reader."""
     Path("notes.md").write_text("Tokens are pieces of text.\n" * 9)
     await stage.write("Say this in one sentence:\n@notes.md\nand name the file.")
     await stage.take("draft")
@@ -233,6 +241,16 @@ async def writing(stage: Stage) -> None:
     await stage.press("escape", "left")
     await stage.press("e")
     await stage.take("edit")
+    await stage.press("escape")
+    await surprise(stage)
+    await stage.press("f")
+    await stage.take("alternatives")
+    await stage.press("escape", "escape")
+    await stage.say("/inspect notes.md")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1)
+    await stage.pilot.pause(2.0)
+    await stage.press("n")
+    await stage.take("reader")
     await stage.press("escape")
 
 
@@ -306,13 +324,18 @@ async def play(
     """Run scenes in one chat of one size."""
     from ropechat import Engine, Sampling
     from ropechat.chat.live import LiveChat
+    from ropechat.cli.settings_file import SettingsFile
     from ropechat.store.store import Store
     from ropechat.tui.app import ChatApp
+    from ropechat.tui.options import ChatOptions
 
     width, height = map(int, size.split("x"))
     store = Store(home / f"chats-{size}-{len(load)}")
     sampling = Sampling(temperature=1.0, seed=4)
-    app = ChatApp(LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store))
+    app = ChatApp(
+        LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store),
+        ChatOptions(settings=SettingsFile({})),
+    )
     async with app.run_test(size=(width, height)) as pilot:
         stage = Stage(app, pilot, folder, wanted)
         await stage.until(lambda: app.session.info is not None)

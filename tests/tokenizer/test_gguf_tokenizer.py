@@ -13,6 +13,7 @@ from gguf_vocabularies import (
     USER_DEFINED,
     bytes_vocabulary,
     concatenated,
+    gemma4_vocabulary,
     merged_by_score,
     metadata,
     spm_vocabulary,
@@ -79,6 +80,15 @@ def test_sentencepiece_ids_of_the_golden_texts() -> None:
         assert tokenizer.encode(case["text_in"]) == case["ids"]
 
 
+def test_ids_of_gemma_4_are_those_of_tokenizer_json() -> None:
+    """Merges over the whole text as in the golden tokenizer, whose normalizer writes a space before it."""
+    theirs = Tokenizer.load(GOLDEN / "detok" / "sp", 700)
+    for add_bos in (None, True, False):
+        ours = tokenizer_of(gemma4_vocabulary(add_bos_token=add_bos))
+        for text in ["the the\n\n\nend", *random_texts(200, "abe ht.,!12\n日é😀")]:
+            assert ours.encode(f" {text}") == theirs.encode(text) if text else ours.encode(text) == [1]
+
+
 def test_equal_scores_for_most_tokens_are_refused() -> None:
     """Some converters wrote -1000 for all: merging by them gives other ids than the model was trained on."""
     with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.scores: must differ between tokens"):
@@ -98,7 +108,9 @@ def test_typed_text_never_merges_into_control_or_byte_tokens() -> None:
 # ---- Bytes
 
 
-@pytest.mark.parametrize("keys", [golden_bytes(), spm_vocabulary(), spm_vocabulary(add_space_prefix=False)])
+@pytest.mark.parametrize(
+    "keys", [golden_bytes(), spm_vocabulary(), spm_vocabulary(add_space_prefix=False), gemma4_vocabulary()]
+)
 def test_bytes_of_the_tokens_are_those_of_the_text(keys: dict[str, Any]) -> None:
     tokenizer = tokenizer_of(keys)
     rng = random.Random(4)

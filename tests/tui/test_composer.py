@@ -86,8 +86,8 @@ async def test_files_are_put_before_the_text(
     [
         ("folder", "@folder: a folder; name a text file"),
         ("big", "@big: more than 256 KiB; attach a part of it"),
-        ("binary", "@binary: not a text; only text can be attached"),
-        ("nul", "@nul: not a text; only text can be attached"),
+        ("binary", "@binary: not a text file; only text files can be attached"),
+        ("nul", "@nul: not a text file; only text files can be attached"),
         ("dangling", "@dangling: No such file or directory"),
         ("/dev/zero", "@/dev/zero: must be a regular file; name a text file"),
     ],
@@ -433,7 +433,7 @@ async def test_search_in_what_was_sent(chat: Any) -> None:
         assert text() == "Why ROPE?"
         await c.pilot.press("ctrl+r", "ctrl+r")  # the last one that holds it stays
         assert text() == "What is rope?"
-        assert "nothing older" in c.line("footer")
+        assert "no older match" in c.line("footer")
         await c.pilot.press("escape")
         assert text() == "rope"
         assert c.app.composer.has_focus

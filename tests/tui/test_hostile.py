@@ -40,7 +40,7 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
     ("no compare", [ESC], b"send"),
     ("chats", [F2], b"earch chats"),
     ("search", [b"Q1Q"], b"with "),
-    ("rename", [RENAME], b"gives the chat this title"),
+    ("rename", [RENAME], b"saves this title"),
     ("renamed", [PASTE], b"Q"),
     ("no chats", [ESC, CLEAR, ESC], b"send"),
     ("searched", [F2, PASTE], b"Q"),

@@ -24,9 +24,9 @@ async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None
         assert "entropy 1.6 bits" in text
         assert "raw 0.223" in text
         assert "sampled 0.269" in text  # e^-1.5 / (e^-0.5 + e^-1.5)
-        assert "cut by top-p" in text
-        assert "cut by top-k" in text
-        assert "2 survived" in text
+        assert "cut by top_p" in text
+        assert "cut by top_k" in text
+        assert "2 tokens possible" in text
         assert "·dangle" in c.screen()
         rail = inspector.region.x > 0
         assert rail is (size[0] >= 120)

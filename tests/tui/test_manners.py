@@ -105,8 +105,8 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
         ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
         ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
         ({"chat.rename": ("f10",)}, "chat.rename", "unknown command"),
-        ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same for enter"),
-        ({"view.find": ("space",)}, "view.find", "space: would be typed"),
+        ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same code for enter"),
+        ({"view.find": ("space",)}, "view.find", "space: types text"),
         ({"view.find": ("ctrl++x",)}, "view.find", "ctrl++x: unknown key"),
     ],
 )

@@ -204,7 +204,7 @@ async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tm
         assert not (tmp_path / "hf/hub/models--org--one").exists()
         await c.until(lambda: all(getattr(row, "name", "") != "org/one" for row in screen._shown))
         await c.pilot.press(*"builtin", "ctrl+d")
-        assert "only what was downloaded" in c.screen()
+        assert "only downloaded models" in c.screen()
 
 
 async def test_a_path_can_be_typed(chat: Any, hub: Hub) -> None:
@@ -242,12 +242,12 @@ async def test_download_plan_pause_go_on_and_load(chat: Any, hub: Hub, tmp_path:
         await c.until(lambda: download.stage is Stage.RUNNING and "kB of" in c.screen())
         await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.PAUSED)
-        await c.until(lambda: "ctrl+t goes on" in c.screen())
+        await c.until(lambda: "ctrl+t resumes" in c.screen())
         assert list(tmp_path.rglob("*.incomplete"))
         gate.set()
         await c.pilot.press("ctrl+t")
         await c.until(lambda: download.stage is Stage.DONE)
-        await c.until(lambda: "every hash is right" in c.screen())
+        await c.until(lambda: "all hashes match" in c.screen())
         assert max(hub.starts("model.safetensors")) > 0  # it went on where it was
         await c.until(lambda: "download org/tiny" not in c.screen())
         await c.pilot.press("enter")
@@ -266,7 +266,7 @@ async def test_cancel_removes_what_came(chat: Any, hub: Hub, tmp_path: Path) -> 
         await c.until(lambda: bool(list(tmp_path.rglob("*.incomplete"))))
         await c.pilot.press("ctrl+x")
         await c.until(lambda: stage(c) is Stage.CANCELLED)
-        await c.until(lambda: "what came is removed" in c.screen())
+        await c.until(lambda: "downloaded data is removed" in c.screen())
         assert not list(tmp_path.rglob("*.incomplete"))
 
 
@@ -381,7 +381,7 @@ async def test_models_of_other_programs_and_folders(
         assert "↓ Qwen3 0.6B" not in c.screen()
         assert str(blob)[:40] in c.screen()
         await c.pilot.press("ctrl+d")
-        assert "only what was downloaded can be deleted here" in c.screen()
+        assert "only downloaded models can be deleted here" in c.screen()
         assert blob.exists()
         await c.pilot.press("enter")
         await c.until(lambda: len(models.loaded) == 1)

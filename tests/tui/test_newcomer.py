@@ -133,7 +133,7 @@ def test_a_bigger_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             tmux.press("Enter")
             sees(tmux, "1 file, ", "of disk free", "⏎ downloads")
             tmux.press("Enter")
-            sees(tmux, "complete, every hash is right: choose it and press ⏎", "Hub cache")
+            sees(tmux, "complete, all hashes match: select it and press ⏎", "Hub cache")
             tmux.press("Enter")
             tmux.until(lambda screen: "SmolLM2" in screen.splitlines()[0] and "ready" in screen)
             tmux.type("Hello there")

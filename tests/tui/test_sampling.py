@@ -220,7 +220,7 @@ async def test_the_sheet_changes_settings_and_shows_the_effect_at_once(chat: Any
         await c.pilot.pause(0.05)
         assert c.app.session.sampling.top_k == 2
         assert ": 2 tokens possible" in c.screen()
-        assert c.screen().count("cut by top-k") > 3
+        assert c.screen().count("cut by top_k") > 3
         await c.pilot.press("enter", "x", "enter")
         await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing

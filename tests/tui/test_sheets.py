@@ -126,6 +126,15 @@ async def test_personas(chat: Any, size: tuple[int, int]) -> None:
         compare(name("personas", size), shown(c, sheet))
 
 
+async def test_a_list_longer_than_the_screen_leaves_the_keys_in_sight(chat: Any) -> None:
+    for number in range(40):
+        personas.save(f"persona {number}", "Be brief.")
+    async with chat(FakeEngine("ok"), size=(80, 24)) as c:
+        await c.ask("/persona")
+        await on(c, PersonasScreen)
+        assert "esc back" in c.screen()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_full_context(chat: Any, size: tuple[int, int]) -> None:
@@ -229,7 +238,7 @@ async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> No
         ({"branches.mark": ("d",)}, "d is also a key of branches.delete"),
         ({"sheet.leave": ("h",)}, "h is also a key of compare.left"),
         ({"chats.rename": ("ctrl+q",)}, "ctrl+q is also a key of app.quit"),
-        ({"chats.rename": ("r",)}, "r: would be typed"),
+        ({"chats.rename": ("r",)}, "r: types text"),
         ({"alternative.1": ("r",)}, "r is also a key of answer.regenerate"),
     ],
 )

@@ -8,14 +8,25 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import command_line, echo, languages, outside, program, sums, topics, world
+from ropechat.builtin.training import (
+    command_line,
+    echo,
+    languages,
+    leaning,
+    logic,
+    outside,
+    program,
+    sums,
+    topics,
+    world,
+)
 from ropechat.builtin.training.dress import dressed
 from ropechat.builtin.training.material import table
 from ropechat.builtin.training.memory import remembered
 from ropechat.builtin.training.patterns import Part, normal
 from ropechat.builtin.training.reactions import kind_of, reaction
 from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
-from ropechat.builtin.training.turns import Turn
+from ropechat.builtin.training.turns import FOLLOW, Turn
 
 Source = Callable[[random.Random, Part], list[Turn] | None]
 
@@ -24,34 +35,40 @@ SOURCES: dict[str, tuple[float, Source]] = {
     "keys": (13, lambda rng, part: topics.topic("keys", rng, part)),
     "commands": (13, lambda rng, part: topics.topic("commands", rng, part)),
     "command_line": (4.5, command_line.question),
+    "led": (9, leaning.led),
+    "chat": (5, leaning.chat),
     "concept": (8, topics.concept),
-    "smalltalk": (9, lambda rng, part: topics.topic("smalltalk", rng, part)),
-    "facts": (5, lambda rng, part: topics.topic("facts", rng, part)),
-    "world": (8, world.fact),
+    "smalltalk": (14, lambda rng, part: topics.topic("smalltalk", rng, part)),
+    "facts": (11, lambda rng, part: topics.topic("facts", rng, part)),
+    "world": (9, world.fact),
     "capital_of": (0.5, world.reversed_capital),
-    "sum": (11, sums.small_sum),
+    "sum": (14, sums.small_sum),
+    "logic": (2, logic.puzzle),
     "story": (1.5, story),
     "haiku": (1, haiku),
     "list": (2.5, a_list),
-    "outside": (7, outside.unknown),
+    "outside": (8, outside.unknown),
     "echo": (0.7, echo.said_back),
-    "language": (2.2, languages.foreign),
-    "memory": (12, lambda rng, part: remembered(rng, part, _something_else)),
+    "language": (3, languages.foreign),
+    "memory": (16, lambda rng, part: remembered(rng, part, _something_else)),
 }
 
 
 _UNITS = (56, 28, 12, 4)  # how often a chat has one to four
 _REACTS = {  # the share of answers that people react to, by topic or by the kind of the answer
-    **{"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.4, "closed": 0.12},
+    **{"story": 0.6, "list": 0.6, "haiku": 0.5, "concept": 0.45, "program": 0.5, "closed": 0.15},
+    **{"sum": 0.25, "told": 0.1, "memory": 0.25},
     **{f"smalltalk.{name}": 0.6 for name in ("sad", "insult", "joke", "how_are_you")},
 }
-_REACTS_ELSE = 0.3
+_REACTS_ELSE = 0.38
+_LEADS = 0.4  # the share of them that another topic answers, where there is one
 _FIRST_ONLY = {
     "smalltalk.repeat_unclear",
     "smalltalk.yes_no",
     "smalltalk.laugh",
 }  # reactions are better later
 _OF_MODEL = ("name", "name", "age", "where", "fav_colour", "fav_animal", "fav_food")  # topics
+_HEARD = Turn("memory.fact.tell", "", "I will remember that.", ())  # what a reaction to a fact leans on
 _GREETS = 0.1  # the share of chats that begin with a greeting
 
 
@@ -83,7 +100,9 @@ def _drawn(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 
 
 def _something_else(rng: random.Random, part: Part) -> list[Turn]:
-    """What stands between a fact and the question about it: sometimes the same about the model."""
+    """What stands between a fact and the question about it: a short word, the same of the model, or any."""
+    if rng.random() < 0.35 and (said := reaction([_HEARD], rng, part)) and said.kind != "closed|bye":
+        return [said]
     if rng.random() < 0.12 and (same := topics.named("smalltalk", rng.choice(_OF_MODEL), rng, part)):
         return same
     return _later(rng, part, [name for name in SOURCES if name != "memory"])
@@ -99,12 +118,22 @@ def _later(rng: random.Random, part: Part, names: list[str]) -> list[Turn]:
 def unit(rng: random.Random, part: Part, before: Sequence[Turn] = ()) -> list[Turn]:
     """A question, with those that lean on it and on the turns before, as people type them."""
     turns = (_later if before else _drawn)(rng, part, list(SOURCES))
+    if before and before[-1].kind == "closed|dislike" and not turns[0].copied and rng.random() < 0.6:
+        turns[0] = replace(turns[0], question=f"{rng.choice(FOLLOW['asked_again'])} {turns[0].question}")
     turns = [replace(turn, question=_typed(turn, rng, part)) for turn in turns]
-    while rng.random() < _reacts(turns[-1]) and (said := reaction([*before, *turns], rng, part)):
+    while rng.random() < _reacts(turns[-1]) and (said := _said_to([*before, *turns], rng, part)):
         turns.append(replace(said, question=_typed(said, rng, part)))
         if said.kind == "closed|bye":
             break
     return turns
+
+
+def _said_to(turns: list[Turn], rng: random.Random, part: Part) -> Turn | None:
+    """What a person types who has just read the last answer."""
+    if rng.random() < _LEADS and (led := leaning.next_topic(turns, rng, part)):
+        return led
+    said = reaction(turns, rng, part)
+    return None if said and leaning.leads(turns[-1], said.question) else said
 
 
 def _reacts(turn: Turn) -> float:
@@ -122,9 +151,12 @@ def _greeting(rng: random.Random, part: Part) -> list[Turn]:
 
 
 def _plain(rng: random.Random, part: Part) -> str:
-    """Text without a chat around it: a story, or a few sentences of the dictionary."""
-    if rng.random() < 0.4:
+    """Text without a chat around it: a story, worked sums, or a few sentences of the dictionary."""
+    kind = rng.random()
+    if kind < 0.3:
         return tale(rng.choice(themes(part)), rng)
+    if kind < 0.6:
+        return sums.practice(rng, part)
     known = [concept["what"] for concept in topics.CONCEPTS]
     known += [entry["answer"][0] for name in ("keys", "commands", "facts") for entry in topics.TOPICS[name]]
     known += [world.animal_sentence(row) for row in world.WORLD["animals"]]

@@ -3,12 +3,15 @@
 import random
 from typing import Any
 
-from ropechat.builtin.training.material import capital, table
-from ropechat.builtin.training.patterns import Part, draw, wordings
+from ropechat.builtin.training.material import asked, capital, table
+from ropechat.builtin.training.patterns import Part, as_typed, draw, wordings
 from ropechat.builtin.training.turns import Turn
 
 _LANGUAGES: dict[str, dict[str, Any]] = table("languages")
-_WEIGHTS = [sum(map(wordings, entry["ask"])) ** 0.5 for entry in _LANGUAGES.values()]
+_ASKED = {name: asked().get(f"language.{name}", []) for name in _LANGUAGES}
+_WEIGHTS = [
+    (sum(map(wordings, entry["ask"])) + 4 * len(_ASKED[name])) ** 0.5 for name, entry in _LANGUAGES.items()
+]
 _NO_SPACE = ("Chinese", "Japanese")
 
 
@@ -16,7 +19,7 @@ def foreign(rng: random.Random, part: Part) -> list[Turn] | None:
     """A sentence in one of the languages, with its own marks; nothing of it may be changed."""
     name = rng.choices(list(_LANGUAGES), _WEIGHTS)[0]
     entry = _LANGUAGES[name]
-    wording = draw(entry["ask"], rng, part)
+    wording = as_typed(_ASKED[name], rng, part) or draw(entry["ask"], rng, part)
     if wording is None:
         return None
     text = capital(wording) if rng.random() < 0.5 else wording

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropechat.builtin.training.material import article, capital, table
 from ropechat.builtin.training.outside import made_up
-from ropechat.builtin.training.patterns import Part, draw, fill
+from ropechat.builtin.training.patterns import Part, as_typed, draw, fill
 from ropechat.builtin.training.turns import Turn, literal
 
 _M: dict[str, Any] = table("memory")
@@ -17,7 +17,27 @@ _WORDS: dict[str, Any] = _M["words"] | {
     "ages": [str(age) for age in range(4, 100)],
     "numbers": [str(number) for number in [*range(100), *range(101, 10_000, 37)]],
 }
-_CAPITALS = ("names", "pet_names", "places")  # words that a made-up one may replace, with a capital
+_CAPITALS = (
+    "names",
+    "pet_names",
+    "places",
+    "surnames",
+)  # made-up words with a capital may replace them
+SLOTS: dict[str, list[str]] = {
+    "name": _WORDS["names"],
+    "place": _WORDS["places"],
+    "pet": sorted(set(_WORDS["pets"])),
+    "pet_name": _WORDS["pet_names"],
+    "person": _WORDS["people"],
+    "job": _WORDS["jobs"],
+    "food": _WORDS["foods"],
+    "hobby": _WORDS["hobbies"],
+    "thing": _WORDS["things"],
+    "colour": _WORDS["colours"],
+    "day": _WORDS["weekdays"],
+    "number": _WORDS["numbers"],
+}
+"""Words for the slots of whole dialogues."""
 Between = Callable[[random.Random, Part], list[Turn]]
 
 
@@ -80,7 +100,7 @@ def _near(one: Fact, other: Fact) -> bool:
 
 def _ask(fact: Fact, rng: random.Random, part: Part, known: bool = True) -> list[Turn]:
     """A question about a fact; known: whether the user said it before."""
-    question = draw(fact.kind["ask"], rng, part)
+    question = as_typed(fact.kind["asked"], rng, part) or draw(fact.kind["ask"], rng, part)
     if question is None:
         return []
     kind = f"memory.{fact.kind['id']}"
@@ -102,17 +122,34 @@ def _ask_all(facts: list[Fact], rng: random.Random, part: Part) -> list[Turn]:
 
 def _tell(facts: list[Fact], rng: random.Random, part: Part) -> list[Turn]:
     """A message with one fact or two."""
-    wordings = [draw(fact.kind["tell"], rng, part) for fact in facts]
+    wordings = [
+        as_typed(fact.kind["typed"], rng, part) or draw(fact.kind["tell"], rng, part) for fact in facts
+    ]
     if None in wordings:
         return []
     joint = rng.choice(_M["joined"])
     question = joint.join(fact.filled(str(wording)) for fact, wording in zip(facts, wordings, strict=True))
+    return [_heard(question, facts, rng)]
+
+
+def _tell_at_once(facts: list[Fact], tell: list[str], rng: random.Random, part: Part) -> list[Turn]:
+    """I'm Ada, a nurse from Rome: a sentence with several facts."""
+    wording = draw(tell, rng, part)
+    if wording is None:
+        return []
+    slots = {fact.kind["id"]: fact.word for fact in facts}
+    slots |= {f"a_{name}": article(word) for name, word in slots.items()}
+    return [_heard(fill(wording, **slots), facts, rng)]
+
+
+def _heard(question: str, facts: list[Fact], rng: random.Random) -> Turn:
+    """The answer to one fact or several."""
     answer = facts[0].filled(rng.choice(facts[0].kind["got"]))
     if len(facts) > 1 and "in mind" not in answer:
         answer += " I will remember that."
     kind = f"memory.{facts[0].kind['id']}.tell"
     copied = tuple(fact.word for fact in facts)
-    return [Turn(kind, question, answer, literal(facts[0].word), copied)]
+    return Turn(kind, question, answer, literal(facts[0].word), copied)
 
 
 def _corrected(fact: Fact, rng: random.Random, part: Part) -> tuple[Fact, list[Turn]]:
@@ -134,6 +171,11 @@ def _corrected(fact: Fact, rng: random.Random, part: Part) -> tuple[Fact, list[T
 
 def remembered(rng: random.Random, part: Part, between: Between) -> list[Turn]:
     """I have a dog called Rex; something else; what is my dog called? between: draws something else."""
+    if rng.random() < 0.2:
+        several = rng.choice(_M["several"])
+        facts = [_fact(rng, next(kind for kind in _KINDS if kind["id"] == name)) for name in several["kinds"]]
+        told = _tell_at_once(facts, several["tell"], rng, part)
+        return told and told + _asked(facts, rng, part, between)
     facts = _facts(rng)
     roll = rng.random()
     if roll < 0.1:  # asked before it is said
@@ -167,9 +209,20 @@ def _asked(facts: list[Fact], rng: random.Random, part: Part, between: Between) 
         other = _fact(rng)
         if not any(_near(other, fact) for fact in facts):
             return turns + _ask(other, rng, part, known=False)
-    asked = rng.sample(facts, min(len(facts), rng.choices((1, 2), (75, 25))[0]))
+    asked = rng.sample(facts, min(len(facts), rng.choices((1, 2, 3), (55, 35, 10))[0]))
+    if len(asked) == 2 and rng.random() < 0.15:
+        both = [turn for fact in asked for turn in _ask(fact, rng, part)]
+        if len(both) == 2:
+            return [*turns, _joined(both)]
     for fact in asked:
         if fact.kind["id"] == "pet" and rng.random() < 0.2:
             fact = Fact(next(kind for kind in _KINDS if kind["id"] == "which_pet"), fact.owner)
         turns += _ask(fact, rng, part)
     return turns
+
+
+def _joined(both: list[Turn]) -> Turn:
+    """Two questions in one message."""
+    first, second = both
+    question = f"{first.question.rstrip('?')} and {second.question}"
+    return Turn(first.kind, question, f"{first.answer} {second.answer}", first.keys + second.keys)

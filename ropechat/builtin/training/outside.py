@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part, draw, fill, part_of
+from ropechat.builtin.training.material import asked, table
+from ropechat.builtin.training.patterns import Part, as_typed, draw, fill, part_of
 from ropechat.builtin.training.program import fill_names
 from ropechat.builtin.training.sums import big_question
 from ropechat.builtin.training.turns import Turn, follow
@@ -75,6 +75,7 @@ _ENDS = [
     "bel",
 ]
 _KINDS: dict[str, dict[str, Any]] = _O["kinds"]
+_ASKED = asked()
 _SLOTS = "pkecstwiz"  # the kinds of names
 REFUSAL = (r"do not know|don't know|cannot",)
 
@@ -113,16 +114,17 @@ def _asked(rng: random.Random, part: Part) -> tuple[str, str] | None:
     if name == "science" and rng.random() < 0.3:
         wording = draw(_CONCEPT, rng, part)
         return (wording and (fill(wording, x=_known(_O["s"], rng, part)), answer)) or None
-    wording = draw(_KINDS[name]["ask"], rng, part)
+    typed = _ASKED.get(f"outside.{name}", []) + _KINDS[name].get("asked", [])
+    wording = as_typed(typed, rng, part) or draw(_KINDS[name]["ask"], rng, part)
     return (wording and (fill(wording, **_slots(rng, part)), answer)) or None
 
 
 def unknown(rng: random.Random, part: Part) -> list[Turn] | None:
     """A question from outside; sometimes followed by: how do I load one?"""
-    asked = _asked(rng, part)
-    if asked is None:
+    drawn = _asked(rng, part)
+    if drawn is None:
         return None
-    question, refusal = asked
+    question, refusal = drawn
     turns = [Turn("outside", question, fill_names(refusal), REFUSAL)]
     if rng.random() < 0.06 and (second := follow("how_bigger", rng, part)):
         answer = "Press {model.pick} and choose one, or name one with -m: `ropechat chat -m qwen3:0.6b`."

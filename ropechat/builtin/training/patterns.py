@@ -75,6 +75,24 @@ def wordings(pattern: str) -> int:
     return _count(_parse(pattern))
 
 
+def _all(choices: list[list[Node]]) -> list[str]:
+    """Every wording of a parsed pattern."""
+    found = []
+    for row in choices:
+        texts = [""]
+        for node in row:
+            texts = [
+                text + end for text in texts for end in ([node] if isinstance(node, str) else _all(node))
+            ]
+        found += texts
+    return found
+
+
+def every_wording(pattern: str) -> list[str]:
+    """All wordings of a pattern with few."""
+    return [" ".join(text.split()) for text in _all(_parse(pattern))]
+
+
 def normal(text: str) -> str:
     """A text without case, punctuation and extra spaces: what counts as the same question."""
     words = " ".join(re.sub(r"[^\w{}+*/-]+|_", " ", text.lower()).split())
@@ -103,6 +121,13 @@ def draw(patterns: list[str], rng: random.Random, part: Part) -> str | None:
         if part_of(wording) == part:
             return wording
     return None
+
+
+def as_typed(questions: list[str], rng: random.Random, part: Part) -> str | None:
+    """One of the whole questions as new users typed them; the more there are, the less often None."""
+    number = len(questions)
+    often = rng.random() * (number + 10) < 0.7 * number
+    return draw(questions, rng, part) if often else None
 
 
 def fill(wording: str, **slots: str) -> str:

@@ -180,6 +180,14 @@ _KEY_WEIGHTS = [
     for name in KEYS
 ]
 _SLASHES = [command.slash for command in ALL if command.slash]
+_BY_KEY = {
+    name: command
+    for command in reversed(ALL)
+    if command.context in _OFTEN
+    for name in names_of(command)
+    if len(name) > 1
+}
+_BY_SLASH = {f"/{command.slash}": command for command in ALL if command.slash}
 _LABELS = {(one.context, one.label): one for one in reversed(ALL) if not one.id[-1].isdecimal()}
 _WANTED = [*_LABELS.values()]
 _WANTED_WEIGHTS = [_OFTEN.get(command.context, 1.0) for command in _WANTED]
@@ -228,8 +236,33 @@ def _key_in_turn(rng: random.Random, part: Part) -> Turn | None:
     return Turn(f"program.{command.id}", question, sentence(command), (re.escape(name),), copied=(typed,))
 
 
+def _two_turn(rng: random.Random, part: Part) -> Turn | None:
+    """F3 or F4? /fork or /regen?"""
+    wording = draw(_P["ask_two"], rng, part)
+    if wording is None:
+        return None
+    of_keys = rng.random() < 0.6
+    first, second = rng.sample([*_BY_KEY.items()] if of_keys else [*_BY_SLASH.items()], 2)
+    if first[1] is second[1]:
+        return None
+    typed = [rng.choice(typed_forms(name)) if of_keys else name for name, _ in (first, second)]
+    answer = " ".join(_in_short(name, command) for name, command in (first, second))
+    question = fill(wording, a=typed[0], b=typed[1])
+    keys = (re.escape(first[0]), re.escape(second[0]))
+    return Turn("program.two", question, answer, keys, copied=tuple(typed))
+
+
+def _in_short(name: str, command: Command) -> str:
+    """What a key or a typed command does, without its other names."""
+    place = _P["places"].get(command.context, "") if not name.startswith("/") else ""
+    return f"{place} {name} {predicate(command)}.".strip()
+
+
 def about(rng: random.Random, part: Part) -> list[Turn] | None:
     """What a key or a typed command does, or which one does something; sometimes: and F7?"""
+    if rng.random() < 0.08:
+        turn = _two_turn(rng, part)
+        return [turn] if turn else None
     roll = rng.random()
     if roll >= 0.7:
         turn = _wanted_turn(rng, part) if roll < 0.92 else _key_in_turn(rng, part)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.builtin.training import commands, topics, world
 from ropechat.builtin.training.material import capital, table
-from ropechat.builtin.training.patterns import Part, draw, fill
+from ropechat.builtin.training.patterns import Part, as_typed, draw, fill
 from ropechat.builtin.training.program import fill_names
-from ropechat.builtin.training.turns import Turn
+from ropechat.builtin.training.turns import Turn, main_words
 
 if TYPE_CHECKING:
     import random
@@ -26,6 +26,9 @@ _PROGRAM = {
 _ENTRIES = {f"{name}.{entry['id']}": entry for name, entries in topics.TOPICS.items() for entry in entries}
 _ENTRIES |= {f"concept.{entry['names'][0]}": entry for entry in topics.CONCEPTS}
 _ENTRIES |= {f"commands.{name}": commands.in_short(name) for name in commands.commands()}
+_TOPIC_ANSWERS = {
+    name.partition(".")[2]: entry["answer"][0] for name, entry in _ENTRIES.items() if "answer" in entry
+}
 _NTH = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 _MAX_QUOTED, _MAX_REPEATED = 16, 45  # words of a question that is quoted, of an answer that is said again
 _KEY = re.compile(r"\b(?:Ctrl\+\w|F\d+|Esc|Page Up|Tab)\b")
@@ -93,7 +96,9 @@ def _slots(turns: list[Turn], rng: "random.Random") -> dict[str, str]:
     last = turns[-1]
     entry = _ENTRIES.get(last.kind.partition("|")[0], {})
     slots = {name: text for name, text in entry.items() if isinstance(text, str)}
-    slots |= _steps(last.answer) | _items(last.answer, rng) | _hero(last.answer) | _about(last)
+    slots |= (
+        _wrong(last, rng) | _steps(last.answer) | _items(last.answer, rng) | _hero(last.answer) | _about(last)
+    )
     if len(last.answer.split()) <= _MAX_REPEATED:
         slots["answer"] = last.answer
     if "\n" not in last.answer:
@@ -106,16 +111,45 @@ def _slots(turns: list[Turn], rng: "random.Random") -> dict[str, str]:
         words = turns[min(at, len(turns) - 1)].question
         if len(words.split()) <= _MAX_QUOTED and not (name != "question" and len(turns) < at + 2):
             slots[name] = words
+    if asked := [turn.question for turn in turns[1:] if _is_own(turn)]:
+        slots["asked"] = asked[-1]
     return slots
+
+
+def _is_own(turn: Turn) -> bool:
+    """Whether a turn has a subject of its own, and is no reaction."""
+    return "|" not in turn.kind or turn.kind.endswith("|then")
+
+
+def _wrong(turn: Turn, rng: "random.Random") -> dict[str, str]:
+    """What somebody could think instead of the answer."""
+    kind = turn.kind.removesuffix(".follow").partition("|")[0]
+    if sum_ := re.search(r"= (\d+)\.$", turn.answer):
+        return {"wrong": str(int(sum_[1]) + rng.choice((1, 2, 3, 4, 5, 10, 100)))}
+    if kind not in (
+        "world.capital",
+        "world.animal_baby",
+        "world.opposite",
+        "world.continent",
+        "world.author",
+    ):
+        return {}
+    other = rng.choice(world.facts(kind.removeprefix("world.")))
+    word = other.keys[-1].replace("\\b", "").replace("\\", "")
+    return {} if other.answer == turn.answer else {"wrong": word}
 
 
 def _answer(reaction: dict[str, Any], turns: list[Turn], slots: dict[str, str]) -> str | None:
     """The first text that can be filled and says something new."""
     kind = kind_of(turns[-1])
-    texts: list[str] = reaction["answer"].get(kind, [])
+    own = turns[-1].kind.partition(".")[0]
+    name = own if kind == "program" and own in reaction["answer"] else kind
+    texts: list[str] = reaction["answer"].get(name, [])
     if kind != "closed" or reaction.get("always"):
         texts = texts + reaction["answer"].get("other", [])
     for text in texts:
+        if text.startswith("="):
+            return str(_TOPIC_ANSWERS[text[1:]])
         needed = re.findall(r"\{(\w+)\}", text)
         if not all(name in slots for name in needed):
             continue
@@ -124,12 +158,6 @@ def _answer(reaction: dict[str, Any], turns: list[Turn], slots: dict[str, str]) 
         if not is_field or all(answer != turn.answer for turn in turns):
             return answer
     return None
-
-
-def _keys(answer: str) -> tuple[str, ...]:
-    """The two longest words."""
-    words = sorted(dict.fromkeys(re.findall(r"[A-Za-z0-9]+", answer)), key=len)[-2:]
-    return tuple(rf"(?i)\b{word}\b" for word in words)
 
 
 def reaction(turns: list[Turn], rng: "random.Random", part: Part) -> Turn | None:
@@ -141,14 +169,14 @@ def reaction(turns: list[Turn], rng: "random.Random", part: Part) -> Turn | None
         for one in REACTIONS
         if ("after" not in one or re.search(one["after"], f"{last.kind}: {last.answer}"))
         and not last.kind.endswith(f"|{one['id']}")
-        and not ("|" in last.kind and one.get("direct"))
+        and (_is_own(last) or not one.get("direct"))
         and (answer := _answer(one, turns, slots)) is not None
     ]
     if not fitting:
         return None
     chosen, answer = rng.choices(fitting, [one["weight"] for one, _ in fitting])[0]
-    wording = draw(chosen["ask"], rng, part)
+    wording = as_typed(chosen.get("typed", []), rng, part) or draw(chosen["ask"], rng, part)
     if wording is None or not all(name in slots for name in re.findall(r"\{(\w+)\}", wording)):
         return None
     base = "closed" if chosen.get("closes") else last.kind.partition("|")[0]
-    return Turn(f"{base}|{chosen['id']}", fill(wording, **slots), answer, _keys(answer))
+    return Turn(f"{base}|{chosen['id']}", fill(wording, **slots), answer, main_words(answer))

@@ -143,10 +143,12 @@ def a_list(rng: random.Random, part: Part) -> list[Turn] | None:
 
 
 def _more_of(count: int, rest: list[str], rng: random.Random, part: Part) -> Turn | None:
-    question = follow("list_more", rng, part) if len(rest) >= 2 else None
+    number = rng.choice((1, 2))
+    question = follow("list_one" if number == 1 else "list_more", rng, part) if len(rest) >= 2 else None
     if question is None:
         return None
-    return Turn("list.more", question, _numbered(rest[:2], count + 1), _keys(rest[:2], count + 1))
+    added = rest[:number]
+    return Turn("list.more", question, _numbered(added, count + 1), _keys(added, count + 1))
 
 
 def _list_of(count: int, rng: random.Random, part: Part) -> Turn | None:

@@ -1,4 +1,4 @@
-"""Sums up to a thousand, the table of twenty, counting. Some pairs of sums and differences are held out.
+"""Sums of numbers up to 999, the table of twenty, counting. Some pairs of sums and differences are held out.
 
 Long sums are worked in steps that are easy each: the hundreds, the tens, the ones.
 """
@@ -14,7 +14,14 @@ from ropechat.builtin.training.turns import Turn, follow
 _SUMS = table("sums")
 _WORDS: list[str] = _SUMS["numbers"]
 _TENS: list[str] = _SUMS["tens"]
-_TOPS = (10, 20, 20, 20, 100, 100, 100, 100, 200, 500, 999)  # of a sum: small ones come often
+_SIZES: list[tuple[tuple[int, int], tuple[int, int]]] = [  # of the two numbers of a sum or a difference
+    ((0, 20), (0, 20)),
+    ((10, 99), (10, 99)),
+    ((10, 99), (0, 9)),
+    ((100, 999), (0, 99)),
+    ((100, 999), (100, 999)),
+]
+_OFTEN = (24, 46, 12, 8, 10)  # how often two numbers have these sizes
 _TABLE = 20  # the table of products goes up to this factor
 _PRIMES = [n for n in range(2, 100) if all(n % d for d in range(2, n))]
 
@@ -43,15 +50,12 @@ def _key(number: int) -> str:
 def _pair(rng: random.Random, part: Part, sign: str) -> tuple[int, int] | None:
     """Two numbers whose sum belongs to the part."""
     for _ in range(60):
-        if sign == "+":
-            c = rng.randint(0, rng.choice(_TOPS))
-            a = rng.randint(0, c)
-            b = c - a
-        elif sign == "-":
-            a = rng.randint(0, rng.choice(_TOPS))
-            b = rng.randint(0, a)
-            if a <= 20 and rng.random() < 0.15:
-                a, b = b, a  # a difference below zero
+        if sign in "+-":
+            a, b = (rng.randint(*size) for size in rng.choices(_SIZES, _OFTEN)[0])
+            if sign == "-":
+                a, b = max(a, b), min(a, b)
+            if (a <= 20 and rng.random() < 0.15) or (sign == "+" and rng.random() < 0.5):
+                a, b = b, a  # the larger number may come second, and a difference be below zero
         elif sign == "*" and rng.random() < 0.25:
             a, b = rng.sample([rng.randint(2, 9), rng.randint(21, 99)], 2)
         else:
@@ -103,6 +107,8 @@ def _sum(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
         c = {"+": a + b, "-": a - b, "*": a * b}[sign]
     question = fill(wording, a=shown(a, rng), b=shown(b, rng))
     turns = [Turn(f"sum.{kind}", question, worked(a, sign, b, c) + ".", (_key(c),))]
+    if sign in "+-" and rng.random() < 0.3 and (another := _sum(kind, rng, part)):
+        return [*turns, *another[:3]]
     while len(turns) < 4 and rng.random() < 0.35:
         step = _step(c, rng, part)
         if step is None:
@@ -123,28 +129,39 @@ def _step(c: int, rng: random.Random, part: Part) -> tuple[Turn, int] | None:
         return None
     result = {"+": c + b, "-": c - b, "*": c * b, "/": c // b}[sign]
     question = follow(f"then_{name}", rng, part, b=shown(b, rng))
-    if question is None or result > 999:
+    if question is None or result > 1998:
         return None
     return Turn(f"sum.then_{name}", question, f"{worked(c, sign, b, result)}.", (_key(result),)), result
 
 
 def _in_words(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
-    """Apples that a person gets or loses."""
-    sign = "+" if kind == "get" else "-"
-    wording, pair = draw(_SUMS[kind], rng, part), _pair(rng, part, sign)
-    if wording is None or pair is None or sum(pair) > 40 or (kind == "lose" and pair[0] < pair[1]):
+    """Apples that a person gets, loses or shares; prices; ages."""
+    sign, counts = _PROBLEMS[kind]
+    wording = draw(_SUMS[kind], rng, part)
+    top = 12 if sign in "*/" else rng.choice((10, 20, 99))
+    a, b = rng.randint(2, top), rng.randint(2, min(top, 50))
+    if sign == "-":
+        a, b = max(a, b), min(a, b)
+    if wording is None or (sign in "+-" and a + b >= 12 and part_of(str(a), sign, str(b)) != part):
         return None
-    a, b = pair
-    c = a + b if sign == "+" else a - b
+    a, c = {"+": (a, a + b), "-": (a, a - b), "*": (a, a * b), "/": (a * b, a)}[sign]
     thing = rng.choice(_SUMS["things"])
     slots = {"a": shown(a, rng), "b": shown(b, rng), "thing": thing, "name": rng.choice(_SUMS["names"])}
-    question = fill(wording, **slots)
-    answer = f"{worked(a, sign, b, c)}, so the answer is {c} {thing}."
-    return [Turn(f"sum.{kind}", question, answer, (_key(c),))]
+    answer = f"{worked(a, sign, b, c)}, so the answer is {c}{f' {thing}' if counts else ''}."
+    return [Turn(f"sum.{kind}", fill(wording, **slots), answer, (_key(c),))]
 
 
-def _row(first: int, last: int) -> str:
-    step = 1 if first <= last else -1
+_PROBLEMS = {  # the sign, and whether the result counts things
+    "get": ("+", True),
+    "lose": ("-", True),
+    "each": ("*", False),
+    "share": ("/", False),
+    "age": ("+", False),
+}
+
+
+def _row(first: int, last: int, step: int = 1) -> str:
+    step = step if first <= last else -step
     return ", ".join(map(str, range(first, last + step, step))) + "."
 
 
@@ -182,6 +199,9 @@ def _made(kind: str, rng: random.Random) -> tuple[dict[str, int], str, str]:
         a = rng.randint(1, 60)
         b = a + rng.randint(3, 12)
         return {"a": a, "b": b}, _row(a, b), _key(b)
+    if kind == "multiples":
+        a = rng.choice((2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12))
+        return {"a": a}, _row(a, 10 * a, a), _key(10 * a)
     if kind in ("double", "triple"):
         a = rng.randint(1, 100 if kind == "double" else 33)
         c = a * (2 if kind == "double" else 3)
@@ -233,18 +253,22 @@ def _other(kind: str, rng: random.Random, part: Part) -> list[Turn] | None:
 
 
 _KINDS: dict[str, tuple[float, Callable[[str, random.Random, Part], list[Turn] | None]]] = {
-    "plus": (8, _sum),
-    "minus": (6, _sum),
-    "times": (11, _sum),
+    "plus": (14, _sum),
+    "minus": (11, _sum),
+    "times": (12, _sum),
     "divided": (3, _sum),
     "get": (1.5, _in_words),
     "lose": (1.5, _in_words),
+    "each": (1, _in_words),
+    "share": (1, _in_words),
+    "age": (0.6, _in_words),
     "bigger": (1.5, _other),
     "after": (1, _other),
     "before": (0.8, _other),
     "count": (0.7, _other),
     "count_from": (0.4, _other),
     "count_down": (0.5, _other),
+    "multiples": (0.6, _other),
     "double": (0.9, _other),
     "triple": (0.4, _other),
     "half": (0.9, _other),
@@ -263,6 +287,17 @@ def small_sum(rng: random.Random, part: Part) -> list[Turn] | None:
     """Any of these."""
     kind = rng.choices(list(_KINDS), [weight for weight, _ in _KINDS.values()])[0]
     return _KINDS[kind][1](kind, rng, part)
+
+
+def practice(rng: random.Random, part: Part) -> str:
+    """Some worked sums and differences, one after another."""
+    rows = []
+    for _ in range(rng.randint(4, 9)):
+        sign = rng.choice("++-")
+        if pair := _pair(rng, part, sign):
+            a, b = pair
+            rows.append(f"{worked(a, sign, b, a + b if sign == '+' else a - b)}.")
+    return " ".join(rows)
 
 
 def big_question(rng: random.Random, part: Part) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ropechat.builtin.training import commands
 from ropechat.builtin.training.material import asked, table
-from ropechat.builtin.training.patterns import Part, draw, fill, wordings
+from ropechat.builtin.training.patterns import Part, as_typed, draw, fill, wordings
 from ropechat.builtin.training.program import filled
 from ropechat.builtin.training.turns import FOLLOW, Turn, follow
 
@@ -48,7 +48,18 @@ _OFTEN = {
     "stop",
     "quit",
 }  # what people type first
-_AGAIN = {"joke", "fun_fact"}  # topics whose answers differ, so that people ask for another
+AGAIN = {
+    "joke",
+    "fun_fact",
+    "riddle",
+    "poem",
+    "coin",
+    "die",
+    "random_number",
+    *(f"{kind}_idea" for kind in ("title", "name", "dinner", "present", "activity", "story", "travel")),
+    "pet_name",
+    "baby_name",
+}  # topics whose answers differ, so that people ask for another
 
 
 def _weight(topic: dict[str, Any]) -> float:
@@ -77,22 +88,15 @@ def named(name: str, wanted: str, rng: random.Random, part: Part) -> list[Turn]:
 
 
 def _turn(name: str, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
-    question = _asked_as_typed(chosen, rng, part) or draw(chosen["ask"], rng, part)
+    question = as_typed(chosen["asked"], rng, part) or draw(chosen["ask"], rng, part)
     if question is None:
         return None
     return Turn(f"{name}.{chosen['id']}", question, rng.choice(chosen["answer"]), tuple(chosen["keys"]))
 
 
-def _asked_as_typed(chosen: dict[str, Any], rng: random.Random, part: Part) -> str | None:
-    """A whole question as a new user typed it; the more a topic has, the more often one of them."""
-    number = len(chosen["asked"])
-    often = rng.random() * (number + 10) < 0.7 * number
-    return draw(chosen["asked"], rng, part) if often else None
-
-
 def _second(turn: Turn, chosen: dict[str, Any], rng: random.Random, part: Part) -> Turn | None:
     """Another joke; how do I load a bigger model?"""
-    if chosen["id"] in _AGAIN:
+    if chosen["id"] in AGAIN:
         question = follow("another", rng, part)
         others = [answer for answer in chosen["answer"] if answer != turn.answer]
         return (question and Turn(turn.kind + ".another", question, rng.choice(others), turn.keys)) or None
@@ -111,7 +115,7 @@ def is_pair(concept: dict[str, Any]) -> bool:
 def concept(rng: random.Random, part: Part) -> list[Turn] | None:
     """What is attention?"""
     chosen = rng.choice(CONCEPTS)
-    if typed := _asked_as_typed(chosen, rng, part):
+    if typed := as_typed(chosen["asked"], rng, part):
         return [_of_concept(chosen, typed)]
     relation = "difference" if is_pair(chosen) and rng.random() < 0.85 else "concept"
     wording = draw(_RELATIONS[relation]["ask"], rng, part)

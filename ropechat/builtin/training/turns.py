@@ -35,3 +35,9 @@ def follow(name: str, rng: random.Random, part: Part, **slots: str) -> str | Non
 def literal(*words: str) -> tuple[str, ...]:
     """Keys that are plain words."""
     return tuple(rf"\b{re.escape(word)}\b" for word in words)
+
+
+def main_words(answer: str) -> tuple[str, ...]:
+    """Keys that are the two longest words of an answer."""
+    words = sorted(dict.fromkeys(re.findall(r"[A-Za-z0-9]+", answer)), key=len)[-2:]
+    return tuple(rf"(?i)\b{word}\b" for word in words)

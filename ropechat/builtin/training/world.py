@@ -1,4 +1,4 @@
-"""The picture dictionary: animals, things, capitals, opposites, days and months, by relation."""
+"""The picture dictionary: animals, things, capitals, words, days and months, by relation."""
 
 import functools
 import random
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 WORLD = table("world")
 RELATIONS = table("relations")
+_ALPHABET = [*"abcdefghijklmnopqrstuvwxyz"]
 _SILENT = "no sound"
 _IT = ("food", "home", "sound", "baby", "colour", "legs")
+_OF_COUNTRIES = ("capital", "spoken", "currency", "continent")
 _FIELD = {"colour": 3, "legs": 4, "food": 5, "home": 6, "sound": 7, "baby": 8}
 
 
@@ -85,6 +87,31 @@ def _pairs(name: str, rows: list[list[str]]) -> list[Fact]:
     return [Fact({"x": x}, capital(fill(template, x=x, y=y)), literal(y)) for x, y in rows]
 
 
+_LANGUAGES = ("French", "German", "Spanish", "Italian")
+
+
+def _translations() -> list[Fact]:
+    """Words in other languages."""
+    rows = [
+        (row[0], language, word)
+        for row in WORLD["translations"]
+        for language, word in zip(_LANGUAGES, row[1:], strict=True)
+    ]
+    for language, hello, thanks in WORLD["greetings"]:
+        rows += [("hello", language, hello), ("thank you", language, thanks)]
+    facts = []
+    for word, language, other in rows:
+        x = f"{word} in {language}"
+        answer = capital(fill(RELATIONS["translation"]["answer"], x=x, y=other))
+        facts.append(Fact({"x": x, "w": word, "l": language}, answer, literal(other)))
+    return facts
+
+
+def _letters(place: int) -> list[list[str]]:
+    """Words with their first or last letter."""
+    return [[word, word[place].lower()] for word, _ in WORLD["pairs"]["spelling"]]
+
+
 def _neighbours(names: list[str], step: int) -> list[list[str]]:
     return [[name, names[(at + step) % len(names)]] for at, name in enumerate(names)]
 
@@ -104,6 +131,14 @@ def facts(relation: str) -> list[Fact]:
         "next_month": lambda: _pairs("next_month", _neighbours(WORLD["months"], 1)),
         "previous_month": lambda: _pairs("previous_month", _neighbours(WORLD["months"], -1)),
         "shape": lambda: _pairs("shape", WORLD["shapes"]),
+        "translation": _translations,
+        "letters": lambda: _pairs(
+            "letters", [[word, str(len(word))] for word, _ in WORLD["pairs"]["spelling"]]
+        ),
+        "first_letter": lambda: _pairs("first_letter", _letters(0)),
+        "last_letter": lambda: _pairs("last_letter", _letters(-1)),
+        "next_letter": lambda: _pairs("next_letter", _neighbours(_ALPHABET, 1)[:-1]),
+        "previous_letter": lambda: _pairs("previous_letter", _neighbours(_ALPHABET, -1)[1:]),
         "animal_what": lambda: [
             Fact({"x": row[0], "xs": row[1]}, animal_sentence(row), literal(row[0], row[2].split()[-1]))
             for row in WORLD["animals"]
@@ -133,10 +168,17 @@ _OFTEN = {
     "next_month": 1.2,
     "previous_month": 0.8,
     "shape": 0.7,
+    "translation": 3.0,
+    "letters": 1.0,
+    "first_letter": 0.5,
+    "last_letter": 0.5,
+    "next_letter": 0.7,
+    "previous_letter": 0.4,
     **{name: RELATIONS[name]["weight"] for name in WORLD["pairs"]},
 }
 NAMES = list(_OFTEN)
-_OF_WORDS = {"opposite", "plural", "past", "rhyme", "synonym", "spelling"}  # another word is another question
+# Relations of words: another word is another question.
+_OF_WORDS = {"opposite", "plural", "past", "rhyme", "synonym", "spelling", "letters"}
 
 
 def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Turn] | None:
@@ -158,6 +200,10 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
         return [turn, *_about_it(first.slots["x"], rng, part)]
     if relation == "thing_what":
         return [turn]
+    if relation.startswith("animal_") and rng.random() < 0.35:
+        return [turn, *_about_it(first.slots["x"], rng, part, relation.removeprefix("animal_"))]
+    if relation in _OF_COUNTRIES and rng.random() < 0.35:
+        return [turn, *_of_country(first.slots["x"], relation, rng, part)]
     turns = [turn]
     for _ in range(rng.choice((1, 1, 1, 2))):
         other = rng.choice(known)
@@ -172,14 +218,24 @@ def fact(rng: random.Random, part: Part, relation: str | None = None) -> list[Tu
     return turns
 
 
-def _about_it(name: str, rng: random.Random, part: Part) -> list[Turn]:
-    """What does it eat? Where does it live?"""
+def _of_country(name: str, known: str, rng: random.Random, part: Part) -> list[Turn]:
+    """Which language do they speak there? And the money?"""
     turns = []
-    for field in rng.sample(_IT, rng.choice((1, 1, 2))):
+    for relation in rng.sample([other for other in _OF_COUNTRIES if other != known], 2):
+        found = next((fact for fact in facts(relation) if fact.slots["x"] == name), None)
+        if found and (question := follow(f"there_{relation}", rng, part)):
+            turns.append(Turn(f"world.there_{relation}", question, found.answer, found.keys))
+    return turns[: rng.choice((1, 1, 2))]
+
+
+def _about_it(name: str, rng: random.Random, part: Part, known: str = "") -> list[Turn]:
+    """What does it eat? Where does it live? known: what was asked before."""
+    turns = []
+    for field in rng.sample([field for field in _IT if field != known], rng.choice((1, 1, 2))):
         question = follow(f"it_{field}", rng, part)
-        known = next(entry for entry in _animal_facts(field) if entry.slots["x"] == name)
+        fact = next(entry for entry in _animal_facts(field) if entry.slots["x"] == name)
         if question is not None:
-            turns.append(Turn(f"world.it_{field}", question, known.answer, known.keys))
+            turns.append(Turn(f"world.it_{field}", question, fact.answer, fact.keys))
     return turns
 
 

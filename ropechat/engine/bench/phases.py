@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 SEQUENCES = 32
-"""Of the step of many rows."""
+"""Sequences of the step of many rows."""
 
 _START = """
 import time
@@ -43,7 +43,7 @@ class PhaseTable:
     """seconds: by phase, of all `steps` together; they add up to `whole`.
 
     Of the engine the phases of `_core.Engine.phase_times`; "events" is the rest of its steps: Python's lock
-    and objects. "python" is what was computed between the steps.
+    and objects. "python" is the time between the steps.
     """
 
     name: str
@@ -92,9 +92,9 @@ class _TimedCore:
 def time_phases(
     engine: "Engine", name: str, work: Callable[[], object], steps: int | None = None
 ) -> PhaseTable:
-    """Do `work`, which uses the engine and nothing else, and say where its time went.
+    """Do `work`, which uses only the engine, and return its times by phase. steps:
 
-    steps: what the times are divided by for display; default: the steps of the engine.
+    the divisor of the times for display; default: the steps of the engine.
     """
     core = engine._core
     timed = _TimedCore(core)
@@ -120,7 +120,7 @@ def engine_phases(engine: "Engine", rounds: int = 1) -> list[PhaseTable]:
     engine.stop_ids = frozenset()
     plan = Workload().fitted(engine.context)
     prompts = Prompts(engine.facts["vocab_size"])
-    time_request(engine, prompts.draw(plan.prefill), 8)  # buffers and threads are there after this
+    time_request(engine, prompts.draw(plan.prefill), 8)  # this creates buffers and threads
 
     def prefill() -> None:
         for _ in range(rounds):

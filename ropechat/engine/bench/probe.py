@@ -1,4 +1,4 @@
-"""A quick probe of this machine, once: what to expect of models that were not measured."""
+"""A quick probe of this machine, once: the expected rates of models that were not measured."""
 
 import json
 import tempfile
@@ -25,7 +25,7 @@ _MEGABYTES = 96
 
 
 def probe_machine() -> Machine | None:
-    """What this machine reaches: known from an earlier start, or measured. None without a cache for it."""
+    """The rates of this machine: known from an earlier start, or measured. None without a cache for them."""
     if cache_mode() == "off":
         return None
     version = load_core().__version__
@@ -34,7 +34,7 @@ def probe_machine() -> Machine | None:
         return known
     try:
         found = _measure(version)
-    except (RopechatError, OSError):  # no memory or no disk for it: nothing is expected then
+    except (RopechatError, OSError):  # no memory or no disk for it: then there are no estimates
         return None
     keep_machine(found)
     return found

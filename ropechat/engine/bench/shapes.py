@@ -71,6 +71,43 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
         "tie_word_embeddings": False,
     },
+    "qwen3.5-0.8b": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "layer_types": [*["linear_attention"] * 3, "full_attention"] * 6,
+        "full_attention_interval": 4,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-6,
+    },
+    "lfm2-1.2b": {
+        "model_type": "lfm2",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "block_auto_adjust_ff_dim": False,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "layer_types": ["full_attention" if n in (2, 5, 8, 10, 12, 14) else "conv" for n in range(16)],
+        "conv_L_cache": 3,
+        "vocab_size": 65536,
+        "max_position_embeddings": 128000,
+        "rope_theta": 1000000.0,
+        "norm_eps": 1e-5,
+    },
     "stories15m": {
         "hidden_size": 288,
         "intermediate_size": 768,
@@ -85,44 +122,107 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+
+
 def config_of(shape: str) -> dict[str, Any]:
-    """The config.json of a shape: plain llama, without biases and RoPE scaling."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "tie_word_embeddings": True,
-        **SHAPES[shape],
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "bfloat16",
-    }
+    """The config.json of a shape, without RoPE scaling: plain llama, where the shape names no model_type."""
+    own = SHAPES[shape]
+    family = {} if "model_type" in own else _LLAMA
+    return {"tie_word_embeddings": True, **family, **own, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+
+
+def _matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> Tensor:
+    return f"{name}.weight", (rows, columns), gain / math.sqrt(columns)
+
+
+def _ones(name: str, *shape: int) -> Tensor:
+    return name, shape, 0.0
+
+
+def _attention(config: dict[str, Any], output: str, queries: int = 1) -> Iterator[Tensor]:
+    """q, k, v and the output. queries: rows of q per row of queries."""
+    hidden, heads, dim = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
+    kv = config["num_key_value_heads"] * dim
+    yield _matrix("self_attn.q_proj", queries * heads * dim, hidden)
+    yield _matrix("self_attn.k_proj", kv, hidden)
+    yield _matrix("self_attn.v_proj", kv, hidden)
+    yield _matrix(f"self_attn.{output}", hidden, heads * dim)
+
+
+def _mlp(config: dict[str, Any], gate: str, up: str, down: str) -> Iterator[Tensor]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    yield _matrix(gate, inner, hidden)
+    yield _matrix(up, inner, hidden)
+    yield _matrix(down, hidden, inner)
+
+
+def _llama_layer(config: dict[str, Any], _kind: str) -> Iterator[Tensor]:
+    yield _ones("input_layernorm.weight", config["hidden_size"])
+    yield from _attention(config, "o_proj")
+    yield _ones("post_attention_layernorm.weight", config["hidden_size"])
+    yield from _mlp(config, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def _qwen3_5_layer(config: dict[str, Any], kind: str) -> Iterator[Tensor]:
+    hidden, dim = config["hidden_size"], config["head_dim"]
+    heads, width = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values, channels = heads * width, 2 * keys + heads * width
+    yield _ones("input_layernorm.weight", hidden)
+    if kind == "full_attention":
+        yield from _attention(config, "o_proj", queries=2)
+        yield _ones("self_attn.q_norm.weight", dim)
+        yield _ones("self_attn.k_norm.weight", dim)
+    else:
+        yield _matrix("linear_attn.in_proj_qkv", channels, hidden)
+        yield _matrix("linear_attn.in_proj_z", values, hidden)
+        yield _matrix("linear_attn.in_proj_b", heads, hidden)
+        yield _matrix("linear_attn.in_proj_a", heads, hidden)
+        yield _ones("linear_attn.conv1d.weight", channels, 1, config["linear_conv_kernel_dim"])
+        yield _ones("linear_attn.A_log", heads)
+        yield _ones("linear_attn.dt_bias", heads)
+        yield _ones("linear_attn.norm.weight", width)
+        yield _matrix("linear_attn.out_proj", hidden, values)
+    yield _ones("post_attention_layernorm.weight", hidden)
+    yield from _mlp(config, "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+
+
+def _lfm2_layer(config: dict[str, Any], kind: str) -> Iterator[Tensor]:
+    hidden, dim = config["hidden_size"], config["head_dim"]
+    yield _ones("operator_norm.weight", hidden)
+    if kind == "full_attention":
+        yield from _attention(config, "out_proj")
+        yield _ones("self_attn.q_layernorm.weight", dim)
+        yield _ones("self_attn.k_layernorm.weight", dim)
+    else:
+        yield _matrix("conv.in_proj", 3 * hidden, hidden)
+        yield _ones("conv.conv.weight", hidden, 1, config["conv_L_cache"])
+        yield _matrix("conv.out_proj", hidden, hidden)
+    yield _ones("ffn_norm.weight", hidden)
+    yield from _mlp(config, "feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
+
+
+_LAYERS = {"llama": _llama_layer, "qwen3_5_text": _qwen3_5_layer, "lfm2": _lfm2_layer}
 
 
 def tensors_of(config: dict[str, Any]) -> Iterator[Tensor]:
     """Names, shapes and standard deviations that keep the residual stream near 1."""
-    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    query, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
-
-    def matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> Tensor:
-        return f"{name}.weight", (rows, columns), gain / math.sqrt(columns)
-
-    yield matrix("model.embed_tokens", config["vocab_size"], hidden, 3.0)
-    for index in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{index}"
-        yield f"{layer}.input_layernorm.weight", (hidden,), 0.0
-        yield matrix(f"{layer}.self_attn.q_proj", query, hidden)
-        yield matrix(f"{layer}.self_attn.k_proj", kv, hidden)
-        yield matrix(f"{layer}.self_attn.v_proj", kv, hidden)
-        yield matrix(f"{layer}.self_attn.o_proj", hidden, query)
-        yield f"{layer}.post_attention_layernorm.weight", (hidden,), 0.0
-        yield matrix(f"{layer}.mlp.gate_proj", inner, hidden)
-        yield matrix(f"{layer}.mlp.up_proj", inner, hidden)
-        yield matrix(f"{layer}.mlp.down_proj", hidden, inner)
-    yield "model.norm.weight", (hidden,), 0.0
+    hidden, layers, family = config["hidden_size"], config["num_hidden_layers"], config["model_type"]
+    kinds = config.get("layer_types") or ["full_attention"] * layers
+    yield _matrix("model.embed_tokens", config["vocab_size"], hidden, 3.0)
+    for index, kind in enumerate(kinds):
+        for name, shape, spread in _LAYERS[family](config, kind):
+            yield f"model.layers.{index}.{name}", shape, spread
+    yield _ones(f"model.{'embedding_norm' if family == 'lfm2' else 'norm'}.weight", hidden)
     if not config["tie_word_embeddings"]:
-        yield matrix("lm_head", config["vocab_size"], hidden, 3.0)
+        yield _matrix("lm_head", config["vocab_size"], hidden, 3.0)
 
 
 def _write_values(file: BinaryIO, count: int, spread: float, rng: Any) -> None:

@@ -1,4 +1,4 @@
-"""Other ways to tell a model about positions, on the same axes as RoPE.
+"""Other position encodings, on the same axes as RoPE.
 
 Sources: sinusoidal, Vaswani et al. 2017; learned, Gehring et al. 2017; Shaw et al. 2018 (clipped distances);
 Transformer-XL, Dai et al. 2019; T5, Raffel et al. 2020 (buckets); DeBERTa, He et al. 2021 (log buckets of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Complex = npt.NDArray[np.complex128]
 
 LOCAL = 64
-"""Pairs with a shorter wavelength (in positions) tell neighbours apart."""
+"""Pairs with a shorter wavelength (in positions) distinguish neighbours."""
 ZERO_LIMIT = 60_000
 """How far `properties` looks for the first zero of the kernel."""
 TAU_POINTS, TAU_DISTANCE = 60, 4096

@@ -52,7 +52,7 @@ class Measurement:
     def stop(self) -> None:
         """End the computation within one layer of the model, or keep it from beginning; from any thread.
 
-        The engine's other requests go on: the thread that runs this one runs no other meanwhile.
+        Other requests of the engine continue: the thread of this one runs no other at the same time.
         """
         with self._lock:
             self._is_stopped = True

@@ -50,7 +50,7 @@ class ShiftResult:
 
 @dataclass(frozen=True)
 class SplitResult:
-    """One attention score in pairs, beside the engine's own. difference: between the sum and that score."""
+    """One attention score in pairs, and the engine's own score. difference: between the sum and that one."""
 
     layer: int
     head: int
@@ -207,7 +207,7 @@ def split_view(engine: Engine, ids: Sequence[int], layer: int, head: int, query:
                 thin=True,
             ),
             Plot(
-                "score if the key were elsewhere",
+                "score with the key at other positions",
                 "distance + 1",
                 "score",
                 (
@@ -260,7 +260,7 @@ def usage_view(engine: Engine, ids: Sequence[int], spec: RopeSpec) -> View:
 def distance_view(
     engine: Engine, ids: Sequence[int], spec: RopeSpec, layer: int | None, head: int | None, max_distance: int
 ) -> View:
-    """V9: how attention falls with distance, with the sink and the previous token, beside the bound of V4."""
+    """V9: how attention falls with distance, with sink, previous token and the bound of V4."""
     longest = min(max_distance, len(ids) - 1)
     found = engine.attention_by_distance(ids, None if layer is None else [layer], max_distance=longest)
     layers, mean = [int(one) for one in found["layers"]], found["mean"]

@@ -28,7 +28,7 @@ _STATED = ("theta", "rotary_dim", "interleaved", "inv_freq", "attention_factor",
 
 @dataclass(frozen=True)
 class RopeLayer:
-    """Layers that treat positions alike: the same frequencies and the same window.
+    """Layers with the same frequencies and the same window.
 
     layer_type: "full", "sliding", "nope" (no rotation), or "embedding" (the token embedding is rotated once,
     before layer 0). inv_freq: radians per position of each pair, after scaling, f64 [rotary_dim / 2]; 0 for a

@@ -128,7 +128,7 @@ def _grid(longest: int) -> Array:
 
 
 def bands(spec: RopeSpec) -> View:
-    """V1: the wavelength of each pair before and after scaling, and what it can tell."""
+    """V1: the wavelength of each pair before and after scaling, and which distances it can distinguish."""
     trained = spec.trained_length
 
     def kind(wave: float) -> str:

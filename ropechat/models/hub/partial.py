@@ -16,7 +16,7 @@ from ropechat.models.hub import client
 from ropechat.models.hub.plan import SHA256_DIGITS, DownloadPlan, RemoteFile, blob_path, partial_path
 
 _PIECE = 1 << 20
-_TURN = 0.1  # seconds between two looks at a file that another download holds
+_TURN = 0.1  # seconds between two checks of a file that another download has locked
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 

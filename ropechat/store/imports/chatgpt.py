@@ -1,6 +1,6 @@
 """ChatGPT's data export: conversations.json, a list of conversations.
 
-https://help.openai.com/en/articles/7260999 has how to get one. Its form is not documented: each conversation
+https://help.openai.com/en/articles/7260999 says how to get one. Its form is not documented: each conversation
 has a `mapping` of ids to {message, parent}, which is a tree as ropechat's own, and `current_node`.
 """
 

@@ -132,7 +132,7 @@ def from_file(path: Path) -> list[Read]:
         finally:
             log.close()
     except sqlite3.Error as error:
-        raise HistoryError(f"not a logs.db of llm that can be read ({error})") from None
+        raise HistoryError(f"not a readable logs.db of llm ({error})") from None
 
 
 def _old(log: _Log) -> Iterator[Read]:

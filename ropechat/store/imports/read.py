@@ -122,7 +122,7 @@ def _of_zip(stream: IO[bytes]) -> Iterator[Read]:
                     raise HistoryError(f"{limit} of conversations at most; import them one by one")
                 yield from _foreign(_parse(data), member.filename.rpartition("/")[2])[1]
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise HistoryError(f"not a ZIP file that can be read ({error})") from None
+        raise HistoryError(f"not a readable ZIP file ({error})") from None
 
 
 def _gather(source: str, readers: Iterable[Read]) -> Imported:

@@ -1,4 +1,4 @@
-"""The messages of another program's chat, and the conversation tree made of them."""
+"""The messages of another program's chat, and the conversation tree built from them."""
 
 from __future__ import annotations
 

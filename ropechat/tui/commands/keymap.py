@@ -128,12 +128,12 @@ def _known(command: Command, wanted: str) -> str:
     key = "+".join([*sorted(part.lower() for part in modifiers), name])
     if not {part.lower() for part in modifiers} <= _MODIFIERS or not (len(name) == 1 or _is_name(name)):
         raise KeymapError(
-            command.id, f"{wanted}: unknown key; use names as in ctrl+o, f10, alt+enter, G or pageup"
+            command.id, f"{wanted}: unknown key; use names such as ctrl+o, f10, alt+enter, G or pageup"
         )
     if key in _DISGUISED:
-        raise KeymapError(command.id, f"{wanted}: terminals send the same for {_DISGUISED[key]}")
+        raise KeymapError(command.id, f"{wanted}: terminals send the same code for {_DISGUISED[key]}")
     if command.context in TYPED and _types(modifiers, name):
-        raise KeymapError(command.id, f"{wanted}: would be typed; take a key with ctrl or alt, or f1 to f24")
+        raise KeymapError(command.id, f"{wanted}: types text; use a key with ctrl or alt, or f1 to f24")
     return key
 
 

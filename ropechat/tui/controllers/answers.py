@@ -273,7 +273,7 @@ class AnswersController:
             session = self.session
             self._copy(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
         else:
-            return "/copy [code|all]: the last code block, or the branch that is shown; alone the answer"
+            return "/copy [code|all]: the last code block, or the current branch; without a word the answer"
         return ""
 
     def copy_answer(self) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 OFFERS = ((30, 12), (14, 6), (0, 1))  # (rows of the screen, completions shown)
+SLASHED = max(len(f"/{one.slash}") for one in keys.ALL)  # cells of the longest typed command
 
 
 class ComposerController:
@@ -163,7 +164,7 @@ class ComposerController:
 
     def _described(self, word: str) -> Content:
         command = keys.by_slash(word[1:]) if word.startswith("/") else None
-        name = Content.styled(f"  {word:<16}  ", "$primary")
+        name = Content.styled(f"  {word:<{SLASHED}}  ", "$primary")
         if command is None:
             return name
         return Content.assemble(name, (f"{command.arguments}  {command.help}".strip(), "$quiet"))

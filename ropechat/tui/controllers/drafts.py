@@ -1,4 +1,4 @@
-"""Drafts: what was typed and not sent is stored with its chat, and comes back with it."""
+"""Drafts: unsent text is stored with its chat, and comes back with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = 100_000  # characters of a draft that is stored less often
 
 
 class DraftsController:
-    """Stores the composer's text a moment after it changed, and brings that of another chat back."""
+    """Stores the composer's text a moment after a change, and restores that of another chat."""
 
     def __init__(self, recorder: ConversationRecorder, view: View, composer: Composer) -> None:
         self.view, self.composer, self._recorder = view, composer, recorder
@@ -28,7 +28,7 @@ class DraftsController:
         self._kept: tuple[str, str] | None = None  # chat and data as stored
 
     def changed(self) -> None:
-        """Store the text soon; typing does not put it off."""
+        """Store the text soon; typing does not delay it."""
         if self._timer is None and self._recorder.store is not None:
             long = len(self.composer.text) > LONG
             self._timer = self.view.app.set_timer(LONG_INTERVAL_S if long else INTERVAL_S, self.keep)
@@ -55,20 +55,20 @@ class DraftsController:
             self.composer.put_away()
 
     def carry(self) -> None:
-        """Before a new chat: the text goes along."""
+        """Before a new chat: the text moves to it."""
         store, place = self._recorder.store, self._place
         if store is not None and place and self.composer.text:
             store.keep_draft(place, "")
             self._kept = None
 
     async def bring(self) -> None:
-        """Bring back what was typed in the chat that is shown."""
+        """Restore the unsent text of the current chat."""
         store, place = self._recorder.store, self._place
         if store is None:
             return
         try:
             data = await asyncio.wrap_future(store.draft(place))
         except RopechatError:
-            return  # the store says itself why it cannot be read
+            return  # the store reports the reason itself
         if place == self._place and self.composer.restore(Unsent.of_json(data)):
             self.view.hint("your unsent text is back")

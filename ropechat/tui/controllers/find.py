@@ -65,7 +65,7 @@ class FindController:
         self.count()
 
     def submitted(self) -> None:
-        """Focus the transcript, where n and N go to matches."""
+        """Focus the transcript, where n and N select matches."""
         self.view.give_keys(self.transcript)
         self.view.refresh_status()
 

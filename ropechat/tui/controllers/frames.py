@@ -25,7 +25,7 @@ FIRST_TOKEN_HOLD_S = 0.025  # no drawing until a first token: fork to token on s
 
 
 class FramesController:
-    """Feeds tokens to the transcript and passes other events on.
+    """Passes tokens to the transcript and other events to `react`.
 
     react: handles each event other than a token; watch: called in each frame; refresh: updates the status.
     """

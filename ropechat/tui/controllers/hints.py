@@ -1,4 +1,4 @@
-"""Texts that replace the keys in the footer: for some seconds, or while a condition holds."""
+"""Texts that replace the keys in the footer: for some seconds, or while a condition is true."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class HistoryController:
         await self._show(newest)
         if found.source:
             where = (
-                f"{self.keymap.named('chat.list')} lists them" if store is not None else "only this is shown"
+                f"{self.keymap.named('chat.list')} lists them" if store is not None else "this one is shown"
             )
             self.path.notice("notice", describe(found) + (f"; {where}" if len(found.chats) > 1 else ""))
         for fault in found.faults[:SHOWN_FAULTS]:

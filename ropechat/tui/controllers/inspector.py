@@ -290,11 +290,11 @@ class InspectorController:
         token = (key("read.left", "read.right"), "token")
         fork = key("read.take")
         if self.transcript.choosing:
-            keys = [token, (key("read.down", "read.up"), "choice"), *surprise]
+            keys = [token, (key("read.down", "read.up"), "choice")]
             if not self.reading:
                 return [*keys, (fork, "fork"), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
-            keys += [(f"{fork} {digits}", "fork"), (key("alternative.ban"), "ban")]
+            keys += [(f"{fork} {digits}", "fork"), *surprise, (key("alternative.ban"), "ban")]
             preview = (key("read.preview"), "preview")
             return [*keys, preview, (key("read.details"), "details"), *last]
         if self.transcript.cursor is not None:

@@ -66,7 +66,7 @@ class KeyboardController:
             self.view.app.post_message(events.Key(key, key if len(key) == 1 else None))
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Whether a key is text for the composer, whatever has the focus."""
+        """Whether a key is text for the composer, with any focus."""
         fields = self.view.chat_focus in (self.composer, self.reading.find.find_bar)
         if fields or self.sampling.panel_focus not in (None, self.sampling.panel):
             return False

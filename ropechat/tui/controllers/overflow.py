@@ -72,7 +72,7 @@ class OverflowController:
         self.view.push(ContextScreen(event.tokens, event.context, self.keymap, offers), chosen)
 
     def _shortened(self, event: ev.TooLong) -> Shortened | None:
-        """The question with the end of its longest text only; None where that cannot help."""
+        """The question with the end of its longest text only; None if that cannot help."""
         turn = self.session.last
         prefix = turn is not None and turn.request is not None and turn.request.prefix is not None
         if turn is None or prefix or turn.asked not in self.session.tree.nodes:
@@ -97,7 +97,7 @@ class OverflowController:
         return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
 
     def _refuse(self, event: ev.TooLong, *, notify: bool = True) -> None:
-        """Take back a question (or an answer's beginning) that leaves no room for an answer."""
+        """Remove a question (or an answer's prefix) that leaves no room for an answer."""
         turn = self.session.withdraw()
         self.path.show()
         if not self._composer.composer.text and turn.asked not in self.session.tree.nodes:

@@ -25,7 +25,7 @@ class ReaderController:
         self._chat, self._view = chat, view
 
     def open(self, words: str) -> None:
-        """Read the file that is named, and show it."""
+        """Read the named file, and show it."""
         try:
             path = Path(os.path.expanduser(words.strip()))
             text = _read(path)

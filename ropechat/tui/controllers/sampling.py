@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Encodings = tuple[tuple[int, ...], ...]
 BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
 BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias off removes all"
-MAX_SEARCHED = 200  # tokens of an answer among which the least likely one is looked for
+MAX_SEARCHED = 200  # tokens of an answer in which the least likely one is searched
 
 
 class SamplingController:
@@ -86,18 +86,18 @@ class SamplingController:
             self.view.refresh_status()
 
     def close_panel(self) -> None:
-        """Close the settings beside the transcript."""
+        """Close the settings next to the transcript."""
         self.side_panel.show(self.panel, False)
         self.view.write()
 
     @property
     def panel_focus(self) -> Widget | None:
-        """The focused part of the settings beside the transcript, or None."""
+        """The focused part of the settings next to the transcript, or None."""
         focused = self.view.chat_focus
         return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
-        """The keys of the settings beside the transcript, while focused."""
+        """The keys of the settings next to the transcript, while focused."""
         return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
     def refresh_panel(self) -> None:
@@ -145,7 +145,7 @@ class SamplingController:
         return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
 
     def _seed(self, words: str) -> str:
-        """/seed: that of what comes next, and of the newest answer."""
+        """/seed: show or set the seed of the next answer; show that of the newest."""
         last = self.session.last
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         newest = node.sampling.seed if node is not None and node.sampling is not None else None
@@ -180,7 +180,7 @@ class SamplingController:
     # --- single tokens ---
 
     def bias_chosen(self, by: float) -> None:
-        """Ban, favour or disfavour the alternative that is selected, in what is drawn from now on."""
+        """Ban, favour or disfavour the selected alternative in all later draws."""
         candidate = self.inspector.chosen if self.inspector.display else None
         if candidate is None:
             self.view.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
@@ -199,13 +199,13 @@ class SamplingController:
         return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)
 
     def ban(self, words: str) -> str:
-        """/ban: never draw a token again; without words those that are banned. Returns what is to be said."""
+        """/ban: never draw a token again; without words, list the banned ones. Returns the message."""
         if words:
             return self._weigh(words, -MAX_BIAS, BAN)
         return self._list_weighed("banned", lambda bias: bias <= -MAX_BIAS)
 
     def bias(self, words: str) -> str:
-        """/bias: make a token more or less likely; without words those that are weighed."""
+        """/bias: make a token more or less likely; without words, list the changed ones."""
         if words == "off":
             self.use(replace(self.session.sampling, logit_bias=()))
         if words in ("", "off"):
@@ -256,7 +256,7 @@ class SamplingController:
 
         title = f"“{one_line(text):.20}” is {len(ids)} tokens: choose one"
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
-        note = f"{does} the chosen one, wherever it stands: also within other words."
+        note = f"{does} the chosen one, everywhere: also inside other words."
         rows = [(id, "") for id in ids]
         screen = TokensScreen(title, note, rows, self.keymap, self.inspector.spelled)
         self.view.push(screen, lambda id: self._set_bias([id], bias))
@@ -267,7 +267,7 @@ class SamplingController:
         self._tell_bias(ids)
 
     def _list_weighed(self, what: str, wanted: Callable[[float], bool]) -> str:
-        """A dialog of the tokens; choosing one lifts its bias."""
+        """A dialog of the tokens; choosing one removes its bias."""
         from ropechat.tui.screens.tokens import TokensScreen
 
         rows = [

@@ -1,4 +1,4 @@
-"""Settings: their dialog, and what the chat remembers of its looks for the next time."""
+"""Settings: their dialog, and the display settings that the chat stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = "settings are not stored here"
 
 
 class SettingsController:
-    """Writes changed looks to the settings file. apply: {name: brings a changed setting into effect}."""
+    """Writes changed display settings to the file. apply: {name: applies a changed setting}."""
 
     def __init__(self, view: View, look: ChatOptions) -> None:
         self.view, self._editor = view, look.settings
@@ -48,7 +48,7 @@ class SettingsController:
         return ""
 
     def _changed(self, name: str, value: object) -> None:
-        """Bring a setting that was changed in the dialog into effect, if the running chat can."""
+        """Apply a setting that was changed in the dialog, if the running chat can."""
         self._known[name] = value
         if name in self.apply:
             self._applying = True
@@ -70,7 +70,7 @@ class SettingsController:
             self.remember("theme", theme.setting_of(name))
 
     def write(self) -> None:
-        """Write what is to be remembered now."""
+        """Write the settings that must be remembered."""
         if self._timer is not None:
             self._timer.stop()
             self._timer = None

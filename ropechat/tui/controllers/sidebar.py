@@ -213,7 +213,7 @@ class SidebarController:
         return Section("personas", "", "/persona", ("command", "prompt.persona"), rows, draw, used)
 
     def _of_sampling(self) -> Section | None:
-        """Left out while the settings themselves stand at the right."""
+        """Left out while the settings panel is open on the right."""
         sampling, target = self.session.sampling, ("command", "sampling.open")
         if self.sampling_panel.display:
             return None

@@ -1,4 +1,4 @@
-"""The engine's speed and memory: in the gauge, beside the transcript, or as a dialog."""
+"""The engine's speed and memory: in the gauge, next to the transcript, or as a dialog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StatsController:
         return [(one + "  ", "$quiet") for one in gauge_figures(last.answer, width)]
 
     def open(self) -> None:
-        """Show or hide the panel; a dialog where there is no room for it."""
+        """Show or hide the panel; a dialog if there is no room for it."""
         from ropechat.tui.screens.facts import FactsScreen
 
         if self.view.app.size.width >= SIDE_PANEL:
@@ -45,7 +45,7 @@ class StatsController:
             self.view.push(FactsScreen(self.session, self.view.keymap))
 
     def refresh_panel(self) -> None:
-        """Update the panel; close it where there is no room for it."""
+        """Update the panel; close it if there is no room for it."""
         if self.panel.display and self.view.app.size.width < SIDE_PANEL:
             self.side_panel.show(self.panel, False)
         if self.panel.display:

@@ -34,9 +34,9 @@ class Lines:
 
 
 class StatusController:
-    """Brings them up to date; lines that did not change cost nothing.
+    """Updates them; unchanged lines cost nothing.
 
-    download: what the title says of a download; figures: what the gauge says of the newest answer; footer:
+    download: the title's text about a download; figures: the gauge's text about the newest answer; footer:
     asked in this order for the keys of what has them, the first that has any is shown.
     """
 
@@ -79,7 +79,7 @@ class StatusController:
         lines.compose.set_class(self.reading.reading, "-reading")
 
     def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
-        """The meaning of the tint, and beside it the figures for which there is room, the last ones first."""
+        """The meaning of the tint, then as many figures as fit, the last ones first."""
         while figures and width < 120 and cells(figures) > room:
             figures = figures[1:]
         if self.transcript.page.view != "tokens":

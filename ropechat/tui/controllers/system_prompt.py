@@ -32,7 +32,7 @@ class SystemPromptController:
         self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
     ) -> None:
         self.view, self.session, self.path, self.composer = view, chat.session, path, composer
-        self._turning: Block | None = None  # says that the next question begins a branch
+        self._turning: Block | None = None  # the notice that the next question begins a branch
 
     def handlers(self) -> dict[str, Handler]:
         return {"prompt.system": self._system, "prompt.persona": self._persona}
@@ -51,7 +51,7 @@ class SystemPromptController:
         self.view.push(PersonasScreen(self.session.system, self.view.keymap), self.use)
 
     def use(self, text: str) -> None:
-        """Put the next question under another system text, or ("") none."""
+        """Set another system text for the next question, or ("") none."""
         self.learn_personas()
         self.session.under(text)
         self.path.take_back(self._turning)

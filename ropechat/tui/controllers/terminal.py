@@ -1,4 +1,4 @@
-"""What goes past Textual to the terminal: the user's editor, the clipboard, the mouse."""
+"""Access to the terminal without Textual: the user's editor, the clipboard, the mouse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TerminalController:
 
     def __init__(self, view: View, composer: Composer) -> None:
         self.app, self.view, self.composer = view.app, view, composer
-        self._mouse = True  # does the chat have it?
+        self._mouse = True  # whether the chat receives mouse events
 
     def handlers(self) -> dict[str, Handler]:
         return {

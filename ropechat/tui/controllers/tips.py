@@ -1,4 +1,4 @@
-"""The line of help below the composer: it teaches one thing at a time, until that was done once."""
+"""The line of help below the composer: it shows one tip at a time, until the user has done it once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TIPS = (
 class TipsController:
     """Shows the first tip that applies and was not learned; after the last one, none.
 
-    remember: keeps a choice for the next time.
+    remember: stores a choice.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TipsController:
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the tip of the moment."""
+        """Show the current tip."""
         if self.wanted:
             self._observe()
             if {tip.name for tip in TIPS} <= self._learned:
@@ -91,7 +91,7 @@ class TipsController:
             self._line.set_class(bool(text), "-told")
 
     def _observe(self) -> None:
-        """Note what the chat shows that the user has done."""
+        """Record what the user has already done, as the chat shows."""
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if last is not None:

@@ -49,7 +49,7 @@ class TranscriptController:
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
-        self._begins = False  # nothing was asked yet, and the screen says what may be
+        self._begins = False  # no question was sent yet, and the screen shows examples
 
     def handlers(self) -> dict[str, Handler]:
         return {"view.files": lambda words: self._files()}
@@ -69,7 +69,7 @@ class TranscriptController:
         return block
 
     def take_back(self, notice: Block | None) -> None:
-        """Take a notice away that is no longer true; others stay."""
+        """Remove a notice that is no longer true; others stay."""
         if notice in self.transcript.blocks:
             with self.transcript.filling():
                 _, *after = self.transcript.remove_from(self.transcript.blocks.index(notice))
@@ -92,7 +92,7 @@ class TranscriptController:
         return self._blocks[turn.request.serial]
 
     def way_to(self, id: str) -> str:
-        """How to run a command from where the keys go: its key, or what to type."""
+        """How to run a command from the focused place: its key, or what to type."""
         command = keys.BY_ID[id]
         by_name = command.slash and command.context == "transcript" and not self.transcript.has_focus
         return f"/{command.slash}" if by_name else self.keymap.named(id)
@@ -106,15 +106,15 @@ class TranscriptController:
             self.chat.submit(turn.request)
 
     def follow_answer(self) -> None:
-        """Scroll to the end, and along with the answer if that is wanted."""
+        """Scroll to the end, and follow the answer if that is set."""
         self.transcript.to_end()
         if not self.follows:  # at once: a quick answer may outgrow the screen before the next frame
             self.transcript.leave_end()
 
     def show(self, turn: Turn | None = None) -> None:
-        """Show all turns of the session; the answer of `turn` is to be written."""
+        """Show all turns of the session; the answer of `turn` follows."""
         if turn is not None and turn.request is not None:
-            self.chat.submit(turn.request)  # the model need not wait until all is drawn
+            self.chat.submit(turn.request)  # the model does not wait until all is drawn
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
@@ -136,7 +136,7 @@ class TranscriptController:
             turn = self.session.turns[turns]
             last = turn is self.session.last
             if block.kind == "user" and block.node == turn.asked:
-                cut = last and self.session.tree[turn.asked].context_start  # what stands above it may be new
+                cut = last and self.session.tree[turn.asked].context_start  # the text above it may be new
                 kept = kept if cut else number
             elif block.node:
                 if last or block.node != turn.node:
@@ -145,7 +145,7 @@ class TranscriptController:
         return turns, kept
 
     def add_turn(self, turn: Turn, known: Mapping[int, AnswerBlock] = MappingProxyType({})) -> None:
-        """Add a question and what has come of its answer at the end; known: see `index_by_first_step`.
+        """Add a question and its answer so far at the end; known: see `index_by_first_step`.
 
         The first turn of a new branch replaces what is shown; a notice says where old turns are left out.
         """
@@ -248,7 +248,7 @@ class TranscriptController:
         return text.strip() if block.kind == "notice" and text.strip() in TRY else ""
 
     def toggle_files(self, node: str) -> None:
-        """Show or fold the files that a question holds."""
+        """Show or fold the files of a question."""
         if self.session.generating:
             self.view.hint("files can be unfolded when the answer is complete")
             return
@@ -275,7 +275,7 @@ class TranscriptController:
         self.welcome()
 
     def welcome(self) -> None:
-        """Show above the first turn what the model is and which system text the branch has."""
+        """Show the model and the system text of the branch above the first turn."""
         for note in reversed(self.session.notes):
             self.notice("notice", note, at=0)
         if text := self.session.system_of_path():

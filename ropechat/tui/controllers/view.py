@@ -1,4 +1,4 @@
-"""What controllers ask of the screen: hints, dialogs, and who has the keys."""
+"""The screen for controllers: hints, dialogs, and the focus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-SIDE_PANEL = 120  # columns from which there is room beside the transcript
+SIDE_PANEL = 120  # fewest columns for a panel next to the transcript
 
 
 class View:
@@ -64,15 +64,15 @@ class View:
 
     @property
     def chat_focus(self) -> Widget | None:
-        """The widget of the chat that has the keys, or will have them once the open dialog is closed."""
+        """The widget of the chat that has the focus, or will have it once the open dialog is closed."""
         return self.app.screen_stack[0].focused if self.app.screen_stack else None
 
     def give_keys(self, widget: Widget) -> None:
-        """Give the keys to a widget of the chat, from the next key on."""
+        """Focus a widget of the chat, from the next key on."""
         widget.screen.set_focus(widget)
 
     def write(self) -> None:
-        """Give the keys to the composer."""
+        """Focus the composer."""
         self._transcript.commands = False
         self.give_keys(self._composer)
         self.refresh_status()

@@ -22,8 +22,8 @@ MAX_INDENTS = 12  # levels of a tree that are indented
 SNIPPET = 200  # the most tokens, and characters, of an answer that are read
 CHANGES = {"continue": "continued", "edit": "edited"}
 NAME, VALUE = 18, 6  # cells of a setting
-NOT_SAVED = "not saved"  # stands for the name of a system text that has none
-MAX_COMPARED = 4  # answers that stand side by side, at most
+NOT_SAVED = "not saved"  # shown for a system text without a name
+MAX_COMPARED = 4  # most answers side by side
 
 # --- chats ---
 
@@ -42,7 +42,7 @@ def days_ago(seconds: float, now: float | None = None) -> int:
 def _at(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds)
-    except (OverflowError, OSError, ValueError):  # an imported file may hold any number
+    except (OverflowError, OSError, ValueError):  # an imported file may have any number
         return datetime.fromtimestamp(0)
 
 
@@ -75,10 +75,10 @@ def tree_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
 
 
 def folded_rows(tree: ConversationTree) -> list[tuple[str, Node]]:
-    """The rows of `tree_rows` without what tells nothing: beginnings of answers that were continued, and all
-    but the ends of runs without a branch.
+    """The rows of `tree_rows` without redundant ones: answers that were continued, and the middle of runs
+    without a branch.
 
-    Of a run its first and last node stay; `hidden_before` counts the others.
+    The first and last node of a run stay; `hidden_before` counts the others.
     """
     found = [(stem, node) for stem, node in tree_rows(tree) if tree.continued(node.id) is None]
     kept = []

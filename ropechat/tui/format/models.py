@@ -1,4 +1,4 @@
-"""The lists of models: which rows a typed text leaves, and how a row and a download look."""
+"""The lists of models: the rows that match a typed text, and the text of a row and a download."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Keymap
 
 Row: TypeAlias = "ModelSummary | CatalogModel | str"
-"""A model that is here, one of the catalog, or a typed Hub id or path."""
+"""A model on this machine, one of the catalog, or a typed Hub id or path."""
 
 COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("tok/s", 5), ("context", 7))
 NARROW_COLUMNS = COLUMNS[1:3]
 LAST = 10  # cells of the last column, which each section names
 HERE, TO_GET = ("on this machine", "from"), ("to download", "licence")  # a section, and its last column
-WIDE, WIDEST = 76, 100  # cells: from where all columns are shown, and of the whole dialog
+WIDE, WIDEST = 76, 100  # cells: least for all columns, and of the whole dialog
 FRAME = 7  # cells around a row: frame, scroll bar, mark
 METER = 24
 PATHS = ("/", "./", "../", "~")
 
 
 def key_of(row: Row) -> str:
-    """What a row is known by: the same for a model that is here and one to download."""
+    """The key of a row: the same for a model on this machine and one to download."""
     return str(row.hub_name) if isinstance(row, CatalogModel) else getattr(row, "name", str(row))
 
 
@@ -84,7 +84,7 @@ def _names_of(model: CatalogModel) -> tuple[str, ...]:
 
 
 def _names_in_catalog(row: ModelSummary) -> tuple[str, ...]:
-    """The names that the catalog has for a model that is here."""
+    """The names that the catalog has for a model on this machine."""
     return next((_names_of(one) for one in read_catalog() if one.is_model(row.name, row.path)), ())
 
 
@@ -156,14 +156,14 @@ class RowLayout:
         return Content.assemble(*parts)
 
     def _shorten(self, name: str) -> str:
-        """A name without its owner and "-GGUF", where it is too long: its end tells more."""
+        """A name without its owner and "-GGUF", if it is too long: its end is more informative."""
         if cells(name) <= self._name or "/" not in name:
             return name
         return f"…/{name.rpartition('/')[2].replace('-GGUF:', ':')}"
 
 
 def _rates_in_words(row: ModelSummary | CatalogModel) -> str:
-    """How fast a model is here, to follow other words; "" if nothing was measured yet."""
+    """The rates of a model on this machine, as the end of a sentence; "" if nothing was measured yet."""
     prefill, decode = rates_of(row, known_speeds())
     found = [
         f"reads {format_rate(prefill)}" if prefill else "",
@@ -173,7 +173,7 @@ def _rates_in_words(row: ModelSummary | CatalogModel) -> str:
 
 
 def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
-    """(what is said of the chosen row, its style). wanted: the typed text, for which there may be no row."""
+    """(the text about the selected row, its style). wanted: the typed text, for which there may be no row."""
     if row is None:
         near = closest_short(wanted)
         also = f"did you mean {near}?" if near else "type a Hub id (org/name) or a path"
@@ -187,7 +187,7 @@ def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
         return f"{row.about}\n{facts}", "$quiet"
     if row.reason:
         return f"cannot load: {row.reason}\n{row.path}", "$warning"
-    template = "with a chat template" if row.chat_template else "no chat template: it continues text"
+    template = "chat template" if row.chat_template else "no chat template: it continues text"
     dtype = f" in {row.dtype}" if row.dtype else ""
     place = "comes with ropechat" if row.name == builtin.NAME else str(row.path)
     return f"{row.model_type}{dtype}, {template}{_rates_in_words(row)}\n{place}", "$quiet"
@@ -218,11 +218,11 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
         case Stage.PAUSING | Stage.PAUSED:
-            note = f"  paused: {pause} goes on, {cancel} cancels; what came is kept"
+            note = f"  paused: {pause} resumes, {cancel} cancels; downloaded data is kept"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
-            done = "  complete, every hash is right: choose it and press ⏎"
+            done = "  complete, all hashes match: select it and press ⏎"
             return [head, Content.styled(done, "$success")]
         case Stage.FAILED:
             return [head, Content.styled(f"  {one_line(download.error)}", "$error")]
-    return [Content.assemble(head, ("  cancelled; what came is removed", "$quiet"))]
+    return [Content.assemble(head, ("  cancelled; downloaded data is removed", "$quiet"))]

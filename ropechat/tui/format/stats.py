@@ -34,7 +34,8 @@ def answer_rows(answer: Answer) -> Rows:
         ("time", format_seconds(answer.seconds)),
     ]
     if answer.bits_per_token is not None:
-        rows.append(("surprisal", f"{answer.bits_per_token:.2f} bits/token, {answer.total_bits:,.0f} in all"))
+        each, total = f"{answer.bits_per_token:.2f} bits/token", f"{answer.total_bits:,.0f} bits in all"
+        rows.append(("surprisal", f"{each}, {total}"))
     return rows
 
 

@@ -47,7 +47,7 @@ class Container:
 
 @dataclass
 class MarkdownBlock:
-    """A block that is laid out by itself: lines as (text, place in the source), and the spans before them."""
+    """A block with its own layout: lines as (text, place in the source), and the spans before them."""
 
     kind: Kind
     first: tuple[StyledSpan, ...] = ()  # before the first row

@@ -1,4 +1,4 @@
-"""What a row of the screen is made of, in either view: pieces of text, each with a look and a place."""
+"""The parts of a row of the screen, in either view: pieces of text, each with a look and a place."""
 
 from __future__ import annotations
 

@@ -38,14 +38,14 @@ NARROW, BROAD = 100, 156  # columns of the dialog, as in app.tcss
 
 
 def find_counterpart(tree: ConversationTree, node: Node) -> Node | None:
-    """The answer to compare another with: the one that it was made from, or one beside it."""
+    """The answer to compare another with: the one that it was made from, or a sibling."""
     source = tree.nodes.get(node.origin.node) if node.origin is not None else None
     beside = [other for other in tree.siblings(node.id) if other is not node]
     return next((other for other in (source, *beside) if other is not None and other.steps), None)
 
 
 class BranchesScreen(Dialog["str | None"]):
-    """Every node of the chat; the result is the node whose branch is to be shown."""
+    """Every node of the chat; the result is the node whose branch to show."""
 
     BINDINGS = bindings("branches", "chat.branches")
     context = "branches"
@@ -90,7 +90,7 @@ class BranchesScreen(Dialog["str | None"]):
         )
 
     def _visible(self, id: str) -> str:
-        """The node of the row that stands for a node: itself, its continuation, or the next one below."""
+        """The node of the row that shows a node: itself, its continuation, or the next one below."""
         tree = self._session.tree
         while id not in self._shown:
             below = tree.children(id)

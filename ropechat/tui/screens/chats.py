@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import chat_line, format_time
-from ropechat.tui.render.width import cells
+from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
@@ -70,7 +70,7 @@ class ChatsScreen(Dialog["str | None"]):
         self._look_up()
 
     def _look_up(self) -> None:
-        # a coroutine that is given up before it begins would warn: one is made when its turn comes
+        # a coroutine that never starts causes a warning, so it is created when it is needed
         self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
 
     async def _load(self) -> None:
@@ -101,7 +101,8 @@ class ChatsScreen(Dialog["str | None"]):
         room = min(100, self.app.size.width) - 7 - cells(facts)
         parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
-            parts += [("\n    ", ""), *mark_words(one_line(summary.snippet), self._query.split())]
+            piece = fit(one_line(summary.snippet), room + cells(facts) - 2)
+            parts += [("\n    ", ""), *mark_words(piece, self._query.split())]
         return Content.assemble(*parts)
 
     def _chosen(self) -> Summary | None:
@@ -146,7 +147,7 @@ class ChatsScreen(Dialog["str | None"]):
             field = self.query_one(Input)
             field.value = one_line(chosen.title)
             field.cursor_position = len(field.value)
-            self.say("⏎ gives the chat this title, esc leaves it as it is")
+            self.say("⏎ saves this title, esc keeps the old one")
 
     def _rename(self, title: str) -> None:
         if self._renaming is not None and title.strip():
@@ -177,5 +178,8 @@ class ChatsScreen(Dialog["str | None"]):
             self.say(explain(error), "$error")
             return
         self._closed_current = self._closed_current or chosen.id == self._recorder.id
-        self.say("deleted" if gone else "deleted; traces go once no other ropechat reads the file", "$quiet")
+        self.say(
+            "deleted" if gone else "deleted; traces remain until no other ropechat has the file open",
+            "$quiet",
+        )
         await self._load()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import ConversationTree, Node
     from ropechat.tui.commands.keymap import Keymap
 
-NARROWEST = 36  # cells of a column where more than two stand side by side
+NARROWEST = 36  # cells of a column if there are more than two
 MARGIN = 4  # cells of a column that are not text: line, edges, scrollbar; and of the dialog
 LABEL = 12  # cells before a curve
 ROOMY = 40  # rows of a screen with higher curves
@@ -37,10 +37,11 @@ TAIL = 3  # rows of what they share
 
 
 def totals(node: Node, width: int) -> str:
-    """Tokens, bits and perplexity of an answer; closer together where they would not fit."""
+    """Tokens, bits and perplexity of an answer; without the perplexity where it would not fit."""
     ppl = "–" if math.isnan(node.ppl) else f"{node.ppl:.2f}"
-    whole = f"{len(node.steps):,} tok  {node.bits:.1f} bits  ppl {ppl}"
-    return whole if len(whole) <= width else whole.replace("  ", " ").replace(" bits", "b")
+    sums = f"{len(node.steps):,} tok  {node.bits:.1f} bits"
+    whole = f"{sums}  ppl {ppl}"
+    return whole if len(whole) <= width else sums
 
 
 def count_shared_tokens(nodes: Sequence[Node]) -> int:
@@ -70,7 +71,7 @@ def describe_comparison(nodes: Sequence[Node], names: Sequence[int]) -> str:
     """What the comparison says of the answers with these numbers."""
     common = count_shared_tokens(nodes)
     follow = _listed([f"{len(node.steps) - common:,}" for node in nodes])
-    words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"]
+    words = [f"{common:,} token{'s' * (common != 1)} shared", f"{follow} follow"] if common else []
     if len({node.model for node in nodes}) > 1:
         return " · ".join([*words, "by different models: their bits cannot be compared"])
     each = [node.bits / node.scored if node.scored else 0.0 for node in nodes]
@@ -136,7 +137,9 @@ class CompareScreen(Dialog["str | None"]):
         if width != self._width:
             self._width = max(4, width)
             for node, body in zip(self._answers, self.query(".body").results(Static), strict=True):
-                body.styles.width = self._width  # the same for all: what they share must wrap alike
+                body.styles.width = (
+                    self._width
+                )  # the same for all: the shared text must wrap in the same places
                 body.update(self._body(node))
         self._show()
 
@@ -146,7 +149,9 @@ class CompareScreen(Dialog["str | None"]):
         self._first = min(max(self._first, self._chosen - columns + 1), self._chosen, count - columns)
         last = self._first + columns
         self.title_with(
-            f"{self._first + 1} to {last} of {count}, → ← for the others" if columns < count else ""
+            f"{self._first + 1} {'to' if columns > 2 else 'and'} {last} of {count}, ← → for the others"
+            if columns < count
+            else ""
         )
         sides = zip(self.query(".side"), self.query(".head").results(Static), self._answers, strict=True)
         for place, (side, head, node) in enumerate(sides):

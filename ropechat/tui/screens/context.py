@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Choice = Literal["slide", "always", "fresh", "end", "model", "back"]
 Offer = tuple[str, str]  # what is done, and a note
 TURNS: Mapping[Choice, Offer] = {  # where leaving out turns helps
-    "slide": ("leave out the oldest turns", "as few as leave room for an answer"),
-    "always": ("do so from now on", "a line in the chat says each time how many"),
+    "slide": ("leave out the oldest turns", "only as many as an answer needs"),
+    "always": ("always leave out the oldest", "a line in the chat says each time how many"),
     "fresh": ("begin fresh from here", "the model reads this question only"),
 }
 MODEL: Mapping[Choice, Offer] = {"model": ("choose another model", "one with a larger context")}
@@ -46,7 +46,6 @@ class ContextScreen(Dialog["Choice | None"]):
             yield Static(self._words)
             yield Static(Content.styled("Nothing was sent yet, and nothing is deleted.\n", "$quiet"))
             yield ChoiceList(*(self._option(choice) for choice in self._offers), markup=False)
-            yield Static("")
             yield self.key_hints
 
     def _option(self, choice: Choice) -> Option:

@@ -68,7 +68,7 @@ class Dialog(ModalScreen[Result]):
         super().__init__()
         self.keymap = keymap
         self.key_hints = KeyHints(self.items, keymap)
-        self._sure = ""  # what the next press of the same key does for good
+        self._sure = ""  # what the next press of the same key does permanently
 
     def on_mount(self) -> None:
         """Set the title, unless the dialog did."""
@@ -94,7 +94,7 @@ class Dialog(ModalScreen[Result]):
         self.key_hints.say(text, style)
 
     def is_sure(self, what: str, question: str) -> bool:
-        """Whether a key is pressed again for the same thing; the first press shows the question."""
+        """Whether a key is pressed again for the same item; the first press shows the question."""
         if self._sure == what:
             self._sure = ""
             return True

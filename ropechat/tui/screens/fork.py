@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # (node, token index, id, callback for the result); False: busy
 AskPreview: TypeAlias = "Callable[[str, int, int, Callable[[ev.PreviewReady], None]], bool]"
-BAR = 24  # cells of the bar of probability 1
+BAR = 24  # cells of the longest bar
 
 
 class ForkScreen(Dialog["int | None"]):
@@ -61,7 +61,7 @@ class ForkScreen(Dialog["int | None"]):
                 ("● " if id == self._step.id else "  ", "$primary"),
                 fit(one_line(shown), 22),
                 f" {probability(share):>6} ",
-                (draw_bar(share, BAR), "$primary"),
+                (draw_bar(math.exp(logprob - self._step.top[0][1]), BAR), "$primary"),
             ),
             id=str(id),
         )

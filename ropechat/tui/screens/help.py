@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
-MIN_WRAPPED = 16  # cells beside the keys; in less room long lines begin again at the left edge
+MIN_WRAPPED = 16  # cells next to the keys; with fewer, long lines continue at the left edge
 TALL = 40  # rows of a screen with room for all facts
 NO_BREAK = "\N{NO-BREAK SPACE}"
 MOVES = (  # left out where commands are listed in short
@@ -30,7 +30,7 @@ MOVES = (  # left out where commands are listed in short
 SHORT = {"transcript": "While reading (esc)", "composer": "While writing"}
 FACTS = (
     "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
-    "Everything is counted exactly: the gauge is what the model was fed, nothing is cut off silently.",
+    "All counts are exact: the gauge shows what the model reads, and nothing is truncated silently.",
     '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
 )
@@ -41,7 +41,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help", "app.help")
     heading = "help"
-    items = (("↓ ↑", "scroll"), ("a word", "filter"), "sheet.leave")
+    items = (("↓ ↑", "scroll"), ("type", "to filter"), "sheet.leave")
 
     def __init__(self, keymap: Keymap, context: str) -> None:
         super().__init__(keymap)
@@ -66,7 +66,7 @@ class HelpScreen(Dialog[None]):
         self.call_after_refresh(lambda: self._fill(self._wanted.value))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show what holds the words."""
+        """Show the lines that contain the words."""
         self._fill(event.value)
         self.query_one("#help").scroll_home(animate=False)
 
@@ -85,7 +85,7 @@ class HelpScreen(Dialog[None]):
             self.query_one(name, Static).update(Content("\n").join(column))
 
     def _found(self, words: str) -> list[list[Content]]:
-        """Every command whose line holds all words."""
+        """Every command whose line contains all words."""
         wanted = words.casefold().split()
         tables = {CONTEXTS[one]: self._keys(one, together=False) for one in (self._place, *CONTEXTS)}
         tables["Typed"] = [(f"/{one.slash} {one.arguments}", one.help) for one in ALL if one.slash]
@@ -157,5 +157,5 @@ def split_columns(parts: list[list[Content]]) -> list[list[Content]]:
 
 
 def _flow(title: str, words: list[str]) -> Content:
-    """A title and words, one after the other."""
+    """A title and words, one after another."""
     return Content.assemble((f"{title}: ", "bold $primary"), " · ".join(words))

@@ -250,7 +250,7 @@ class ModelsScreen(Dialog["str | None"]):
         """Ask the Hub for a model's files; returns an error text or ""."""
         name, running = hub_name(model), self._downloads.running
         if name is None:
-            return f"{one_line(model)}: no Hub id"
+            return f"{one_line(model)}: not a Hub id"
         if running is not None:
             pause, cancel = self.keymap.named("models.pause"), self.keymap.named("models.cancel")
             return f"{running.name} is being downloaded; {pause} pauses it, {cancel} cancels it"
@@ -280,7 +280,7 @@ class ModelsScreen(Dialog["str | None"]):
         one = self._chosen()
         name = hub_name(one.name) if isinstance(one, ModelSummary) and one.source == HUB_CACHE else None
         if not isinstance(one, ModelSummary) or name is None:
-            self.say("only what was downloaded can be deleted here")
+            self.say("only downloaded models can be deleted here")
         elif one.path == self._path:
             self.say("this model is in use; load another one first")
         elif self.is_sure(one.name, f"the same key again deletes {one.name}, {format_bytes(one.size)}"):

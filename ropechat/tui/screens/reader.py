@@ -1,4 +1,4 @@
-"""The reader: a text with its tokens tinted while they are scored, what is visible first."""
+"""The reader: a text with its tokens tinted while they are scored, the visible ones first."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ropechat.inspector.text_reader import Worker
     from ropechat.tui.commands.keymap import Keymap
 
-POLL_S = 0.05  # between two polls of what was computed
+POLL_S = 0.05  # seconds between two polls of the scores
 SURPRISE = 4.0  # bits from which `n` stops at a token
-DIVERGENCE = 0.1  # nats from which it does while two models are compared
+DIVERGENCE = 0.1  # the same in nats while two models are compared
 CONTINUED = 48  # tokens of a continuation
 
 
@@ -79,13 +79,13 @@ class ReaderScreen(ModalScreen[None]):
         yield self._hints
 
     def on_mount(self) -> None:
-        """Begin to score."""
+        """Start scoring."""
         self._ask.display = False
         self.text_view.focus()
         self.set_interval(POLL_S, self._look)
         self._look()
 
-    # --- what was computed ---
+    # --- results ---
 
     def _look(self) -> None:
         view, reader = self.text_view, self.reader
@@ -110,7 +110,7 @@ class ReaderScreen(ModalScreen[None]):
         count, mean = reader.totals()
         left = [(self._title, "bold $primary")]
         if count and self.comparison is None:
-            left.append((f" · {mean:.2f} bits/token · ppl {2**mean:.2f}", ""))
+            left.append((f" · {mean:.2f} bits/token · ppl {2**mean:,.2f}", ""))
         right = [(f"tint: {self.text_view.figure}", "$quiet")]
         if (other := self.comparison) is not None:
             left.append((f" · {other.name}: mean KL {other.mean_kl:.3g} of {other.count:,}", "$warning"))
@@ -135,7 +135,7 @@ class ReaderScreen(ModalScreen[None]):
             self._look()
 
     def _move_to(self, index: int) -> None:
-        """Select a token, and look up there what was looked up last."""
+        """Select a token, and look up the last strings there."""
         self._notes = []
         self.text_view.move_to(index)
         if self._sought and index > 0:
@@ -144,7 +144,7 @@ class ReaderScreen(ModalScreen[None]):
     # --- keys ---
 
     def action_leave(self) -> None:
-        """Close the reader, or what is asked."""
+        """Close the reader, or its open question."""
         if self._ask.display:
             self._close_question()
         else:
@@ -186,7 +186,7 @@ class ReaderScreen(ModalScreen[None]):
         if gap is not None and not (reader if compared is None else compared).is_done:
             self._searching = by
             reader.look_at(reader.span(gap)[0])
-            self._hints.say("scoring the text on the way …")
+            self._hints.say("scoring the text up to the next one …")
             return
         self._searching = 0
         what = f"{least:g} {'bits' if compared is None else 'nats of KL'}"
@@ -213,7 +213,7 @@ class ReaderScreen(ModalScreen[None]):
         if self._sought:
             self._sought, self._notes = [], []  # the second press ends it
             self._show_token()
-        self._question("how probable is, in this place and those you go to", self._look_up)
+        self._question("a string to look up, here and where you move to", self._look_up)
 
     def action_replace(self) -> None:
         """Ask for a text in the place of this token, and score the rest again."""
@@ -296,7 +296,7 @@ class ReaderScreen(ModalScreen[None]):
         self._submit(job, done)
 
     def action_compare(self) -> None:
-        """Show or hide a second model's numbers beside these."""
+        """Show or hide a second model's numbers."""
         load = self._against
         if load is None:
             self._hints.say("to compare, open the file with `ropechat inspect -i FILE --against-dtype TYPE`")
@@ -320,7 +320,7 @@ class ReaderScreen(ModalScreen[None]):
             )
 
     def _compare(self, *, on: bool) -> None:
-        """Show the text with the second model, or without."""
+        """Show the text with or without the second model."""
         self.comparison = self._kept if on else None
         self.text_view.comparison = self.comparison
         if on or self.text_view.figure == KL:
@@ -351,7 +351,7 @@ class ReaderScreen(ModalScreen[None]):
         self._submit(job, self._hints.say)
 
     def _run(self, index: int, job: Callable[[Engine], Any], words: Callable[[Any], str]) -> None:
-        """Run a job, then show its result beside the token it is about."""
+        """Run a job, then show its result next to its token."""
 
         def done(result: Any) -> None:
             text = words(result)
@@ -367,7 +367,7 @@ class ReaderScreen(ModalScreen[None]):
         self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
 
     def on_unmount(self) -> None:
-        """Let the second model's computation end."""
+        """End the second model's computation."""
         if self._kept is not None:
             self._kept.other.cancel()
 

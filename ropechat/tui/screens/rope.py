@@ -55,7 +55,7 @@ class RopeScreen(Dialog[None]):
         """rope_spec: `Engine.rope_spec` of the loaded model. length: the chat's, in tokens.
 
         submit: runs a job in the engine's thread; None: there are only views of the config. ids: the tokens
-        of the text that is measured; about: what it is.
+        of the text that is measured; about: its description.
         """
         super().__init__(keymap)
         self._rope_spec, self._length = rope_spec, length
@@ -91,15 +91,15 @@ class RopeScreen(Dialog[None]):
     # --- keys ---
 
     def action_leave(self) -> None:
-        """Stop what is computed, or close."""
+        """Stop the computation, or close."""
         if self._job is None:
             self.dismiss(None)
         else:
             self._stop()
-            self.say("stopped; ← → and back compute it again")
+            self.say("stopped; leave this view and return to compute it again")
 
     def action_turn(self, by: int) -> None:
-        """The next view, or the one before; round at the ends."""
+        """The next or previous view; it wraps at the ends."""
         self._stop()
         self._at = (self._at + by) % len(self._names)
         self.query_one(VerticalScroll).scroll_home(animate=False)
@@ -141,7 +141,7 @@ class RopeScreen(Dialog[None]):
         return (name, self._layer, self._head) if name in OF_HEADS else (name, None, None)
 
     def _show(self) -> None:
-        # a coroutine that is given up before it begins would warn: one is made when its turn comes
+        # a coroutine that never starts causes a warning, so it is created when it is needed
         self.run_worker(self._draw, exclusive=True)  # type: ignore[arg-type]
 
     async def _draw(self) -> None:
@@ -162,7 +162,7 @@ class RopeScreen(Dialog[None]):
             self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
 
     def _lines(self, width: int, color: bool) -> list[str] | None:
-        """The lines of the view; None if it has yet to be measured. Imports numpy, so late."""
+        """The lines of the view; None if it is not measured yet. Imports numpy, so late."""
         from ropechat.inspector.rope import report, term
         from ropechat.inspector.rope.spec import spec_of
 
@@ -175,7 +175,7 @@ class RopeScreen(Dialog[None]):
     # --- measuring ---
 
     def _measure(self) -> None:
-        """Have the engine's thread compute the view."""
+        """Compute the view in the engine's thread."""
         from ropechat.inspector.rope import report
         from ropechat.inspector.rope.job import Measurement
 

@@ -1,4 +1,4 @@
-"""The settings, where each comes from, and a way to change them."""
+"""The settings with their origins, and a way to change them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SettingsScreen(Dialog[None]):
                 self.say("one of " + ", ".join(map(shown, row.choices)), "$quiet")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the value, or say what it must be."""
+        """Set the value, or show what it must be."""
         event.stop()
         row = self._row
         if row is not None and self._write(row, self._editor.parse(row.name, event.value.strip())):
@@ -137,7 +137,7 @@ class SettingsScreen(Dialog[None]):
         self._fill(at)
         now = self._rows[at]
         beaten = value is not None and now.value != value
-        words = f"{now.origin} still decides: {shown(now.value)}" if beaten else f"written to {path}"
+        words = f"{now.origin} overrides it: {shown(now.value)}" if beaten else f"written to {path}"
         self.say(words, "$warning" if beaten else "$quiet")
         self._changed(now.name, now.value)
         return True
@@ -156,5 +156,5 @@ class SettingsScreen(Dialog[None]):
 
 
 def _short(origin: str) -> str:
-    """Of a path its name and what follows."""
+    """The name of a path and the text after it."""
     return origin.rpartition("/")[2]

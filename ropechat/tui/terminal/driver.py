@@ -39,7 +39,7 @@ class WantsKeys(Protocol):
         """Set once a key finds the chat that was asked for."""
 
     def leave(self, code: int) -> None:
-        """End with an exit code; whatever runs is cancelled."""
+        """End with an exit code; running work is cancelled."""
 
 
 class PasteParser(XTermParser):

@@ -45,7 +45,7 @@ def edit(app: App[None], command: list[str], text: str) -> str:
         except OSError as error:
             raise EditorError(f"{command[0]}: {error.strerror or error}") from None
         if code:
-            raise EditorError(f"{command[0]} ended with {code}; nothing was changed")
+            raise EditorError(f"{command[0]} ended with exit code {code}; nothing was changed")
         try:
             with file.open("rb") as stream:
                 data = stream.read(MAX_TEXT + 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.keymap import Item, Keymap
 
 Part = tuple[str, str]  # text, style
-TITLE = 12  # cells that a title keeps beside its note
+TITLE = 12  # least cells of a title next to its note
 JOIN = " · "  # between the parts of a note
 
 
@@ -39,7 +39,7 @@ class Bar(Widget):
     ALLOW_SELECT = False
 
     class Chosen(Message):
-        """A part that stands for a command was clicked. command: its id."""
+        """A part that shows a command was clicked. command: its id."""
 
         def __init__(self, command: str) -> None:
             super().__init__()

@@ -288,9 +288,7 @@ class Composer(TextArea):
             self._recall(older[0])
             self.post_message(self.Sought(f"sent before, {len(older) - 1:,} older · ^r older · esc back"))
         else:
-            self.post_message(
-                self.Sought("nothing older holds it" if holding else "no match in your messages")
-            )
+            self.post_message(self.Sought("no older match" if holding else "no match in your messages"))
 
     def _leave_search(self, key: str) -> bool:
         """End the search: esc restores the draft, any other key keeps the match."""

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ropechat.tui.render.cursor import TokenPlace
 
 CUTS = {
-    "top_k": "cut by top-k",
-    "top_p": "cut by top-p",
-    "min_p": "cut by min-p",
+    "top_k": "cut by top_k",
+    "top_p": "cut by top_p",
+    "min_p": "cut by min_p",
     "greedy": "not the best",
     "banned": "banned",
 }
@@ -238,7 +238,7 @@ class Inspector(StyledWidget):
     def _in_rows(self, room: int) -> list[int]:
         """The places of the candidates that `room` rows show, from rank 1 on.
 
-        The selected one is among them, and the drawn one is in the last row if it stands further down.
+        The selected one is among them, and the drawn one is in the last row if its rank is lower.
         """
         assert self._explanation is not None
         count = len(self._explanation.candidates)
@@ -261,10 +261,11 @@ class Inspector(StyledWidget):
 
     def _candidate(self, candidate: Candidate, order: int, name: int, bar: int, best: float) -> Row:
         look = "asked" if candidate.chosen else "" if candidate.cut is None else "quiet"
-        token = self.spelled(candidate.id)
+        token, rank = self.spelled(candidate.id), f"{candidate.rank:>3,}"
+        bar -= min(bar, len(rank) - 3)
         row = [
             StyledSpan(" ▸" if order == self.choice else "  ", "marker"),
-            StyledSpan(f"{candidate.rank:>3,}", "quiet"),
+            StyledSpan(rank, "quiet"),
             StyledSpan(_mark(candidate), "marker"),
             *fit_row([StyledSpan(token, look)], name),
             StyledSpan(" "),
@@ -283,8 +284,9 @@ class Inspector(StyledWidget):
         """The lines after the candidates: what is not listed, what is uncertain, the preview."""
         assert self._explanation is not None
         found = self._explanation
-        kept = "" if found.kept is None else f" · {found.kept:,} survived"
-        rows = [fit_row([StyledSpan(f"   … all others raw {probability(found.rest)}{kept}", "quiet")], width)]
+        kept = "" if found.kept is None else f" · {found.kept:,} tokens possible"
+        others = f"   … all others: raw {probability(found.rest)}{kept}"
+        rows = [fit_row([StyledSpan(others, "quiet")], width)]
         if not found.exact:
             rows.append(fit_row([StyledSpan(f"   ? {found.why}", "quiet")], width))
         if self.preview is not None and (self.chosen is None or self.chosen.id == self.preview.id):
@@ -303,9 +305,7 @@ class Inspector(StyledWidget):
         for stage in step.stages:
             cut = [self.spelled(one.id) for one in found.candidates if one.cut == stage.name]
             names = f" · cuts {' '.join(cut)}" if cut else ""
-            rows.append(
-                f"{stage.name.replace('_', '-')} {stage.kept:,} kept · raw {probability(stage.mass)}{names}"
-            )
+            rows.append(f"{stage.name} {stage.kept:,} kept · raw {probability(stage.mass)}{names}")
         if step.interval is not None and step.u is not None:
             start, end = step.interval
             rows.append(f"u {step.u:.4f} in {start:.4f} to {end:.4f}")

@@ -236,7 +236,7 @@ class SamplingPanel(Vertical, can_focus=True):
         parts: list[tuple[str, str]] = [("\n   ", "")]
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
-            parts += [(f"{number} ", "$quiet"), (name, style), ("  ", "")]
+            parts += [(f"{number} ", "$primary"), (name, style), ("  ", "")]
         words = f"{now}: {presets.describe_preset(now)}" if now else "your own settings"
         lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]

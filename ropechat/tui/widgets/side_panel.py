@@ -1,4 +1,4 @@
-"""The panel beside the transcript; below it on a narrow screen."""
+"""The panel next to the transcript; below it on a narrow screen."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Line:
 class Section:
     """One section. items: what it lists, with texts (str) between; draw: makes a line of an item.
 
-    note: the text beside the title; key: opens the whole list; chosen: the item that must be visible.
+    note: the text next to the title; key: opens the whole list; chosen: the item that must be visible.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The engine's figures as tables below or beside each other."""
+"""The engine's figures as tables, below or next to each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = 15  # cells of the left column
 
 
 class EngineFacts(VerticalScroll):
-    """The newest answer and the memory; the model beside or below them."""
+    """The newest answer and the memory; the model next to or below them."""
 
     def __init__(self, session: Session, *, id: str | None = None) -> None:
         super().__init__(id=id, classes="engine", can_focus=False)

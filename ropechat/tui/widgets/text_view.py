@@ -126,7 +126,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._starts[line] + pieces[max(0, min(row - self._rows[line], len(pieces) - 1))][0]
 
     def row_of(self, offset: int) -> int:
-        """The row in which a byte stands; 0 before the text is laid out."""
+        """The row of a byte; 0 before the text is laid out."""
         if not self._starts:
             return 0
         line = max(0, bisect_right(self._starts, offset) - 1)
@@ -206,7 +206,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         return f"{look} cursor".strip() if index == self.cursor and index >= 0 else look
 
     def _figures(self) -> array[float] | array[int]:
-        """The figure that tints, of each token; of a comparison, of those that it has come to."""
+        """The figure of each token that sets its tint; in a comparison, of the computed ones."""
         if self.figure == KL and self.comparison is not None:
             return self.comparison.kl
         if self.figure == "rank":

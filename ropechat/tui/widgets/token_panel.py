@@ -1,4 +1,4 @@
-"""A token of a text: its figures, the candidates in its place, and what was asked about it."""
+"""A token of a text: its figures, the candidates in its place, and looked-up strings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.reader_comparison import Other
     from ropechat.trace import TokenScore
 
-NUMBERS = 18  # cells of a row beside the token and the bar: rank, probability, bits
+NUMBERS = 18  # cells of a row without the token and the bar: rank, probability, bits
 OTHER = 7  # cells of the second model's probability
 _LN2 = math.log(2)
 
@@ -51,7 +51,7 @@ class TokenPanel(StyledWidget):
     ) -> None:
         """Show a token (None while it is computed), and lines about it below its figures.
 
-        other: the name of a second model, and what it says of the token (None while that is computed).
+        other: the name of a second model, and its figures of the token (None while computed).
         """
         self._index, self._count, self._token, self._notes = index, count, token, notes
         self._other = other
@@ -77,7 +77,7 @@ class TokenPanel(StyledWidget):
         head.append(StyledSpan(token_name(token.id, token.bytes), "name"))
         figures = (
             f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
-            f"{-(token.logprob or 0.0) / _LN2:.1f} bits  H {(token.entropy or 0.0) / _LN2:.1f} bits"
+            f"{-(token.logprob or 0.0) / _LN2:.1f} bits  entropy {(token.entropy or 0.0) / _LN2:.1f} bits"
         )
         rows = [fit_row(head, width), fit_row([StyledSpan(figures)], width)]
         if self._other is not None:
@@ -135,7 +135,7 @@ class TokenPanel(StyledWidget):
 
 
 def _against(name: str, other: Other | None) -> str:
-    """What the second model says of the token."""
+    """The second model's figures of the token."""
     if other is None:
         return f" {name}: computing …"
     bits = min(999.9, max(0.0, -other.logprob / _LN2))

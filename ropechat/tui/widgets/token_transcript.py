@@ -36,7 +36,7 @@ class TokenTranscript(Transcript):
     """A transcript with a token cursor, which keys move and a click sets."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings(keys.READING))
-    FOCUS_ON_CLICK = False  # a click beside a token keeps the focus in the composer
+    FOCUS_ON_CLICK = False  # a click outside the tokens keeps the focus in the composer
 
     @dataclass
     class Moved(Message):

@@ -19,7 +19,7 @@ pub(crate) struct Folder {
     given: PathBuf,
     /// With every link resolved.
     real: PathBuf,
-    /// Folders of the Hugging Face cache that the folder lies in: snapshots link into them.
+    /// Folders of the Hugging Face cache that contains the folder: snapshots link into them.
     blobs: Vec<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ impl Folder {
         if !real.is_dir() {
             return Err(Error::NotFound {
                 path: dir.to_owned(),
-                what: "this is no folder; a model folder holds config.json and *.safetensors".to_owned(),
+                what: "this is not a folder; a model folder has config.json and *.safetensors".to_owned(),
             });
         }
         let blobs = cache_blobs(&real);
@@ -74,8 +74,8 @@ impl Folder {
         let inside = |root: &Path| real.starts_with(root);
         if !inside(&self.real) && !self.blobs.iter().any(|blobs| inside(blobs)) {
             return Err(unsafe_path(
-                "this is a link that leads out of the model folder; its target must lie inside; \
-                 replace the link by the file",
+                "this link leads out of the model folder; its target must be inside; \
+                 replace the link with the file",
             ));
         }
         regular(path, &real)
@@ -121,7 +121,7 @@ impl Folder {
         let is_link = self.real.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
         if is_link {
             let what = format!(
-                "this is a link that leads nowhere ({error}); the file itself is expected; \
+                "this link is broken ({error}); the file itself is expected; \
                  download it again"
             );
             return Error::UnsafePath { path, what };
@@ -144,7 +144,7 @@ fn regular(path: PathBuf, real: &Path) -> Result<OpenFile> {
     let metadata = file.metadata().map_err(|error| io_error(&path, &error))?;
     if !metadata.is_file() {
         let what =
-            "this is a folder, pipe or device; a regular file is expected; replace it by the model's file";
+            "this is a folder, pipe or device; a regular file is expected; replace it with the model's file";
         return Err(Error::UnsafePath { path, what: what.to_owned() });
     }
     Ok(OpenFile { path, file, len: metadata.len() })
@@ -164,15 +164,15 @@ pub(crate) fn check_file_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// `<cache>/models--x/blobs` when the folder lies in `<cache>/models--x/snapshots/<revision>`; and `<cache>/blobs`, which
-/// repositories share since huggingface_hub 2.4, when it bears that library's mark.
+/// `<cache>/models--x/blobs` when the folder is in `<cache>/models--x/snapshots/<revision>`; and `<cache>/blobs`, which
+/// repositories share since huggingface_hub 2.4, when it has that library's marker file.
 fn cache_blobs(real: &Path) -> Vec<PathBuf> {
     let is_snapshots = |folder: &&Path| folder.file_name().is_some_and(|name| name == "snapshots");
     let repository = real.ancestors().skip(1).find(is_snapshots).and_then(Path::parent);
     let shared = repository.and_then(Path::parent).map(|cache| cache.join("blobs"));
     let shared = shared.filter(|blobs| blobs.join(SHARED_MARK).is_file());
     let own = repository.map(|repository| repository.join("blobs"));
-    // A `blobs` that is itself a link could point at the root: then everything would lie "inside".
+    // A `blobs` that is itself a link could point at the root: then everything would be "inside".
     let is_itself = |blobs: &PathBuf| blobs.canonicalize().is_ok_and(|real| real == *blobs);
     own.into_iter().chain(shared).filter(is_itself).collect()
 }

@@ -115,7 +115,8 @@ impl Checkpoint {
             ));
         };
         let (name, (shard, entry)) = name;
-        if *entry.shape != *shape {
+        let is_gguf = self.keys.is_some();
+        if *entry.shape != *shape && !(is_gguf && have_same_dimensions(&entry.shape, shape)) {
             return Err(Error::Tensor {
                 path: self.shards.files[*shard].path.clone(),
                 name: name.clone(),
@@ -227,4 +228,10 @@ impl Checkpoint {
     fn tensor_error(&self, name: &str, what: String) -> Error {
         Error::Tensor { path: self.shards.listing.clone(), name: name.to_owned(), what }
     }
+}
+
+/// Whether two shapes are the same but for dimensions of length one, which programs that write GGUF drop or add.
+fn have_same_dimensions(one: &[usize], other: &[usize]) -> bool {
+    let longer = |shape: &[usize]| shape.iter().copied().filter(|&length| length != 1).collect::<Vec<_>>();
+    longer(one) == longer(other)
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A flag that ends a computation between two layers. Set once; a new request takes a new token.
+/// A flag that ends a computation between two layers. Set once; each request has a new token.
 #[derive(Debug, Default)]
 pub struct CancelToken {
     cancelled: AtomicBool,

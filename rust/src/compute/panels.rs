@@ -34,7 +34,7 @@ pub enum SourceRows<'a> {
 }
 
 impl Source<'_> {
-    /// The bytes of one row; `computed` is where they are made if they are not there yet.
+    /// The bytes of one row; `computed` is the buffer for rows that must be computed.
     fn row<'b>(&'b self, row: usize, in_features: usize, computed: &'b mut Vec<u8>) -> &'b [u8] {
         let bytes = self.tensor_type.row_bytes(in_features);
         match self.rows {
@@ -53,7 +53,7 @@ impl Source<'_> {
 pub enum Arrangement {
     /// One after the other: q, k, v.
     Stacked,
-    /// A panel of each in turn, so that one thread computes both factors of a gated MLP: gate, up.
+    /// A panel of each, alternating, so that one thread computes both factors of a gated MLP: gate, up.
     Interleaved,
 }
 
@@ -69,7 +69,7 @@ pub struct PanelShape {
 }
 
 impl PanelShape {
-    /// The shape of the weight that [`pack`] makes of sources with these numbers of rows.
+    /// The shape of the weight that [`pack`] makes from sources with these numbers of rows.
     pub fn new(rows: &[usize], arrangement: Arrangement, in_features: usize, dtype: PackedType) -> Self {
         let map = PanelMap { rows: rows.to_vec(), arrangement };
         Self { dtype, in_features, out_features: rows.iter().sum(), panels: map.panels() }

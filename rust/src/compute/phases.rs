@@ -1,7 +1,7 @@
 //! Where the time of a step goes: a clock on the thread that runs it, which is off unless somebody asks.
 //!
 //! Phases follow each other on that thread, so the times of all of them are the time of the step. Work that threads share
-//! is counted by the part that this thread does, and what it then waits for the others is a phase of its own.
+//! is counted by the part that this thread does, and its wait for the others is a separate phase.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub enum Phase {
     Recurrent,
     /// The products of the logits.
     LmHead,
-    /// What is done with finished products: stored, added, gated.
+    /// The use of finished products: stored, added, gated.
     Epilogue,
     /// Masks of grammars.
     Grammar,
@@ -43,7 +43,7 @@ pub enum Phase {
     ReadOut,
     /// The stages and the draw.
     Sample,
-    /// Other threads are not done.
+    /// Waiting for other threads.
     Wait,
 }
 
@@ -133,7 +133,7 @@ pub fn stop(rest: Phase) -> Option<PhaseTimes> {
     CLOCK.take().map(|clock| clock.times)
 }
 
-/// What this thread did since the last call was `phase`.
+/// The time since the last call was spent in `phase`.
 pub fn lap(phase: Phase) {
     CLOCK.with_borrow_mut(|clock| {
         if let Some(Clock { times, last }) = clock {

@@ -5,9 +5,9 @@
 //! between them the workers spin (a wake-up by the system costs about as much as a small layer), and after [`SPINS`]
 //! idle turns they park, so an idle engine uses no CPU.
 //!
-//! Nobody waits for a worker that the system has not scheduled: a job is open while it has parts left, a worker that is in
-//! time takes parts (its own contiguous share first, then what others have not begun), and a late one finds the job
-//! closed. So other programs slow a forward pass down by the cores that they use, not by their time slices.
+//! Nobody waits for a worker that the system has not scheduled: a job is open while it has parts left, a worker in time
+//! takes parts (first its own contiguous share, then those that others have not begun), and a late one finds the job
+//! closed. So other programs slow down a forward pass by the cores that they use, not by their time slices.
 
 use crate::compute::phases::{Phase, within};
 use std::any::Any;
@@ -93,7 +93,7 @@ impl Pool {
         Self { shared, workers, running: Mutex::new(()), process: std::process::id() }
     }
 
-    /// Threads that take part in a job.
+    /// Threads that work on a job.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }

@@ -1,4 +1,4 @@
-//! How far a long computation is, for other threads to read while it runs.
+//! The progress of a long computation, for other threads to read while it runs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ pub enum Stage {
     Reading,
 }
 
-/// What is done of a stage.
+/// The progress of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// What is being waited for.
@@ -37,7 +37,7 @@ impl Progress {
         self.update(|now| *now = Snapshot { stage, done: done.min(total), total });
     }
 
-    /// So much more is done.
+    /// Adds to what is done.
     pub fn add(&self, more: u64) {
         self.update(|now| now.done = now.done.saturating_add(more).min(now.total));
     }
@@ -47,7 +47,7 @@ impl Progress {
         self.update(|now| *now = Snapshot::default());
     }
 
-    /// How far it is.
+    /// The current progress.
     pub fn read(&self) -> Snapshot {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,11 +57,11 @@ impl Progress {
     }
 }
 
-/// The part of a [`Progress`] that one forward pass makes.
+/// The part of a [`Progress`] that belongs to one forward pass.
 #[derive(Debug, Clone, Copy)]
 pub struct PassProgress<'a> {
     progress: &'a Progress,
-    /// What the passes before it did.
+    /// Tokens of the passes before it.
     before: Snapshot,
     /// Tokens of this pass.
     rows: u64,

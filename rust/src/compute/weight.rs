@@ -1,7 +1,7 @@
 //! Packed weights: the only way to a matmul with a matrix of the model.
 //!
 //! A [`Weight`] holds `out_features x in_features` values in panels, the same layout for one row and for many. A matmul
-//! splits the panels over the threads; what happens to a finished tile is its [`Epilogue`].
+//! splits the panels over the threads; the [`Epilogue`] processes a finished tile.
 
 use crate::compute::activations::{Activations, share_activations};
 use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
@@ -315,7 +315,8 @@ impl EpilogueWriter {
     /// Writes the tile of `rows` and the panels from `panel` on to the output.
     ///
     /// # Safety
-    /// No other thread touches these rows of the columns of these panels meanwhile, and `rows` are rows of the output.
+    /// No other thread touches these rows of the columns of these panels at the same time, and `rows` are rows of the
+    /// output.
     unsafe fn write(&self, tile: &[f32], rows: Range<usize>, panel: usize, width: usize, kernels: Kernels) {
         let first = match self.kind {
             EpilogueKind::Store | EpilogueKind::Add | EpilogueKind::Activate(_) => panel * LANES,

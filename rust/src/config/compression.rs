@@ -1,12 +1,12 @@
-//! Compressed keys: what attention reads beside a window of positions.
+//! Compressed keys: attention reads them in addition to a window of positions.
 
 /// One key, which is its value too, for each window of `compress_rate` positions: a softmax over their gates, channel by
-/// channel, sums their projections up (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
+/// channel, sums their projections (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compression {
     /// Positions of a window. A window counts for a query when all of them are at most the query's.
     pub compress_rate: usize,
-    /// Whether a second projection of the window before takes part in the sum (compressed sparse attention).
+    /// Whether a second projection of the previous window is in the sum (compressed sparse attention).
     pub overlapping: bool,
 }
 
@@ -16,7 +16,7 @@ impl Compression {
         1 + usize::from(self.overlapping)
     }
 
-    /// Positions that take part in one key.
+    /// Positions in one key.
     pub fn span(self) -> usize {
         self.compress_rate * self.series()
     }

@@ -23,7 +23,7 @@ pub struct RopeVariant(usize);
 pub struct RopeFrequencies {
     /// Radians per position. // [rotary_dim / 2]
     inv_freq: Vec<f64>,
-    /// What cos and sin are multiplied with.
+    /// The factor of cos and sin.
     attention_factor: f64,
 }
 
@@ -107,7 +107,7 @@ impl Rope {
         }
     }
 
-    /// What cos and sin are multiplied with: 1 except for yarn and longrope, which sharpen the attention scores with it.
+    /// The factor of cos and sin: 1 except for yarn and longrope, which sharpen the attention scores with it.
     fn attention_factor(&self, variant: RopeVariant) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,
@@ -144,7 +144,7 @@ impl RopeFrequencies {
         &self.inv_freq
     }
 
-    /// What [`RopeFrequencies::angles`] multiplies cos and sin with.
+    /// The factor of cos and sin in [`RopeFrequencies::angles`].
     pub fn attention_factor(&self) -> f64 {
         self.attention_factor
     }

@@ -10,7 +10,7 @@ pub struct HyperConnections {
     pub weights: StreamWeights,
 }
 
-/// How the weights of the streams are made of the streams.
+/// How the weights of the streams are computed from the streams.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // fields with the names of their keys
 pub enum StreamWeights {

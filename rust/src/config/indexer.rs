@@ -20,7 +20,7 @@ pub struct Indexer {
 }
 
 /// Dynamic mask attention (Shi et al. 2024, <https://arxiv.org/abs/2412.11834>; doge): a number exp(A softplus(dt)) per key,
-/// made of its values, is added to its scores, and a query reads the keys with the highest numbers.
+/// computed from its values, is added to its scores, and a query reads the keys with the highest numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // fields with the names of their keys
 pub struct DynamicMask {
@@ -54,7 +54,7 @@ pub enum IndexChoice {
     /// positions' keys, rotated as its first position (qwen4_exp).
     MeanBlocks { compress_ratio: usize, topk_blocks: usize },
     /// The `index_topk` compressed keys with the largest sum over the indexer's heads of weight * relu(q k); the indexer has
-    /// compressed keys of its own (deepseek_v4).
+    /// its own compressed keys (deepseek_v4).
     CompressedKeys { compression: Compression, index_topk: usize },
 }
 
@@ -72,7 +72,7 @@ impl Indexer {
         }
     }
 
-    /// Values of a row's key; compressed ones are made of several rows.
+    /// Values of a row's key; compressed ones are computed from several rows.
     pub fn key_width(&self) -> usize {
         match self.choice {
             IndexChoice::CompressedKeys { .. } => 0,

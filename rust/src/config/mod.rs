@@ -23,8 +23,8 @@ pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
-    BranchConvolutions, BranchFactors, GatedOutput, LinearAttention, LinearRule, QkConvolution, Recurrent,
-    RgLru, SelectiveScan,
+    BranchConvolutions, BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, QkConvolution,
+    Recurrent, RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use structure::{
@@ -35,8 +35,8 @@ pub use structure::{
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names,
-    PerLayerNames, Qkv, RecurrentNames, Shared, Stored, Tensor,
+    AltUpNames, CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames,
+    Names, PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -81,7 +81,7 @@ pub struct Config {
     pub norm: Norm,
     /// The norm after the last layer, where it is another one (jetmoe).
     pub final_norm: Option<Norm>,
-    /// What the norms' weight tensors hold.
+    /// What the norms' weight tensors contain.
     pub norm_weight: NormWeight,
     /// Biases of the norms.
     pub norm_bias: Bias,
@@ -170,7 +170,7 @@ pub struct Config {
     pub final_logit_softcapping: Option<f32>,
     /// `bos_token_id`, when the config states one.
     pub bos_token_id: Option<u32>,
-    /// `eos_token_id` as a list (old configs hold one number).
+    /// `eos_token_id` as a list (old configs have one number).
     pub eos_token_id: Vec<u32>,
     /// `torch_dtype` / `dtype`: the type that config.json states for the weights.
     pub torch_dtype: Option<PackedType>,

@@ -102,8 +102,8 @@ pub enum Scoring {
     SqrtSoftplus,
     /// The logit makes the choice, its sigmoid the weight (kolibri1).
     SigmoidOfLogit,
-    /// `sparsemixer`: one expert after the other, each weighted by a softmax over the logits that lie within a band of
-    /// 2 `jitter` below the highest one that is left (phimoe; Liu et al. 2023, <https://arxiv.org/abs/2310.00811>).
+    /// `sparsemixer`: one expert after the other, each weighted by a softmax over the logits within a band of 2
+    /// `jitter` below the highest one that is left (phimoe; Liu et al. 2023, <https://arxiv.org/abs/2310.00811>).
     Sparsemixer {
         /// `router_jitter_noise`.
         jitter: f32,
@@ -141,7 +141,7 @@ impl Normalization {
 pub enum Router {
     /// One matrix.
     Linear,
-    /// An MLP of a narrow state, to which the state of the layer before is added; one more logit stands for no expert
+    /// An MLP of a narrow state, to which the state of the layer before is added; one more logit means no expert
     /// (zaya).
     Mlp {
         /// `router_hidden_size`.
@@ -156,7 +156,7 @@ pub enum ExpertInput {
     Normed,
     /// The normed row; the weights are factors of the experts' inputs (llama4).
     Weighted,
-    /// The router has a norm of its own, `scale / sqrt(hidden_size)`, and each expert's weight a learned factor (gemma4).
+    /// The router has its own norm, `scale / sqrt(hidden_size)`, and each expert's weight a learned factor (gemma4).
     OwnNorm,
 }
 

@@ -1,7 +1,7 @@
 //! Embeddings of hashed n-grams.
 
-/// Hashes of the last 2 to `ngram_size` tokens choose rows of a table; what is projected from them is added to the residual
-/// streams of some layers, behind a gate and beside its own dilated convolution (qwen4_exp).
+/// Hashes of the last 2 to `ngram_size` tokens choose rows of a table; their projection is added to the residual
+/// streams of some layers, after a gate and together with its own dilated convolution (qwen4_exp).
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // fields with the names of their keys
 pub struct NgramEmbedding {
@@ -14,7 +14,7 @@ pub struct NgramEmbedding {
     pub ple_conv_kernel_size: usize,
     /// Tensors that a table is stored in.
     pub split_ngram_parts: usize,
-    /// An n-gram does not reach behind this token, which also stands before the first one.
+    /// An n-gram does not reach past this token, which also comes before the first one.
     pub eos_token_id: u32,
     /// One per layer that has the embedding, in order.
     pub tables: Vec<NgramTable>,
@@ -72,8 +72,8 @@ impl NgramEmbedding {
 }
 
 impl NgramTable {
-    /// The table of the layer that is the `index`-th with the embedding: its multipliers are made of the seed, and every hash
-    /// of all tables has as many rows as the next prime number from `base` on says (transformers,
+    /// The table of the layer that is the `index`-th with the embedding: its multipliers are derived from the seed, and
+    /// each hash of all tables has as many rows as the next prime number from `base` on (transformers,
     /// `Qwen4ExpTextNGramEmbedding`).
     pub fn new(
         index: usize,

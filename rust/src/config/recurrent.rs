@@ -15,7 +15,7 @@ pub enum Recurrent {
     },
     /// A matrix per head that decays, learns from a key and a value, and is read by a query.
     Linear(LinearAttention),
-    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by steps of its own (jamba).
+    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by its own steps (jamba).
     SelectiveScan(SelectiveScan),
     /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
     /// convolutional attention; zaya). The layer has attention too, to which this belongs.
@@ -26,7 +26,7 @@ pub enum Recurrent {
     /// What is projected for compressed keys, of windows that are not complete (deepseek_v4). The layer has attention, to which
     /// this belongs.
     OfCompression {
-        /// Values of the layer that keeps most.
+        /// Values of the layer that keeps the most.
         values: usize,
     },
     /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
@@ -60,7 +60,7 @@ pub struct SelectiveScan {
     pub width: usize,
     /// Values of a channel's state.
     pub state_size: usize,
-    /// Width of what the steps are projected from.
+    /// Width of the input of the steps' projection.
     pub time_step_rank: usize,
     /// Positions that the convolution before it sees.
     pub conv_kernel_size: usize,
@@ -76,23 +76,25 @@ pub struct SelectiveScan {
 pub struct RgLru {
     /// Channels.
     pub width: usize,
-    /// Blocks of channels that each have gates of their own; divides `width`.
+    /// Blocks of channels that each have their own gates; divides `width`.
     pub num_heads: usize,
     /// Positions that the convolution before it sees.
     pub conv_kernel_size: usize,
-    /// What the other branch y passes.
+    /// The activation of the other branch y.
     pub activation: Activation,
 }
 
 /// Linear attention with decay: per head, S = decay * S + key (x) update, out = S^T query.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinearAttention {
-    /// What decays the state, and what is learned.
+    /// The decay and the update of the state.
     pub rule: LinearRule,
     /// Heads of queries and keys; divides `num_value_heads`.
     pub num_key_heads: usize,
-    /// Heads of values, each with a state of its own.
+    /// Heads of values, each with its own state.
     pub num_value_heads: usize,
+    /// Which key head a value head has.
+    pub key_heads: KeyHeads,
     /// Width of a query and of a key.
     pub key_dim: usize,
     /// Width of a value.
@@ -105,15 +107,24 @@ pub struct LinearAttention {
     pub in_bias: Bias,
     /// Bias of the output projection.
     pub out_bias: Bias,
-    /// What is done to the output before its projection.
+    /// The operation on the output before its projection.
     pub output: GatedOutput,
-    /// What the gate z passes: silu, or sigmoid (kimi_linear, minimax).
+    /// The activation of the gate z: silu, or sigmoid (kimi_linear, minimax).
     pub gate: Activation,
     /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
     pub gate_rank: Option<usize>,
 }
 
-/// What decays the state of linear attention, and what it learns.
+/// Which key head a value head has, where there are fewer of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyHeads {
+    /// Neighbours share one.
+    Grouped,
+    /// The key heads in turn, again and again (llama.cpp's files of qwen3_5).
+    Tiled,
+}
+
+/// The decay and the update of the state of linear attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinearRule {
     /// Gated DeltaNet (Yang et al. 2024): decay exp(-exp(A_log) softplus(a + dt_bias)) per head, update
@@ -168,7 +179,7 @@ pub enum GatedOutput {
     },
 }
 
-/// Factors of what a mixer reads and of what it adds (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
+/// Factors of a mixer's input and output (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BranchFactors {
     /// Of the normed row.
@@ -183,6 +194,14 @@ impl BranchFactors {
 }
 
 impl LinearAttention {
+    /// The key head of a value head.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.key_heads {
+            KeyHeads::Grouped => value_head / (self.num_value_heads / self.num_key_heads),
+            KeyHeads::Tiled => value_head % self.num_key_heads,
+        }
+    }
+
     /// Values of all queries, or of all keys.
     pub fn keys_width(&self) -> usize {
         self.num_key_heads * self.key_dim
@@ -211,7 +230,7 @@ impl LinearAttention {
         self.gate_rank.unwrap_or(self.values_width())
     }
 
-    /// Columns behind z in the input projection: b and a, b and f or its latent, or dt.
+    /// Columns after z in the input projection: b and a, b and f or its latent, or dt.
     pub fn step_width(&self) -> usize {
         let heads = self.num_value_heads;
         match self.rule {
@@ -222,7 +241,7 @@ impl LinearAttention {
         }
     }
 
-    /// Rows of the input projection: the convolution's channels, z, and what the steps are made of.
+    /// Rows of the input projection: the convolution's channels, z, and the inputs of the steps.
     pub fn in_width(&self) -> usize {
         self.conv_width() + self.gate_width() + self.step_width()
     }
@@ -243,7 +262,7 @@ impl Recurrent {
                 (convolutions.kv_channels + 2 * hidden_size, convolutions.kernel_size - 1)
             }
             Recurrent::OfCompression { values } => (*values, 1),
-            // A value is delayed by one position, whatever the convolutions see.
+            // A value is delayed by one position, with any convolution.
             Recurrent::BeforeAttention(convolution) => {
                 let positions = convolution.depthwise_size + convolution.grouped_size - 2;
                 (convolution.channels, positions.max(1))

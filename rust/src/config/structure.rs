@@ -3,7 +3,7 @@
 use super::compression::Compression;
 use crate::kernel::Activation;
 
-/// What differs from layer to layer.
+/// The properties of one layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LayerSpec {
     /// Which earlier positions a position attends to.
@@ -12,15 +12,15 @@ pub struct LayerSpec {
     pub attention_scale: f32,
     /// How q and k are rotated by their position.
     pub rope: LayerRope,
-    /// What mixes positions.
+    /// The mixer of positions.
     pub mixer: Mixer,
-    /// What kind of MLP.
+    /// The kind of MLP.
     pub mlp: LayerMlp,
-    /// The layer's own numbers and widths of heads, where they are not the model's (gemma4, laguna, mimo_v2_flash).
+    /// The layer's own numbers and widths of heads, if they differ from the model's (gemma4, laguna, mimo_v2_flash).
     pub heads: Option<Heads>,
     /// How the layer projects queries, keys and values, where it is not as in the model (dots3_note_text).
     pub attention: Option<Attention>,
-    /// Compressed keys that it reads beside those that its mask allows.
+    /// Compressed keys that it reads in addition to those that its mask allows.
     pub compression: Option<Compression>,
     /// Whether it reads chosen positions, or chosen compressed keys, only.
     pub indexer: LayerIndexer,
@@ -28,7 +28,7 @@ pub struct LayerSpec {
     pub intermediate_size: Option<usize>,
     /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
     pub shares_kv_of: Option<usize>,
-    /// The earlier layer whose weights it uses, with keys and values of its own (hrm_text).
+    /// The earlier layer whose weights it uses, with its own keys and values (hrm_text).
     pub repeats: Option<usize>,
     /// Where the values come from.
     pub values: Values,
@@ -36,6 +36,8 @@ pub struct LayerSpec {
     pub residual_factors: [ResidualFactors; 2],
     /// The layer's place among those with embeddings of n-grams (qwen4_exp).
     pub ngram_table: Option<usize>,
+    /// The dense MLP's activation, where it is neither the model's nor in tensors (apertus in GGUF files).
+    pub activation: Option<Activation>,
     /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
     pub gate_cutoff: Option<f32>,
 }
@@ -47,14 +49,14 @@ pub enum LayerIndexer {
     None,
     /// It has an indexer.
     Full,
-    /// It reads what the last indexer before it chose (`indexer_types`; glm_moe_dsa).
+    /// It reads the choice of the last indexer before it (`indexer_types`; glm_moe_dsa).
     Shared,
 }
 
 /// Where a layer's values come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// A projection of their own.
+    /// A separate projection.
     Own,
     /// The keys' projection, before norm and rotation (`attention_k_eq_v`; gemma4).
     OfKeyProjection,
@@ -164,8 +166,8 @@ pub enum Mask {
     Chunked(usize),
 }
 
-/// Attention and an MLP that read the stream beside the embedding, with adapters of low rank for each layer that shares them
-/// (zamba2).
+/// Attention and an MLP that read the stream concatenated with the embedding, with adapters of low rank for each layer
+/// that shares them (zamba2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBlock {
     /// `adapter_rank`.
@@ -195,13 +197,13 @@ pub enum LayerMlp {
     HashMoe,
     /// None: the layer is a mixer (nemotron_h).
     None,
-    /// Both side by side, each with norms of its own (gemma4).
+    /// Both side by side, each with its own norms (gemma4).
     DenseAndMoe,
     /// Both from the same normed row; what the mixture gives is added at the end of the next layer (longcat_flash).
     DenseAndMoeForNext,
 }
 
-/// What a token's position does to its embedding.
+/// The effect of a token's position on its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmbeddingPosition {
     /// Nothing: positions enter in the layers.
@@ -253,7 +255,7 @@ pub enum NormWeight {
 /// Where a layer has its norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
-    /// None in the layers and none after them: hyper-connections norm what a branch reads (qwen4_exp).
+    /// None in the layers and none after them: hyper-connections norm the input of a branch (qwen4_exp).
     InHyperConnections,
     /// Before attention and MLP (llama).
     Before,
@@ -319,7 +321,7 @@ pub enum Attention {
     SharedKv { q_lora_rank: usize, o_groups: usize, o_lora_rank: usize },
 }
 
-/// What latent attention projects queries from.
+/// The input of latent attention's projection of queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryLatent {
     /// The normed latent, or the row where there is none.
@@ -348,7 +350,7 @@ impl RelativeScores {
     }
 }
 
-/// What a query's position does to its scores.
+/// The effect of a query's position on its scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[allow(missing_docs)] // fields with the names of their keys
 pub enum QueryScaling {
@@ -397,9 +399,9 @@ pub enum QkNorm {
     None,
     /// Each head by itself, one weight for all heads (qwen3, gemma3).
     PerHead(Bias),
-    /// Each head by itself with a weight of its own, in one tensor (cohere).
+    /// Each head by itself with its own weight, in one tensor (cohere).
     PerHeadOwn,
-    /// Each head by itself with a weight of its own, in one tensor per head (stablelm).
+    /// Each head by itself with its own weight, in one tensor per head (stablelm).
     PerHeadSplit,
     /// All heads as one row (olmo2).
     FullWidth,
@@ -518,7 +520,7 @@ pub enum LayerScalar {
     Learned,
 }
 
-/// Attention sinks: a learned score per query head that takes part in the softmax and has no value.
+/// Attention sinks: a learned score per query head that is in the softmax and has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sinks {
     /// None.

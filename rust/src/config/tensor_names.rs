@@ -187,14 +187,16 @@ pub enum MoeNames {
         /// gate, up and down of all experts.
         parts: [&'static str; 3],
     },
-    /// All experts' gates in one tensor [expert, out, in], their ups in another, their downs in a third (GGUF).
+    /// All experts in two tensors [expert, out, in], or in three where gate and up are apart (GGUF).
     Merged {
         /// The router.
         router: Tensor,
-        /// gate, up and down of all experts.
-        parts: [Tensor; 3],
-        /// gate, up and down of the expert that every token passes.
-        shared: [Tensor; 3],
+        /// The first projections.
+        gate_up: GateUp,
+        /// The second projection.
+        down: Tensor,
+        /// The expert that every token passes.
+        shared: Shared,
         /// Its gate, a vector.
         shared_gate: Tensor,
     },
@@ -204,7 +206,7 @@ impl MoeNames {
     /// gate, up and down of an expert, as most files name them.
     pub const PARTS: [&'static str; 3] = ["gate_proj.weight", "up_proj.weight", "down_proj.weight"];
 
-    /// The same experts where one tensor holds all of them, as transformers 5 does in memory and some files do.
+    /// The same experts if one tensor has all of them, as transformers 5 does in memory and some files do.
     pub fn fused(self) -> Option<MoeNames> {
         let MoeNames::Each { router, experts: "mlp.experts", shared, .. } = self else { return None };
         let shared = match shared {
@@ -259,6 +261,17 @@ pub struct RecurrentNames {
     pub inner: &'static [Tensor],
     /// Norms of what is selected by: dt, B, C (jamba).
     pub inner_norms: &'static [Tensor],
+    /// Which form the decay rates and the norm have.
+    pub form: RecurrentForm,
+}
+
+/// Which form the decay rates and the norm of a recurrent mixer have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecurrentForm {
+    /// The rates by their logarithm, A_log; the norm as a vector.
+    Hub,
+    /// The rates themselves, -exp(A_log); a norm of groups as a matrix [groups, values of a group].
+    Gguf,
 }
 
 /// Where the input projections of a recurrent mixer are.
@@ -274,6 +287,8 @@ pub enum InProj {
     Qkv([Tensor; 4]),
     /// q, k, v, z in one and b, a in another, by key head (qwen3_next).
     ByKeyHead([Tensor; 2]),
+    /// q, k, v in one; z in another; b, a in a third, by key head (GGUF files of qwen3_next).
+    QkvAndByKeyHead([Tensor; 3]),
     /// q, k, v, z, b and a in one each (olmo_hybrid); f, or its latent, in place of a (kimi_linear).
     Each([Tensor; 6]),
 }
@@ -294,7 +309,7 @@ pub struct PerLayerNames {
     pub embed_tokens: &'static str,
     /// From the first embedding to the same width.
     pub model_projection: Tensor,
-    /// Norm of that projection, of each layer's part by itself.
+    /// Norm of that projection, of each layer's part separately.
     pub projection_norm: Tensor,
     /// In a layer: the gate.
     pub gate: Tensor,
@@ -302,6 +317,29 @@ pub struct PerLayerNames {
     pub projection: Tensor,
     /// In a layer: norm of what is added.
     pub out_norm: Tensor,
+}
+
+/// Where the tensors of several residual streams (AltUp) and of their low-rank branch (LAuReL) are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AltUpNames {
+    /// From the first stream to the others and back; `{}` is the number, without it one tensor holds all: [number, out, in].
+    pub projections: [&'static str; 2],
+    /// In a layer: norm of the router's input.
+    pub router_norm: Tensor,
+    /// In a layer: the router.
+    pub modality_router: &'static str,
+    /// In a layer: from the router to the streams' predictions.
+    pub prediction_coefs: &'static str,
+    /// In a layer: from the router to their corrections.
+    pub correction_coefs: &'static str,
+    /// In a layer: factors of the corrected stream.
+    pub correct_output_scale: &'static str,
+    /// In a layer: to the low rank.
+    pub laurel_left: Tensor,
+    /// In a layer: back.
+    pub laurel_right: Tensor,
+    /// In a layer: norm of that branch.
+    pub laurel_norm: Tensor,
 }
 
 /// What a model's tensors are called.
@@ -321,13 +359,15 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
+    /// Several residual streams.
+    pub alt_up: AltUpNames,
     /// Hyper-connections of attention and of the MLP in a layer, and those after the last one.
     pub hyper: [HyperNames; 3],
     /// A learned factor of a layer's output.
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
-    /// What stands before `layers` in the high and in the low one of two stacks.
+    /// The prefix before `layers` in the high and in the low one of two stacks.
     pub stacks: [&'static str; 2],
     /// The low stack's first state.
     pub low_state: &'static str,
@@ -393,9 +433,9 @@ pub struct Names {
     pub tid2eid: &'static str,
     /// Outer dimensions of `correction_bias` (ernie4_5_moe: one of length 1).
     pub correction_bias_shape: &'static [usize],
-    /// Beside a dense MLP: norms after that, before the mixture and after it.
+    /// With a dense MLP: norms after that, before the mixture and after it.
     pub moe_norms: [Tensor; 3],
-    /// Of a router with a norm of its own: that norm's weight, and a factor of each expert.
+    /// Of a router with its own norm: that norm's weight, and a factor of each expert.
     pub router_scales: [&'static str; 2],
 }
 
@@ -415,6 +455,17 @@ impl Names {
             gate: tensor!("per_layer_input_gate"),
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
+        },
+        alt_up: AltUpNames {
+            projections: ["altup_projections.{}.weight", "altup_unembed_projections.{}.weight"],
+            router_norm: tensor!("altup.router_norm"),
+            modality_router: "altup.modality_router.weight",
+            prediction_coefs: "altup.prediction_coefs.weight",
+            correction_coefs: "altup.correction_coefs.weight",
+            correct_output_scale: "altup.correct_output_scale",
+            laurel_left: tensor!("laurel.linear_left"),
+            laurel_right: tensor!("laurel.linear_right"),
+            laurel_norm: tensor!("laurel.post_laurel_norm"),
         },
         hyper: [
             HyperNames::Sigmoid([
@@ -507,6 +558,7 @@ impl Names {
             a_log_shape: [&[], &[]],
             inner: &[],
             inner_norms: &[],
+            form: RecurrentForm::Hub,
         },
         o_proj: tensor!("self_attn.o_proj"),
         o_a_proj: tensor!("self_attn.o_a_proj"),

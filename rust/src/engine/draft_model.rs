@@ -83,8 +83,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Has a sequence here that will have the tokens of another engine's one. Returns how many of them have to be read
-    /// for a draft; None where that cannot be.
+    /// Ensures a sequence here for a sequence of another engine, whose tokens it will have. Returns how many of them
+    /// have to be read for a draft; None if that is impossible.
     fn follow(&mut self, sequence: &mut Sequence) -> Option<usize> {
         let Goal::Generate(generation) = &sequence.goal else { return None };
         let is_known = |&id: &u32| (id as usize) < self.model.config.vocab_size;

@@ -44,7 +44,8 @@ impl Draft {
     }
 }
 
-/// Times and shares of a draft model. They are kept across sequences: most drafts are as good as those before them.
+/// Times and shares of a draft model. They are kept across sequences: most drafts are about as good as the previous
+/// ones.
 #[derive(Debug)]
 pub(super) struct DraftStatistics {
     times: StepTimes,

@@ -9,7 +9,7 @@ pub enum Context {
     /// What the user asked for: no sequence is longer.
     Stated(usize),
     /// What the model was trained for: generation ends there, but a scored text may be longer, which shows what a model
-    /// makes of positions that it was not trained on.
+    /// does at positions that it was not trained on.
     Trained(usize),
 }
 

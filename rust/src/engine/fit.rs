@@ -46,7 +46,7 @@ pub struct Choice {
 pub struct KvRoom {
     /// Most tokens.
     pub tokens: usize,
-    /// F32, F16, Q8_0, or None: the type that goes with the weights' type.
+    /// F32, F16, Q8_0, or None: the default for the weights' type.
     pub dtype: Option<PackedType>,
 }
 
@@ -100,7 +100,8 @@ impl Need {
 fn scratch(model: &Model) -> u64 {
     let config = &model.config;
     let rows = most_rows(model.weight_bytes());
-    // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input made of it.
+    // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input computed from
+    // it.
     let heads = config.layers.iter().map(|layer| config.cached_heads(layer));
     let qkv_width = heads.map(Heads::qkv_width).max().unwrap_or_default();
     let per_row = 4 * config.hidden_size + 2 * qkv_width + 2 * config.intermediate_size;

@@ -244,7 +244,7 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on the sequence's score events tell what these settings do to each given token.
+    /// From now on the sequence's score events have the stages of these settings for each given token.
     ///
     /// # Errors
     /// Request: a setting out of range, or the sequence does not exist. A bias outside the vocabulary fails the step.
@@ -266,7 +266,7 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on the sequence's score events tell the log probability and rank of these ids at each place.
+    /// From now on the sequence's score events have the log probability and rank of these ids at each place.
     ///
     /// # Errors
     /// Request: an id outside the vocabulary, or the sequence does not exist.

@@ -1,8 +1,8 @@
 //! Keys and values that go to disk, and come back at another start.
 //!
-//! The key of a file has a line for each thing that they depend on beside the tokens: the weights, as packs name them, the
-//! type of the cache, the instruction set and the variant of the rotation. A file of another key is not used, so that the
-//! next logits have the same bits as if everything was read again (law 1).
+//! The key of a file has a line for each thing that they depend on in addition to the tokens: the weights, as packs
+//! name them, the type of the cache, the instruction set and the variant of the rotation. A file of another key is not
+//! used, so that the next logits have the same bits as if everything was read again (law 1).
 
 use super::Engine;
 use crate::compute::cancel::CancelToken;
@@ -66,8 +66,8 @@ impl Engine {
         self.identity = Some(identity);
     }
 
-    /// Names everything that keys and values depend on beside the tokens and the variant of the rotation; None without an
-    /// identity.
+    /// Names everything that keys and values depend on, except the tokens and the variant of the rotation; None without
+    /// an identity.
     pub fn cache_key(&self) -> Option<String> {
         let (dtype, isa) = (self.model.kv_layout.dtype.name(), self.kernels.isa().name());
         let identity = self.identity.as_ref()?;

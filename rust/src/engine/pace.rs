@@ -45,8 +45,8 @@ impl Pace {
         self.rows
     }
 
-    /// Rows of the next pass at most, beside `single` sequences of which each draws a token: they take no row from the
-    /// prompts, as far as all fit.
+    /// Most rows of the next pass, in addition to `single` sequences that each draw a token: these take no row from
+    /// the prompts if all fit.
     pub fn rows_beside(&self, single: usize) -> usize {
         (self.rows + single).min(*self.bounds.end())
     }

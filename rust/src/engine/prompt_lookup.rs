@@ -1,4 +1,4 @@
-//! Prompt look-up: what followed the last tokens where they stood earlier in the text is a draft of what follows now.
+//! Prompt look-up: the tokens that followed an earlier occurrence of the last tokens are the draft.
 //!
 //! Source: Saxena 2023, "Prompt Lookup Decoding". How often such a draft is right is counted on every token of a text,
 //! also on those that are computed without a draft: it costs a comparison.

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernels;
 use crate::kv_cache::{BLOCK, Block, CachedFile, CachedPrefix, KvCache, KvSequence, Place, PrefixTree};
 
-/// Bytes that are kept of ended sequences at least, however short the context.
+/// Least bytes that are kept of ended sequences, for any context.
 const LEAST_KEPT: usize = 64 << 20;
 
 /// Keys and values of all sequences. Whole blocks are in the tree as soon as they are computed.

@@ -1,4 +1,4 @@
-//! Which sequences take part in a step, and with how many rows.
+//! Which sequences are in a step, and with how many rows.
 
 use super::reuse::ReusableCache;
 use super::sequence::Sequence;
@@ -12,8 +12,9 @@ pub(super) const READOUT_ROWS: usize = 32;
 
 /// Chooses at most `room` rows and reserves their positions: (index of the sequence, rows).
 ///
-/// Single tokens come first, so that a long prompt never delays the sequences that are generating. Of prompts that go on
-/// with the same block, the first is computed; the others wait for the next step and take the block from the cache.
+/// Single tokens come first, so that a long prompt never delays the sequences that are generating. Of prompts that
+/// continue with the same block, the first is computed; the others wait for the next step and take the block from the
+/// cache.
 pub(super) fn schedule(
     sequences: &mut [(u64, Sequence)],
     config: &Config,

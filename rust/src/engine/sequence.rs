@@ -16,15 +16,15 @@ pub(super) struct Sequence {
     /// Tokens whose cache came from another sequence.
     pub reused: usize,
     pub cache: KvSequence,
-    /// Where it stands in the tree of cached prefixes: behind its last whole block there.
+    /// Its place in the tree of cached prefixes: after its last whole block there.
     pub place: Place,
     pub rope_variant: RopeVariant,
     pub goal: Goal,
-    /// Settings whose stages are told for each given token that is scored.
+    /// Settings whose stages are reported for each given token that is scored.
     pub explained: Option<Sampling>,
     /// What the generated tokens must match.
     pub matcher: Option<Mutex<Matcher>>,
-    /// Ids whose log probability and rank are told for each row that is read out.
+    /// Ids whose log probability and rank are reported for each row that is read out.
     pub looked_up: Vec<u32>,
     /// Tokens at the end of `ids` that are drafted; 0 between steps.
     pub drafted: usize,
@@ -43,7 +43,7 @@ impl Sequence {
         self.goal.rows(self.ids.len()) - self.cache.len()
     }
 
-    /// The tokens behind its place whose rows nobody reads, so that they may come from the cache.
+    /// The tokens after its place whose rows nobody reads, so they may come from the cache.
     pub fn unread(&self) -> &[u32] {
         self.ids[..self.goal.first_row(self.ids.len())].get(self.place.blocks() * BLOCK..).unwrap_or_default()
     }

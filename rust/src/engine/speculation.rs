@@ -1,8 +1,8 @@
 //! Speculative decoding that changes nothing: drafted tokens go through the forward pass as further rows of their sequence.
 //!
 //! A row has the same bits in any batch (law 1) and a draw depends on its position alone, so the token drawn from each row
-//! is the one that a step of its own would draw, as long as the drafted tokens before it were drawn too; what follows
-//! the first that was not is dropped. Drafts come from the text itself (`prompt_lookup.rs`) or from a draft model
+//! is the one that its own step would draw, as long as the drafted tokens before it were drawn too; the tokens
+//! after the first mismatch are dropped. Drafts come from the text itself (`prompt_lookup.rs`) or from a draft model
 //! (`draft_model.rs`). Which of them, and how many tokens, decides the speed only: it is chosen by the measured times of
 //! steps and the share of drafts that were right. A recurrent state cannot go back to any position, so models
 //! with such layers are computed without drafts.
@@ -17,11 +17,11 @@ use super::step_times::{MOST_ROWS, StepTimes};
 use crate::config::Config;
 use std::time::Duration;
 
-/// Drafted tokens of a sequence in a step at most.
+/// Most drafted tokens of a sequence in a step.
 pub(super) const MOST_DRAFTED: usize = 15;
-/// Less probable tokens are not drafted: times vary by more than they promise.
+/// Less probable tokens are not drafted: their gain is smaller than the noise of the times.
 const LEAST_CHANCE: f64 = 0.15;
-/// A draft must promise so many times the tokens per second.
+/// The least factor in tokens per second that a draft must promise.
 const LEAST_GAIN: f64 = 1.03;
 /// Tokens that a sequence is expected to have still, beside as many as it has: what a draft model reads first has to pay
 /// by then.
@@ -34,7 +34,7 @@ pub enum Speculative {
     Off,
     /// Where the measured times say that it is faster.
     Auto,
-    /// As many as possible, whatever it costs.
+    /// As many as possible, at any cost.
     Always,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Speculation {
 pub(super) struct Plan {
     /// Indices in `due`.
     pub slots: Vec<usize>,
-    /// Tokens per second that the step is expected to have.
+    /// The expected tokens per second of the step.
     rate: f64,
 }
 
@@ -89,7 +89,7 @@ impl Speculation {
             let stop = sequence.ids[len..].iter().position(|&id| sequence.stops_at(id));
             let Sequence { ids, rope_variant, cache: cached, drafted, .. } = sequence;
             ids.truncate(stop.map_or(ids.len(), |stop| len + stop));
-            // Where keys are rotated in another way from some length on, a draft ends before it.
+            // If keys rotate differently from some length on, a draft ends before it.
             let fits = config.rope_variant(ids.len()) == *rope_variant;
             if !fits || cache.kv.reserve(cached, *rows + ids.len() - len).is_err() {
                 ids.truncate(len);
@@ -199,7 +199,7 @@ impl Speculation {
                     }
                 }
                 if best.slots.is_empty() {
-                    // The draft is only compared with what comes.
+                    // The draft is only compared with the next tokens.
                     let cheapest = open.into_iter().min_by_key(|&slot| missing[slot])?;
                     if self.statistics.may_try(missing[cheapest]?, seconds) {
                         best.slots.push(cheapest);

@@ -1,15 +1,15 @@
-//! What a step costs by its rows, as measured: the seconds of steps that read no prompt.
+//! The measured cost of a step by its rows: the seconds of steps that read no prompt.
 
 /// Rows of a step up to which times are kept.
 pub(super) const MOST_ROWS: usize = 64;
-/// How much of a new time is taken: more of a shorter one, because a pause of the machine is not the cost of a row.
+/// The weight of a new time: larger for a shorter time, because a pause of the machine is not the cost of a row.
 const WEIGHT_OF_SHORTER: f64 = 0.5;
 const WEIGHT_OF_LONGER: f64 = 0.1;
 /// A time counts twice the known one at most.
 const OUTLIER: f64 = 2.0;
-/// What a row is assumed to cost where nothing was measured, as a share of the known rows' mean.
+/// The assumed cost of a row without a measurement, as a share of the known rows' mean.
 const UNKNOWN_ROW: f64 = 0.25;
-/// What was not measured for long is taken to be cheaper, so that it is tried again.
+/// A step that was not measured for long counts as cheaper, so it is tried again.
 const FORGETTING: f64 = 1.0 / 256.0;
 
 /// Seconds by rows; 0 where nothing was measured.
@@ -23,7 +23,7 @@ impl Default for StepTimes {
 }
 
 impl StepTimes {
-    /// Takes the time of a step.
+    /// Records the time of a step.
     pub fn add(&mut self, rows: usize, seconds: f64) {
         let Some((time, more)) = self.0.get_mut(rows..).and_then(<[f64]>::split_first_mut) else { return };
         *time = match *time {

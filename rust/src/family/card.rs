@@ -1,4 +1,4 @@
-//! What the files of a model folder say of the model: config.json and generation_config.json.
+//! The facts in the files of a model folder: config.json and generation_config.json.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::error::Result;
 /// The file that describes a model.
 const FILE: &str = "config.json";
 
-/// What a model folder says of the model.
+/// The facts in a model folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelCard {
     /// config.json.
     pub config: Config,
     /// generation_config.json.
     pub generation: GenerationConfig,
-    /// What is unusual but harmless, one line each, in the form of the errors.
+    /// Warnings: unusual but harmless facts, one line each, in the form of the errors.
     pub warnings: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })
 }
 
-/// The config of a config.json, or of the one in a folder. No weights need to lie beside it.
+/// The config of a config.json, or of the one in a folder. No weights are needed.
 ///
 /// Errors: as [`super::model_card`].
 pub fn of_file(path: &Path) -> Result<Config> {

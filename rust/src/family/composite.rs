@@ -1,7 +1,7 @@
-//! Models that read pictures or sound beside text: their text part is a model of another family, and is all that is
+//! Models that read pictures or sound and text: their text part is a model of another family, and only it is
 //! computed.
 //!
-//! Its keys are in `text_config` (older files: beside those of the other parts), its tensors below a path of their own.
+//! Its keys are in `text_config` (older files: next to those of the other parts), its tensors below their own path.
 //! A text has one position per token, so positions of pictures (`mrope`) do not differ from those of a text.
 
 use super::keys::base::Family;
@@ -81,7 +81,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         Some(inner) => {
             let usual = USUALLY.iter().find(|(name, _)| *name == model_type).map(|(_, usual)| *usual);
             let Some(kind) = inner.text_if_any("model_type")?.or(usual) else {
-                return Err(inner.bad("model_type", "it is missing; the text part's is needed"));
+                return Err(inner.bad("model_type", "it is missing; that of the text part is needed"));
             };
             let inner = inner.with_aliases(family_of(metadata, kind)?.aliases);
             let quantization = scheme(&inner)?;

@@ -12,6 +12,7 @@ mod registry;
 mod tensors;
 
 pub use card::{ModelCard, of_file as config_of_file};
+pub use gguf::architectures as gguf_architectures;
 pub use keys::base::Family;
 pub use keys::generation::GenerationConfig;
 pub use keys::metadata;

@@ -34,7 +34,7 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     let metadata = &metadata.with_aliases(family.aliases);
     let quantization = quantization::scheme(metadata)?;
     let mut config = (family.config)(metadata)?;
-    // A file with parts for pictures or sound may state it beside the text part's keys.
+    // A file with parts for pictures or sound may state it next to the text part's keys.
     if quantization != Scheme::Plain {
         config.quantization = quantization;
     }

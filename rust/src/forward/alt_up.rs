@@ -29,7 +29,7 @@ impl AltUpStreams {
         }
     }
 
-    /// Predicts all streams; x is the one that the layer computes. The branch beside attention reads its norm.
+    /// Predicts all streams; x is the one that the layer computes. The branch parallel to attention reads its norm.
     pub fn predict(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut Vec<f32>, branch: &mut BranchBuffers) {
         let (Some(weights), Some(alt_up)) = (&layer.alt_up, pass.config.alt_up) else { return };
         let (hidden, kernels, active) = (pass.config.hidden_size, pass.kernels, alt_up.altup_active_idx);

@@ -9,7 +9,7 @@ use super::state::{Pass, Run};
 use crate::compute::phases::{Phase, lap};
 use crate::model::Layer;
 
-/// Buffers of whatever mixes positions.
+/// Buffers of attention and recurrent mixers.
 #[derive(Default)]
 pub(super) struct MixerBuffers {
     pub attention: AttentionBuffers,
@@ -27,8 +27,8 @@ impl MixerBuffers {
     }
 }
 
-/// x += attention(norm(x)), or a recurrent mixer in its place or beside it; with norms of the stream itself around, where the
-/// model has these.  // x [rows, hidden_size]
+/// x += attention(norm(x)), or a recurrent mixer instead of it or parallel to it; with norms of the stream itself
+/// around, where the model has these.  // x [rows, hidden_size]
 pub(super) fn mix_positions(
     pass: Pass<'_>,
     layer: &Layer,

@@ -1,4 +1,4 @@
-//! THE forward pass: rows of tokens through the decoder, once, for chat, inspector and batch alike.
+//! THE forward pass: rows of tokens through the decoder, once, for chat, inspector and batch.
 //!
 //! [`forward`] takes *runs* of consecutive tokens, of any number of sequences, as one block of rows: embed, then per
 //! layer attention and MLP on the residual stream, each behind its norm. [`lm_head`] computes the logits of the

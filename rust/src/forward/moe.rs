@@ -28,14 +28,14 @@ pub(super) struct MoeBuffers {
     batch: ExpertBatch,
 }
 
-/// Rows of some experts, expert by expert. A row of the pass stands here once for each of these experts that it chose.
+/// Rows of some experts, expert by expert. A row of the pass is here once for each of these experts that it chose.
 #[derive(Default)]
 struct ExpertBatch {
     /// The rows of the pass, and their weights.
     rows: Vec<(usize, f32)>,
     gated: Vec<f32>, // [rows, intermediate_size]
     out: Vec<f32>,   // [rows, padded hidden_size]
-    /// Where each row of the pass stands, in the order of the experts.
+    /// The place of each row of the pass, in the order of the experts.
     places: Vec<Vec<usize>>,
 }
 
@@ -374,14 +374,14 @@ fn weigh(config: &Moe, scores: &[f32], picked: &[usize], has_nan: bool, chosen: 
         Normalization::SumAtLeast(least) => sum().max(least),
         Normalization::PNorm(p) => weights.iter().map(|w| w.abs().powf(p)).sum::<f32>().powf(1.0 / p),
     };
-    // NaN has no place in an order: wherever the sort puts it, the row must not come out finite.
+    // NaN has no order: for any place that the sort gives it, the row must not become finite.
     let total = if has_nan { f32::NAN } else { total };
     let scaled = weights.iter().map(|weight| weight / total * config.scaling);
     chosen.extend(picked.iter().copied().zip(scaled));
 }
 
-/// One expert after the other, the highest logit first; each one's weight is its share in a softmax over the experts that
-/// are left and whose logits lie within the band.
+/// One expert after the other, the highest logit first; each one's weight is its share in a softmax over the remaining
+/// experts whose logits are within the band.
 fn sparsemixer(logits: &[f32], count: usize, jitter: f32, chosen: &mut Vec<(usize, f32)>) {
     chosen.clear();
     let nan = logits.iter().any(|logit| logit.is_nan());

@@ -1,5 +1,5 @@
-//! Embeddings of hashed n-grams: what a table holds for the last tokens is added to every residual stream, behind a gate that
-//! compares it with the stream, and beside a dilated convolution of it over the positions before.
+//! Embeddings of hashed n-grams: a table's entry for the last tokens is added to every residual stream, after a gate
+//! that compares it with the stream, together with its dilated convolution over the previous positions.
 
 use super::alt_up::dot;
 use super::hyper::{HyperStreams, norm_groups};

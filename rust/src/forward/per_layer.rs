@@ -1,5 +1,5 @@
 //! A second embedding, of which each layer has a part (Gemma 3n and 4): the parts of all rows before the first layer, and
-//! what a layer adds of its own.
+//! what a layer adds.
 
 use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;

@@ -1,5 +1,6 @@
-//! A block of attention and an MLP that layers share: it reads the stream beside the embedding, and its output is added to
-//! what the layer's recurrent mixer reads (Zamba 2; Glorioso et al. 2024, <https://arxiv.org/abs/2411.15242>).
+//! A block of attention and an MLP that layers share: it reads the stream concatenated with the embedding, and its
+//! output is added to what the layer's recurrent mixer reads (Zamba 2; Glorioso et al. 2024,
+//! <https://arxiv.org/abs/2411.15242>).
 
 use super::attention::{AttentionBuffers, attend_input};
 use super::mlp::{gate_panels, quantize_gated};

@@ -35,7 +35,7 @@ pub struct Compute<'a> {
     pub pool: &'a Pool,
     /// Checked before every layer.
     pub cancel: &'a CancelToken,
-    /// Told before every layer.
+    /// Called before every layer.
     pub progress: Option<PassProgress<'a>>,
 }
 

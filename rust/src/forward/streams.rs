@@ -1,5 +1,6 @@
-//! What stands between the layers beside the residual stream `x`: further streams, states of cycles, and the parts of a
-//! second embedding. A model has at most one kind of further streams; for most models all of this does nothing.
+//! What passes between the layers in addition to the residual stream `x`: further streams, states of cycles, and the
+//! parts of a second embedding. A model has at most one kind of further streams; for most models all of this does
+//! nothing.
 
 use super::alt_up::AltUpStreams;
 use super::cycles::CycleStates;

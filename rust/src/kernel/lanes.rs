@@ -49,7 +49,7 @@ pub unsafe trait Lanes: Copy {
     unsafe fn reduce_max(self) -> f32;
     /// Round to the nearest integer, ties to even.
     unsafe fn round(self) -> Self;
-    /// self * 2^n for integral n >= -150; 0 where n <= -127. NaN where self is NaN, whatever n.
+    /// self * 2^n for integral n >= -150; 0 where n <= -127. NaN if self is NaN, for any n.
     unsafe fn ldexp(self, n: Self) -> Self;
     /// Sixteen i32 sums.
     type Int: Copy;
@@ -95,7 +95,7 @@ pub unsafe trait Lanes: Copy {
         // SAFETY: the caller's duty.
         unsafe { scale.mul(Self::splat(-ROUND_BIAS)) }
     }
-    /// Round to nearest even and write 16 signed bytes; the values lie in -127..=127.
+    /// Round to nearest even and write 16 signed bytes; the values are in -127..=127.
     unsafe fn store_i8(self, to: *mut i8);
     /// acc + even product + odd product of 16 pairs of bf16: `weights` is 16 pairs, `pair` one pair for all lanes.
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;

@@ -1,6 +1,6 @@
 //! The step of linear attention with decay: a matrix that decays, learns from a key and a value, and is read by a query.
 //!
-//! A token's operations are the same whatever tokens are computed with it, so law 1 holds by itself. Columns of the state
+//! A token's operations do not depend on the other tokens of the pass, so law 1 holds. Columns of the state
 //! do not depend on each other: a panel of 16 stays in the first cache while all tokens pass it.
 //!
 //! # Safety

@@ -1,7 +1,7 @@
 //! exp in f64, and the two sums over a logit row behind logsumexp and entropy.
 //!
 //! Everything here is plain arithmetic on `[f64; WIDTH]` without branches, fused multiply-adds or calls, so the
-//! compiler vectorizes it for whatever it targets, and every instruction set gives the same bits.
+//! compiler vectorizes it for every target, and every instruction set gives the same bits.
 
 /// f64 values of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
 const WIDTH: usize = 8;

@@ -1,6 +1,6 @@
 //! Matmuls of the 32-block formats: exact integer dot products, scaled block by block.
 //!
-//! As in `matmul.rs`, the order of additions behind one output never depends on the rows beside it.
+//! As in `matmul.rs`, the order of additions behind one output never depends on the other rows.
 //!
 //! # Safety
 //! As in `matmul.rs`: the CPU must have the ISA of `V`, and the addresses of the arguments must be valid.
@@ -278,7 +278,7 @@ unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16
             }
         )*};
     }
-    // SAFETY: the caller's duty. Only q8_0 does not fit i16, whose values are bytes as they lie.
+    // SAFETY: the caller's duty. Only q8_0 does not fit i16: its values are stored as bytes.
     unsafe {
         groups!(0, 0 1 2 3 4 5 6 7);
         groups!(1, 0 1 2 3 4 5 6 7);
@@ -423,7 +423,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                     for m in 0..M {
                         ints[m] = V::int_splat(compensation::<F, $part>(number(m, 4 * $block), args.steps));
                     }
-                    // Written out, so that every offset and every prefetch is a constant of the loop over steps.
+                    // Unrolled, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
                     let scale = F::scale::<V, $block, $part>(shared, index);
                     let scale = scale.mul(V::splat(1.0 / f32::from(F::FACTOR)));

@@ -1,6 +1,6 @@
 //! The selective scan of Mamba: a state per channel that decays by its step, learns from the input, and is read.
 //!
-//! A token's operations are the same whatever tokens are computed with it, so law 1 holds by itself.
+//! A token's operations do not depend on the other tokens of the pass, so law 1 holds.
 //!
 //! # Safety
 //! As in `matmul.rs`: the CPU must have the ISA of [`Lanes`]; `kernel/mod.rs` checks the lengths.

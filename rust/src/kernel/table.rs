@@ -49,7 +49,7 @@ impl Isa {
 /// The one list of all kernels. `@all struct []` declares [`Table`]; `@all table [name, lanes, isa, rows of a tile of floats,
 /// rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one
 /// ISA. `@blocks table` and `@table` compile only some of them; the others are those of the table behind the attribute, so
-/// that what two ISAs have in common is not compiled twice.
+/// the kernels that two ISAs share are not compiled twice.
 macro_rules! kernels {
     (@all $then:ident $args:tt) => {
         $crate::kernel::table::kernels! { @blocks $then $args [

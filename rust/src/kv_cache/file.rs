@@ -6,8 +6,9 @@
 //! index: a u32 per token, then the checksum of each block and of the state, a u64 each
 //! ```
 //!
-//! Numbers are little endian. The key names everything that the blocks depend on beside the tokens. Positions of the last
-//! block that hold no token are zero, so that nothing of other texts is written. A recurrent state is that of the end.
+//! Numbers are little endian. The key names everything that the blocks depend on in addition to the tokens. Positions
+//! of the last block without a token are zero, so no part of another text is written. A recurrent state is that of the
+//! end.
 
 use super::block::{BLOCK, Block, KvLayout};
 use super::recurrent::State;
@@ -70,7 +71,7 @@ impl CachedPrefix {
     /// Writes the file at `path`, in whose place it appears whole. Returns false when `goes_on` did.
     ///
     /// # Errors
-    /// Whatever the system refuses; nothing is left then.
+    /// Errors of the system; no partial file is left.
     pub fn write(&self, path: &Path, key: &str, model: &str, goes_on: &dyn Fn() -> bool) -> io::Result<bool> {
         files::write_whole(path, |file| self.write_to(file, key, model, goes_on))
     }
@@ -123,7 +124,7 @@ impl CachedPrefix {
 /// A file whose header and index are checked; each block is checked when it is read.
 pub struct CachedFile {
     file: File,
-    /// The text whose keys and values it holds.
+    /// The text whose keys and values it has.
     pub tokens: Vec<u32>,
     /// Of the blocks, then of the state.
     checksums: Vec<u64>,
@@ -178,7 +179,7 @@ impl CachedFile {
         let end =
             sizes.iter().try_fold(begin, |end, &(count, size)| end.checked_add(count.checked_mul(size)?));
         if end != Some(len) || begin < PREFIX {
-            return Err("the file is cut, or longer than it says".to_owned());
+            return Err("the file is truncated, or longer than its header says".to_owned());
         }
         // Both are smaller than the file now, but may be larger than the memory.
         let bytes = usize::try_from(tokens * 4 + sums * 8).map_err(|_| "too large")?;

@@ -92,7 +92,7 @@ pub struct KvCache {
     /// The recurrent states of all sequences; None where the model has none.
     states: Option<Arc<StateStore>>,
     free: Vec<Block>,
-    /// Every block holds one reference, so that blocks are counted correctly whoever drops them, a panic included.
+    /// Every block holds one reference, so blocks are counted correctly on every drop, also in a panic.
     allocated: Arc<()>,
 }
 
@@ -181,7 +181,7 @@ impl KvCache {
     }
 
     /// Ends a sequence with a block that another one filled, in place of its own blocks from there on: block number
-    /// `index`, whose first positions are cached up to `len`. A recurrent state is taken up by [`KvCache::restore`].
+    /// `index`, whose first positions are cached up to `len`. [`KvCache::restore`] restores a recurrent state.
     pub fn share(&mut self, sequence: &mut KvSequence, index: usize, block: &Arc<Block>, len: usize) {
         assert!(
             index * BLOCK <= sequence.len && (1..=BLOCK).contains(&(len - index * BLOCK)),
@@ -217,7 +217,7 @@ impl KvCache {
     /// Memory.
     pub fn read_block(&mut self, file: &CachedFile, index: usize) -> Result<Option<Arc<Block>>> {
         let mut block = self.block()?;
-        // What is damaged may hold anything: the block is dropped, not used again.
+        // A damaged block may contain anything: it is dropped, not used again.
         Ok(file.read(index, block.bytes_mut()).then(|| Arc::new(block)))
     }
 

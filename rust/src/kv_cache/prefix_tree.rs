@@ -1,8 +1,9 @@
 //! Cached blocks by their tokens: a radix tree with one block per node, which finds the longest cached prefix of a text.
 //!
-//! A node is a whole block of [`BLOCK`] tokens, or a shorter tail behind which nothing follows. Sequences hold a [`Place`]: the
-//! node of their last whole block. A node is in use while a sequence stands on it or behind it, and idle otherwise; only idle
-//! leaves can be evicted, the least recently used one first, so what stays is always connected.
+//! A node is a whole block of [`BLOCK`] tokens, or a shorter tail without children. Sequences hold a [`Place`]: the
+//! node of their last whole block. A node is in use while the place of a sequence is this node or a descendant, else
+//! idle; only idle leaves can be evicted, the least recently used one first, so the remaining nodes are always
+//! connected.
 
 use super::block::{BLOCK, Block};
 use crate::config::RopeVariant;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
-/// Where a sequence stands: behind its last whole block in the tree. Every place that was entered must be left.
+/// The place of a sequence: its last whole block in the tree. Every place that was entered must be left.
 #[derive(Debug)]
 pub struct Place {
     node: u64,
@@ -34,7 +35,7 @@ struct Node {
     edge: Option<Edge>,
     /// In the order of their tokens. No child's tokens begin another's.
     children: BTreeMap<Arc<[u32]>, u64>,
-    /// Sequences that stand here or behind.
+    /// Sequences whose place is here or below.
     users: usize,
     last_used: u64,
 }
@@ -59,7 +60,7 @@ impl Node {
 /// The blocks of sequences in progress and of ended ones, by their tokens.
 pub struct PrefixTree {
     nodes: BTreeMap<u64, Node>,
-    /// Keys have the rotation of their variant: each has a tree of its own.
+    /// Keys have the rotation of their variant: each has its own tree.
     roots: Vec<(RopeVariant, u64)>,
     next: u64,
     clock: u64,
@@ -157,8 +158,8 @@ impl PrefixTree {
         Some((self.nodes[&id].block()?, count))
     }
 
-    /// Puts a whole block behind a place, which is then behind it. If these tokens are there already, returns their block,
-    /// which holds the same (law 1).
+    /// Adds a whole block after a place and moves the place to it. If these tokens are there already, returns their
+    /// block, which has the same bits (law 1).
     pub fn insert(&mut self, place: &mut Place, tokens: &[u32], block: &Arc<Block>) -> Option<Arc<Block>> {
         assert_eq!(tokens.len(), BLOCK, "a whole block");
         let known = self.follow(place, tokens);

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes that snapshots may take, and how many there may be whatever they take.
+/// Bytes that snapshots may take, and how many there may be, of any size.
 const SNAPSHOT_BYTES: usize = 128 << 20;
 const LEAST_SNAPSHOTS: usize = 4;
 /// Snapshots kept behind a sequence that grows token by token.

@@ -14,12 +14,13 @@ use super::weights::{
 };
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
+use crate::compute::activations::share_activations;
 use crate::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use crate::compute::pool::Pool;
 use crate::compute::weight::{Storage, Weight};
 use crate::config::{
     Activation, Attention, Compression, Config, LayerRope, LinearRule, Mixer, NormPlacement, NormWeight,
-    Recurrent, ResidualFactors, Stored,
+    Recurrent, RecurrentForm, ResidualFactors, Stored,
 };
 use crate::error::{Error, Result};
 use crate::family::{
@@ -82,7 +83,11 @@ impl<'a> Loader<'a> {
         let recurrent =
             tensors.recurrent.map(|recurrent| self.recurrent(index, recurrent, norms)).transpose()?;
         let spec = self.config.layers[index];
-        let dense = |mlp| Ok::<_, Error>(DenseMlp { gate_cutoff: spec.gate_cutoff, ..self.mlp(mlp)? });
+        let dense = |mlp| {
+            let mlp = self.mlp(mlp)?;
+            let activation = spec.activation.unwrap_or(mlp.activation);
+            Ok::<_, Error>(DenseMlp { activation, gate_cutoff: spec.gate_cutoff, ..mlp })
+        };
         let mlp = match &tensors.mlp {
             None => None,
             Some(MlpTensors::Dense(mlp)) => Some(Mlp::Dense(Box::new(dense(mlp)?))),
@@ -395,7 +400,7 @@ impl<'a> Loader<'a> {
             false => self.rows(&tensors.conv_bias, 1)?,
         };
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
-        // The norm of the output holds its weight as it is, whatever the norms of the stream do.
+        // The norm of the output holds its weight as it is, unlike the norms of the stream.
         let plain_norm = |spec: &NormSpec| {
             Ok::<_, Error>(NormWeights {
                 weight: self.rows(&spec.weight, 1)?,
@@ -408,7 +413,7 @@ impl<'a> Loader<'a> {
             norm.weight.iter_mut().for_each(|weight| *weight *= self.config.recurrent_factors.input);
         }
         let spec = self.config.layers[index];
-        // Beside attention the mixer has factors of its own.
+        // Parallel to attention, the mixer has its own factors.
         let own = match spec.mixer {
             Mixer::Recurrent => spec.residual_factors[0],
             _ => ResidualFactors::ONE,
@@ -434,7 +439,10 @@ impl<'a> Loader<'a> {
 
     /// The rates at which the states decay, in the order of [`RecurrentWeights::decay_rate`].
     fn decay_rates(&self, recurrent: &Recurrent, layer: usize, a_log: &[TensorRows]) -> Result<Vec<f32>> {
-        let rate = |a_log: f32| -a_log.exp();
+        let rate = |stored: f32| match self.config.names.recurrent.form {
+            RecurrentForm::Hub => -stored.exp(),
+            RecurrentForm::Gguf => -stored.abs(), // bailingmoe3 leaves the sign out
+        };
         Ok(match recurrent {
             Recurrent::Linear(linear) if linear.rule == (LinearRule::Lightning { stored_block: None }) => {
                 lightning_rates(linear.num_value_heads, layer, self.config.layers.len())
@@ -478,7 +486,7 @@ impl<'a> Loader<'a> {
         Ok(weight)
     }
 
-    /// What the block has beside attention, whose projection is of type `dtype`.
+    /// The parts of the block without attention, whose projection is of type `dtype`.
     fn shared_block(
         &self,
         layer: usize,
@@ -685,10 +693,11 @@ impl<'a> Loader<'a> {
     fn pack(&self, parts: &[(Matrix<'a>, Stored)], spec: &MatrixSpec) -> Result<Weight> {
         let type_of = |(part, source): (&(Matrix<'a>, Stored), &TensorRows)| {
             let kept = self.packed_type(std::slice::from_ref(part));
-            // The blocks of a transpose are other ones than those of the file.
+            // The blocks of a transpose are not those of the file.
             if self.dtype.is_none() && source.transposed.is_some() { at_least_bytes(kept) } else { kept }
         };
-        let types: Vec<PackedType> = parts.iter().zip(&spec.weights).map(type_of).collect();
+        let mut types: Vec<PackedType> = parts.iter().zip(&spec.weights).map(type_of).collect();
+        round_few(&mut types, &rows_of(&spec.weights));
         let (mut runs, mut start) = (Vec::new(), 0);
         for run in types.chunk_by(|a, b| a == b) {
             let run = start..start + run.len();
@@ -838,7 +847,7 @@ impl<'a> Loader<'a> {
         Ok(NormWeights { weight, bias, gate })
     }
 
-    /// Rows of some tensors as numbers, one after the other.
+    /// Rows of some tensors as numbers, one after another.
     pub fn rows(&self, sources: &[TensorRows], width: usize) -> Result<Vec<f32>> {
         let mut all = Vec::with_capacity(sources.iter().map(|source| source.rows.count() * width).sum());
         for source in sources {
@@ -862,6 +871,20 @@ impl<'a> Loader<'a> {
 
 fn rows_of(sources: &[TensorRows]) -> Vec<usize> {
     sources.iter().map(|source| source.rows.count()).collect()
+}
+
+/// Makes bytes of a few plain rows beside blocks, which would else make plain numbers of all: the steps of a recurrent mixer.
+fn round_few(types: &mut [PackedType], rows: &[usize]) {
+    const FEW: usize = 16; // one in so many rows
+    let is_blocks = |dtype: PackedType| share_activations(dtype, PackedType::Q8_0);
+    let all: usize = rows.iter().sum();
+    if types.iter().any(|&dtype| is_blocks(dtype)) {
+        for (dtype, _) in
+            types.iter_mut().zip(rows).filter(|(dtype, rows)| !is_blocks(**dtype) && **rows * FEW <= all)
+        {
+            *dtype = PackedType::Q8_0;
+        }
+    }
 }
 
 /// The type of a matrix out of several tensors: that of the finest one, but at least a byte per value when others would
@@ -1015,7 +1038,7 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
             let bytes = Cow::Owned(transposed(&view, view.bytes, kind.row_bytes(1), rows, width));
             StoredRows { view, tensor_type: kind, bytes }
         }
-        // A block holds values of several rows.
+        // A block has values of several rows.
         Stored::InOut => {
             let mut values = vec![0.0; view.shape.iter().product()];
             kind.dequantize(view.bytes, &mut values);
@@ -1084,6 +1107,19 @@ mod tests {
             (vec![F16, F32], PackedType::F32),
         ] {
             assert_eq!(packed_together(&types), dtype, "{types:?}");
+        }
+    }
+
+    #[test]
+    fn a_few_plain_rows_beside_blocks_become_bytes() {
+        use PackedType::{BF16, F32, Q4K, Q5K, Q8_0};
+        for (mut types, rows, expected) in [
+            ([Q5K, Q4K, F32], [6144, 2048, 16], [Q5K, Q4K, Q8_0]),
+            ([Q4K, Q4K, BF16], [64, 64, 16], [Q4K, Q4K, BF16]),
+            ([BF16, BF16, F32], [6144, 2048, 16], [BF16, BF16, F32]),
+        ] {
+            round_few(&mut types, &rows);
+            assert_eq!(types, expected);
         }
     }
 

@@ -142,7 +142,7 @@ impl Model {
         })
     }
 
-    /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 beside f32 weights and f16 beside others.
+    /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 for f32 weights and f16 for others.
     #[must_use]
     pub fn with_kv(mut self, dtype: Option<PackedType>) -> Self {
         if let Some(dtype) = dtype {

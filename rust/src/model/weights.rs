@@ -203,12 +203,12 @@ pub struct Adapter {
     pub rank: usize,
 }
 
-/// A block of attention and an MLP that layers share, beside its attention.
+/// A block of attention and an MLP that layers share, without its attention.
 #[derive(Clone)]
 pub struct SharedBlockWeights {
     /// Whether no earlier layer has the same weights.
     pub is_first: bool,
-    /// Norm of the stream beside the embedding.  // [2 * hidden_size]
+    /// Norm of the stream concatenated with the embedding.  // [2 * hidden_size]
     pub norm: NormWeights,
     /// Correction of the queries, keys and values.
     pub attention_adapter: Option<Adapter>,
@@ -222,7 +222,7 @@ pub struct SharedBlockWeights {
     pub linear: Weight,
 }
 
-/// How a layer predicts and corrects several residual streams, and its low-rank branch beside attention.
+/// How a layer predicts and corrects several residual streams, and its low-rank branch parallel to attention.
 #[derive(Clone)]
 pub struct AltUpLayer {
     /// Norm of the router's input, with the router's factor.
@@ -322,8 +322,8 @@ pub enum Projection {
 /// The projections of attention whose one key is the value too.
 #[derive(Clone)]
 pub struct SharedKvWeights {
-    /// What compressed keys are made of (projections, then gates, of attention and of its indexer), the latent of queries, the
-    /// key, and the weights of the indexer's heads.
+    /// The inputs of compressed keys (projections, then gates, of attention and of its indexer), the latent of queries,
+    /// the key, and the weights of the indexer's heads.
     pub a_proj: Weight,
     /// Norm of the latent.
     pub q_a_layernorm: NormWeights,
@@ -331,7 +331,7 @@ pub struct SharedKvWeights {
     pub q_b_proj: Weight,
 }
 
-/// What makes compressed keys, besides the projections.
+/// The parameters of compressed keys, without the projections.
 #[derive(Clone)]
 pub struct CompressionWeights {
     /// What it is.
@@ -344,7 +344,7 @@ pub struct CompressionWeights {
     pub norm: NormWeights,
 }
 
-/// A mixture of attention heads, besides its output projections. Its width is that of all keys.
+/// A mixture of attention heads, without its output projections. Its width is that of all keys.
 #[derive(Clone)]
 pub struct HeadExpertsWeights {
     /// k and v of all heads.  // [2 * width, hidden_size]
@@ -384,8 +384,8 @@ pub struct MlaWeights {
     pub q_absorb: Vec<Weight>,
 }
 
-/// An indexer's parameters besides the matrices that are part of the layer's projection: of its key and of its heads'
-/// weights, and of its queries where they are not made of a latent.
+/// An indexer's parameters without the matrices that are part of the layer's projection: those of its key and of its
+/// heads' weights, and of its queries if they do not come from a latent.
 #[derive(Clone)]
 pub struct IndexerWeights {
     /// What it is.
@@ -469,7 +469,7 @@ pub struct MoeMlp {
     pub e_score_correction_bias: Vec<f32>,
     /// The experts of each token; empty where the router chooses.  // [vocab_size, num_experts_per_tok]
     pub tid2eid: Vec<u32>,
-    /// Norm of the router's input, where it has one of its own.
+    /// Norm of the router's input, if it has a separate one.
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
     pub per_expert_scale: Vec<f32>,
@@ -575,7 +575,7 @@ impl AttentionLayer {
 }
 
 impl Layer {
-    /// The same weights as another layer, which has keys and values of its own.
+    /// The same weights as another layer, which has its own keys and values.
     pub(super) fn repeated(&self, index: usize, spec: LayerSpec) -> Layer {
         let attention = self.attention.clone().map(|attention| AttentionLayer {
             index,

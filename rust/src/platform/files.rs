@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Ending of the name of a file that is being written: `<file>.<process>-<number>.part`, locked by its writer.
 const PART: &str = ".part";
-/// Ending of the name of a file that several processes write, one after the other: `<file>.partial`.
+/// Ending of the name of a file that several processes write, one after another: `<file>.partial`.
 pub(crate) const PARTIAL: &str = ".partial";
 /// How long a partial file waits for a process that goes on with it.
 const PARTIAL_WAITS: Duration = Duration::from_secs(86_400);

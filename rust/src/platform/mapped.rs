@@ -32,9 +32,9 @@ impl MappedFile {
     /// # Errors
     /// The system's; `OutOfMemory` when there are no addresses left.
     pub fn open(file: &File, len: usize, path: &Path) -> io::Result<Self> {
-        // SAFETY: the map is read-only and lives as long as the slices taken from it. That no other process cuts or
-        // changes the file meanwhile cannot be proven here: a cut file raises SIGBUS, which the program turns into an
-        // exit, and changed bytes do no harm because they are only read as numbers; texts are copied before they are
+        // SAFETY: the map is read-only and lives as long as the slices taken from it. It cannot be proven here that
+        // no other process truncates or changes the file: a truncated file raises SIGBUS, which the program turns into
+        // an exit, and changed bytes do no harm because they are only read as numbers; texts are copied before they are
         // checked.
         let map = unsafe { MmapOptions::new().len(len).map(file) }?;
         Ok(Self(Registered::new(map, path)))

@@ -1,4 +1,4 @@
-//! An orderly end when a mapped file is cut while it is in use.
+//! An orderly end when a mapped file is truncated while it is in use.
 //!
 //! Reading a mapped page that its file no longer has raises SIGBUS. The command line calls [`exit_when_cut`]: one line on
 //! stderr, exit code 74. Without it (a library in another program) nothing changes.
@@ -34,7 +34,7 @@ static TABLE: [Entry; MAPS] = [const {
     }
 }; MAPS];
 
-/// A map in the table, with the line that is written when its file is cut.
+/// A map in the table, with the line that is written when its file is truncated.
 #[derive(Debug)]
 pub struct Watched {
     entry: usize,
@@ -48,7 +48,7 @@ impl Watched {
             |entry: &Entry| entry.begin.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         let entry = TABLE.iter().position(free)?;
         let text = format!(
-            "error: {}: the file was cut while it was in use; load the model again when it is whole\n",
+            "error: {}: the file was truncated while it was in use; load the model again when it is complete\n",
             path.display().to_string().escape_debug()
         );
         let mut line = text.into_bytes().into_boxed_slice();

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What loading needs beside the model's files.
+/// What loading needs in addition to the model's files.
 pub(super) struct Loading<'a> {
     /// None: nothing is taken from disk or kept there.
     pub pack_cache: Option<PackCache>,
@@ -91,7 +91,7 @@ impl DraftFiles {
         available: &mut Option<Available>,
     ) -> Result<Self, Failure> {
         if target.layers.iter().any(|layer| layer.mixer.is_recurrent()) {
-            let why = "draft: not possible for a model with a recurrent state, which cannot go back to a token; \
+            let why = "draft: not possible for a model with a recurrent state, which cannot be rewound; \
                        load it without a draft model";
             return Err(Error::Request(why.to_owned()).into());
         }
@@ -101,7 +101,7 @@ impl DraftFiles {
         let choice = fit::choose(&checkpoint, &config, dtype, kv, pool, *available)?;
         if let Some(available) = available {
             available.bytes = available.bytes.saturating_sub(choice.needed);
-            available.limit = "left beside the draft model";
+            available.limit = "left after the draft model";
         }
         Ok(Self { checkpoint, config, choice })
     }

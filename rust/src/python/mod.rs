@@ -47,6 +47,12 @@ fn model_types() -> Vec<&'static str> {
     crate::family::families().flat_map(|family| family.model_types).copied().collect()
 }
 
+/// The architectures of GGUF files that are computed, with the model types whose files have each.
+#[pyfunction]
+fn gguf_architectures() -> Vec<(&'static str, Vec<&'static str>)> {
+    crate::family::gguf_architectures().collect()
+}
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -54,8 +60,8 @@ mod _core {
     #[pymodule_export]
     use super::{
         PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyProgress, PyReading, PyRow,
-        PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory, model_types,
-        packed_types, read_config, rope_spec, uniform,
+        PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory,
+        gguf_architectures, model_types, packed_types, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;
 

@@ -1,4 +1,5 @@
-//! The candidates of one draw: always a prefix of the ids in order of probability, grown only as far as a filter looks.
+//! The candidates of one draw: always a prefix of the ids in order of probability, extended only as far as a filter
+//! needs it.
 
 use crate::kernel::exp_sums;
 use crate::kernel::logsumexp::{ExpSums, exp};
@@ -22,7 +23,7 @@ pub struct Stage {
     pub entropy: f64,
 }
 
-/// The state after a stage, which tells any id's probability there.
+/// The state after a stage, which gives any id's probability there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     max: f32,
@@ -161,7 +162,7 @@ impl Candidates {
         self.max
     }
 
-    /// What tells any id's probability now.
+    /// What gives any id's probability now.
     pub fn cut(&mut self, row: &[f32]) -> Cut {
         let total = self.total(row);
         let last_key = self.kept.and_then(|kept| self.top_k.top(row, kept).last().copied());

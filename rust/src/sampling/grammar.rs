@@ -1,7 +1,7 @@
 //! Grammars that an answer must match: JSON schemas, regexes, choices and Lark grammars, by the crate `llguidance`.
 //!
 //! A [`Vocabulary`] compiles a [`Source`] to a [`Grammar`]; each sequence has a [`Matcher`] of its own, so that the masks
-//! of a sequence do not depend on others (law 1). [`Matcher::mask`] changes nothing that shows; [`Matcher::commit`] is
+//! of a sequence do not depend on others (law 1). [`Matcher::mask`] has no visible effect; [`Matcher::commit`] is
 //! called when a token is (law 3).
 
 use crate::sampling::mask::Mask;
@@ -22,7 +22,7 @@ const LEXER_FUEL: u64 = 600_000;
 const MAX_TOKEN_BYTES: usize = 512;
 /// Of the thread that compiles: parsers of nested grammars recurse.
 const STACK_BYTES: usize = 64 << 20;
-/// Characters of an error that are told.
+/// Most characters of an error in a message.
 const MAX_ERROR: usize = 300;
 
 /// What an answer must match.
@@ -288,7 +288,7 @@ impl Matcher {
         for (place, &id) in ids.iter().enumerate() {
             if self.matcher.is_stopped() || self.matcher.validate_tokens(&[id]).is_ok_and(|fit| fit == 0) {
                 return Err(Error::Request(format!(
-                    "grammar: token {} of the text that the answer begins with does not fit; begin it in another way",
+                    "grammar: token {} of the text that the answer starts with does not match; start it in another way",
                     place + 1
                 )));
             }

@@ -1,4 +1,4 @@
-//! Stands for `grammar` in a build without the feature: nothing of it can be made.
+//! Replaces `grammar` in a build without the feature: none of its types can be created.
 
 use crate::Result;
 use crate::sampling::mask::Mask;

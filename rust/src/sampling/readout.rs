@@ -46,7 +46,7 @@ pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Lo
 /// Log probability of `id` in nats, and its rank: 1 + how many ids have a larger logit (equal logits share a rank).
 ///
 /// The log probability is logit - logsumexp in f64, so that a very sure token keeps its digits; -inf for a masked id.
-/// `logits` is the row that `readout` was made of.
+/// `logits` is the row of this `readout`.
 ///
 /// # Panics
 ///

@@ -46,7 +46,7 @@ impl<'a> Cursor<'a> {
         let rest = &self.file[self.at..];
         let Some(bytes) = usize::try_from(len).ok().and_then(|len| rest.get(..len)) else {
             let what = format!(
-                "it takes {len} bytes from byte {}, and the file ends at {}; the file is cut or damaged; \
+                "it takes {len} bytes from byte {}, and the file ends at {}; the file is truncated or damaged; \
                  download it again",
                 self.at,
                 self.file.len()
@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         self.take(len, field)
     }
 
-    /// A text that has to be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
+    /// A string that must be UTF-8: a name. Copied before it is checked, because others may write to a mapped file.
     pub fn name(&mut self, field: &str) -> Result<String> {
         let at = self.at;
         let bytes = self.text(field)?;
@@ -94,14 +94,14 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Checks that the rest of the file can hold `count` items of at least `least` bytes each.
+    /// Checks that the rest of the file has space for `count` items of at least `least` bytes each.
     pub fn fits(&self, count: u64, least: u64, field: &str) -> Result<()> {
         let rest = (self.file.len() - self.at) as u64;
         if count <= rest / least {
             return Ok(());
         }
         let what = format!(
-            "{count}, and the {rest} bytes that follow hold {} at most; the file is cut or damaged; \
+            "{count}, and the {rest} bytes that follow hold {} at most; the file is truncated or damaged; \
              download it again",
             rest / least
         );

@@ -1,4 +1,4 @@
-//! Metadata: typed values by key. Only where each one lies is kept; it is read out of the map when it is asked for.
+//! Metadata: typed values by key. Only the place of each value is kept; it is read from the map on request.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
@@ -172,7 +172,7 @@ fn scalar(kind: Kind, bytes: &[u8]) -> Value<'_> {
     }
 }
 
-/// Where the value of each key lies.
+/// The place of each key's value.
 #[derive(Debug, Default)]
 pub(crate) struct Keys(BTreeMap<String, Place>);
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A text is a u64 length and its bytes; a list is a u32 type, a u64 count and the values. Everything is little endian.
-//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Whatever the bytes are, reading them neither
-//! panics nor allocates more than a small multiple of the file: a count is checked against the bytes that are left before
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Reading neither panics nor allocates more,
+//! for any bytes, than a small multiple of the file: a count is checked against the bytes that are left before
 //! it is used.
 
 mod cursor;
@@ -69,7 +69,7 @@ impl Header {
 
 /// Opens a model in one `.gguf` file, or in several of which this is the first.
 ///
-/// The file itself may be a link to anywhere: whoever called named it. Its siblings must lie beside it.
+/// The file itself may be a link to anywhere: the caller named it. Its other parts must be in its folder.
 pub(super) fn open(path: &Path) -> Result<(Shards, Keys)> {
     let (parent, name) = parts(path)?;
     if is_pickle(name) {
@@ -127,7 +127,7 @@ fn add(shards: &mut Shards, shard: Shard, contents: Contents) -> Result<Keys> {
 fn parts(path: &Path) -> Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| Error::UnsafePath {
         path: path.to_owned(),
-        what: "this is no name of a file; the path of a .gguf file in UTF-8 is expected".to_owned(),
+        what: "this is not a file name; the path of a .gguf file in UTF-8 is expected".to_owned(),
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")), name))

@@ -39,7 +39,7 @@ impl Split {
     }
 }
 
-/// The names of a split's files, all beside the first.
+/// The names of a split's files, all in the first one's folder.
 ///
 /// Errors: `NotFound` when the name does not follow the pattern or is not the first file's.
 pub(crate) fn siblings(path: &Path, name: &str, split: Split) -> Result<Vec<String>> {

@@ -66,7 +66,7 @@ fn type_of(number: u32) -> Option<Type> {
 /// The tensors of a file.
 #[derive(Debug)]
 pub(crate) struct Tensors {
-    /// By name; every place lies inside the file.
+    /// By name; every place is inside the file.
     pub entries: BTreeMap<String, Entry>,
     /// Bytes after the last tensor and its padding.
     pub trailing: usize,
@@ -172,7 +172,7 @@ impl Type {
     }
 }
 
-/// Every tensor lies inside the file, and no two share a byte.
+/// Every tensor is inside the file, and no two share a byte.
 fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) -> Result<Tensors> {
     let data_begin = (cursor.at() as u64).next_multiple_of(alignment);
     let data = (cursor.file_len() as u64).saturating_sub(data_begin);
@@ -212,7 +212,7 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
     let entries = raw
         .into_iter()
         .map(|(name, tensor)| {
-            // Both fit: they lie inside a file that is mapped.
+            // Both fit: they are inside a mapped file.
             let begin = (data_begin + tensor.offset) as usize;
             let shape = tensor.shape.iter().map(|&dimension| dimension as usize).collect();
             (name, Entry { dtype: tensor.dtype, shape, begin, end: begin + tensor.size as usize })

@@ -15,7 +15,7 @@ use crate::checkpoint::shards::Shards;
 use crate::error::{Error, Result};
 use crate::quant::BLOCK;
 
-/// A reader of rows, and the bytes of a row in the first part if rows lie there one after the other.
+/// A reader of rows, and the bytes of a row in the first part if rows are contiguous there.
 type Found<'a> = (Box<dyn RowReader + 'a>, Option<usize>);
 
 /// Names without a value that the model needs: statistics of activations, and what is known from elsewhere.
@@ -162,7 +162,7 @@ impl Matrix<'_> {
     /// Experts: [experts, out, in / 32, 16] and [experts, out, in / 32].
     fn mxfp4<'a>(&self, parts: &mut Parts<'a, '_>) -> Result<Found<'a>> {
         if !self.columns.is_multiple_of(BLOCK) {
-            let what = format!("its rows of {} values are no whole blocks of {BLOCK}", self.columns);
+            let what = format!("its rows of {} values are not whole blocks of {BLOCK}", self.columns);
             return Err(self.fault(parts, &what));
         }
         let blocks = self.columns / BLOCK;
@@ -387,7 +387,7 @@ impl Matrix<'_> {
             }
         };
         let reader = FourBits { bytes: values.bytes, table: codes, absmax, block };
-        // Rows of whole bytes lie one after the other.
+        // Rows of whole bytes are contiguous.
         Ok(Some((Box::new(reader), columns.is_multiple_of(2).then_some(columns / 2))))
     }
 

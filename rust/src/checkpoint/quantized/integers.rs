@@ -1,6 +1,6 @@
 //! Matrices of integers: `value = (q - zero point) * scale`, with a scale and a zero point per row and group of columns.
 //!
-//! GPTQ, AWQ and compressed-tensors differ in where the integers and the zero points lie; what is made of them is the same.
+//! GPTQ, AWQ and compressed-tensors differ in the places of the integers and the zero points; the result is the same.
 //! Integers are unsigned here; where a file has signed ones, they and their zero points are shifted together.
 
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use crate::quant::{BLOCK, StorageType};
 /// Place of output `i` of eight in a word of AWQ, counted in nibbles.
 const AWQ_NIBBLE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Where integers lie.
+/// Where the integers are.
 #[derive(Debug)]
 pub(super) enum Values<'a> {
     /// A stream of bits down each column of words.  // [columns * bits / 32, rows]
@@ -27,7 +27,7 @@ pub(super) enum Values<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Where zero points lie, as integers of the same bits.
+/// Where the zero points are, as integers of the same bits.
 #[derive(Debug)]
 pub(super) enum Zeros<'a> {
     /// One for all.

@@ -34,7 +34,7 @@ pub struct Quantized<'a> {
     pub(super) columns: usize,
     /// All its parts, the one with the values first.
     pub(super) parts: Vec<Part<'a>>,
-    /// Bytes of a row in the first part, if rows lie there one after the other.
+    /// Bytes of a row in the first part, if rows are contiguous there.
     pub(super) row_bytes: Option<usize>,
 }
 

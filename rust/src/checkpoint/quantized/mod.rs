@@ -1,6 +1,6 @@
 //! Quantized matrices of safetensors files: found by the names of their parts, checked, and read row by row.
 //!
-//! A matrix that a family calls `x.weight` may lie in the file as
+//! A matrix that a family calls `x.weight` may be in the file as
 //!
 //! ```text
 //! fp8                 x.weight (a byte per value), x.weight_scale_inv or x.weight_scale

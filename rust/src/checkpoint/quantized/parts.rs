@@ -1,4 +1,4 @@
-//! The tensors that a quantized matrix consists of, found and held against what they must be.
+//! The tensors that a quantized matrix consists of, found and checked.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Types of scales.
 pub(super) const FLOATS: &[&str] = &["F32", "F16", "BF16", "F8_E8M0"];
 
-/// One tensor of a file as it lies there, of any type.
+/// One tensor of a file as stored, of any type.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part<'a> {
     pub name: &'a str,

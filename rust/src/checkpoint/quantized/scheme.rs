@@ -1,7 +1,7 @@
 //! What a checkpoint says of its quantized matrices, in the words of `quantization_config`.
 
-/// How a checkpoint stores the matrices that are not plain numbers. Which ones are quantized is told by the tensors that are
-/// there, not by the lists of skipped modules.
+/// How a checkpoint stores the matrices that are not plain numbers. The tensors in the file decide which ones are
+/// quantized, not the lists of skipped modules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Scheme {
     /// All tensors are numbers, or blocks of GGUF.

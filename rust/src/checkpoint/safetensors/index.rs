@@ -74,7 +74,7 @@ fn check_shard_name(folder: &Folder, tensor: &str, shard: &str) -> Result<()> {
         path: folder.join(INDEX),
         what: format!(
             "weight_map.{}: \"{}\" is {fault}; the plain name of a .safetensors file in the same folder is \
-             allowed; do not use this model, or get it from its maker",
+             allowed; do not use this model, or get it from its publisher",
             escape_for_terminal(tensor),
             escape_for_terminal(shard)
         ),

@@ -4,8 +4,8 @@
 //! | u64 LE: n | n bytes: {"name": {"dtype": "BF16", "shape": [out, in], "data_offsets": [begin, end]}, ...} | data |
 //! ```
 //!
-//! Format: <https://github.com/huggingface/safetensors#format>. Whatever the bytes are, [`parse`] neither panics nor
-//! allocates more than a small multiple of the header that is really there: no count out of the file sizes anything.
+//! Format: <https://github.com/huggingface/safetensors#format>. For any bytes, [`parse`] neither panics nor allocates
+//! more than a small multiple of the header in the file: no count in the file sets an allocation.
 //! Written by hand because the errors of the `safetensors` crate name neither the tensor nor the missing bytes.
 
 mod header;

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::forward::{ObservedHeads, Observer};
 
-/// Numbers of scores that one head holds at a time.
+/// Scores that one head has in memory at a time.
 const SCORES: usize = 1 << 18;
 /// Rows whose scores are computed together.
 const ROWS: usize = 32;

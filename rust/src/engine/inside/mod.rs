@@ -54,7 +54,7 @@ pub struct LensRow {
 }
 
 impl Engine {
-    /// A text to be looked into, whose first token stands at `start_position`; nothing is computed yet.
+    /// A text to look into, whose first token is at `start_position`; nothing is computed yet.
     ///
     /// # Errors
     /// As [`Engine::add`] of a scored text; Request: positions that the model does not have.
@@ -79,7 +79,7 @@ impl Engine {
         self.logits_at(ids, 0, cancel)
     }
 
-    /// As [`Engine::logits`], of a text whose first token stands at `start_position`.
+    /// As [`Engine::logits`], of a text whose first token is at `start_position`.
     ///
     /// # Errors
     /// As [`Engine::logits`] and [`Engine::read`].

@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::archs::{Arch, Rotary};
+use super::arch::{Arch, Rotary};
 use super::source::Source;
 use super::translated::Translated;
 use super::{mla, rope};
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::gguf::{self, Kind};
+use crate::checkpoint::json::describe;
 use crate::error::Result;
 
 /// Keys that all architectures share: (of config.json, of the file).
@@ -15,7 +16,6 @@ const COMMON: &[(&str, &str)] = &[
     ("vocab_size", "vocab_size"),
     ("max_position_embeddings", "context_length"),
     ("hidden_size", "embedding_length"),
-    ("num_hidden_layers", "block_count"),
     ("intermediate_size", "feed_forward_length"),
     ("num_attention_heads", "attention.head_count"),
     ("num_key_value_heads", "attention.head_count_kv"),
@@ -25,6 +25,7 @@ const COMMON: &[(&str, &str)] = &[
 const USUAL_THETA: f64 = 10_000.0;
 /// Beyond any model's `embedding_length`.
 const WIDEST: u64 = 1 << 24;
+const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 const HEAD_DIM: &str = "attention.key_length";
 const ROTARY_DIM: &str = "rope.dimension_count";
 const EXPERTS: &str = "expert_count";
@@ -35,11 +36,22 @@ const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 /// Errors: `Config` for sizes that do not fit each other, `Unsupported` for scaling types that are not known.
 pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> {
     let mut out = Translated::default();
-    for (key, own) in COMMON.iter().chain(arch.keys) {
+    for (key, own) in COMMON.iter().chain(arch.shared_keys).chain(arch.keys) {
         out.take(source, key, own)?;
     }
+    out.origins.insert("num_hidden_layers".to_owned(), source.full("block_count"));
+    if let Some(layers) = source.num_layers()?.map(Value::from).or(source.get("block_count")?) {
+        out.set("num_hidden_layers", layers);
+    }
+    // No layer is dense.
+    if let (None, Some(width)) =
+        (out.values.get("intermediate_size"), source.whole("expert_feed_forward_length")?)
+    {
+        out.set("intermediate_size", width);
+    }
     let epsilon = match arch.epsilon {
-        "rms_norm_eps" => "attention.layer_norm_rms_epsilon",
+        "rms_norm_eps" => RMS_EPSILON,
+        _ if source.get(RMS_EPSILON)?.is_some() => RMS_EPSILON,
         _ => "attention.layer_norm_epsilon",
     };
     out.take(source, arch.epsilon, epsilon)?;
@@ -54,22 +66,19 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
     {
         out.set("num_key_value_heads", heads);
     }
-    for (key, value) in arch.facts {
-        out.set(key, serde_json::from_str::<Value>(value).unwrap_or_default());
-    }
     for (key, tensor) in arch.flags {
         let before = out.values.get(*key) == Some(&Value::Bool(true));
-        out.set(key, before || source.has_in_layer(tensor));
+        out.set(key, before || source.has_in_layers(tensor));
     }
     out.set("tie_word_embeddings", !source.checkpoint.contains("output.weight"));
     vocabulary(source, &mut out)?;
     experts(source, arch, &mut out)?;
     let head_dim = match arch.rotary {
-        Rotary::Mla => mla::translate(source, &mut out).map(|()| None)?,
-        Rotary::None | Rotary::Whole | Rotary::Share => heads(source, &mut out)?,
+        Rotary::Mla => mla::translate(source, arch, &mut out).map(|()| None)?,
+        Rotary::None | Rotary::Whole | Rotary::Share => heads(source, arch, &mut out)?,
     };
     if let (Some(layers), Some(head_dim)) = (arch.layers_of_quotient_scale, head_dim) {
-        let layers_match = source.whole("block_count")? == Some(layers);
+        let layers_match = source.num_layers()? == Some(layers);
         let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
         match (hidden, heads) {
             (Some(hidden), Some(heads)) if layers_match && heads > 0 => {
@@ -78,7 +87,6 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
             _ => out.set("query_pre_attn_scalar", head_dim),
         }
     }
-    family_facts(source, arch, &mut out)?;
     windows(source, arch, &mut out)?;
     if matches!(arch.rotary, Rotary::Whole | Rotary::Share) {
         rotary(source, arch, head_dim, &mut out)?;
@@ -88,30 +96,37 @@ pub(super) fn translate(source: &Source<'_>, arch: &Arch) -> Result<Translated> 
         out.values.entry("rope_theta").or_insert(USUAL_THETA.into());
         rope::scaling(source, arch, &mut out)?;
     }
+    for (key, value) in arch.facts {
+        out.values.entry(*key).or_insert_with(|| json_of(value));
+    }
+    (arch.own)(source, &mut out)?;
+    one_base(source, arch, &out)?;
+    for (own, value) in arch.fixed {
+        let expected = json_of(value);
+        if let Some(other) = source.get(own)?.filter(|stated| *stated != expected) {
+            let what = format!("must be {} (got {})", describe(&expected), describe(&other));
+            return Err(source.unsupported(&source.full(own), what));
+        }
+    }
     Ok(out)
 }
 
-/// Facts of single families.
-fn family_facts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
-    match arch.name {
-        "falcon" => {
-            out.set("num_ln_in_parallel_attn", if source.has_in_layer("attn_norm_2.weight") { 2 } else { 1 });
+/// One base for all layers, unless the family has two.
+fn one_base(source: &Source<'_>, arch: &Arch, out: &Translated) -> Result<()> {
+    const WINDOWED: &str = "rope.freq_base_swa";
+    let has_two =
+        out.values.contains_key("rope_parameters") || arch.keys.iter().any(|(_, own)| *own == WINDOWED);
+    match source.get(WINDOWED)? {
+        Some(other) if !has_two && Some(&other) != out.values.get("rope_theta") => {
+            let what = format!("must be the base of all layers (got {other})");
+            Err(source.unsupported(&source.full(WINDOWED), what))
         }
-        "stablelm" => {
-            // Some files state the wrong value; parallel blocks have no norm before the MLP.
-            source.get("use_parallel_residual")?;
-            out.set("use_parallel_residual", !source.has_in_layer("ffn_norm.weight"));
-        }
-        "gpt-oss" => out.take(source, "intermediate_size", "expert_feed_forward_length")?,
-        // Without the key this arch has no windows; its family's class says 4096.
-        "exaone4" if !out.values.contains_key("sliding_window") => out.set("sliding_window", Value::Null),
-        "granite" => out.take(source, "attention_multiplier", "attention.scale")?,
-        "olmo" if out.values.get("clip_qkv").and_then(Value::as_f64) == Some(0.0) => {
-            out.values.remove("clip_qkv");
-        }
-        _ => {}
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// `bos_token_id`, the ids that end a text, and how many ids there are: as many as the embedding has rows.
@@ -158,7 +173,7 @@ fn vocabulary(source: &Source<'_>, out: &mut Translated) -> Result<()> {
 fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
     let count = source.whole(EXPERTS)?.unwrap_or(0);
     out.set("model_type", arch.model_type);
-    if arch.keys.iter().any(|(_, own)| *own == EXPERTS) {
+    if arch.keys.iter().chain(arch.shared_keys).any(|(_, own)| *own == EXPERTS) {
         return Ok(());
     }
     source.get("expert_used_count")?;
@@ -180,7 +195,7 @@ fn experts(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
 }
 
 /// Width of a head: as stated, or hidden_size / heads. None when the sizes are not numbers, which the family then refuses.
-fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
+fn heads(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<Option<u64>> {
     let stated = source.whole(HEAD_DIM)?;
     let (hidden, heads) = (source.whole("embedding_length")?, source.whole("attention.head_count")?);
     let head_dim = match (stated, hidden, heads) {
@@ -197,6 +212,9 @@ fn heads(source: &Source<'_>, out: &mut Translated) -> Result<Option<u64>> {
         _ => return Ok(None),
     };
     const VALUE_DIM: &str = "attention.value_length";
+    if arch.keys.iter().any(|(_, own)| *own == VALUE_DIM) {
+        return Ok(Some(head_dim));
+    }
     if let Some(other) = source.get(VALUE_DIM)?.filter(|value| value.as_u64() != Some(head_dim)) {
         let what = format!("must be {head_dim}, the width of keys (got {other})");
         return Err(source.unsupported(&source.full(VALUE_DIM), what));
@@ -209,7 +227,8 @@ fn windows(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
     if !arch.keys.iter().any(|(key, _)| *key == "sliding_window") {
         return Ok(());
     }
-    match source.get(WINDOW_PATTERN)? {
+    let listed = source.per_layer(WINDOW_PATTERN)?.map(Value::Array);
+    match listed.or(source.get(WINDOW_PATTERN)?) {
         Some(Value::Array(flags)) => {
             out.origins.insert("layer_types".to_owned(), source.full(WINDOW_PATTERN));
             let kind = |slides| if slides { "sliding_attention" } else { "full_attention" };
@@ -251,9 +270,7 @@ fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Tra
     }
     if arch.rotary == Rotary::Share {
         out.origins.insert("partial_rotary_factor".to_owned(), source.full(ROTARY_DIM));
-        // A quarter of a dimension more, so that share * head_dim, rounded down, gives `dim` again.
-        let share = (dim as f64 + 0.25) / head_dim as f64;
-        out.set("partial_rotary_factor", share.min(1.0));
+        out.set("partial_rotary_factor", rope::share_of(dim, head_dim));
     }
     Ok(())
 }

@@ -2,18 +2,28 @@
 
 use serde_json::Value;
 
+use super::arch::Arch;
 use super::source::Source;
 use super::translated::Translated;
 use crate::checkpoint::json::describe;
 use crate::error::Result;
 
+/// Keys of mixtures, which a dense model's file may have too.
+const MIXTURE: [&str; 6] = [
+    "first_k_dense_replace",
+    "moe_intermediate_size",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "topk_group",
+];
 /// Values of `expert_gating_func`.
 const SOFTMAX: u64 = 1;
 const SIGMOID: u64 = 2;
 
 /// Adds the keys of config.json. Newer files store keys and values for attention over the latent itself; they state the
 /// width of a head under keys that end in `_mla`.
-pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+pub(super) fn translate(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()> {
     let width = |own: &str| -> Result<Option<u64>> {
         let over_latent = source.whole(&format!("{own}_mla"))?;
         Ok(over_latent.or(source.whole(own)?))
@@ -35,14 +45,26 @@ pub(super) fn translate(source: &Source<'_>, out: &mut Translated) -> Result<()>
         out.values.insert("num_key_value_heads".to_owned(), heads);
     }
     out.values.entry("q_lora_rank").or_insert(Value::Null);
-    mixture(source, out)
+    match arch.name {
+        "deepseek2" => mixture(source, out),
+        _ => Ok(()),
+    }
 }
 
-/// Which of the two models it is, and how its experts are chosen.
+/// Which of the models it is, and how its experts are chosen.
 fn mixture(source: &Source<'_>, out: &mut Translated) -> Result<()> {
     const GATING: &str = "expert_gating_func";
-    let gating = source.get(GATING)?.unwrap_or_else(|| SOFTMAX.into());
+    // Only a sigmoid has a bias for the choice.
+    let usual = if source.has_in_layers("exp_probs_b.bias") { SIGMOID } else { SOFTMAX };
+    let gating = source.get(GATING)?.unwrap_or_else(|| usual.into());
     let groups = source.whole("expert_group_count")?;
+    if source.whole("expert_count")?.unwrap_or(0) == 0 {
+        out.set("model_type", "youtu");
+        for key in MIXTURE {
+            out.values.remove(key);
+        }
+        return Ok(());
+    }
     let mut set = |key: &str, value: Value| out.values.insert(key.to_owned(), value);
     match gating.as_u64() {
         Some(SOFTMAX) => {

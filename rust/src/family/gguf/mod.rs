@@ -5,16 +5,20 @@
 //! <arch>.* --keys.rs, rope.rs--> keys of config.json --<family>.rs--> Config --stored.rs--> what the file's tensors need
 //! ```
 //!
-//! `archs.rs` has a line per architecture. The two formats differ in keys and tensor names; q and k rows, which
-//! some architectures store for the rotation of neighbours (they are picked in the family's order as they are packed, so
-//! that the logits have the bits of the safetensors model's); norms that hold the weight itself where Hugging Face's hold it
-//! minus one; experts in one tensor; and facts that llama.cpp keeps in its code instead of the file. Source of them all:
-//! llama.cpp, `convert_hf_to_gguf.py`, `gguf-py/gguf/constants.py`, `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp`
-//! and `src/models/`.
+//! `archs/` has an entry per architecture, `own.rs` and `hybrid.rs` (recurrent layers) the keys that need more than another
+//! name. The two formats differ in keys and tensor names; q and k rows, which some architectures store for the rotation of
+//! neighbours (they are picked in the family's order as they are packed, so that the logits have the bits of the safetensors
+//! model's); norms that hold the weight itself where Hugging Face's hold it minus one; decay rates in place of their
+//! logarithms; experts in one tensor; what a layer learns that is in the metadata; and facts that llama.cpp keeps in its code
+//! instead of the file. Source of them all: llama.cpp, `conversion/`, `gguf-py/gguf/constants.py`,
+//! `gguf-py/gguf/tensor_mapping.py`, `src/llama-model.cpp` and `src/models/`.
 
+mod arch;
 mod archs;
+mod hybrid;
 mod keys;
 mod mla;
+mod own;
 mod rope;
 mod source;
 mod stored;
@@ -30,6 +34,11 @@ use super::keys::metadata::Metadata;
 use super::registry::from_metadata;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
+
+/// The architectures of GGUF files that are computed, and the model types whose files have each.
+pub fn architectures() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    archs::names()
+}
 
 /// Reads the config and the sampling defaults of a `.gguf` file.
 ///

@@ -1,8 +1,8 @@
 //! Scaled rotation: keys below `rope.scaling.`, and tensors of divisors.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::archs::{Arch, Rotary};
+use super::arch::{Arch, Rotary};
 use super::source::Source;
 use super::translated::Translated;
 use crate::checkpoint::json::describe;
@@ -73,7 +73,7 @@ pub(super) fn scaling(source: &Source<'_>, arch: &Arch, out: &mut Translated) ->
 
 const ORIGINAL_KEY: &str = "original_max_position_embeddings";
 
-/// YaRN's own keys. `attn_factor` is on top of the paper's 0.1 ln(factor) + 1.
+/// YaRN's own keys. `yarn_attn_factor` is the attention factor; `attn_factor` is on top of the paper's 0.1 ln(factor) + 1.
 fn yarn(
     source: &Source<'_>,
     arch: &Arch,
@@ -87,12 +87,13 @@ fn yarn(
     }
     put("beta_fast", source.get("rope.scaling.yarn_beta_fast")?);
     put("beta_slow", source.get("rope.scaling.yarn_beta_slow")?);
-    let extra = source.get("rope.scaling.yarn_attn_factor")?.or(source.get(ATTENTION)?);
-    if let (Some(extra), Some(factor)) =
-        (extra.as_ref().and_then(Value::as_f64), factor.and_then(Value::as_f64))
-    {
+    let number = |value: Option<Value>| value.and_then(|value| value.as_f64());
+    let (whole, extra) =
+        (number(source.get("rope.scaling.yarn_attn_factor")?), number(source.get(ATTENTION)?));
+    if whole.is_some() || extra.is_some() {
+        let factor = number(factor.cloned()).unwrap_or(1.0);
         let usual = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
-        put("attention_factor", Some((extra * usual).into()));
+        put("attention_factor", Some((whole.unwrap_or(usual) * extra.unwrap_or(1.0)).into()));
     }
     if arch.rotary == Rotary::Mla
         && let Some(scale) = source.get("rope.scaling.yarn_log_multiplier")?.and_then(|scale| scale.as_f64())
@@ -106,6 +107,48 @@ fn yarn(
         put("truncate", Some(false.into()));
     }
     Ok(())
+}
+
+/// Adds a key to `rope_scaling`.
+pub(super) fn add(out: &mut Translated, key: &str, value: impl Into<Value>) {
+    let parameters = out.values.entry("rope_scaling").or_insert_with(|| json!({"rope_type": "default"}));
+    if let Some(parameters) = parameters.as_object_mut() {
+        parameters.insert(key.to_owned(), value.into());
+    }
+}
+
+/// A rope for layers without a window, which is as the file says, and one for the others, which is not scaled.
+///
+/// `rope.freq_base_swa` is the others' base, or else `usual`, or that of all; `rope.dimension_count_swa` says how much of
+/// their heads, `head_dim` wide, is rotated.
+pub(super) fn by_kind(
+    source: &Source<'_>,
+    out: &mut Translated,
+    head_dim: Option<u64>,
+    usual: Option<f64>,
+) -> Result<()> {
+    let mut full = match out.values.remove("rope_scaling") {
+        Some(Value::Object(parameters)) => parameters,
+        _ => Map::from_iter([("rope_type".to_owned(), "default".into())]),
+    };
+    let mut local = Map::from_iter([("rope_type".to_owned(), "default".into())]);
+    let theta = out.values.remove("rope_theta");
+    let local_theta = source.get("rope.freq_base_swa")?.or(usual.map(Value::from)).or(theta.clone());
+    let share = out.values.remove("partial_rotary_factor");
+    let local_dim = source.whole("rope.dimension_count_swa")?;
+    let local_share = local_dim.zip(head_dim).map(|(dim, width)| share_of(dim, width).into());
+    let local_share = local_share.or(share.clone());
+    for (parameters, theta, share) in [(&mut full, theta, share), (&mut local, local_theta, local_share)] {
+        parameters.extend(theta.map(|theta| ("rope_theta".to_owned(), theta)));
+        parameters.extend(share.map(|share| ("partial_rotary_factor".to_owned(), share)));
+    }
+    out.set("rope_parameters", json!({"full_attention": full, "sliding_attention": local}));
+    Ok(())
+}
+
+/// The share of a head of `width` that gives `dim` again when it is multiplied by it and rounded down.
+pub(super) fn share_of(dim: u64, width: u64) -> f64 {
+    ((dim as f64 + 0.25) / width as f64).min(1.0)
 }
 
 /// A tensor of divisors, all above zero.

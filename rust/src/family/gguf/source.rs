@@ -16,7 +16,18 @@ const ARCHITECTURE: &str = "general.architecture";
 const LONGEST_LIST: usize = 1 << 16;
 
 /// Keys of an architecture that never change what is computed.
-const NO_MATHS: &[&str] = &["rope.scaling.finetuned", "tensor_data_layout"];
+const NO_MATHS: &[&str] = &[
+    // Of pictures: a text has one position per token.
+    "deepstack_mapping",
+    "n_deepstack_layers",
+    "rope.dimension_sections",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+];
+/// Keys that do nothing with a value of one.
+const INERT: &[&str] = &["expert_group_count", "expert_group_used_count", "expert_weights_scale"];
+/// How many of the last layers predict further tokens; they are not part of the model.
+const NEXTN: &str = "nextn_predict_layers";
 
 /// A `.gguf` file, seen as a model.
 pub(super) struct Source<'a> {
@@ -69,6 +80,36 @@ impl<'a> Source<'a> {
         self.of_file(&full)
     }
 
+    /// The number of layers, without those that predict further tokens; None when the file states none.
+    pub fn num_layers(&self) -> Result<Option<u64>> {
+        let further = self.whole(NEXTN)?.unwrap_or(0);
+        Ok(self.whole("block_count")?.map(|all| all.saturating_sub(further)))
+    }
+
+    /// A value per layer; None when the key is absent or holds no list.
+    pub fn per_layer(&self, key: &str) -> Result<Option<Vec<Json>>> {
+        let Some(Json::Array(mut values)) = self.get(key)? else {
+            return Ok(None);
+        };
+        if let Some(layers) = self.num_layers()?.and_then(|layers| usize::try_from(layers).ok()) {
+            values.truncate(layers);
+        }
+        Ok(Some(values))
+    }
+
+    /// A number per layer, also infinite ones.
+    pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+        self.read.borrow_mut().insert(key.to_owned());
+        let Some(Value::List(list)) = self.metadata.get(key) else {
+            return None;
+        };
+        let number = |value| match value {
+            Value::Float(number) => Some(number),
+            _ => None,
+        };
+        if list.len() > LONGEST_LIST { None } else { list.iter().map(number).collect() }
+    }
+
     /// The value of any key.
     pub fn of_file(&self, key: &str) -> Result<Option<Json>> {
         let Some(value) = self.metadata.get(key) else {
@@ -103,6 +144,17 @@ impl<'a> Source<'a> {
         self.checkpoint.contains(&format!("blk.0.{name}"))
     }
 
+    /// Is there a tensor of that name in a layer?
+    pub fn has_in_layers(&self, name: &str) -> bool {
+        self.checkpoint.names().any(|full| below_layer(full) == Some(name))
+    }
+
+    /// The shape of the tensor of that name in the first layer that has one.
+    pub fn shape_in_layers(&self, name: &str) -> Option<&'a [usize]> {
+        let full = self.checkpoint.names().find(|full| below_layer(full) == Some(name))?;
+        Some(self.checkpoint.tensor(full)?.shape)
+    }
+
     /// Refuses every key of the architecture that was not read: it may change what the model computes.
     pub fn refuse_unread(&self) -> Result<()> {
         let read = self.read.borrow();
@@ -111,7 +163,8 @@ impl<'a> Source<'a> {
             let Some(own) = key.strip_prefix(&prefix) else {
                 continue;
             };
-            if !read.contains(key) && !NO_MATHS.contains(&own) {
+            let inert = INERT.contains(&own) && json(value).and_then(|value| value.as_f64()) == Some(1.0);
+            if !read.contains(key) && !NO_MATHS.contains(&own) && !inert {
                 let what =
                     format!("{value}; this key is not known, and it may change what the model computes");
                 return Err(self.unsupported(key, what));
@@ -130,6 +183,11 @@ impl<'a> Source<'a> {
             })
             .collect()
     }
+}
+
+/// The name of a layer's tensor below that layer.
+fn below_layer(name: &str) -> Option<&str> {
+    name.strip_prefix("blk.")?.split_once('.').map(|(_, own)| own)
 }
 
 /// None for NaN, infinity, text that is not UTF-8 and long lists.

@@ -17,13 +17,25 @@ pub(super) struct Translated {
 }
 
 impl Translated {
-    /// Copies the value of the architecture's key `own`.
+    /// Copies the value of the architecture's key `own`. A list with one value for all layers is that value.
     pub fn take(&mut self, source: &Source<'_>, key: &str, own: &str) -> Result<()> {
         self.origins.insert(key.to_owned(), source.full(own));
-        if let Some(value) = source.get(own)? {
+        let value = match source.per_layer(own)? {
+            Some(values) if values.first().is_some_and(|first| values.iter().all(|value| value == first)) => {
+                values.into_iter().next()
+            }
+            Some(values) => Some(Value::Array(values)),
+            None => source.get(own)?,
+        };
+        if let Some(value) = value {
             self.values.insert(key.to_owned(), value);
         }
         Ok(())
+    }
+
+    /// The whole number of a key that was taken.
+    pub fn whole(&self, key: &str) -> Option<u64> {
+        self.values.get(key)?.as_u64()
     }
 
     /// Sets a value that is in no key of the file.

@@ -55,7 +55,7 @@ pub(crate) enum KvHeads {
     AsQueries,
     /// This many; `null` still means as many as query heads.
     Usually(usize),
-    /// This many, whatever the file says.
+    /// This many, regardless of the file.
     Always(usize),
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum HeadDim {
     FreeQuotient,
     /// This width.
     Usually(usize),
-    /// This width, whatever the file says.
+    /// This width, regardless of the file.
     Always(usize),
 }
 
@@ -167,6 +167,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
         ngram_table: None,
+        activation: None,
         gate_cutoff: None,
     };
     let tied = metadata.flag_or("tie_word_embeddings", defaults.lm_head == LmHead::Tied)?;
@@ -371,7 +372,7 @@ pub(crate) fn bias(metadata: &Metadata<'_>, key: BiasKey) -> Result<Bias> {
     })
 }
 
-/// What the checkpoint says of its own type; the tensors' own types decide.
+/// The type that the checkpoint states; the tensors' own types decide.
 fn torch_dtype(metadata: &Metadata<'_>) -> Option<PackedType> {
     let name = metadata.get("dtype").or(metadata.get("torch_dtype"))?.as_str()?;
     match name.strip_prefix("torch.").unwrap_or(name) {

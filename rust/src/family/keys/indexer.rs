@@ -50,7 +50,7 @@ pub(crate) fn indexer(
     let index_topk = stated("index_topk", defaults.index_topk)?;
     if !matches!(config.attention, Attention::Mla { q_lora_rank: Some(_), .. }) {
         return Err(
-            metadata.bad("q_lora_rank", "it is missing; the indexer's queries are made of that latent")
+            metadata.bad("q_lora_rank", "it is missing; the indexer's queries are computed from that latent")
         );
     }
     let rope = Rope { layout: defaults.layout, ..config.ropes[0].clone() };

@@ -158,7 +158,7 @@ pub(crate) fn refuse_unknown(metadata: &Metadata<'_>) -> Result<()> {
     if metadata.has("auto_map") {
         metadata.warn(
             "auto_map",
-            "the model asks for Python code of its own; ropechat never runs code out of a model",
+            "the model requires its own Python code; ropechat never runs code from a model",
         );
     }
     for (key, value) in metadata.unread() {
@@ -166,8 +166,8 @@ pub(crate) fn refuse_unknown(metadata: &Metadata<'_>) -> Result<()> {
             return Err(metadata.unsupported(
                 key,
                 &format!(
-                    "{}; this key is not known, and it may change what the model \
-                     computes; if you know that it does not, take it out of the file",
+                    "{}; this key is not known and may change what the model \
+                     computes; if you know that it does not, remove it from the file",
                     describe(value)
                 ),
             ));

@@ -71,7 +71,7 @@ impl<'a> Metadata<'a> {
         self.values.keys().map(String::as_str)
     }
 
-    /// Is the key there, whatever its value?
+    /// Is the key there, with any value?
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(self.actual(key))
     }

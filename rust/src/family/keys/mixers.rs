@@ -1,9 +1,9 @@
-//! `layer_types` of hybrids: which layers have attention and which a recurrent mixer.
+//! `layer_types` of hybrids: which layers have attention and which have a recurrent mixer.
 
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::config::{Activation, Bias, Config, GatedOutput, LinearAttention, LinearRule, Mixer};
+use crate::config::{Activation, Bias, Config, GatedOutput, KeyHeads, LinearAttention, LinearRule, Mixer};
 use crate::error::Result;
 
 /// The mixer of each layer by `layer_types`, in which families use different words; None where the key is absent.
@@ -67,6 +67,7 @@ pub(crate) fn delta_net(metadata: &Metadata<'_>, defaults: [Option<usize>; 4]) -
         rule: LinearRule::GatedDelta { beta: 1.0 },
         num_key_heads,
         num_value_heads,
+        key_heads: KeyHeads::Grouped,
         key_dim,
         value_dim,
         conv_kernel_size: metadata.integer_if_any("linear_conv_kernel_dim", 1..=256)?.unwrap_or(4),
@@ -106,6 +107,7 @@ pub(crate) fn mamba2(metadata: &Metadata<'_>, width: usize, eps: f32) -> Result<
         rule: LinearRule::Mamba2 { time_step_limit: time_step_limit(metadata)?, multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: stated("mamba_d_state", 1 << 13)?.unwrap_or(256),
         value_dim,
         conv_kernel_size: stated("mamba_d_conv", 256)?.unwrap_or(4),

@@ -1,9 +1,9 @@
 //! `quantization_config`: which layout the file's matrices have.
 //!
-//! Keys that choose the layout or change the maths are read; of the others, which say how the quantized numbers were found,
-//! nothing is needed. The shapes of all parts are checked against these keys when the tensors are looked up. Sources:
-//! transformers 5.23 `utils/quantization_config.py`, compressed-tensors 0.20 `quantization/quant_args.py`, GPTQModel 7.7,
-//! AutoAWQ 0.2.9.
+//! Keys that choose the layout or change the maths are read; the others say how the quantized numbers were computed and
+//! are not needed. The shapes of all parts are checked against these keys when the tensors are looked up. Sources:
+//! transformers 5.23 `utils/quantization_config.py`, compressed-tensors 0.20 `quantization/quant_args.py`, GPTQModel
+//! 7.7, AutoAWQ 0.2.9.
 
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
@@ -92,7 +92,7 @@ fn unread(inner: &Metadata<'_>, key: &str, stated: &str, known: &[&str]) -> Erro
     )
 }
 
-/// Refuses what changes the maths and is not computed.
+/// Refuses keys that change the maths and are not supported.
 fn refuse(inner: &Metadata<'_>, keys: &[&str]) -> Result<()> {
     for key in keys {
         let off = |value: &serde_json::Value| match value {

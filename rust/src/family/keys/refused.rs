@@ -17,7 +17,7 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
             "its tensors have other names and orders of rows than inkling_text, the text model that is computed"
         }
         "inkling2_text" | "inkling2" => {
-            "it has mixers that inkling_text has not; they would need their own code"
+            "it has mixers that inkling_text does not have; they would need their own code"
         }
         "rwkv" | "rwkv5" | "rwkv6" | "rwkv7" | "xlstm" => {
             "a recurrent model; it would need a state in place of keys and values"

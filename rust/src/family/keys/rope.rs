@@ -1,4 +1,4 @@
-//! The rotary keys of config.json, old style (`rope_theta` beside `rope_scaling`) and new (`rope_parameters`).
+//! The rotary keys of config.json, old style (`rope_theta` and `rope_scaling`) and new (`rope_parameters`).
 //!
 //! Meaning and defaults of the keys: transformers 5.23, `modeling_rope_utils.py`. Where transformers only warns,
 //! or where its versions differ, the value is refused.
@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// Lengths in tokens: beyond any model, and exact in f64.
 pub(crate) const LENGTHS: std::ops::RangeInclusive<u64> = 1..=1 << 40;
-/// Bases: published ones lie between 1e4 and 1e11.
+/// Bases: published ones are between 1e4 and 1e11.
 const THETAS: std::ops::RangeInclusive<f64> = 1e-3..=1e18;
 /// Factors of every kind; zero and below divide by zero or flip signs.
 const FACTORS: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
@@ -26,7 +26,7 @@ pub(crate) enum Partial {
     Whole,
     /// `partial_rotary_factor`, or this when the file does not say.
     Usually(f64),
-    /// As `Usually`, where the model's code splits the head there itself, whatever the rope type rotates (phi, stablelm).
+    /// As `Usually`, where the model's code splits the head itself, for any rope type (phi, stablelm).
     Cut(f64),
     /// This many leading dimensions.
     Dimensions(usize),
@@ -56,7 +56,7 @@ pub(crate) fn rope(metadata: &Metadata<'_>, facts: &RopeFacts) -> Result<Rope> {
     rope_of(metadata, rope_object(metadata)?.as_ref(), "rope_theta", facts)
 }
 
-/// As [`rope`], from an object that the family found, with the base under `theta_key` beside it ("": nowhere).
+/// As [`rope`], from an object that the family found, with the base under `theta_key` next to it ("": nowhere).
 pub(crate) fn rope_of(
     metadata: &Metadata<'_>,
     parameters: Option<&Metadata<'_>>,
@@ -102,7 +102,7 @@ pub(crate) fn rope_of(
     Ok(Rope { theta, rotary_dim: facts.head_dim, layout: facts.layout, scaling })
 }
 
-/// `partial_rotary_factor`, beside the rope object or in it.
+/// `partial_rotary_factor`, next to the rope object or in it.
 fn share(
     top: &Metadata<'_>,
     parameters: Option<&Metadata<'_>>,
@@ -118,7 +118,7 @@ fn share(
     };
     let stated = inner.or(outer);
     match facts.partial {
-        // Beside the number of dimensions the share says the same.
+        // With the number of dimensions, the share says the same.
         Partial::Dimensions(dim)
             if stated.is_some_and(|share| (share * facts.head_dim as f64).round() == dim as f64) =>
         {
@@ -162,8 +162,9 @@ pub(crate) fn rope_object<'a>(metadata: &Metadata<'a>) -> Result<Option<Metadata
     let new = metadata.object_if_any("rope_parameters")?;
     let old = metadata.object_if_any("rope_scaling")?;
     if new.is_some() && old.is_some() && metadata.get("rope_parameters") != metadata.get("rope_scaling") {
-        return Err(metadata
-            .bad("rope_scaling", "must be the same as in rope_parameters, or stand in one of them only"));
+        return Err(
+            metadata.bad("rope_scaling", "must be the same as in rope_parameters, or be in only one of them")
+        );
     }
     Ok(new.or(old))
 }
@@ -174,7 +175,7 @@ fn rope_type<'a>(parameters: &Metadata<'a>) -> Result<&'a str> {
     let old = parameters.text_if_any("type")?;
     match (new, old) {
         (Some(new), Some(old)) if new != old => {
-            Err(parameters.bad("rope_type", "must be the same as type, or only one of them stated"))
+            Err(parameters.bad("rope_type", "must be the same as type, or only one of them must be given"))
         }
         _ => Ok(new.or(old).unwrap_or("default")),
     }
@@ -322,7 +323,7 @@ fn yarn(top: &Metadata<'_>, parameters: &Metadata<'_>, facts: &RopeFacts, theta:
     })
 }
 
-/// `original_max_position_embeddings`, in the object or (as in Phi-3) beside it.
+/// `original_max_position_embeddings`, in the object or (as in Phi-3) next to it.
 fn original_length(top: &Metadata<'_>, parameters: &Metadata<'_>) -> Result<Option<usize>> {
     const KEY: &str = "original_max_position_embeddings";
     let (outer, inner) = (top.integer_if_any(KEY, LENGTHS)?, parameters.integer_if_any(KEY, LENGTHS)?);
@@ -361,7 +362,7 @@ fn refuse_other_keys(parameters: &Metadata<'_>, scaling: &RopeScaling, own_keys:
 }
 
 /// A rope per kind of layer: nested in `rope_parameters` under `kinds` (null: those layers do not rotate), or one for all.
-/// The keys beside the rope object are those of the first kind and `theta_keys` the base of each kind there.
+/// The keys next to the rope object are those of the first kind and `theta_keys` the base of each kind there.
 pub(crate) fn ropes_by_kind<const N: usize>(
     metadata: &Metadata<'_>,
     kinds: [&str; N],
@@ -381,7 +382,7 @@ pub(crate) fn ropes_by_kind<const N: usize>(
         ropes[index] = Some(rope_of(metadata, own.as_ref(), theta_keys[index], facts)?);
     }
     if let Some(nested) = nested {
-        // Left beside the kinds by some writers; each kind states its own.
+        // Some writers leave it next to the kinds; each kind states its own.
         for key in ["rope_theta", "rope_type"] {
             nested.get(key);
         }
@@ -398,7 +399,7 @@ pub(crate) fn require_rope(metadata: &Metadata<'_>) -> Result<()> {
     }
 }
 
-/// The same, where each of the `kinds` of layers has a rope of its own.
+/// The same, where each of the `kinds` of layers has its own rope.
 pub(crate) fn require_rope_of_kinds<const N: usize>(metadata: &Metadata<'_>, kinds: [&str; N]) -> Result<()> {
     let nested =
         rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));

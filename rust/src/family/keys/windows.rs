@@ -60,7 +60,7 @@ pub(crate) fn layer_kinds(
 
 /// `sliding_window_pattern`: every n-th layer sees everything. A text (cohere2 writes none) is refused.
 pub(crate) fn pattern(metadata: &Metadata<'_>, default: usize) -> Result<usize> {
-    // Newer files keep the old number beside `layer_types`, under a name of its own.
+    // Newer files keep the old number in addition to `layer_types`, under another name.
     let kept = metadata.integer_if_any("_sliding_window_pattern", 1..=1 << 16)?;
     Ok(metadata.integer_if_any("sliding_window_pattern", 1..=1 << 16)?.or(kept).unwrap_or(default))
 }

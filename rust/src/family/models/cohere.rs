@@ -134,7 +134,7 @@ fn cohere2_moe(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let config = Config { moe: Some(moe), intermediate_size: dense_width.unwrap_or(width), ..config };
     let mut config = sparse_layers(metadata, rotate_in_windows(config), prefix)?;
-    // Dense layers rotate where their own pattern has a window in no layer.
+    // Dense layers rotate if their own pattern has no window in any layer.
     let forced = every_in_prefix == 1;
     for layer in config.layers.iter_mut().filter(|layer| forced && layer.mlp == LayerMlp::Dense) {
         layer.rope = LayerRope::Rotary(0);

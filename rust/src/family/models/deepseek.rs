@@ -1,7 +1,7 @@
 //! DeepSeek V2 and V3: latent attention, and a mixture of experts with groups and shared experts above the first layers.
 //!
 //! DeepSeek-AI 2024 (DeepSeek-V2, DeepSeek-V3). Defaults of absent keys: transformers 5.23, `configuration_deepseek_v2.py`
-//! and `configuration_deepseek_v3.py`; the latents' norms have the epsilon 1e-6 whatever the file says
+//! and `configuration_deepseek_v3.py`; the latents' norms have the epsilon 1e-6 regardless of the file
 //! (`modeling_deepseek_v2.py`), and V2 never normalizes the experts' weights (`norm_topk_prob` is not read there).
 
 use crate::config::{Bias, Config, MoeNames, Names, Normalization, RopeLayout, Scoring, tensor};

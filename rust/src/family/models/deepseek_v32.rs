@@ -29,7 +29,7 @@ const MLA: MlaDefaults =
 
 const ROUTING: Routing = Routing { scaling: ("routed_scaling_factor", 2.5), ..Routing::DEEPSEEK };
 
-/// What absent keys mean; no MLP has a bias, whatever `mlp_bias` says.
+/// What absent keys mean; no MLP has a bias, regardless of `mlp_bias`.
 const DEFAULTS: Defaults =
     Defaults { names: NAMES, mlp_bias: BiasKey::Absent(Bias::None), ..Defaults::LLAMA };
 
@@ -68,8 +68,8 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
     in_all_layers(metadata, indexer(metadata, config, &indexing)?, |_| false)
 }
 
-/// Queries are made of their latent before and after its norm, and a gate of attention's output with them; some norms have a
-/// gate too.
+/// Queries are computed from their latent before and after its norm, and a gate of attention's output with them; some
+/// norms have a gate too.
 fn axk2(metadata: &Metadata<'_>) -> Result<Config> {
     check_words(metadata)?;
     let defaults = Defaults { max_position_embeddings: 131_072, ..DEFAULTS };

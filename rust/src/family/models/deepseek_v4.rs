@@ -1,8 +1,8 @@
-//! DeepSeek V4 (deepseek_v4): windows beside compressed keys, of which an indexer chooses some; hyper-connections whose streams
-//! are mixed; experts of the first layers by the token's number.
+//! DeepSeek V4 (deepseek_v4): windows and compressed keys, of which an indexer chooses some; hyper-connections whose
+//! streams are mixed; experts of the first layers by the token's number.
 //!
 //! DeepSeek-AI 2026. Defaults of absent keys: transformers 5.23, `configuration_deepseek_v4.py`; names of tensors: the published
-//! files, which transformers writes too. It normalizes the weights of experts whatever `norm_topk_prob` says.
+//! files, which transformers writes too. It normalizes the weights of experts regardless of `norm_topk_prob`.
 
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
@@ -142,7 +142,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         layer.mlp = if hashed { LayerMlp::HashMoe } else { LayerMlp::Moe };
         layer.mask = window.map_or(Mask::Causal, Mask::Sliding);
         layer.values = Values::OfKeys;
-        // A branch's result goes to the streams: nothing of what it read stays beside it.
+        // A branch's result replaces its input in the streams.
         layer.residual_factors = [ResidualFactors { stream: 0.0, branch: 1.0 }; 2];
     }
     with_compressed_keys(metadata, with_ropes(metadata, config)?)

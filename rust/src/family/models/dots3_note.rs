@@ -210,7 +210,7 @@ fn windowed_widths(metadata: &Metadata<'_>, usual: Widths, kinds: &[usize]) -> R
             }
         };
         if found.is_some_and(|found| found != own) {
-            return Err(metadata.unsupported(LISTED, "must say the same of all layers with a window"));
+            return Err(metadata.unsupported(LISTED, "must be the same for all layers with a window"));
         }
         found = Some(own);
     }

@@ -33,7 +33,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
 pub(crate) fn windowed(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let window = window(metadata, Some(4096))?;
     const PATTERN: &str = "sliding_window_pattern";
-    // Beside `layer_types` it does nothing: published files say "LLLG" there.
+    // With `layer_types` it does nothing: published files say "LLLG" there.
     let listed = metadata.texts_if_any("layer_types")?.is_some();
     let every = match metadata.get(PATTERN) {
         _ if listed || window.is_none() => 1,

@@ -56,7 +56,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let norms = metadata.integer_if_any("num_ln_in_parallel_attn", 1..=2)?.unwrap_or(2);
     let heads = metadata.integer("num_attention_heads", 1..=1 << 16)?;
     let stated = metadata.integer_if_any("num_key_value_heads", 1..=1 << 16)?;
-    // Old models have one key/value head or all of them, whatever the file says.
+    // Old models have one key/value head or all of them, regardless of the file.
     let groups = match (new, multi_query) {
         (true, _) => stated.unwrap_or(heads),
         (false, true) => 1,

@@ -1,4 +1,4 @@
-//! Gemma 3, text: Gemma 2 without caps, a norm on every head of q and k, and a rotation of its own in windowed layers.
+//! Gemma 3, text: Gemma 2 without caps, a norm on every head of q and k, and its own rotation in windowed layers.
 //!
 //! Gemma Team 2025. Defaults of absent keys: transformers 5.23, `configuration_gemma3.py`, of which published files make
 //! use: 262208 tokens, 8 heads, every sixth layer without a window of 4096; base 1e6 there and 1e4 in the others.

@@ -148,7 +148,7 @@ pub(crate) fn share_keys_and_values(
     let kind = |layer: usize| config.layers[layer].mask == Mask::Causal;
     let sources = (first..config.layers.len()).map(|layer| (0..first).rfind(|&own| kind(own) == kind(layer)));
     let Some(sources) = sources.collect::<Option<Vec<usize>>>() else {
-        return Err(metadata.bad(KEY, "must leave a layer of each kind with keys of its own"));
+        return Err(metadata.bad(KEY, "must leave a layer of each kind with its own keys"));
     };
     for (layer, source) in config.layers[first..].iter_mut().zip(sources) {
         layer.shares_kv_of = Some(source);

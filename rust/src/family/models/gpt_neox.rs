@@ -1,5 +1,5 @@
 //! GPT-NeoX and Pythia: LayerNorm, q, k, v of each head in one matrix, a quarter of a head rotated; attention and MLP
-//! in parallel, each behind its own norm, or one after the other.
+//! in parallel, each behind its own norm, or one after another.
 //!
 //! Black et al. 2022 (GPT-NeoX-20B), Biderman et al. 2023 (Pythia). Defaults of absent keys: transformers 5.23,
 //! `configuration_gpt_neox.py`; old files write `rotary_pct` and `rotary_emb_base`.

@@ -40,7 +40,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let config = base(metadata, &DEFAULTS)?;
     let num_experts = metadata.integer("num_local_experts", 1..=1 << 16)?;
     let num_experts_per_tok = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(4))?;
-    // OpenAI's own names for two keys stand beside transformers' in the published files.
+    // The published files have OpenAI's own names for two keys in addition to transformers'.
     let same = metadata.integer_if_any("experts_per_token", 1..=1 << 16)?;
     if same.is_some_and(|same| same != num_experts_per_tok) {
         return Err(metadata.bad("experts_per_token", "it differs from num_experts_per_tok; they must agree"));

@@ -46,7 +46,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let scale = metadata.number_if_any("embedding_scale", 1e-6..=1e9)?.unwrap_or(1.0 / spread);
     metadata.get("L_bp_cycles"); // where gradients flow
     if metadata.flag_or("prefix_lm", true)? {
-        metadata.warn("prefix_lm", "it is true; a prompt is read causally here, as an answer is");
+        metadata.warn("prefix_lm", "it is true; prompts are read causally here, like answers");
     }
     let spec = config.layers[0];
     let layer = |index: usize| {

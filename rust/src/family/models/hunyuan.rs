@@ -49,7 +49,7 @@ const DEFAULTS: Defaults = Defaults {
     norm: NormKey::Rms("rms_norm_eps", 1e-5),
     mlp_bias: BiasKey::Absent(Bias::None),
     rope: Some(RopeDefaults {
-        // The published files write yarn's keys too, which nothing reads beside `dynamic`.
+        // The published files also have yarn's keys, which nothing reads with `dynamic`.
         own_keys: &["alpha", "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"],
         ..RopeDefaults::WHOLE
     }),

@@ -2,7 +2,7 @@
 //! DeepSeek V3.
 //!
 //! Tencent 2026. Defaults of absent keys: transformers 5.23, `configuration_hy_v4.py`; the latents' norms have the epsilon
-//! 1e-6 whatever the file says, and there are as many key/value heads as query heads.
+//! 1e-6 regardless of the file, and there are as many key/value heads as query heads.
 
 use super::deepseek::config as latent_mixture;
 use crate::config::{

@@ -1,8 +1,8 @@
 //! JetMoE: mixtures of attention heads and of MLPs.
 //!
 //! Shen et al. 2024, <https://arxiv.org/abs/2404.07413>. Defaults of absent keys: transformers 5.23,
-//! `configuration_jetmoe.py`; `num_attention_heads` follows from the experts per token, whatever the file says, and only the
-//! norm after the last layer has the epsilon of the file.
+//! `configuration_jetmoe.py`; `num_attention_heads` follows from the experts per token, regardless of the file, and
+//! only the norm after the last layer has the epsilon of the file.
 
 use crate::config::{
     Attention, Bias, Config, GateUp, LmHead, Moe, MoeNames, Names, Norm, Shared, Stored, tensor,

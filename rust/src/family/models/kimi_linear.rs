@@ -7,8 +7,9 @@
 
 use super::deepseek;
 use crate::config::{
-    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KvB, LayerRope, LinearAttention,
-    LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout, tensor,
+    Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope,
+    LinearAttention, LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout,
+    tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};
@@ -183,7 +184,7 @@ fn bailing_hybrid(metadata: &Metadata<'_>) -> Result<Config> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &["mscale", "mscale_all_dim"],
     };
-    // transformers writes its default base beside the one that counts.
+    // transformers writes its default base in addition to the one that counts.
     let parameters = rope_object(metadata)?;
     let counts = parameters.as_ref().is_some_and(|parameters| parameters.has("rope_theta"));
     if counts {
@@ -242,6 +243,7 @@ fn delta_attention(
         rule: LinearRule::KimiDelta { lower_bound },
         num_key_heads: heads,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: head_dim,
         value_dim: head_dim,
         conv_kernel_size,

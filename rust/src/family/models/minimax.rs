@@ -7,8 +7,8 @@
 
 use super::mixtral;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, LinearAttention, LinearRule, Mask, Mixer, Moe, Names,
-    NormPlacement, Recurrent, RecurrentNames, ResidualFactors, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LinearAttention, LinearRule, Mask, Mixer, Moe,
+    Names, NormPlacement, Recurrent, RecurrentNames, ResidualFactors, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{
@@ -101,6 +101,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         rule: LinearRule::Lightning { stored_block: None },
         num_key_heads: heads,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: config.head_dim,
         value_dim: config.head_dim,
         conv_kernel_size: 1,

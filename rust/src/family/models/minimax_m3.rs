@@ -93,7 +93,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     with_indexers(metadata, sparse_layers(metadata, config, 0)?)
 }
 
-/// The indexer: keys of its own, or (as published) in `sparse_attention_config` under other names.
+/// The indexer: its own keys, or (as published) in `sparse_attention_config` under other names.
 fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     let old = metadata.object_if_any("sparse_attention_config")?;
     let stated = |key: &str, old_key: &str, usual: usize| -> Result<usize> {

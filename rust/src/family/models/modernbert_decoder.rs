@@ -46,7 +46,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     const LOCAL: &str = "local_attention";
     let local = metadata.integer_if_any(LOCAL, 2..=1 << 40)?;
     let local = if metadata.has(LOCAL) { local } else { Some(128) };
-    // It counts both sides of an encoder; written beside it is the half.
+    // It counts both sides of an encoder; the file also has the half.
     metadata.get("sliding_window");
     let every = metadata.integer_if_any("global_attn_every_n_layers", 1..=1 << 16)?.unwrap_or(3);
     let window = local.map(|local| local / 2);

@@ -1,4 +1,4 @@
-//! Nemotron-H and Nemotron Nano: every layer is one thing, Mamba-2, attention without positions, or an MLP.
+//! Nemotron-H and Nemotron Nano: every layer is one of Mamba-2, attention without positions, and an MLP.
 //!
 //! NVIDIA 2025. Defaults of absent keys: transformers 5.23, `configuration_nemotron_h.py`. Older files write the layers as
 //! letters in `hybrid_override_pattern`.
@@ -6,8 +6,8 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, MlpShape,
-    Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LayerMlp, LinearAttention, LinearRule, Mixer,
+    MlpShape, Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, base, bias};
@@ -79,7 +79,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         ..Defaults::LLAMA
     };
     let mut config = base(metadata, &defaults)?;
-    // The list of layers decides, whatever `num_hidden_layers` says.
+    // The list of layers decides, regardless of `num_hidden_layers`.
     config.layers.resize(blocks.len(), config.layers[0]);
     for (layer, (mixer, mlp)) in config.layers.iter_mut().zip(blocks) {
         (layer.mixer, layer.mlp) = (mixer, mlp);
@@ -120,7 +120,7 @@ const KEYS_WITHOUT_EFFECT: &[&str] = &[
     "use_mamba_kernels",
 ];
 
-/// Routing as in DeepSeek V3, experts without a gate, and a shared one with a width of its own.
+/// Routing as in DeepSeek V3, experts without a gate, and a shared one with its own width.
 fn experts(metadata: &Metadata<'_>) -> Result<Moe> {
     let latent_size = metadata.integer_if_any("moe_latent_size", 1..=1 << 20)?;
     let latent_bias = bias(metadata, BiasKey::Key("mlp_bias", false))?;
@@ -163,6 +163,7 @@ fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
         rule: LinearRule::Mamba2 { time_step_limit: time_step_limit(metadata)?, multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: size("ssm_state_size", 1 << 13, 128)?,
         value_dim,
         conv_kernel_size: size("conv_kernel", 256, 4)?,

@@ -1,7 +1,8 @@
-//! OLMo Hybrid: Gated DeltaNet with projections of their own, and OLMo 3's attention in some layers, with or without rotation.
+//! OLMo Hybrid: Gated DeltaNet with separate projections, and OLMo 3's attention in some layers, with or without
+//! rotation.
 //!
 //! Ai2 2026. Defaults of absent keys: transformers 5.23, `configuration_olmo_hybrid.py`; the norm of DeltaNet's output has an
-//! epsilon of 1e-5 whatever the file says.
+//! epsilon of 1e-5 regardless of the file.
 
 use crate::config::{
     Bias, Config, GatedOutput, InProj, LayerRope, LinearAttention, LinearRule, Mixer, Names, NormPlacement,

@@ -1,7 +1,8 @@
 //! Phi 3, 3.5 and 4: Llama with q, k, v in one matrix and gate and up in another, and longrope for long contexts.
 //!
 //! Abdin et al. 2024 (Phi-3). Defaults of absent keys: transformers 5.23, `configuration_phi3.py`: a trained length of
-//! 4096 beside the stretched one. Beyond it a sequence is evaluated again with the long factors, as `generate` does.
+//! 4096 in addition to the extended one. Beyond it a sequence is evaluated again with the long factors, as `generate`
+//! does.
 
 use crate::config::{Bias, Config, GateUp, Names, Qkv, RopeScaling, tensor};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Phi 3.5 MoE: LayerNorms with biases, longrope with a factor of its own for each range, two experts by a sparse mixer.
+//! Phi 3.5 MoE: LayerNorms with biases, longrope with its own factor for each range, two experts by a sparse mixer.
 //!
 //! Abdin et al. 2024 (Phi-3). Defaults of absent keys: transformers 5.23, `configuration_phimoe.py`; the short divisors at
 //! every length are `modeling_phimoe.py`'s.

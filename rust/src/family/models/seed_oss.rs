@@ -1,4 +1,4 @@
-//! Seed-OSS: Llama with biases on q, k and v, and flags of their own for the other two.
+//! Seed-OSS: Llama with biases on q, k and v, and their own flags for the other two.
 //!
 //! ByteDance Seed 2025. Defaults of absent keys: transformers 5.23, `configuration_seed_oss.py`.
 

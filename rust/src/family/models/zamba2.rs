@@ -1,14 +1,14 @@
-//! Zamba 2: Mamba-2, and a block of attention and an MLP that some layers share, each with adapters of its own.
+//! Zamba 2: Mamba-2, and a block of attention and an MLP that some layers share, each with its own adapters.
 //!
 //! Zyphra 2024 (Zamba2, <https://arxiv.org/abs/2411.15242>). Defaults of absent keys: transformers 5.23,
 //! `configuration_zamba2.py`; scores are divided by the root of half a head's width, the convolution has a bias and the norm of
-//! the mixer's output an epsilon of 1e-5 whatever the file says.
+//! the mixer's output an epsilon of 1e-5 regardless of the file.
 
 use super::bamba;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Bias, Config, GateUp, GatedOutput, LayerMlp, LayerRope, LinearAttention, LinearRule, LmHead,
-    Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
+    Activation, Bias, Config, GateUp, GatedOutput, KeyHeads, LayerMlp, LayerRope, LinearAttention,
+    LinearRule, LmHead, Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, base};
@@ -125,6 +125,7 @@ fn mamba(metadata: &Metadata<'_>, config: &Config) -> Result<LinearAttention> {
         rule: LinearRule::Mamba2 { time_step_limit: [least, f32::INFINITY], multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
+        key_heads: KeyHeads::Grouped,
         key_dim: size("mamba_d_state", 1 << 13, 64)?,
         value_dim: width / heads,
         conv_kernel_size: size("mamba_d_conv", 256, 4)?,

@@ -54,7 +54,7 @@ impl Prefix<'_> {
         vec![TensorRows::whole(name, Stored::OutIn, relative.d_rel, relative.extent(self.layer))]
     }
 
-    /// Adds the indexer's projections of the row: queries too, unless they are made of a latent.
+    /// Adds the indexer's projections of the row: queries too, unless they are computed from a latent.
     pub fn add_indexer(&self, matrix: &mut MatrixSpec, with_queries: bool) {
         let (config, names) = (self.config, &self.config.names.indexer);
         let Some(indexer) = config.indexer_of(self.layer) else { return };
@@ -239,7 +239,7 @@ impl Prefix<'_> {
         ];
         let spec = |weight, bias, width| NormSpec { weight, bias, width, gate: Vec::new() };
         let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
-            // A layer without keys of its own has no norm for them.
+            // A layer without its own keys has no norm for them.
             let of_some =
                 |heads, name| if heads == 0 { spec(Vec::new(), Vec::new(), 0) } else { of(name, heads) };
             Some(names.map(|(name, heads)| of_some(heads, name)))

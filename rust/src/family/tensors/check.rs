@@ -18,7 +18,7 @@ pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<us
     required(config).into_values().map(|source| (source.name, source.shape))
 }
 
-/// Numbers in all tensors together, as model cards count them; of quantized ones those that they stand for.
+/// Numbers in all tensors together, as model cards count them; of quantized ones those that they represent.
 pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
     match config.quantization {
         Scheme::Plain => checkpoint.num_parameters(),
@@ -52,13 +52,13 @@ pub fn embedding_names(config: &Config) -> Vec<String> {
 fn with_base_of(names: Names, checkpoint: &Checkpoint) -> Names {
     let found = names.bases.iter().find(|base| checkpoint.contains(&Names { base, ..names }.embedding()));
     let names = Names { base: found.copied().unwrap_or(names.base), ..names };
-    // Models of pictures and text may keep the head beside the text model.
+    // Models of pictures and text may have the head next to the text model.
     const NESTED: Tensor = tensor!("language_model.lm_head");
     let nested = names.lm_head == Names::LLAMA.lm_head && checkpoint.contains(NESTED.weight);
     Names { lm_head: if nested { NESTED } else { names.lm_head }, ..names }
 }
 
-/// The names of DeepSeek's own files, where those that transformers writes differ.
+/// The names of DeepSeek's own files, if those that transformers writes differ.
 fn as_published(names: Names, checkpoint: &Checkpoint) -> Names {
     const EMBEDDING: &str = "embed.weight";
     if names.lm_head.weight != "head.weight" || !checkpoint.contains(EMBEDDING) {
@@ -166,7 +166,7 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     )])
 }
 
-/// Tensors of other parts: of pictures and sound beside a text model below a path of its own (the config's warning says
+/// Tensors of other parts: of pictures and sound beside a text model below its own path (the config's warning says
 /// that they are ignored), and of layers that predict further tokens.
 fn is_other_part(config: &Config, name: &str) -> bool {
     let Names { base, layers, .. } = config.names;

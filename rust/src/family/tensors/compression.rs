@@ -1,7 +1,7 @@
-//! The tensors of attention whose one key is the value too, and of compressed keys beside it.
+//! The tensors of attention whose one key is the value too, and of its compressed keys.
 //!
-//! In the file the rotated part of a head is the last one; here it is the first, as for all models. Queries, keys and what
-//! compressed keys are made of are reordered in the same way, and attention puts its output back in the file's order.
+//! In the file the rotated part of a head is the last one; here it is the first, as for all models. Queries, keys and
+//! the inputs of compressed keys are reordered in the same way, and attention puts its output back in the file's order.
 
 use super::prefix::Prefix;
 use super::rows::{Rows, TensorRows};
@@ -23,7 +23,7 @@ impl Prefix<'_> {
         Rows::each(heads, dim, dim - self.rotary_dim(), dim)
     }
 
-    /// The projections of queries and of the one key, and of what compressed keys are made of.
+    /// The projections of queries, of the one key, and of the inputs of compressed keys.
     pub fn shared_kv(&self, q_lora_rank: usize) -> QkvTensors {
         let (config, names) = (self.config, &self.config.names);
         let (hidden, heads) = (config.hidden_size, self.heads.num_attention_heads);

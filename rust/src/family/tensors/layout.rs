@@ -58,12 +58,18 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             Residual::Sequential | Residual::Parallel | Residual::StreamScaled => Vec::new(),
         },
         per_layer,
-        streams: ["altup_projections", "altup_unembed_projections"].map(|list| {
+        streams: names.alt_up.projections.map(|name| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
-            let name = |number| at.name(&format!("{list}.{number}.weight"));
-            let square =
-                |number| matrix(vec![TensorRows::whole(name(number), Stored::OutIn, hidden, hidden)], hidden);
-            (0..others).map(square).collect()
+            let of_number = |number: usize| {
+                let own = at.name(&name.replace("{}", &number.to_string()));
+                let mut square = TensorRows::whole(own, Stored::OutIn, hidden, hidden);
+                if !name.contains("{}") {
+                    square.shape = vec![others, hidden, hidden];
+                    square.rows = square.rows.from(number * hidden);
+                }
+                matrix(vec![square], hidden)
+            };
+            (0..others).map(of_number).collect()
         }),
         positions,
         low_state: match config.cycles {
@@ -249,19 +255,17 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             )
         }),
         alt_up: config.alt_up.map(|alt_up| {
-            let (inputs, rank) = (alt_up.altup_num_inputs, alt_up.laurel_rank);
-            let table = |name: &str, rows, columns| {
-                TensorRows::whole(at.name(&format!("altup.{name}.weight")), Stored::OutIn, rows, columns)
-            };
+            let (inputs, rank, names) = (alt_up.altup_num_inputs, alt_up.laurel_rank, &names.alt_up);
+            let table = |name, rows, columns| TensorRows::whole(at.name(name), Stored::OutIn, rows, columns);
             Box::new(AltUpTensors {
-                router_norm: at.norm(tensor!("altup.router_norm"), hidden),
-                modality_router: table("modality_router", inputs, hidden),
-                prediction_coefs: table("prediction_coefs", inputs * inputs, inputs),
-                correction_coefs: table("correction_coefs", inputs, inputs),
-                correct_output_scale: at.vector("altup.correct_output_scale", Rows::all(hidden)),
-                laurel_left: at.matrix(&[(tensor!("laurel.linear_left"), rank)], hidden, Bias::None),
-                laurel_right: at.matrix(&[(tensor!("laurel.linear_right"), hidden)], rank, Bias::None),
-                laurel_norm: at.norm(tensor!("laurel.post_laurel_norm"), hidden),
+                router_norm: at.norm(names.router_norm, hidden),
+                modality_router: table(names.modality_router, inputs, hidden),
+                prediction_coefs: table(names.prediction_coefs, inputs * inputs, inputs),
+                correction_coefs: table(names.correction_coefs, inputs, inputs),
+                correct_output_scale: at.vector(names.correct_output_scale, Rows::all(hidden)),
+                laurel_left: at.matrix(&[(names.laurel_left, rank)], hidden, Bias::None),
+                laurel_right: at.matrix(&[(names.laurel_right, hidden)], rank, Bias::None),
+                laurel_norm: at.norm(names.laurel_norm, hidden),
             })
         }),
         hyper: config

@@ -4,8 +4,8 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors, RouterMlpTensors};
 use crate::config::{
-    Activation, Bias, ExpertInput, GateUp, LayerMlp, MlpShape, Moe, MoeNames, Router, SharedExpert, Stored,
-    Tensor, tensor,
+    Activation, Bias, ExpertInput, GateUp, LayerMlp, MlpShape, Moe, MoeNames, Router, Shared, SharedExpert,
+    Stored, Tensor, tensor,
 };
 
 impl Prefix<'_> {
@@ -27,7 +27,7 @@ impl Prefix<'_> {
         let learned =
             ["alpha_p", "alpha_n"].map(|part| self.vector(&format!("mlp.act_fn.{part}"), Rows::all(1)));
         let activation = match config.activation {
-            Activation::Xielu { .. } => learned.to_vec(),
+            Activation::Xielu { .. } if self.layer.activation.is_none() => learned.to_vec(),
             _ => Vec::new(),
         };
         DenseTensors { activation, ..mlp(gate_up_proj, down_proj, config.mlp) }
@@ -48,30 +48,30 @@ impl Prefix<'_> {
                 (router, each(&|number| self.interleaved_expert(number, moe, gate_up, down)), None)
             }
             MoeNames::Fused { router, gate_up, down, stored, shared } => {
-                let own = each(&|number| self.fused_expert(number, moe, gate_up, down, stored));
-                let scored = match (moe.shared, shared.gate_up) {
-                    (SharedExpert::Scored { count }, GateUp::Separate { gate, up }) => {
+                let gate_up = GateUp::Stacked(gate_up);
+                let own = each(&|number| self.merged_expert(number, moe, gate_up, down, stored));
+                let scored = match moe.shared {
+                    SharedExpert::Scored { count } => {
                         let all = Moe { num_experts: count, ..*moe };
-                        let expert = |number| self.merged_expert(number, &all, [gate, up, shared.down]);
+                        let expert = |number| {
+                            self.merged_expert(number, &all, shared.gate_up, shared.down, Stored::OutIn)
+                        };
                         (0..count).map(expert).collect()
                     }
                     _ => Vec::new(),
                 };
-                let shared = match moe.shared {
-                    SharedExpert::None | SharedExpert::Scored { .. } => None,
-                    SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
-                        let mlp = self.dense_mlp(shared.gate_up, shared.down, intermediate_size, Bias::None);
-                        Some((mlp, self.shared_gate(moe.shared)))
-                    }
-                };
+                let mlp = self.shared_mlp(shared, moe.shared);
+                let shared = mlp.map(|mlp| (mlp, self.shared_gate(moe.shared)));
                 (router, own.into_iter().chain(scored).collect(), shared)
             }
             MoeNames::Flat { router, parts } => {
                 (router, each(&|number| self.flat_expert(number, moe, parts)), None)
             }
-            MoeNames::Merged { router, parts, shared, shared_gate } => {
-                let shared = self.merged_shared_expert(shared, shared_gate, moe.shared);
-                (router, each(&|number| self.merged_expert(number, moe, parts)), shared)
+            MoeNames::Merged { router, gate_up, down, shared, shared_gate } => {
+                let expert = |number| self.merged_expert(number, moe, gate_up, down, Stored::OutIn);
+                let mlp = self.shared_mlp(shared, moe.shared);
+                let shared = mlp.map(|mlp| (mlp, self.shared_gate_vector(shared_gate, moe.shared)));
+                (router, each(&expert), shared)
             }
         };
         let [scale, per_expert] = config.names.router_scales;
@@ -137,7 +137,7 @@ impl Prefix<'_> {
         with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
     }
 
-    /// An expert with tensors of its own, from `hidden` to `width` and back.
+    /// An expert with its own tensors, from `hidden` to `width` and back.
     fn expert(&self, path: &str, [gate, up, down]: [&str; 3], hidden: usize, width: usize) -> DenseTensors {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
@@ -160,40 +160,7 @@ impl Prefix<'_> {
         }
     }
 
-    /// Expert `number` of tensors whose rows are those of gate, then those of up.
-    fn fused_expert(
-        &self,
-        number: usize,
-        moe: &Moe,
-        gate_up: Tensor,
-        down: Tensor,
-        stored: Stored,
-    ) -> DenseTensors {
-        let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
-        let matrix = |name: Tensor, rows: &[Rows], out: usize, columns: usize| MatrixSpec {
-            weights: rows
-                .iter()
-                .map(|&rows| TensorRows {
-                    name: self.name(name.weight),
-                    shape: match stored {
-                        Stored::OutIn => vec![count, out, columns],
-                        Stored::InOut => vec![count, columns, out],
-                    },
-                    stored,
-                    rows: rows.from(number * out),
-                    transposed: None,
-                })
-                .collect(),
-            biases: Vec::new(),
-            in_features: columns,
-            join: Join::Stacked,
-        };
-        let halves = [Rows::range(0, width), Rows::range(width, width)];
-        let down_proj = matrix(down, &[Rows::all(hidden)], hidden, width);
-        mlp(matrix(gate_up, &halves, 2 * width, hidden).interleaved(), down_proj, MlpShape::Gated)
-    }
-
-    /// Expert `number` of three tensors in which the experts lie below each other.
+    /// Expert `number` of three tensors in which the experts are stacked.
     fn flat_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [&str; 3]) -> DenseTensors {
         let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
         let matrix = |names: &[&str], stored, out, columns| MatrixSpec {
@@ -270,48 +237,72 @@ impl Prefix<'_> {
         gated.then(|| self.matrix(&[(gate, 1)], self.config.hidden_size, Bias::None))
     }
 
-    /// Expert `number` of three tensors [expert, out, in].
-    fn merged_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [Tensor; 3]) -> DenseTensors {
-        let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
-        let matrix = |names: &[Tensor], out: usize, columns: usize| {
-            let rows = Rows::range(number * out, out);
-            let weight = |name: &Tensor| TensorRows {
+    /// Expert `number` of tensors [expert, out, in], or [expert, in, out] if `stored` says so.
+    fn merged_expert(
+        &self,
+        number: usize,
+        moe: &Moe,
+        gate_up: GateUp,
+        down: Tensor,
+        stored: Stored,
+    ) -> DenseTensors {
+        let hidden = moe.latent_size.unwrap_or(self.config.hidden_size);
+        let (width, count) = (moe.intermediate_size, moe.num_experts);
+        let matrix = |parts: &[(Tensor, Rows)], out: usize, columns: usize| {
+            let weight = |&(name, rows): &(Tensor, Rows)| TensorRows {
                 name: self.name(name.weight),
-                shape: vec![count, out, columns],
-                stored: Stored::OutIn,
-                rows,
+                shape: match stored {
+                    Stored::OutIn => vec![count, out, columns],
+                    Stored::InOut => vec![count, columns, out],
+                },
+                stored,
+                rows: rows.from(number * out),
                 transposed: None,
             };
-            let bias = |name: &Tensor| TensorRows { shape: vec![count, out], ..self.vector(name.bias, rows) };
+            let bias = |&(name, rows): &(Tensor, Rows)| TensorRows {
+                shape: vec![count, out],
+                ..self.vector(name.bias, rows.from(number * out))
+            };
             MatrixSpec {
-                weights: names.iter().map(weight).collect(),
-                biases: with_bias(moe.bias, names.iter().map(bias).collect()),
+                weights: parts.iter().map(weight).collect(),
+                biases: with_bias(moe.bias, parts.iter().map(bias).collect()),
                 in_features: columns,
                 join: Join::Stacked,
             }
         };
-        mlp(matrix(&[gate, up], width, hidden).interleaved(), matrix(&[down], hidden, width), MlpShape::Gated)
+        let all = Rows::all(width);
+        let (shape, gate_up_proj) = match (gate_up, self.config.mlp) {
+            (GateUp::Separate { up, .. }, MlpShape::Plain) => {
+                (MlpShape::Plain, matrix(&[(up, all)], width, hidden))
+            }
+            (GateUp::Separate { gate, up }, MlpShape::Gated) => {
+                (MlpShape::Gated, matrix(&[(gate, all), (up, all)], width, hidden).interleaved())
+            }
+            (GateUp::Stacked(name), _) => {
+                let halves = [(name, Rows::range(0, width)), (name, Rows::range(width, width))];
+                (MlpShape::Gated, matrix(&halves, 2 * width, hidden).interleaved())
+            }
+        };
+        mlp(gate_up_proj, matrix(&[(down, Rows::all(hidden))], hidden, width), shape)
     }
 
-    /// The expert that every token passes, and its gate, a vector.
-    fn merged_shared_expert(
-        &self,
-        [gate, up, down]: [Tensor; 3],
-        shared_gate: Tensor,
-        shared: SharedExpert,
-    ) -> Option<(DenseTensors, Option<MatrixSpec>)> {
+    /// The expert that every token passes, as a dense MLP.
+    fn shared_mlp(&self, names: Shared, shared: SharedExpert) -> Option<DenseTensors> {
+        match shared {
+            SharedExpert::None | SharedExpert::Scored { .. } => None,
+            SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
+                Some(self.dense_mlp(names.gate_up, names.down, intermediate_size, Bias::None))
+            }
+        }
+    }
+
+    /// Its gate, where it is stored as a vector.
+    fn shared_gate_vector(&self, name: Tensor, shared: SharedExpert) -> Option<MatrixSpec> {
         let hidden = self.config.hidden_size;
-        let (width, gated) = match shared {
-            SharedExpert::None | SharedExpert::Scored { .. } => return None,
-            SharedExpert::Added { intermediate_size } => (intermediate_size, false),
-            SharedExpert::Gated { intermediate_size } => (intermediate_size, true),
-        };
-        let gate_up = self.matrix(&[(gate, width), (up, width)], hidden, Bias::None).interleaved();
-        let mlp = mlp(gate_up, self.matrix(&[(down, hidden)], width, Bias::None), MlpShape::Gated);
-        let row = TensorRows { rows: Rows::all(1), ..self.vector(shared_gate.weight, Rows::all(hidden)) };
+        let row = TensorRows { rows: Rows::all(1), ..self.vector(name.weight, Rows::all(hidden)) };
         let gate =
             MatrixSpec { weights: vec![row], biases: Vec::new(), in_features: hidden, join: Join::Stacked };
-        Some((mlp, gated.then_some(gate)))
+        matches!(shared, SharedExpert::Gated { .. }).then_some(gate)
     }
 }
 

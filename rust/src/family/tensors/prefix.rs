@@ -16,7 +16,7 @@ pub(super) struct Prefix<'a> {
     pub heads: Heads,
     /// Width of what attention reads.
     pub attention_input: usize,
-    /// Which of the layers that share a number it is: what `{part}` in a name stands for.
+    /// Which of the layers that share a number it is: the value of `{part}` in a name.
     pub part: usize,
 }
 

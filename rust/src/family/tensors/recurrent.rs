@@ -4,8 +4,8 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{BranchConvolutionTensors, Join, MatrixSpec, NormSpec, RecurrentTensors};
 use crate::config::{
-    Bias, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
-    Stored, Tensor, tensor,
+    Bias, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Recurrent, RecurrentForm, RgLru,
+    SelectiveScan, Stored, Tensor, tensor,
 };
 
 impl Prefix<'_> {
@@ -189,7 +189,7 @@ impl Prefix<'_> {
                 _ => Vec::new(),
             },
             norm: norm.map(|(own, times)| NormSpec {
-                weight: vec![self.vector(names.norm.weight, Rows::repeated(times, own))],
+                weight: vec![self.group_norm(linear, own, times)],
                 bias: Vec::new(),
                 width,
                 gate: Vec::new(),
@@ -206,7 +206,19 @@ impl Prefix<'_> {
         }
     }
 
-    /// The convolution's channels (q, k, v; or x, B, C), then z, then what the steps are made of.
+    /// The weight of the output's norm, `times` times.
+    fn group_norm(&self, linear: &LinearAttention, own: usize, times: usize) -> TensorRows {
+        let names = &self.config.names.recurrent;
+        let vector = self.vector(names.norm.weight, Rows::repeated(times, own));
+        match (names.form, linear.output) {
+            (RecurrentForm::Gguf, GatedOutput::GateThenNorm { group, .. }) => {
+                TensorRows { shape: vec![own / group, group], ..vector }
+            }
+            _ => vector,
+        }
+    }
+
+    /// The convolution's channels (q, k, v; or x, B, C), then z, then the inputs of the steps.
     fn linear_in_proj(&self, linear: &LinearAttention) -> MatrixSpec {
         let (hidden, bias) = (self.config.hidden_size, linear.in_bias);
         let (keys, values) = (linear.keys_width(), linear.values_width());
@@ -236,17 +248,33 @@ impl Prefix<'_> {
             }
             InProj::ByKeyHead([qkvz, ba]) => {
                 let (groups, dim) = (linear.num_key_heads, linear.key_dim);
-                let (of_group, each) = (values / groups, heads / groups);
+                let of_group = values / groups;
                 let stride = 2 * dim + 2 * of_group;
                 let parts = [(0, dim), (dim, dim), (2 * dim, of_group), (2 * dim + of_group, of_group)];
                 let parts = parts.map(|(first, len)| Rows::each(groups, stride, first, len));
-                let mut matrix = self.rows_of(qkvz, groups * stride, &parts, hidden, bias);
-                let parts = [0, each].map(|first| Rows::each(groups, 2 * each, first, each));
-                let scalars = self.rows_of(ba, 2 * heads, &parts, hidden, bias);
-                matrix.weights.extend(scalars.weights);
-                matrix.biases.extend(scalars.biases);
-                matrix
+                let matrix = self.rows_of(qkvz, groups * stride, &parts, hidden, bias);
+                self.with_steps_by_key_head(matrix, ba, linear)
+            }
+            InProj::QkvAndByKeyHead([qkv, z, ba]) => {
+                let matrix = self.matrix(&[(qkv, conv), (z, values)], hidden, bias);
+                self.with_steps_by_key_head(matrix, ba, linear)
             }
         }
+    }
+
+    /// Adds b and a, which one tensor has by key head.
+    fn with_steps_by_key_head(
+        &self,
+        mut matrix: MatrixSpec,
+        name: Tensor,
+        linear: &LinearAttention,
+    ) -> MatrixSpec {
+        let (heads, groups) = (linear.num_value_heads, linear.num_key_heads);
+        let each = heads / groups;
+        let parts = [0, each].map(|first| Rows::each(groups, 2 * each, first, each));
+        let steps = self.rows_of(name, 2 * heads, &parts, self.config.hidden_size, linear.in_bias);
+        matrix.weights.extend(steps.weights);
+        matrix.biases.extend(steps.biases);
+        matrix
     }
 }

@@ -35,7 +35,7 @@ impl TensorRows {
         MatrixShape { stored: &self.shape, columns, in_out }
     }
 
-    /// A vector of zeros, which no file stores: the bias of a part that has none beside parts that have one.
+    /// A vector of zeros, which no file stores: the bias of a part without one, next to parts that have one.
     pub fn zeros(n: usize) -> Self {
         Self { shape: Vec::new(), ..Self::vector(String::new(), Rows::all(n)) }
     }

@@ -6,8 +6,8 @@ use super::spec::{AdapterTensors, Join, MatrixSpec, SharedBlockTensors};
 use crate::config::{SharedBlock, Stored, tensor};
 
 impl Prefix<'_> {
-    /// The rest of the block at this path beside its attention; `linear` belongs to the layer, as the adapters with number
-    /// `index` do.
+    /// The rest of the block at this path, without its attention; `linear` belongs to the layer, as the adapters with
+    /// number `index` do.
     pub fn shared_block(&self, block: &SharedBlock, index: usize, linear: MatrixSpec) -> SharedBlockTensors {
         let (config, names, rank) = (self.config, &self.config.names, block.adapter_rank);
         let (hidden, width) = (config.hidden_size, config.intermediate_size);

@@ -77,7 +77,7 @@ pub struct MoeTensors {
     pub e_score_correction_bias: Vec<TensorRows>,
     /// The experts of each token, integers; empty where the router chooses.
     pub tid2eid: Vec<TensorRows>,
-    /// Norm of the router's input, where it has one of its own.
+    /// Norm of the router's input, if it has a separate one.
     pub router_norm: Option<NormSpec>,
     /// A factor of each expert's weight; empty when the model has none.
     pub per_expert_scale: Vec<TensorRows>,
@@ -120,7 +120,7 @@ pub enum QkvTensors {
 /// The projections of attention whose one key is the value too.
 #[derive(Debug, Clone)]
 pub struct SharedKvTensors {
-    /// What compressed keys are made of, the latent of queries, the key, and the weights of an indexer's heads.
+    /// The inputs of compressed keys, the latent of queries, the key, and the weights of an indexer's heads.
     pub a_proj: MatrixSpec,
     /// Norm of the latent.
     pub q_a_layernorm: NormSpec,
@@ -137,7 +137,7 @@ pub struct CompressionTensors {
     pub norm: NormSpec,
 }
 
-/// The tensors of a mixture of attention heads, besides the output projections.
+/// The tensors of a mixture of attention heads, without the output projections.
 #[derive(Debug, Clone)]
 pub struct HeadExpertsTensors {
     /// Keys and values.
@@ -252,7 +252,7 @@ pub struct RecurrentTensors {
     pub conv: Vec<TensorRows>,
     /// Its bias; empty when the model has none.
     pub conv_bias: Vec<TensorRows>,
-    /// What the decay rates are made of, per head or channel; empty when the mixer has none.
+    /// The inputs of the decay rates, per head or channel; empty when the mixer has none.
     pub a_log: Vec<TensorRows>,
     /// Bias of the step, per head or channel; empty when the mixer has none.
     pub dt_bias: Vec<TensorRows>,
@@ -277,10 +277,10 @@ pub struct AdapterTensors {
     pub ups: Vec<MatrixSpec>,
 }
 
-/// The tensors of a shared block beside its attention.
+/// The tensors of a shared block, without its attention.
 #[derive(Debug, Clone)]
 pub struct SharedBlockTensors {
-    /// Norm of the stream beside the embedding.
+    /// Norm of the stream concatenated with the embedding.
     pub norm: NormSpec,
     /// Correction of the queries, keys and values of this layer.
     pub attention_adapter: Option<AdapterTensors>,
@@ -415,7 +415,7 @@ pub struct ModelTensors {
 }
 
 impl MatrixSpec {
-    /// A name made of the matrix's tensors and rows: no two matrices of a model have the same.
+    /// A name built from the matrix's tensors and rows: no two matrices of a model have the same.
     pub fn name(&self) -> String {
         let source = |source: &TensorRows| {
             let of = source.transposed.map_or_else(String::new, |rows| format!(" of {rows:?}"));

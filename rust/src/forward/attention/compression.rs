@@ -1,5 +1,5 @@
-//! Compressed keys: each window of positions gives one more key when it is complete, which later queries read beside those of
-//! their own window (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
+//! Compressed keys: each window of positions gives one more key when it is complete, which later queries read in
+//! addition to those of their own window (DeepSeek-V4; DeepSeek-AI 2026, section 2.3).
 //!
 //! A key is kept in the cache with the last position of its window, as that of one more head. What its positions project stays
 //! in the recurrent state until then, in f32, so that a key does not depend on how its positions were split into runs (law 1).
@@ -183,7 +183,7 @@ mod tests {
         let bias = [0.0; 4];
         assert!((of_rows(spec, &rows[..2], &bias) - 3.0).abs() < 1e-6);
         assert!((of_rows(spec, &rows, &bias) - (1.0 + 3.0 + 6.0 + 8.0) / 4.0).abs() < 1e-6);
-        // The biases by place in the window and series: only the last row's own projection counts.
+        // The biases by place in the window and series; only the last row's own projection is used.
         let bias = [-99.0, -99.0, -99.0, 99.0];
         assert!((of_rows(spec, &rows, &bias) - 8.0).abs() < 1e-6);
     }

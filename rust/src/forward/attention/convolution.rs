@@ -41,7 +41,7 @@ pub(super) fn convolve(
     );
     let sources: Vec<&Source<'_>> =
         sources.iter().flat_map(|(rows, source)| rows.clone().map(move |_| source)).collect();
-    // The inputs of the position that lies `back` before a row; None before the first position.
+    // The inputs of the position `back` before a row; None before the first position.
     let earlier =
         |row: usize, back: usize| sources[row].input(original, row, back, sizes.channels, positions);
     let ConvolutionBuffers { head: product, result } = buffers;

@@ -1,5 +1,6 @@
 //! Dynamic mask attention: a number exp(A softplus(dt_proj(v))) per key and key/value head, which is added to the key's
-//! scores, and of which the highest choose what is read. The numbers are cached beside keys and values, in the same type.
+//! scores, and the highest of which select the keys to read. The numbers are cached with keys and values, in the same
+//! type.
 //!
 //! Law 1: a choice depends on the keys that the row sees. Of equal numbers the later position wins.
 
@@ -46,7 +47,7 @@ impl KeyNumbers {
             let tiles = (cache.len() + rows).div_ceil(BLOCK);
             blocks.extend(cache.blocks()[..tiles].iter().map(|block| &**block));
         }
-        // Products with unit vectors read the values whatever their type.
+        // Products with unit vectors read the values of any type.
         let mut units = vec![0.0f32; heads * heads];
         units.iter_mut().step_by(heads + 1).for_each(|unit| *unit = 1.0);
         let units = Rows { bytes: bytemuck::cast_slice(&units), stride: heads * 4, count: heads };

@@ -1,5 +1,5 @@
 //! Which positions a query reads, where an indexer chooses them: its heads score every key in the cache, and a choice is a
-//! bit per position. The indexer's keys are cached beside keys and values, in the same type.
+//! bit per position. The indexer's keys are cached with keys and values, in the same type.
 //!
 //! Law 1: a choice depends on the row's own query and on the keys up to it. Of equal scores the earlier position wins; of
 //! equal blocks of a mean, which few heads often score zero, those that transformers takes.
@@ -207,7 +207,7 @@ thread_local! {
 const MANY: usize = 64;
 
 impl IndexChoice {
-    /// Whether a row at `place` reads every position up to it, or every compressed key, whatever their scores.
+    /// Whether a row at `place` reads every position up to it, or every compressed key, with any scores.
     fn is_all(self, place: usize) -> bool {
         match self {
             IndexChoice::Positions { index_topk } => place < index_topk,

@@ -14,7 +14,7 @@ use crate::model::{AttentionLayer, SharedKvWeights};
 /// Buffers of the projections.
 #[derive(Default)]
 pub(super) struct SharedKvBuffers {
-    /// What compressed keys are made of, the latent of queries, the key, and the weights of the indexer's heads.
+    /// The inputs of compressed keys, the latent of queries, the key, and the weights of the indexer's heads.
     pub a: Vec<f32>, // [rows, padded]
     q: Vec<f32>,       // [rows, padded q of all heads]
     index_q: Vec<f32>, // [rows, padded queries of the indexer]

@@ -44,7 +44,7 @@ pub(in crate::forward) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// The inputs of the position that lies `back` before a row, at most `positions` before its run; None before the first
+    /// The inputs of the position `back` before a row, at most `positions` before its run; None before the first
     /// position.
     pub fn input(
         &self,

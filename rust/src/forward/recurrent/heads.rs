@@ -1,4 +1,4 @@
-//! The heads of a mixer that each have a state of their own: the work of a head on a run, and where its outputs are.
+//! The heads of a mixer that each have their own state: the work of a head on a run, and where its outputs are.
 
 use crate::forward::state::Run;
 use crate::model::RecurrentWeights;
@@ -50,7 +50,7 @@ pub(super) struct HeadSizes {
     pub width: usize,
 }
 
-/// A job for every head of every run; their states lie behind the window of the convolution.
+/// A job for every head of every run; their states come after the window of the convolution.
 ///
 /// // out [run][heads, rows, width]
 pub(super) fn jobs<'a>(

@@ -1,5 +1,5 @@
-//! Lightning attention with the decays that a file stores. They are rounded, so that they are no powers of one decay: they
-//! are for blocks of positions, in which every pair of a query and a key has a decay of its own, and the state has what was
+//! Lightning attention with the decays that a file stores. They are rounded, so they are not powers of one decay: they
+//! are for blocks of positions, in which every pair of a query and a key has its own decay, and the state has what was
 //! learned before the block and in it (transformers, `MiniMaxLightningAttention.forward`).
 
 use super::conv::{Rows, activate};

@@ -21,7 +21,7 @@ pub(super) fn sizes(linear: &LinearAttention) -> HeadSizes {
     HeadSizes { count: linear.num_value_heads, state, width: linear.value_dim }
 }
 
-/// Where a row's gate z is, and what its steps are made of.
+/// The places of a row's gate z and of the inputs of its steps.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     projected: Rows<'a>,
@@ -62,7 +62,7 @@ impl<'a> Inputs<'a> {
         &self.projected.row(row)[self.widths[0] + self.widths[1]..]
     }
 
-    /// What the decays of all key channels are made of.
+    /// The inputs of the decays of all key channels.
     fn decays(&self, row: usize, heads: usize) -> &'a [f32] {
         match &self.expanded {
             Some([_, decays]) => decays.row(row),
@@ -247,7 +247,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Rows hold q, k, v; Mamba-2's x, B, C, which are value, key and query.
+    /// Rows have q, k, v; Mamba-2's x, B, C, which are value, key and query.
     pub fn of(linear: &LinearAttention, head: usize, row: &'a [f32]) -> Self {
         let (keys, values) = (linear.keys_width(), linear.values_width());
         let (query_at, key_at, value_at) = match linear.rule {
@@ -255,7 +255,7 @@ impl<'a> Parts<'a> {
             _ => (0, keys, 2 * keys),
         };
         let dim = linear.key_dim;
-        let key_head = head / (linear.num_value_heads / linear.num_key_heads);
+        let key_head = linear.key_head(head);
         Self {
             query: &row[query_at + key_head * dim..][..dim],
             key: &row[key_at + key_head * dim..][..dim],

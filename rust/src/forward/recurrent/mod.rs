@@ -1,8 +1,8 @@
 //! Mixers with a recurrent state: a projection, a causal convolution over the last positions, a state per head or channel
 //! that every position updates, and the output projection back to the residual stream.
 //!
-//! Law 1: every position's operations and their order are its own, however the text is cut into runs. Work is shared over
-//! rows where positions do not depend on each other, else over sequences and heads.
+//! Law 1: every position's operations and their order do not depend on how the text is split into runs. Work is shared
+//! over rows where positions do not depend on each other, else over sequences and heads.
 
 mod conv;
 mod heads;

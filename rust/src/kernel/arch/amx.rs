@@ -33,7 +33,7 @@ pub(in crate::kernel) const AMX: Table = Table {
     ..avx512::BF16
 };
 
-/// Sixteen lanes beside tiles.
+/// Sixteen lanes, used with tiles.
 type Lanes = avx512::Zmm<avx512::Bf16>;
 
 /// With fewer rows than this so much of a tile is empty that VNNI is faster.
@@ -156,8 +156,8 @@ thread_local! {
         const { RefCell::new(Scratch { signed: Vec::new(), ints: [[[Line([0; 64]); TILE]; 2]; 2] }) };
 }
 
-/// Prefetches the weights that come next, a part per step: beside tile instructions the processor has no room to load
-/// ahead by itself.
+/// Prefetches the weights that come next, a part per step: with tile instructions the processor has no capacity to
+/// prefetch by itself.
 struct Prefetch {
     next: *const u8,
     bytes_per_step: usize,
@@ -213,7 +213,7 @@ unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
 unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
     let offset = _mm512_set1_epi8(-128);
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
-        // SAFETY: the step lies inside the panel; a line is 64 bytes.
+        // SAFETY: the step is inside the panel; a line is 64 bytes.
         unsafe {
             let quads = weights.add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).1 + F::VALUES_AT);
             for (t, line) in lines.iter_mut().enumerate() {

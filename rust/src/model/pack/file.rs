@@ -72,7 +72,7 @@ impl PackFile {
             return Err(Unusable::Missing); // another model's, whose key has the same checksum
         }
         if header["bytes"] != len {
-            return Err(damaged("the file is cut"));
+            return Err(damaged("the file is truncated"));
         }
         let len = usize::try_from(len).map_err(|_| Unusable::Missing)?;
         let map = Arc::new(MappedFile::open(&file, len, &path).map_err(missing)?);
@@ -86,7 +86,7 @@ impl PackFile {
             progress.add(piece.range.len() as u64);
         });
         if let Some(piece) = pieces.iter().find(|piece| !piece.is_whole) {
-            return Err(Unusable::Damaged(format!("damaged at byte {} or behind it", piece.range.start)));
+            return Err(Unusable::Damaged(format!("damaged at byte {} or after it", piece.range.start)));
         }
         // The least recently used pack is removed first; on a file system without times the order is arbitrary.
         let _ = file.set_modified(SystemTime::now());

@@ -2,8 +2,8 @@
 //!
 //! A pack is one file per model and `--dtype` (`file.rs` draws it). It is found by its [`Key`], which names everything
 //! that its bytes depend on. It is checked as a whole before a weight of it is used, which takes about as long as one
-//! token. It is written by a thread of low priority when a caller asks for it; when the program ends first, the next one goes
-//! on with it (`writer.rs`). Whatever goes wrong with a pack, the weights are packed as if there was none.
+//! token. It is written by a thread of low priority when a caller asks for it; if the program ends first, the next one
+//! continues it (`writer.rs`). If a pack has any fault, the weights are packed as if there were none.
 
 mod file;
 mod key;
@@ -72,7 +72,7 @@ impl PanelSource {
 
     /// The pack of a model, checked. Without one, the weights are packed and remembered for [`PanelSource::writer`].
     ///
-    /// progress: told the bytes of the pack as they are checked.
+    /// progress: counts the bytes of the pack as they are checked.
     pub fn open(
         cache: &PackCache,
         checkpoint: &Checkpoint,

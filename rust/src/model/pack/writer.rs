@@ -202,7 +202,7 @@ impl Job {
         Ok(fits)
     }
 
-    /// Whether a pack is useless beside this one: of the same model and type (from older files or another version), or
+    /// Whether this pack replaces another one: of the same model and type (from older files or another version), or
     /// unreadable (damaged, or of another layout).
     fn replaces(&self, path: &Path) -> bool {
         if path.file_name() == Some(OsStr::new(&self.key.file_name)) {

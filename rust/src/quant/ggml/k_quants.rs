@@ -11,7 +11,7 @@
 //! Q3_K, Q6_K:       value = (d * scale) * (q - 4 or 32), Q3_K's scale less 32
 //! ```
 //!
-//! Values that share bytes lie 32 apart: of 32 bytes of 2 bits the lowest are values 0..32, the next 32..64, and so on;
+//! Values that share bytes are 32 apart: of 32 bytes of 2 bits the lowest are values 0..32, the next 32..64, and so on;
 //! of 32 bytes of 4 bits the low nibbles are values 0..32, the high ones 32..64. Q6_K takes 64 bytes of nibbles that way,
 //! with 32 bytes of high bits.
 
@@ -134,7 +134,7 @@ fn q5_k_quads(block: &[u8; 176]) -> SuperBlock {
     all
 }
 
-/// Q4_K and Q5_K begin alike.
+/// Q4_K and Q5_K start with the same fields.
 fn numbers(block: &[u8]) -> Numbers {
     let [scales, mins] = scales_and_mins(&block[4..16]);
     Numbers {

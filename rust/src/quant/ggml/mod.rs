@@ -1,6 +1,6 @@
 //! How files store values: one file per group of formats, with a drawing of its block, read exactly.
 //!
-//! A row is a sequence of blocks; a block holds some values as integers, and what they are multiplied with. The formats
+//! A row is a sequence of blocks; a block has some values as integers, and their factors. The formats
 //! and their names are ggml's, which safetensors' F32, F16 and BF16 are too. Scales are products of two f32, rounded
 //! once per operation and in the order of ggml's reference code, so that every reader gets the same bits.
 //!
@@ -137,7 +137,7 @@ impl StorageType {
         n / values * bytes
     }
 
-    /// Whether each value is stored by itself, without a block.
+    /// Whether each value is stored separately, without a block.
     pub fn is_float(self) -> bool {
         self.block_values() == 1
     }
@@ -147,8 +147,8 @@ impl StorageType {
         (self.facts().3)(bytes, out);
     }
 
-    /// The type that `auto` packs it into: the file's own where there are kernels for it, else the nearest one that loses
-    /// nothing that matters.
+    /// The type that `auto` packs it into: the file's own where there are kernels for it, else the nearest one without
+    /// a relevant loss.
     pub fn packed(self) -> PackedType {
         match self {
             StorageType::F32 => PackedType::F32,
@@ -222,7 +222,7 @@ fn floats<const N: usize>(bytes: &[u8], out: &mut [f32], read: impl Fn([u8; N]) 
     }
 }
 
-/// Block by block. The sizes are constants, so that a block's reader needs no checks of its own.
+/// Block by block. The sizes are constants, so that a block's reader needs no checks.
 fn blocks<const BYTES: usize, const VALUES: usize>(
     bytes: &[u8],
     out: &mut [f32],

@@ -22,7 +22,7 @@ pub(crate) const fn place_of(step: usize, numbers: usize, step_bytes: usize) -> 
     (at, at + numbers + step % steps * step_bytes)
 }
 
-/// The scale of a block: NaN when one of its values is, so that the block comes back as NaN; integers have no NaN.
+/// The scale of a block: NaN when one of its values is, so the whole block becomes NaN; integers have no NaN.
 pub(super) fn scale_of(values: &[f32], scale: f32) -> f32 {
     let is_nan = values.iter().fold(false, |found, x| found | x.is_nan());
     if is_nan { f32::NAN } else { scale }
