@@ -172,21 +172,31 @@ pub(super) unsafe fn transpose_keys<V: Lanes>(
     values: &mut [f32],
 ) {
     let column_bytes = LANES * format.value_bytes();
-    for (p, keys) in keys.chunks_exact(keys.len() / 2).enumerate() {
-        let columns = keys[first * column_bytes..].chunks(LANES * column_bytes);
-        for (columns, values) in columns.zip(values.chunks_exact_mut(BLOCK * LANES)) {
-            let values = &mut values[p * LANES * LANES..][..LANES * LANES];
-            // SAFETY: the ISA is the caller's duty; a column is 16 positions, and 16 positions of the panel are written.
+    let panel_bytes = keys.len() / 2;
+    let width = panel_bytes / column_bytes - first;
+    // Plain loops over addresses: iterators are not always inlined here, and a call takes as long as a column.
+    for panel in 0..2 {
+        for column in (0..width).step_by(LANES) {
+            let at = panel * panel_bytes + (first + column) * column_bytes;
+            // SAFETY: the ISA and the lengths are the caller's duty; a column is 16 positions, columns behind the last one are
+            // not read, and 16 positions of a panel of values are written.
             unsafe {
                 let mut rows = [V::splat(0.0); LANES];
-                for (row, column) in rows.iter_mut().zip(columns.chunks_exact(column_bytes)) {
-                    *row = match format {
-                        PackedType::F16 => V::load_f16(column.as_ptr().cast()),
-                        _ => V::load(column.as_ptr().cast()),
+                let mut row = 0;
+                while row < LANES.min(width - column) {
+                    let from = keys.as_ptr().add(at + row * column_bytes);
+                    rows[row] = match format {
+                        PackedType::F16 => V::load_f16(from.cast()),
+                        _ => V::load(from.cast()),
                     };
+                    row += 1;
                 }
-                for (row, out) in V::transpose(rows).iter().zip(values.chunks_exact_mut(LANES)) {
-                    row.store(out.as_mut_ptr());
+                let rows = V::transpose(rows);
+                let to = values.as_mut_ptr().add((column / LANES * BLOCK + panel * LANES) * LANES);
+                let mut row = 0;
+                while row < LANES {
+                    rows[row].store(to.add(row * LANES));
+                    row += 1;
                 }
             }
         }
