@@ -1051,7 +1051,8 @@ fn gathered(view: TensorView<'_>, stored: Stored, rows: Rows, width: usize) -> S
 
 /// The transpose of some rows of a matrix, as f32.  // [source.rows, source.transposed]
 fn transpose(matrix: &Matrix<'_>, source: &TensorRows) -> Vec<u8> {
-    let (columns, inputs) = (source.matrix_shape().columns, source.transposed.unwrap_or(source.rows));
+    let (columns, inputs) =
+        (source.matrix_shape().columns, source.transposed.as_deref().copied().unwrap_or(source.rows));
     let (mut row, mut bytes) = (vec![0.0; columns], Vec::new());
     let mut values = vec![0f32; source.rows.count() * inputs.count()];
     for (input, index) in inputs.iter().enumerate() {

@@ -66,7 +66,7 @@ impl Prefix<'_> {
             KvB::Together(name) => {
                 let whole = TensorRows::whole(self.name(name.weight), Stored::OutIn, heads * of_head, rank);
                 let keys = Rows::range(head * of_head, nope);
-                TensorRows { rows: Rows::all(rank), transposed: Some(keys), ..whole }
+                TensorRows { rows: Rows::all(rank), transposed: Some(Box::new(keys)), ..whole }
             }
             KvB::Apart { keys, .. } => self.of_head(keys, head, [rank, nope]),
         };

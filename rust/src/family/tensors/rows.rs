@@ -15,7 +15,7 @@ pub struct TensorRows {
     /// The rows taken, of all outer dimensions flattened ([out]s of an [in, out] matrix).
     pub rows: Rows,
     /// The matrix is the transpose of these rows, and `rows` are columns of the tensor.
-    pub transposed: Option<Rows>,
+    pub transposed: Option<Box<Rows>>,
 }
 
 impl TensorRows {

@@ -418,7 +418,7 @@ impl MatrixSpec {
     /// A name built from the matrix's tensors and rows: no two matrices of a model have the same.
     pub fn name(&self) -> String {
         let source = |source: &TensorRows| {
-            let of = source.transposed.map_or_else(String::new, |rows| format!(" of {rows:?}"));
+            let of = source.transposed.as_deref().map_or_else(String::new, |rows| format!(" of {rows:?}"));
             format!("{} {:?} {:?}{of}", source.name, source.stored, source.rows)
         };
         let sources: Vec<String> = self.weights.iter().map(source).collect();

@@ -212,8 +212,7 @@ pub(super) fn attend_input(
     };
     let input = &mut branch.input;
     let groups = layer.o_a_proj.len();
-    if groups > 0 {
-        let heads = layer.heads.num_attention_heads / groups;
+    if let Some(heads) = layer.heads.num_attention_heads.checked_div(groups) {
         let write = |group: usize, row: usize, out: &mut [f32]| write_heads(row, group * heads, out);
         group_outputs.multiply(pass, &layer.o_a_proj, rows, &write, input);
     }

@@ -23,6 +23,8 @@ use std::ops::Range;
 
 /// Query vectors (rows x query heads of the group) per task: the keys of a tile are loaded once for all of them.
 const QUERIES_PER_TASK: usize = 48;
+/// The same where each task transposes the values out of the keys.
+const QUERIES_PER_TRANSPOSE: usize = 96;
 /// Positions per partial result.
 const CHUNK: usize = 8 * BLOCK;
 /// With at least this many tasks per thread, no run is split along its positions.
@@ -74,7 +76,13 @@ pub(super) fn attend(
     partials: &mut Partials,
 ) {
     let widths = widths(layer);
-    let splits = plan_splits(caches, keys.mask, widths, TASKS_PER_THREAD * pass.pool.threads());
+    let splits = plan_splits(
+        caches,
+        keys.mask,
+        widths,
+        pass.config.values_in_keys(&layer.spec),
+        TASKS_PER_THREAD * pass.pool.threads(),
+    );
     let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
     let mut outs = partials.allocate(shapes, widths);
     let mut tasks = Vec::new();
@@ -123,12 +131,19 @@ struct Split {
 }
 
 /// How the rows of all runs are split into tasks; `wanted` tasks keep every thread busy.
-fn plan_splits(caches: &[(&KvSequence, usize)], mask: Mask, widths: Widths, wanted: usize) -> Vec<Split> {
+fn plan_splits(
+    caches: &[(&KvSequence, usize)],
+    mask: Mask,
+    widths: Widths,
+    values_in_keys: bool,
+    wanted: usize,
+) -> Vec<Split> {
     let mut splits = Vec::new();
     let mut row = 0;
     for (run, &(cache, rows)) in caches.iter().enumerate() {
-        let many = rows * widths.group >= QUERIES_PER_TASK;
-        let rows_per_task = QUERIES_PER_TASK / if many { widths.group } else { widths.group * widths.heads };
+        let queries = if values_in_keys { QUERIES_PER_TRANSPOSE } else { QUERIES_PER_TASK };
+        let many = rows * widths.group >= queries;
+        let rows_per_task = queries / if many { widths.group } else { widths.group * widths.heads };
         let rows_per_task = rows_per_task.max(1);
         for first in (0..rows).step_by(rows_per_task) {
             let count = rows_per_task.min(rows - first);
