@@ -189,7 +189,7 @@ impl Kernels {
         unsafe { (self.0.dequantize_values)(bytes, scales, out) }
     }
 
-    /// Makes the columns of a KV block's keys, f32 or f16, from `first` on values.
+    /// Transposes the columns of a KV block's keys (f32 or f16) from `first` on into panels of values.
     ///
     /// keys `[2 panels of 16 positions][head_dim][16]`, values `[panels of 16 dimensions][32 positions][16]`
     pub fn transpose_keys(self, format: PackedType, keys: &[u8], first: usize, values: &mut [f32]) {

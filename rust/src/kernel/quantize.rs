@@ -161,7 +161,7 @@ pub(super) unsafe fn dequantize_keys<V: Lanes>(bytes: &[u8], scales: &[f32], out
     }
 }
 
-/// Makes the columns of keys (f32 or f16) from `first` on values: panels of dimensions, zeros behind the last one.
+/// Transposes the columns of keys (f32 or f16) from `first` on into panels of values; dimensions after the last one are 0.
 ///
 /// keys [2 panels of 16 positions][head_dim][16], values [panels of 16 dimensions][32 positions][16]
 #[inline(always)]
@@ -174,12 +174,12 @@ pub(super) unsafe fn transpose_keys<V: Lanes>(
     let column_bytes = LANES * format.value_bytes();
     let panel_bytes = keys.len() / 2;
     let width = panel_bytes / column_bytes - first;
-    // Plain loops over addresses: iterators are not always inlined here, and a call takes as long as a column.
+    // Plain loops over addresses: the compiler does not always inline iterators here, and a call takes as long as a column.
     for panel in 0..2 {
         for column in (0..width).step_by(LANES) {
             let at = panel * panel_bytes + (first + column) * column_bytes;
-            // SAFETY: the ISA and the lengths are the caller's duty; a column is 16 positions, columns behind the last one are
-            // not read, and 16 positions of a panel of values are written.
+            // SAFETY: the ISA and the lengths are the caller's duty. A column is 16 positions; columns after the last one are
+            // not read. 16 positions of a panel of values are written.
             unsafe {
                 let mut rows = [V::splat(0.0); LANES];
                 let mut row = 0;

@@ -261,7 +261,7 @@ impl Block {
         })
     }
 
-    /// Value panels of a head whose values are the last columns of its keys, made in `scratch`.
+    /// Value panels of a head whose values are the last columns of its keys, computed into `scratch`.
     fn panels_in_keys<'a>(
         &'a self,
         layer: usize,

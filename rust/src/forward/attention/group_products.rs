@@ -13,8 +13,8 @@ pub(super) struct GroupProducts {
 }
 
 impl GroupProducts {
-    /// Multiplies `rows` rows of each group with its matrix; `write` makes the row of a group, both given. `input` is used
-    /// for them. The matrices have the same sizes.
+    /// Multiplies `rows` rows of each group with the group's matrix. `write` gets a group and a row, and writes that row's
+    /// input. `input` holds all inputs in the matrices' type. The matrices have the same sizes.
     pub fn multiply(
         &mut self,
         pass: Pass<'_>,

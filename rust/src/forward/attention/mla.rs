@@ -6,7 +6,8 @@
 //!
 //! A head multiplies 2 kv_lora_rank + qk_rope_head_dim numbers with a position, where whole keys and values take
 //! qk_nope_head_dim + qk_rope_head_dim + v_head_dim (DeepSeek-V2-Lite: 1,088 and 320). Long prompts pay for that, decode
-//! gains: it reads 576 numbers of a position, not 5,120. Whole keys made for prompts only would give other bits than decode.
+//! gains: it reads 576 numbers of a position, not 5,120. Whole keys computed for prompts only would give other bits than
+//! decode.
 
 use super::group_products::GroupProducts;
 use crate::compute::activations::{Activations, RowSource, by_rows};

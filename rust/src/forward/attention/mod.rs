@@ -56,7 +56,7 @@ pub(super) struct AttentionBuffers {
     convolved: ConvolutionBuffers,
     branch_convolutions: BranchConvolutionBuffers,
     shared_kv: SharedKvBuffers,
-    /// What `o_a_proj` makes of the heads.
+    /// Outputs of `o_a_proj`.
     group_outputs: GroupProducts,
     partials: Partials,
     /// Those with compressed keys.
