@@ -77,6 +77,11 @@ def format_of(path: Path) -> str:
     return _BY_SUFFIX.get(name.suffix.lower(), "jsonl")
 
 
+def printable(text: str) -> str:
+    """The text with lone surrogates escaped, which cannot be written as UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class Source:
     """Where rows come from. source: a path, or an open stream such as stdin.
 
@@ -86,7 +91,8 @@ class Source:
     def __init__(self, source: Path | IO[bytes], form: str | None = None) -> None:
         is_path = isinstance(source, Path)
         self.form = form or (format_of(source) if isinstance(source, Path) else "jsonl")
-        self.where, self.name = (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
+        self.where, name = (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
+        self.name = printable(name)
         self._source = source
         self._packed = is_path and self.name.lower().endswith(".gz")
         self._rest: Iterator[RawRow] | None = None
