@@ -214,14 +214,15 @@ class Source:
         self._check_text(line)
         if b"\r" in line:
             raise BatchInputError(f"{self.where}: lines must end in LF or CRLF (got CR)")
+        shown = line[:40].decode("utf-8", "replace")
         if line == b"[" or line.startswith(b"[{"):
             raise BatchInputError(
-                f"{self.where}: line 1: must be a JSON object, one per line (got {line[:40]!r}); for a JSON "
+                f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for a JSON "
                 "array add --in json"
             )
         if not _looks_like_json(line):
             raise BatchInputError(
-                f"{self.where}: line 1: must be a JSON object, one per line (got {line[:40]!r}); for other "
+                f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for other "
                 "formats add --in csv, tsv or lines"
             )
 

@@ -70,7 +70,12 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
     name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(click.IntRange(1, MAX_INTEGER).convert(value, param, ctx))
+        number = int(click.INT.convert(value, param, ctx))
+        if number < 1:
+            self.fail(f"must be at least 1 (got {number})", param, ctx)
+        if number > MAX_INTEGER:
+            self.fail(f"must be at most {MAX_INTEGER}", param, ctx)
+        return number
 
 
 class Real(click.FloatRange):

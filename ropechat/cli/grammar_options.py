@@ -57,7 +57,7 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
 
     (name,) = chosen
     value = asked[name]
-    if name in ("json_schema", "lark"):
+    if name == "json_schema" or name == "lark":
         try:
             return read_grammar(value, name, flexible=flexible)
         except RequestError as error:

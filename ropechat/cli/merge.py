@@ -96,8 +96,8 @@ def merge(
     facts = {**accuracy.facts(), "shards": len(shards)}
     write_run_record(target, run_record(header, source, totals, facts, **speed))
     if not quiet:
-        rows, parts = count_of(totals.ok + totals.failed, "row"), count_of(len(shards), "shard")
-        say(f"{out}: {rows} of {parts}, {totals.failed} failed")
+        merged, parts = count_of(totals.ok + totals.failed, "row"), count_of(len(shards), "shard")
+        say(f"{out}: {merged} of {parts}, {totals.failed} failed")
         if accuracy.rows:
             say(accuracy.line())
     return SOME_FAILED if totals.failed else OK

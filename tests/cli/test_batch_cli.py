@@ -610,3 +610,17 @@ def test_one_row_is_one_row(door: Door, model: Path) -> None:
     assert "stdout: 1 row, 1 ok, 0 failed; " in err
     assert " + 1 token, " in err
     assert "reply 1 token, " in door("run", "a", "-m", model, *cold)[2]
+
+
+def test_files_and_numbers_that_are_refused(door: Door, model: Path, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "table").write_text("id,text\n1,a\n")
+    for words, said in (
+        ((source, "--prompt-file", tmp_path / "none"), f"error: {tmp_path}/none: file not found"),
+        ((source, "--messages-file", tmp_path / "none"), f"error: {tmp_path}/none: file not found"),
+        ((tmp_path / "table",), "line 1: must be a JSON object, one per line (got 'id,text')"),
+        ((source, "--limit", "0"), "'--limit': must be at least 1 (got 0)"),
+        ((source, "--context", str(10**30)), "'--context': must be at most 4611686018427387904"),
+    ):
+        code, out, err = door("batch", *words, "-m", model)
+        assert (code, out) == (2, ""), err
+        assert said in err
