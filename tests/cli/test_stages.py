@@ -124,6 +124,9 @@ def test_stages_take_the_users_settings(
         (["--against-dtype", "f32", "a"], "--against-dtype: requires -i"),
         (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
         (["--open", "{bad}"], "bad.jsonl: line 1: must be JSON"),
+        (["--open", "{nothing}", "-m", "x"], "--model: not possible with --open"),
+        (["--open", "{nothing}", "--window", "9"], "--window: not possible with --open"),
+        (["--open", "{nothing}", "--replay", "--top-k", "9"], "--top-k: not possible with --replay"),
     ],
 )
 def test_what_inspect_refuses(door: Door, tmp_path: Path, arguments: list[str], words: str) -> None:
