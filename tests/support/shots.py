@@ -324,13 +324,18 @@ async def play(
     """Run scenes in one chat of one size."""
     from ropechat import Engine, Sampling
     from ropechat.chat.live import LiveChat
+    from ropechat.cli.settings_file import SettingsFile
     from ropechat.store.store import Store
     from ropechat.tui.app import ChatApp
+    from ropechat.tui.options import ChatOptions
 
     width, height = map(int, size.split("x"))
     store = Store(home / f"chats-{size}-{len(load)}")
     sampling = Sampling(temperature=1.0, seed=4)
-    app = ChatApp(LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store))
+    app = ChatApp(
+        LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store),
+        ChatOptions(settings=SettingsFile({})),
+    )
     async with app.run_test(size=(width, height)) as pilot:
         stage = Stage(app, pilot, folder, wanted)
         await stage.until(lambda: app.session.info is not None)
