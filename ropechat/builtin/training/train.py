@@ -1,7 +1,7 @@
 """Train the built-in model: `python -m ropechat.builtin.training.train --work FOLDER`.
 
 Everything is drawn from the seed. The work folder holds the tokenizer, the corpus as numbers, a checkpoint
-and the loss log; the same command goes on where the last one stopped, and one with more `--steps` goes on with
+and the loss log; the same command goes on where the last one stopped, and one with more `--steps` goes on at
 the learning rate of the longer run. Needs the extra `[train]`.
 """
 
