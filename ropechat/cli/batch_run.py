@@ -251,7 +251,7 @@ class BatchRun:
 
     def _note_unkept(self, reader: BatchReader) -> None:
         for name in reader.unkept:
-            say(f"note: --keep: {name}: no row has this field")
+            say(f"note: --keep: {name!r}: no row has this field")
 
     def to_file(
         self,

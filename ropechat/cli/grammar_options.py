@@ -57,9 +57,9 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
 
     (name,) = chosen
     value = asked[name]
-    if name == "json_schema" or name == "lark":
+    if name in ("json_schema", "lark"):
         try:
-            return read_grammar(value, name, flexible=flexible)
+            return read_grammar(value, "lark" if name == "lark" else "json_schema", flexible=flexible)
         except RequestError as error:
             raise RequestError(f"{_flag(name)}: {error}") from None
     if name == "regex":

@@ -27,6 +27,7 @@ from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.errors import RequestError
 from ropechat.util.json_lines import finite
 from ropechat.util.progress import Progress
 from ropechat.util.text import count_of, format_seconds
@@ -300,6 +301,8 @@ def run(
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
+    if not (text or raw):
+        raise RequestError("prompt: must have at least one character")
     line = ProgressLine("none" if quiet else progress)
     with ExitStack() as exits:
         chat = exits.enter_context(stored.opened()) if stored is not None else None

@@ -10,7 +10,7 @@ import click
 from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_stream
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import F, given_flags, option_set
-from ropechat.errors import FileAccessError
+from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _open(file: Path | str) -> "Recorded":
     try:
         with file.open("rb") as lines:
             return read_trace(lines, str(file))
+    except FileNotFoundError:
+        raise RequestError(f"{file}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{file}: {error.strerror or error}") from None
 
@@ -154,10 +156,12 @@ def _replay(recorded: "Recorded") -> int:
 
 def check_trace_target(target: Path | str | None) -> None:
     """Raise FileAccessError if a trace cannot be written there; called before the model is loaded."""
-    if isinstance(target, Path) and target.is_char_device():
+    if not isinstance(target, Path) or target.is_char_device():
         return
-    if isinstance(target, Path) and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
-        raise FileAccessError(f"{target}: folder {target.parent} is not writable; choose another file")
+    folder = target.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        what = "is not writable" if folder.is_dir() else "not found"
+        raise FileAccessError(f"{target}: folder {folder} {what}; choose another file")
 
 
 def write_trace(target: Path | str, recorded: "Recorded", bytes_of: Callable[[int], bytes]) -> None:

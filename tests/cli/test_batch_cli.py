@@ -582,7 +582,7 @@ def test_a_timeout_that_is_not_a_number_is_refused(door: Door, source: Path) -> 
 
 
 def test_a_field_to_keep_that_no_row_has_is_noted_once(door: Door, model: Path, source: Path) -> None:
-    note = "note: --keep: nope: no row has this field"
+    note = "note: --keep: 'nope': no row has this field"
     code, out, err = door("batch", source, "-m", model, *HOT, "--keep", "note,nope")
     assert (code, err.count("--keep"), err.count(note)) == (0, 1, 1)
     assert records(out)[3]["input"] == {"note": 3}

@@ -10,6 +10,8 @@ import pytest
 from cli_door import Door
 from model_folders import byte_folder
 
+from ropechat.cli.settings_file import SettingsFile
+from ropechat.errors import FileAccessError
 from ropechat.store.files import write_private
 
 
@@ -73,3 +75,14 @@ def test_what_needs_a_file_refuses_a_device(door: Door, model: Path, tmp_path: P
 def test_an_export_to_a_device(device: Device) -> None:
     write_private(device.path, "# Title\n")
     assert device.read() == "# Title\n"
+
+
+def test_settings_do_not_replace_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ROPECHAT_CONFIG=/dev/null; a pipe stands for it, which reads as empty here."""
+    pipe = tmp_path / "settings"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(pipe))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"")
+    with pytest.raises(FileAccessError, match="must be a regular file; the setting was not stored"):
+        SettingsFile({}).change("theme", "light")
+    assert pipe.is_fifo()
