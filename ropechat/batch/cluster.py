@@ -20,6 +20,7 @@ from ropechat.batch.records import error_record, samples_of, tokens_of
 from ropechat.batch.report import BatchReport, Failures
 from ropechat.batch.worker import Model, Node, Task, Work, least_isa
 from ropechat.errors import BatchInputError, FileAccessError, InternalError, RequestError, RopechatError
+from ropechat.util.text import count_of
 
 AHEAD = 2
 """How many windows of rows a node has: those in progress, and those that follow."""
@@ -246,9 +247,8 @@ class Cluster:
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError):
             del self._actors[actor.node]
             self._strikes[actor.node] = self._strikes.get(actor.node, 0) + 1
-            self._on_note(
-                f"note: node {actor.address} is lost; its {len(actor.tasks)} rows are computed by other nodes"
-            )
+            rows = count_of(len(actor.tasks), "row")
+            self._on_note(f"note: node {actor.address} is lost; other nodes compute its {rows}")
             flow.give_back(actor)
             self._looked = 0.0
             return []

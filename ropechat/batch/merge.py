@@ -12,6 +12,7 @@ from ropechat.batch.line import LineId
 from ropechat.batch.output import RUN_SCHEMA
 from ropechat.batch.shard import MAX_SHARDS
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.util.text import count_of
 
 _FACTS = (
     *("schema", "input", "ok", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),
@@ -195,6 +196,7 @@ class Merged:
                 file.close()
         if rows < len(self._offsets):
             owner = self._owners[rows]
+            has = count_of(rows, "row")
             raise BatchInputError(
-                f"{self._shards[owner].path}: row {rows + 1}: not in the input, which has {rows} rows"
+                f"{self._shards[owner].path}: row {rows + 1}: not in the input, which has {has}"
             )

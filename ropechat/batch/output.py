@@ -54,8 +54,10 @@ def partial_name(path: Path) -> Path:
 def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
     """Raise BatchInputError if the output would overwrite a file, FileAccessError if it is not writable.
 
-    is_input: whether a file is the input.
+    is_input: whether a file is the input. A device, such as /dev/null, is written directly.
     """
+    if path.is_char_device():
+        return
     _refuse_names(path, [path, partial_name(path)], is_input)
     if path.exists() and not overwrite:
         raise _exists(path)

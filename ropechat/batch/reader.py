@@ -28,7 +28,7 @@ from ropechat.batch.line import (
 from ropechat.batch.row_template import RowTemplate, canonical
 from ropechat.batch.score_line import scored_request
 from ropechat.batch.shard import Shard
-from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source
+from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source, printable
 from ropechat.errors import BatchInputError, RequestError, RopechatError
 
 ALL = "all"
@@ -55,6 +55,18 @@ class BatchRow:
     """A hash of the request: it changes when the row changes."""
     same: str = ""
     """With `RowOptions.dedupe` a hash that rows with equal prompts and settings have in common, else ""."""
+    file: str = ""
+    """The name of the input, for errors."""
+
+    @property
+    def place(self) -> str:
+        """What an error about the row begins with: "in.jsonl: line 3: "."""
+        return f"{self.file_place}{self.line}: "
+
+    @property
+    def file_place(self) -> str:
+        """The part of `place` that all rows of the input have."""
+        return f"{self.file}: line " if self.file else "line "
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,10 @@ class BatchReader:
         self.source = Source(source, form)
         self.options = options or RowOptions(prompt_field)
         self._total = 0  # until it is known
+        self.above_limit = 0
+        """Rows of a regular file that the limit leaves out, once `check` has counted them."""
+        self._unseen = dict.fromkeys(() if isinstance(self.options.keep, str) else self.options.keep)
+        self._has_fields = False
 
     def check(self) -> int | None:
         """Reject a file that is not of its format; return its number of rows, None if unknown.
@@ -117,12 +133,19 @@ class BatchReader:
         Raises BatchInputError, FileAccessError.
         """
         total = self.source.check()
+        if total is not None and self.options.limit is not None:
+            self.above_limit = max(0, total - self.options.limit)
         if total and self.options.shard is not None:
             total = sum(1 for _ in self.ids())
         elif total is not None and self.options.limit is not None:
             total = min(total, self.options.limit)
         self._total = total or 0
         return total
+
+    @property
+    def unkept(self) -> list[str]:
+        """The fields to keep that no row so far has; [] if no row could be read."""
+        return [*self._unseen] if self._has_fields else []
 
     def check_first_rows(self) -> None:
         """Raise AllAlikeError if the first rows of a regular file all fail with the same error."""
@@ -170,12 +193,12 @@ class BatchReader:
             request = self._scored(fields, index) if self.options.score else self._request(fields, index)
             told = _told(request)
             same = _req(canonical(told)) if self.options.dedupe else ""
-            return BatchRow(index, raw.number, id, request, None, kept, _req(canonical([told, kept])), same)
+            req = _req(canonical([told, kept]))
+            return BatchRow(index, raw.number, id, request, None, kept, req, same, self.source.name)
         except LineError as fault:
-            text = f"{self.source.name}: line {raw.number}: {fault}"
-            # A field name may contain a lone surrogate, which cannot be written as UTF-8.
-            error = RequestError(text.encode("utf-8", "backslashreplace").decode("utf-8"))
-            return BatchRow(index, raw.number, id, error=error, kept=kept, req=_req(str(fault)))
+            row = BatchRow(index, raw.number, id, kept=kept, req=_req(str(fault)), file=self.source.name)
+            # A field name may contain a lone surrogate.
+            return dataclasses.replace(row, error=RequestError(printable(f"{row.place}{fault}")))
 
     def _id(self, fields: Mapping[str, Any], number: int) -> LineId:
         named = self.options.id_field
@@ -211,6 +234,9 @@ class BatchReader:
         keep = self.options.keep
         if not keep:
             return None
+        self._has_fields = True
+        for name in [name for name in self._unseen if name in fields]:
+            del self._unseen[name]
         if keep == ALL:
             kept = {name: value for name, value in fields.items() if name not in _ID_FIELDS}
         else:

@@ -1,6 +1,5 @@
 """The records of a run: what a row's completions or its error become."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from ropechat.sampling.grammar import Grammar
 
 _OWN = ("input", "endpoint", *INTERNAL)
 """Fields of a record that are of its row, not of the answer."""
-_LINE = re.compile(r"\Aline \d+: ")
 BytesOf = Callable[[int], bytes]
 
 
@@ -90,7 +88,6 @@ def ok_record(
 def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, Any]:
     """The record of a failed row."""
     message = str(error)
-    prefix = f"line {row.line}: "
     record = {
         "id": row.id,
         "index": row.index,
@@ -98,7 +95,7 @@ def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, 
         "ok": False,
         "error": {
             "class": type(error).__name__,
-            "message": message if prefix in message else f"{prefix}{message}",
+            "message": message if message.startswith(row.place) else f"{row.place}{message}",
         },
     }
     return finish_record(record, row, 0)
@@ -118,8 +115,8 @@ def copy_record(record: Mapping[str, Any], row: BatchRow) -> dict[str, Any]:
     made = {name: value for name, value in record.items() if name not in _OWN}
     made |= {"id": row.id, "index": row.index}
     if not record["ok"]:
-        message = _LINE.sub(f"line {row.line}: ", record["error"]["message"], count=1)
-        made["error"] = {**record["error"], "message": message}
+        _, _, message = record["error"]["message"].removeprefix(row.file_place).partition(": ")
+        made["error"] = {**record["error"], "message": f"{row.place}{message}"}
     return finish_record(made, row, tokens_of(record)[0])
 
 

@@ -8,6 +8,7 @@ from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow, EarlyStop
 from ropechat.errors import BatchInputError
+from ropechat.util.text import count_of
 
 
 @dataclass
@@ -90,4 +91,4 @@ class Failures:
         if self._early is not None and not self._sink.found:
             self._early.take(row.index, error["class"], error["message"])
         if self._max is not None and self._count > self._max:
-            raise BatchInputError(f"more than {self._max} rows failed (--max-errors)")
+            raise BatchInputError(f"more than {count_of(self._max, 'row')} failed (--max-errors)")

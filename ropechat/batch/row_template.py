@@ -112,6 +112,8 @@ def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_SOURCE_BYTES + (1 << 20))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror}") from None
 

@@ -76,7 +76,8 @@ def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
     """A note about the ignored fields of a row, with the first few names."""
     names = ", ".join(f"{name:.40}" for name in unused[:_MAX_NAMES])
     more = len(unused) - _MAX_NAMES
-    return f"note: line {row.line} has ignored fields: {names}{f' and {more} more' if more > 0 else ''}"
+    place = row.place.removesuffix(": ")
+    return f"note: {place} has ignored fields: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 @dataclass

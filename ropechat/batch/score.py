@@ -15,6 +15,7 @@ from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
 from ropechat.util.json_lines import finite
+from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -32,6 +33,7 @@ def score_batch(
     early_stop: bool = True,
     on_progress: Callable[[BatchReport], None] | None = None,
     on_failure: Callable[[str], None] | None = None,
+    has_row: Callable[[], bool] = lambda: True,
 ) -> BatchReport:
     """Score rows and write a record for each to `sink`.
 
@@ -43,12 +45,14 @@ def score_batch(
     failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
     waiting: deque[BatchRow] = deque()
 
-    def items() -> "Iterator[ScoreItem | RopechatError]":
+    def items() -> "Iterator[ScoreItem | RopechatError | None]":
         for row in rows:
             if not sink.begin(row, 1):
                 continue
             waiting.append(row)
             yield from _items(row)
+            while waiting and not has_row():
+                yield None
 
     scores: list[Score] = []
     try:
@@ -171,7 +175,7 @@ class Accuracy:
             for name, correct in (("accuracy", self.correct), ("per byte", self.correct_per_byte))
             for error in (self._error(correct),)
         ]
-        return f"{', '.join(shown)}; {self.rows} rows with an answer"
+        return f"{', '.join(shown)}; {count_of(self.rows, 'row')} with an answer"
 
 
 class Counted:

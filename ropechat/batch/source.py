@@ -77,6 +77,11 @@ def format_of(path: Path) -> str:
     return _BY_SUFFIX.get(name.suffix.lower(), "jsonl")
 
 
+def printable(text: str) -> str:
+    """The text with lone surrogates escaped, which cannot be written as UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class Source:
     """Where rows come from. source: a path, or an open stream such as stdin.
 
@@ -86,7 +91,8 @@ class Source:
     def __init__(self, source: Path | IO[bytes], form: str | None = None) -> None:
         is_path = isinstance(source, Path)
         self.form = form or (format_of(source) if isinstance(source, Path) else "jsonl")
-        self.where, self.name = (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
+        self.where, name = (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
+        self.name = printable(name)
         self._source = source
         self._packed = is_path and self.name.lower().endswith(".gz")
         self._rest: Iterator[RawRow] | None = None
@@ -208,14 +214,15 @@ class Source:
         self._check_text(line)
         if b"\r" in line:
             raise BatchInputError(f"{self.where}: lines must end in LF or CRLF (got CR)")
+        shown = line[:40].decode("utf-8", "replace")
         if line == b"[" or line.startswith(b"[{"):
             raise BatchInputError(
-                f"{self.where}: line 1: must be a JSON object, one per line (got {line[:40]!r}); for a JSON "
+                f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for a JSON "
                 "array add --in json"
             )
         if not _looks_like_json(line):
             raise BatchInputError(
-                f"{self.where}: line 1: must be a JSON object, one per line (got {line[:40]!r}); for other "
+                f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for other "
                 "formats add --in csv, tsv or lines"
             )
 

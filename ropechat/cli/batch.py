@@ -12,6 +12,7 @@ from ropechat.cli.common import (
     STREAM,
     Count,
     FileName,
+    Real,
     model_options,
     sampling_of,
     sampling_options,
@@ -20,7 +21,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.keep_prefix import keep_prefix_option
-from ropechat.cli.option_groups import GroupedCommand
+from ropechat.cli.option_groups import GroupedCommand, given_flags
 from ropechat.cli.status import progress_option
 
 if TYPE_CHECKING:
@@ -82,6 +83,12 @@ _GROUPS = {
         "download",
     ),
 }
+_NOT_SCORED = (
+    *("samples", "logprobs", "dedupe", "timeout_row", "system"),
+    *_GROUPS["Sampling"],
+    *_GROUPS["Structured output"],
+)
+"""Options of generation."""
 _EXAMPLES = (
     "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",
     "ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all",
@@ -184,7 +191,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 @click.option(
     "--timeout-row",
     metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
+    type=Real(above=True),
     help="Let a row fail that is not finished so long after its start.",
 )
 @click.option(
@@ -264,11 +271,9 @@ def batch(
     )
     timeout = given.pop("timeout_row")
     if score:
-        _check_score(form_out, out, samples=samples, logprobs=logprobs, system=system, grammar=grammar)
-        for name, asked in (("dedupe", rows.dedupe), ("timeout-row", timeout is not None)):
-            if asked:
-                raise click.UsageError(f"--{name}: not possible with --score")
-    if rows.dedupe and not isinstance(out, Path) and not dry_run:
+        _check_score(form_out, out)
+    is_file = isinstance(out, Path) and not out.is_char_device()
+    if rows.dedupe and not is_file and not dry_run:
         raise click.UsageError("--dedupe: requires a file (-o)")
     run = batch_run.BatchRun(
         source,
@@ -289,12 +294,12 @@ def batch(
         raise click.UsageError("--any-isa: requires --ray")
     if run.ray is not None and run.keep_prefix is not None:
         raise click.UsageError("--keep-prefix: not possible with --ray")
-    if run.ray is not None and not isinstance(out, Path) and not dry_run:
+    if run.ray is not None and not is_file and not dry_run:
         raise click.UsageError("--ray: requires a file (-o)")
     files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
     if files["retry_failed"] and not files["resume"]:
         raise click.UsageError("--retry-failed: requires --resume")
-    if files["resume"] and (files["overwrite"] or not isinstance(out, Path)):
+    if files["resume"] and (files["overwrite"] or not is_file):
         raise click.UsageError(
             "--resume: not possible with --overwrite"
             if files["overwrite"]
@@ -303,10 +308,10 @@ def batch(
     if dry_run:
         return run.check()
     if shard is not None:
-        _check_shard(out, form_out, is_drawn=not score, seed=run.sampling.seed)
-    if isinstance(out, Path):
+        _check_shard(form_out, is_file=is_file, is_drawn=not score, seed=run.sampling.seed)
+    if isinstance(out, Path) and is_file:
         return run.to_file(out, form_out, given, **files)
-    return run.to_stdout(form_out or "jsonl", given)
+    return run.to_stream(out, form_out or "jsonl", given)
 
 
 def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
@@ -318,31 +323,21 @@ def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
     return STREAM
 
 
-def _check_score(
-    form: str | None,
-    out: Path | str,
-    *,
-    samples: int,
-    logprobs: int | None,
-    system: str | None,
-    grammar: Any,
-) -> None:
+def _check_score(form: str | None, out: Path | str) -> None:
     """Raise UsageError for options that are of no use with --score."""
     from ropechat.batch.forms import form_of
 
     form = form or (form_of(out) if isinstance(out, Path) else "jsonl")
     if form not in ("jsonl", "json"):
         raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
-    for name, is_given in (("n", samples != 1), ("logprobs", logprobs is not None), ("system", system)):
-        if is_given:
-            raise click.UsageError(f"--{name}: not possible with --score")
-    if grammar is not None:
-        raise click.UsageError(f"--{grammar.kind.replace('_', '-')}: not possible with --score")
+    for name, flag in given_flags().items():
+        if name in _NOT_SCORED:
+            raise click.UsageError(f"{flag}: not possible with --score")
 
 
-def _check_shard(out: Path | str, form: str | None, *, is_drawn: bool, seed: int | None) -> None:
+def _check_shard(form: str | None, *, is_file: bool, is_drawn: bool, seed: int | None) -> None:
     """Raise UsageError for options with which shards could not be merged."""
-    if not isinstance(out, Path):
+    if not is_file:
         raise click.UsageError("--shard: requires a file (-o)")
     if form is not None:
         raise click.UsageError("--shard: not possible with --out; use --out with `ropechat merge`")

@@ -8,7 +8,7 @@ from ropechat.cli.common import STREAM
 from ropechat.cli.exit_codes import say
 from ropechat.cli.status import ProgressLine
 from ropechat.util.progress import Progress, Wait, format_amount, format_rate
-from ropechat.util.text import format_duration
+from ropechat.util.text import count_of, format_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,13 +102,13 @@ class BatchStatus(ProgressLine):
 
 def closing_line(report: "BatchReport", totals: "Totals", out: "Path | str") -> str:
     """A summary of the run for stderr. out: a file, or `-`."""
-    rows = totals.ok + totals.failed
+    rows = count_of(totals.ok + totals.failed, "row")
     cached = f" ({totals.cached_tokens} cached)" if totals.cached_tokens else ""
     resumed = f"{report.found} of an earlier run; " if report.found else ""
     resumed += f"{report.copied} copied; " if report.copied else ""
     name = "stdout" if out == STREAM else out
     return (
-        f"{name}: {rows} rows, {totals.ok} ok, {totals.failed} failed; {resumed}"
-        f"{totals.prompt_tokens}{cached} + {totals.completion_tokens} tokens, "
+        f"{name}: {rows}, {totals.ok} ok, {totals.failed} failed; {resumed}"
+        f"{totals.prompt_tokens}{cached} + {count_of(totals.completion_tokens, 'token')}, "
         f"{format_duration(report.elapsed)}, {report.tokens_per_second:.0f} tok/s"
     )

@@ -33,7 +33,6 @@ from ropechat.batch.runner import PromptOptions, make_job, run_batch
 from ropechat.batch.score import Accuracy, Counted, score_batch
 from ropechat.cli.batch_progress import BatchStatus, closing_line
 from ropechat.cli.common import (
-    STREAM,
     StdoutWriter,
     draft_path,
     load_chat_engine,
@@ -45,10 +44,12 @@ from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
 from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.cli.keep_prefix import kept_prefix
+from ropechat.cli.output_file import OutputFile
 from ropechat.conversation import Message
 from ropechat.engine.validation import choose_seed
 from ropechat.errors import BatchInputError
 from ropechat.sampling import Sampling
+from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -113,7 +114,9 @@ class BatchRun:
                 out.write(json.dumps(self._request_record(row), ensure_ascii=False) + "\n")
             ok += 1
         if not self.quiet:
-            say(f"{reader.source.where}: {ok + failed} rows, {ok} ok, {failed} failed; nothing was computed")
+            self._note_unkept(reader)
+            rows = count_of(ok + failed, "row")
+            say(f"{reader.source.where}: {rows}, {ok} ok, {failed} failed; nothing was computed")
         return SOME_FAILED if failed else OK
 
     def _request_record(self, row: BatchRow) -> dict[str, Any]:
@@ -164,6 +167,7 @@ class BatchRun:
                 max_errors=self.max_errors,
                 on_progress=self.status,
                 on_failure=self.status.failure,
+                has_row=reader.source.has_row,
             )
         return run_batch(
             engine,
@@ -191,21 +195,22 @@ class BatchRun:
         if form in _TABLES and self.settings.logprobs is not None:
             raise click.UsageError(f"--logprobs: not possible as {form}; use jsonl, json or openai")
 
-    def to_stdout(self, form: str, given: dict[str, Any]) -> int:
-        """Answer the rows; each record is written as soon as those before it are."""
+    def to_stream(self, out: Path | str, form: str, given: dict[str, Any]) -> int:
+        """Answer the rows; each record is written to stdout or a device as soon as those before it are."""
+        name = str(out) if isinstance(out, Path) else "stdout"
         if form not in STREAMED:
-            raise click.UsageError(f"--out {form}: not possible on stdout; give a file (-o)")
+            raise click.UsageError(f"--out {form}: not possible on {name}; give a file (-o)")
         self._check_form(form)
         reader = self._reader()
         total = reader.check()
         columns = table_columns(reader, form)
         reader.check_first_rows()
         engine = None if total == 0 else self._load(given)
-        out = StdoutWriter()
+        stream = OutputFile(out) if isinstance(out, Path) else StdoutWriter()
 
         def put(text: str) -> None:
             with self.status.aside():
-                out.write(text)
+                stream.write(text)
 
         printed = Printed(put, self._form(form, columns, "" if engine is None else engine.name))
         report, accuracy = BatchReport(0), Accuracy()
@@ -219,25 +224,34 @@ class BatchRun:
             raise
         except BaseException:
             self.status.clear()
-            say(f"stopped: stdout contains the first {printed.lines} results")
+            say(f"stopped: {name} contains the first {count_of(printed.lines, 'result')}")
             raise
         finally:
             self.status.clear()
+            if isinstance(stream, OutputFile):
+                stream.close(complete=True)
         if report.cancelled:
             return INTERRUPTED
         totals = Totals()
         totals.ok, totals.failed = report.ok, report.failed
         totals.prompt_tokens, totals.cached_tokens = report.prompt_tokens, report.cached_tokens
         totals.completion_tokens = report.completion_tokens
-        return self._close(report, totals, STREAM, accuracy)
+        return self._close(report, totals, out, accuracy, reader)
 
-    def _close(self, report: BatchReport, totals: Totals, out: Path | str, accuracy: Accuracy) -> int:
+    def _close(
+        self, report: BatchReport, totals: Totals, out: Path | str, accuracy: Accuracy, reader: BatchReader
+    ) -> int:
         self.status.finish(report)
         if not self.quiet:
+            self._note_unkept(reader)
             say(closing_line(report, totals, out))
             if accuracy.rows:
                 say(accuracy.line())
         return SOME_FAILED if totals.failed else OK
+
+    def _note_unkept(self, reader: BatchReader) -> None:
+        for name in reader.unkept:
+            say(f"note: --keep: {name!r}: no row has this field")
 
     def to_file(
         self,
@@ -390,11 +404,17 @@ class _FileRun:
             self._stopped()
             raise
         if sink.unused > 0:
-            batch.status.tell(describe_stale(sink.unused, self.journal.path.name, self.target.out.name))
+            limited = batch.rows.limit is not None
+            batch.status.tell(
+                describe_stale(sink.unused, self.journal.path.name, self.target.out.name, limited=limited)
+            )
+        if self.keep_journal and reader.above_limit:
+            more = count_of(reader.above_limit, "row")
+            batch.status.tell(f"note: {more} above --limit; the same command without it computes the rest")
         self._write_run_record(report, totals, accuracy)
         if not self.keep_journal and not totals.failed:
             self.journal.remove()
-        return batch._close(report, totals, self.target.out, accuracy)
+        return batch._close(report, totals, self.target.out, accuracy, reader)
 
     def _write(self, sink: Journaled, accuracy: Accuracy) -> Totals:
         totals, batch = Totals(), self.batch
@@ -423,15 +443,16 @@ class _FileRun:
 
     def _stopped(self) -> None:
         again = "" if isinstance(self.batch.source, Path) else ", with the same input"
-        done = f"{self.target.journal} contains {self.journal.lines} results"
+        done = f"{self.target.journal} contains {count_of(self.journal.lines, 'result')}"
         say(f"stopped: {done}; continue{again}: {_command()}")
 
 
-def describe_stale(count: int, journal: str, out: str) -> str:
-    """A note about records that a resumed run did not use."""
+def describe_stale(count: int, journal: str, out: str, *, limited: bool = False) -> str:
+    """A note about records that a resumed run did not use. limited: by --limit."""
+    why = "changed, removed or above --limit" if limited else "changed or removed"
     if count == 1:
-        return f"note: 1 result of {journal} belongs to a changed or removed row; it is not in {out}"
-    return f"note: {count} results of {journal} belong to changed or removed rows; they are not in {out}"
+        return f"note: 1 result of {journal} is not in {out}: its row is {why}"
+    return f"note: {count:,} results of {journal} are not in {out}: their rows are {why}"
 
 
 def _score_request(row: BatchRow) -> dict[str, Any]:

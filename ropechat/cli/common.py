@@ -12,6 +12,7 @@ import click
 from ropechat import builtin
 from ropechat.cli import settings
 from ropechat.cli.exit_codes import check_signals, say
+from ropechat.cli.grammar_options import naming_option
 from ropechat.cli.option_groups import F, option_set
 from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.cli.status import ProgressLine
@@ -69,7 +70,25 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
     name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return int(click.IntRange(1, MAX_INTEGER).convert(value, param, ctx))
+        number = int(click.INT.convert(value, param, ctx))
+        if number < 1:
+            self.fail(f"must be at least 1 (got {number})", param, ctx)
+        if number > MAX_INTEGER:
+            self.fail(f"must be at most {MAX_INTEGER}", param, ctx)
+        return number
+
+
+class Real(click.FloatRange):
+    """A number of at least 0, or above 0; NaN is refused."""
+
+    def __init__(self, *, above: bool = False) -> None:
+        super().__init__(0.0, min_open=above)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if number != number:
+            self.fail("must be a number (got nan)", param, ctx)
+        return number
 
 
 def _complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -244,6 +263,7 @@ def load_engine(
     with (
         ModelLoad(model, **options, draft=draft, progress=progress) as loading,
         line.watch(loading.progress.read),
+        naming_option(grammar),
     ):
         from ropechat.engine.engine import Engine  # imported here, while the weights load
 

@@ -1,16 +1,16 @@
 """`ropechat compare`: two models, types, templates or prompts on one text."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ropechat.cli.common import (
     Count,
     FileName,
+    Real,
     StdoutWriter,
     load_chat_engine,
     model_options,
@@ -21,11 +21,13 @@ from ropechat.cli.common import (
     wants_color,
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
+from ropechat.cli.output_file import OutputFile
 from ropechat.cli.settings import DTYPES, KV_DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
-from ropechat.errors import FileAccessError, RequestError
+from ropechat.errors import RequestError
 from ropechat.util.json_lines import json_line
 from ropechat.util.progress import Progress
+from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from ropechat.conversation import Message
@@ -102,33 +104,6 @@ def _use_template(engine: "Engine", model: str, name: str | None, variables: dic
     engine.chat.use(name, variables)
 
 
-class _OutputFile:
-    """Writes a file that gets its name when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._partial = path, path.with_name(path.name + ".partial")
-        self._file: IO[bytes] = self._checked(lambda: self._partial.open("wb"))
-
-    def _checked(self, work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except OSError as error:
-            raise FileAccessError(f"{self._partial}: {error.strerror}") from None
-
-    def write(self, text: str) -> None:
-        self._checked(lambda: self._file.write(text.encode("utf-8", "replace")))
-
-    def line(self, text: str) -> None:
-        self.write(text + "\n")
-
-    def close(self, *, complete: bool) -> None:
-        self._checked(self._file.close)
-        if complete:
-            self._checked(lambda: os.replace(self._partial, self._path))
-        else:
-            self._checked(lambda: self._partial.unlink(missing_ok=True))
-
-
 class _Stdout:
     """Writes to stdout; lines of the table are cleaned already."""
 
@@ -149,14 +124,14 @@ def _form(form: str | None, out: Path | str | None) -> str:
 
 
 def _refuse(out: Path | str | None, *, overwrite: bool) -> None:
-    if isinstance(out, Path) and out.exists() and not overwrite:
+    if isinstance(out, Path) and out.exists() and not out.is_char_device() and not overwrite:
         raise RequestError(f"{out}: exists; choose another output or add --overwrite")
 
 
 def _run(
     pairing: "Pairing",
     form: str,
-    sink: "_OutputFile | _Stdout",
+    sink: "OutputFile | _Stdout",
     top: int,
     top_k: int,
     window: int | None,
@@ -197,7 +172,7 @@ def _run(
             )
         else:
             result = compare_pairing(pairing, worst=top, window=window)
-    for piece in _rest(result, form, kept, top_k, to_file=isinstance(sink, _OutputFile)):
+    for piece in _rest(result, form, kept, top_k, to_file=isinstance(sink, OutputFile)):
         (sink.line if form == "table" else sink.write)(piece)
     return result
 
@@ -242,7 +217,8 @@ def _say_notes(pairing: "Pairing", window: int | None) -> None:
         say("note: the tokenizers differ; bits of common byte spans are compared instead of distributions")
     elif skipped := len(a.ids) - a.scored - pairing.shared:
         say(
-            f"note: the first {skipped} tokens of the text differ after the two prompts; they are not counted"
+            f"note: the text begins with {count_of(skipped, 'token')} that differ after the two prompts; "
+            "they are not counted"
         )
 
 
@@ -316,8 +292,8 @@ def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict
 @click.option(
     "--window", type=Count(), help="Tokens of a window of a long text [default: what both were trained for]."
 )
-@click.option("--max-kl", type=click.FloatRange(min=0.0), help="Exit code 1 if the mean KLD is larger.")
-@click.option("--max-ppl", type=click.FloatRange(min=0.0), help="Exit code 1 if B's perplexity is larger.")
+@click.option("--max-kl", type=Real(), help="Exit code 1 if the mean KLD is larger.")
+@click.option("--max-ppl", type=Real(), help="Exit code 1 if B's perplexity is larger.")
 @click.option(
     "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of OUT, or table]."
 )
@@ -389,7 +365,7 @@ def compare(
 
     size = window_size(pairing, wanted)
     _say_notes(pairing, size)
-    sink = _OutputFile(out) if isinstance(out, Path) else _Stdout()
+    sink = OutputFile(out) if isinstance(out, Path) else _Stdout()
     complete = False
     try:
         top_k = top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K)

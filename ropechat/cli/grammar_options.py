@@ -1,11 +1,14 @@
 """The options that say what answers must match: --json-schema, --regex, --choices, --lark."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropechat.cli.option_groups import option_set
+from ropechat.errors import RequestError
 
 if TYPE_CHECKING:
     from ropechat.sampling.grammar import Grammar
@@ -32,6 +35,10 @@ grammar_options = option_set(
 )
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def grammar_of(given: dict[str, Any]) -> "Grammar | None":
     """Remove the options from `given`; return the grammar that they ask for, checked.
 
@@ -41,7 +48,7 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
     flexible: bool = given.pop("json_flexible")
     chosen = [name for name, value in asked.items() if value is not None]
     if len(chosen) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in chosen[:2])
+        first, second = (_flag(name) for name in chosen[:2])
         raise click.UsageError(f"{second}: must not be given together with {first}")
     if not chosen:
         return None
@@ -50,10 +57,23 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
 
     (name,) = chosen
     value = asked[name]
-    if name == "json_schema":
-        return read_grammar(value, "json_schema", flexible=flexible)
-    if name == "lark":
-        return read_grammar(value, "lark")
+    if name in ("json_schema", "lark"):
+        try:
+            return read_grammar(value, "lark" if name == "lark" else "json_schema", flexible=flexible)
+        except RequestError as error:
+            raise RequestError(f"{_flag(name)}: {error}") from None
     if name == "regex":
         return check_grammar(Grammar.regex(value), "--regex")
     return check_grammar(Grammar.choices(text.strip() for text in value.split(",")), "--choices")
+
+
+@contextlib.contextmanager
+def naming_option(grammar: "Grammar | None") -> Iterator[None]:
+    """While a grammar is compiled for a model: an error names its option. Raises RequestError."""
+    try:
+        yield
+    except RequestError as error:
+        kind, _, text = str(error).partition(": ")
+        if grammar is None or kind != "grammar":
+            raise
+        raise RequestError(f"{_flag(grammar.kind)}: {text}") from None

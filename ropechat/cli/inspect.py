@@ -30,7 +30,13 @@ from ropechat.cli.inspect_score import (
     take_score_options,
 )
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
-from ropechat.cli.stages import check_stage_output, show_trace, stage_options, take_stage_options
+from ropechat.cli.stages import (
+    check_stage_output,
+    refuse_with_open,
+    show_trace,
+    stage_options,
+    take_stage_options,
+)
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message
 
@@ -127,6 +133,7 @@ def inspect(
     if opened is not None:
         if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
             raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
+        refuse_with_open(replay=replay)
         return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     if (file := given.pop("interactive")) is not None:
         check_stage_output(settings, "table", by_line=False, view=True)

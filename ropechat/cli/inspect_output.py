@@ -120,7 +120,7 @@ def output_of(given: dict[str, Any], top_k: int | None) -> Output:
     files: Sequence[Path | str] = given.pop("files")
     if form is None and isinstance(out, Path):
         form = BY_SUFFIX.get(out.suffix.lower())
-        if form is None:
+        if form is None and not out.is_char_device():
             raise click.UsageError(
                 f"-o: must end in {', '.join(BY_SUFFIX)} (got {out.name!r}); or add --format"
             )
@@ -221,9 +221,16 @@ def write_pieces(output: Output, pieces: Iterable[str]) -> None:
 
 
 def write_file(path: Path, pieces: Iterable[str]) -> None:
-    """Write a file, which gets its name when it is complete. Raises FileAccessError, and as `pieces`."""
+    """Write a file, which gets its name when it is complete; a device or pipe is written directly.
+
+    Raises FileAccessError, and as `pieces`.
+    """
     partial = path.with_name(path.name + ".partial")
     try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+                file.writelines(pieces)
+            return
         try:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="") as file:

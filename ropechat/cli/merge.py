@@ -8,6 +8,7 @@ from ropechat.cli.batch import in_format, out_form
 from ropechat.cli.common import Count
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import GroupedCommand
+from ropechat.util.text import count_of
 
 _EXAMPLES = (
     "ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2      # on one machine",
@@ -95,7 +96,8 @@ def merge(
     facts = {**accuracy.facts(), "shards": len(shards)}
     write_run_record(target, run_record(header, source, totals, facts, **speed))
     if not quiet:
-        say(f"{out}: {totals.ok + totals.failed} rows of {len(shards)} shards, {totals.failed} failed")
+        merged, parts = count_of(totals.ok + totals.failed, "row"), count_of(len(shards), "shard")
+        say(f"{out}: {merged} of {parts}, {totals.failed} failed")
         if accuracy.rows:
             say(accuracy.line())
     return SOME_FAILED if totals.failed else OK

@@ -19,6 +19,17 @@ def option_set(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
+def given_flags() -> dict[str, str]:
+    """The options of the current command that were given on the command line: name -> flag."""
+    context = click.get_current_context()
+    return {
+        str(option.name): max(option.opts, key=len)
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
+    }
+
+
 class GroupedCommand(click.Command):
     """groups: title -> names of parameters; others come under Options. examples: lines that run as is."""
 

@@ -151,7 +151,7 @@ def _format_of(output: Path | str) -> str:
     if not isinstance(output, Path):
         return "term"
     suffix = output.suffix.lower().removeprefix(".")
-    if suffix == "txt":
+    if suffix == "txt" or output.is_char_device():
         return "term"
     if suffix not in _FORMATS:
         raise click.UsageError(

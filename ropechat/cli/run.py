@@ -27,9 +27,10 @@ from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.errors import RequestError
 from ropechat.util.json_lines import finite
 from ropechat.util.progress import Progress
-from ropechat.util.text import format_seconds
+from ropechat.util.text import count_of, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -97,9 +98,9 @@ def statistics(timing: Timing) -> str:
     ttft = seconds["ttft_s"]
     first = "–" if ttft is None else format_seconds(ttft)
     drafted = f" ({timing.drafted} drafted)" if timing.drafted else ""
-    reply = f"reply {len(timing.steps)} tokens{drafted}, {rate('decode_tok_s')}"
+    reply = f"reply {count_of(len(timing.steps), 'token')}{drafted}, {rate('decode_tok_s')}"
     return (
-        f"prompt {timing.prompt_tokens} tokens, {rate('prefill_tok_s')} · "
+        f"prompt {count_of(timing.prompt_tokens, 'token')}, {rate('prefill_tok_s')} · "
         f"{reply} · first token {first} · {reason or 'cut'}"
     )
 
@@ -287,6 +288,10 @@ def run(
     A question at a terminal is stored with the chats, so that -c can continue it. In a script or a pipe
     nothing is stored, unless --store or -c is given.
     """
+    if given["json_flexible"] and given["json_schema"] is None:
+        raise click.UsageError("--json-flexible: requires --json-schema; add it or omit the option")
+    if candidates and not as_json and trace_file is None:
+        raise click.UsageError("--candidates: requires --json or --trace; add one or omit the option")
     grammar = grammar_of(given)
     sampling = replace(sampling_of(given), grammar=grammar)
     check_trace_target(trace_file)
@@ -296,6 +301,8 @@ def run(
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
+    if not (text or raw):
+        raise RequestError("prompt: must have at least one character")
     line = ProgressLine("none" if quiet else progress)
     with ExitStack() as exits:
         chat = exits.enter_context(stored.opened()) if stored is not None else None

@@ -102,6 +102,8 @@ def _shown(value: Any) -> str:
 def _write(path: Path, text: str) -> None:
     """Replace a file in one step; a link stays a link. Raises FileAccessError."""
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise FileAccessError(f"{path}: must be a regular file; the setting was not stored")
     made = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ import click
 
 from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_stream
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.cli.option_groups import F, option_set
-from ropechat.errors import FileAccessError
+from ropechat.cli.option_groups import F, given_flags, option_set
+from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -63,6 +63,14 @@ def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | s
     if settings is not None and opened is not None:
         raise click.UsageError("--stages: not possible with --open, which shows the recorded stages")
     return settings, opened, replay
+
+
+def refuse_with_open(*, replay: bool) -> None:
+    """Raise UsageError for options that have no effect on a recorded trace."""
+    shown = () if replay else ("out", "overwrite", "form", "by", "sort", "head", "top_k")
+    for name, flag in given_flags().items():
+        if name not in ("opened", "replay", "progress", *shown):
+            raise click.UsageError(f"{flag}: not possible with {'--replay' if replay else '--open'}")
 
 
 def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, view: bool) -> None:
@@ -121,6 +129,8 @@ def _open(file: Path | str) -> "Recorded":
     try:
         with file.open("rb") as lines:
             return read_trace(lines, str(file))
+    except FileNotFoundError:
+        raise RequestError(f"{file}: file not found") from None
     except OSError as error:
         raise FileAccessError(f"{file}: {error.strerror or error}") from None
 
@@ -146,8 +156,12 @@ def _replay(recorded: "Recorded") -> int:
 
 def check_trace_target(target: Path | str | None) -> None:
     """Raise FileAccessError if a trace cannot be written there; called before the model is loaded."""
-    if isinstance(target, Path) and not (target.parent.is_dir() and os.access(target.parent, os.W_OK)):
-        raise FileAccessError(f"{target}: folder {target.parent} is not writable; choose another file")
+    if not isinstance(target, Path) or target.is_char_device():
+        return
+    folder = target.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        what = "is not writable" if folder.is_dir() else "not found"
+        raise FileAccessError(f"{target}: folder {folder} {what}; choose another file")
 
 
 def write_trace(target: Path | str, recorded: "Recorded", bytes_of: Callable[[int], bytes]) -> None:

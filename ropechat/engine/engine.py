@@ -754,7 +754,7 @@ class Engine:
 
     def score_many(
         self,
-        items: "Iterable[ScoreItem | RopechatError]",
+        items: "Iterable[ScoreItem | RopechatError | None]",
         *,
         top_k: int = 0,
         window: int = 16,
@@ -765,7 +765,9 @@ class Engine:
         An item is a text, ids, messages, a Pair or (messages, answer). What the beginnings of several items
         have in common is computed once, and results do not depend on other items. A failed item has its error
         in its Score, and the others continue; an error given as an item is returned the same way. An item is
-        read only when there is room for it. `cancel` makes the iterator raise CancelledError.
+        read only when there is room for it. None in place of an item: there is none now, ask again after the
+        next pass; allowed only while others are in progress. `cancel` makes the iterator raise
+        CancelledError.
         """
         from ropechat.engine import scoring
         from ropechat.engine.score_input import encode_item

@@ -74,6 +74,10 @@ def windows(tokens: TokenBuffer, first: int, size: int, stride: int) -> Iterator
         tokens.forget(row + 1 - size)
 
 
+_END = Window([], 0, 0, [], is_last=True)
+"""Stands for the end of a source."""
+
+
 @dataclass
 class _Run:
     """A window in progress: waiting, active (with a sequence) or done."""
@@ -120,14 +124,19 @@ class ScorePool:
         self._look_up = look_up
         self._runs: deque[_Run] = deque()
 
-    def run(self, source: Iterator[Window]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
-        """Yield (window, events, state) for the oldest window whenever it has new events or is done."""
+    def run(self, source: Iterator[Window | None]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
+        """Yield (window, events, state) for the oldest window whenever it has new events or is done.
+
+        source: None in place of a window says that there is none now, see `Engine.score_many`.
+        """
         more = True
         try:
             while more or self._runs:
                 while more and self._has_room():
-                    window = next(source, None)
+                    window = next(source, _END)
                     if window is None:
+                        break
+                    if window is _END:
                         more = False
                     else:
                         self._runs.append(_Run(window, done=window.error is not None, error=window.error))
@@ -354,18 +363,21 @@ class _Item:
 
 
 def score_items(
-    items: Iterable[ScoreItem | RopechatError],
+    items: Iterable[ScoreItem | RopechatError | None],
     encode: Callable[[ScoreItem], tuple[ScoreInput, dict[str, Any], Iterator[Window]]],
     pool: ScorePool,
     tokenizer: Tokenizer,
 ) -> Iterator[tuple[int, Score]]:
     """Yield (index, Score) in the order of the items; windows of different items share passes.
 
-    encode: the encoded item, its trace's meta, and its windows. An error in place of an item is returned.
+    items: as in `Engine.score_many`. encode: the encoded item, its trace's meta, and its windows.
     """
 
-    def source() -> Iterator[Window]:
+    def source() -> Iterator[Window | None]:
         for item in items:
+            if item is None:
+                yield None
+                continue
             entry = _Item(item, tokenizer)
             try:
                 if isinstance(item, RopechatError):

@@ -13,7 +13,7 @@ from ropechat.inspector.trace_page import columns
 from ropechat.sampling import Sampling
 from ropechat.store.queries import Chat
 from ropechat.trace import Step
-from ropechat.util.text import visible
+from ropechat.util.text import count_of, visible
 
 Spell = Callable[[str, int], bytes]
 """(model's name, id) -> the bytes of the token, b"" if unknown."""
@@ -50,7 +50,7 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
     facts += [f"{place}/{of}"] if of > 1 else []
     facts += [time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))] if node.created else []
     if node.steps:
-        facts.append(f"{len(node.steps)} tokens")
+        facts.append(count_of(len(node.steps), "token"))
         facts += [] if math.isnan(node.ppl) else [f"{node.bits:.1f} bits", f"perplexity {node.ppl:.2f}"]
     if node.sampling is not None:
         facts += [fact for fact in (describe_settings(node.sampling), _seed(node.sampling)) if fact]

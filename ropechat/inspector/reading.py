@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ropechat.inspector.look_up import Found, Strings
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
-from ropechat.util.text import one_line
+from ropechat.util.text import count_of, one_line
 
 LN2 = math.log(2)
 _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
@@ -78,8 +78,8 @@ class Summary:
         """The sums over the roles that count, in one line of text."""
         sums = self.counted
         if not sums.scored:
-            return f"{sums.tokens} tokens, none scored"
-        return f"{sums.tokens} tokens, {sums.scored} scored: {_sums(sums)}"
+            return f"{count_of(sums.tokens, 'token')}, none scored"
+        return f"{count_of(sums.tokens, 'token')}, {sums.scored} scored: {_sums(sums)}"
 
     def role_lines(self) -> Iterator[str]:
         """A line for each role, if several have scored tokens."""

@@ -27,9 +27,12 @@ def private_file(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file atomically. Raises FileAccessError."""
+    """Write a file atomically; a device or pipe is written directly. Raises FileAccessError."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8", errors="replace")
+            return
         number = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(number, "wb") as file:
             file.write(text.encode("utf-8", "replace"))

@@ -93,6 +93,11 @@ def fit(text: str, width: int) -> str:
     return kept + " " * (width - cell_width(kept))
 
 
+def count_of(count: int, noun: str) -> str:
+    """A number of things: 1 row, 2 rows, 1,000 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_bytes(count: int) -> str:
     """A number of bytes in decimal units: 269 MB."""
     for limit, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):

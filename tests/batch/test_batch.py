@@ -249,7 +249,7 @@ def test_some_bad(door: Door, tmp_path: Path, model: Path) -> None:
     ]
     assert records[1]["error"]["class"] == "RequestError"
     assert records[2]["error"]["class"] == "ContextFullError"
-    assert records[2]["error"]["message"].startswith("line 3: 99 tokens")
+    assert records[2]["error"]["message"].startswith("in.jsonl: line 3: 99 tokens")
     assert [records[0]["text"], records[3]["text"]] == ["bcd", "cde"]
     assert err.count("error: ") == 2
 
@@ -316,7 +316,7 @@ def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, mode
     code, records, err = batch(door, tmp_path, model, data)
     assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 4)
     assert err.count("ignored fields:") == 1
-    assert "note: line 2 has ignored fields: field0" in err
+    assert "note: in.jsonl: line 2 has ignored fields: field0" in err
     assert "field4" in err
     assert "field5" not in err
     assert "and 4 more" in err

@@ -59,7 +59,7 @@ def test_equal_rows_are_computed_once(source: Path, tmp_path: Path, capfd: Any) 
         told = record["ok"], record.get("text"), record.get("seed"), record.get("usage")
         assert answers.setdefault(key, told) == told
         if not record["ok"]:
-            assert record["error"]["message"].startswith(f"line {record['index'] + 1}: ")
+            assert record["error"]["message"].startswith(f"in.jsonl: line {record['index'] + 1}: ")
     seeds = [told[2] for key, told in answers.items() if key[0] == PROMPTS[0]]
     assert len(set(seeds)) == len(seeds)
     assert answers[PROMPTS[1], 5, None, 0][2] == 5
@@ -149,7 +149,7 @@ def test_a_late_row_fails_and_is_computed_again(tmp_path: Path) -> None:
     run(source, plain, code=0)
     records = run(source, out, "--timeout-row", "0.000001", "--resume")
     assert [record["error"]["class"] for record in records] == ["RowTimeoutError"] * 9
-    assert records[4]["error"]["message"] == "line 5: not finished within 1e-06 s"
+    assert records[4]["error"]["message"] == "in.jsonl: line 5: not finished within 1e-06 s"
     again = run(source, out, "--timeout-row", "600", "--resume")
     assert again == records  # failed rows stay as they are
     run(source, out, "--timeout-row", "600", "--resume", "--retry-failed", code=0)

@@ -99,7 +99,7 @@ def test_without_a_tokenizer_the_start_is_left_out(tmp_path: Path, capfd: pytest
         (["--threads", "0"], "must be a number of at least 1, or several as in 1,2 (got '0')"),
         (["--threads", "1,x", "-m", "."], "must be a number of at least 1, or several as in 1,2 (got '1,x')"),
         (["-m", ".", "--shape", "stories15m"], "give one of them"),
-        (["-m", ".", "--dtype", "q4_k_m"], "--dtype q4_k_m needs --shape"),
+        (["-m", ".", "--dtype", "q4_k_m"], "--dtype q4_k_m requires --shape"),
         (["--shape", "stories15m", "--dtype", "q4_k_m"], "not multiples of 256; take a larger shape"),
         (["-m", "nowhere"], "nowhere: model not found"),
     ],

@@ -170,7 +170,7 @@ def test_another_model_and_a_damaged_file_are_ignored_with_a_note(
     plain = Engine.load("builtin", context=2048, cache="off")
     for damage, words in [
         (q8_0.read_bytes(), "from another model"),
-        (whole[:-1], "cut"),
+        (whole[:-1], "truncated"),
         (whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "damaged"),
         (b"", "damaged"),
     ]:

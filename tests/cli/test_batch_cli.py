@@ -296,7 +296,7 @@ def test_a_finished_run_has_nothing_to_continue(
     made = records(out.read_text())
     assert [one["index"] for one in made] == [*range(13)]
     old = {one["id"]: one for one in records(before.decode())}
-    assert "note: 1 result of out.jsonl.journal belongs to a changed or removed row; it is not in out" in err
+    assert "note: 1 result of out.jsonl.journal is not in out.jsonl: its row is changed or removed" in err
     same = [one["id"] for one in made if one["id"] in old and one["text"] == old[one["id"]]["text"]]
     assert same == [f"r{i}" for i in range(11, -1, -1) if i != 2]
 
@@ -421,9 +421,11 @@ def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, sour
     assert out.read_bytes() == plain.read_bytes()
 
 
-def test_a_pipe_that_stays_open_gets_its_answers(model: Path) -> None:
+@pytest.mark.parametrize("options", [[*map(str, COOL)], ["--score"]])
+def test_a_pipe_that_stays_open_gets_its_answers(model: Path, options: list[str]) -> None:
     """A program that writes one row and waits for its answer; --limit ends without a further row."""
-    asked = ["batch", "-m", str(model), "-", *map(str, COOL), "--quiet", "--limit", "3"]
+    asked = ["batch", "-m", str(model), "-", *options, "--quiet", "--limit", "3"]
+    given = {"choices": ["a", "b"]} if "--score" in options else {}
     child = subprocess.Popen(
         command(asked), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), bufsize=0
     )
@@ -431,7 +433,7 @@ def test_a_pipe_that_stays_open_gets_its_answers(model: Path) -> None:
     assert child.stdout is not None
     try:
         for name in ("a", "b", "c"):
-            row = json.dumps({"id": name, "prompt": name}).encode() + b"\n"
+            row = json.dumps({"id": name, "prompt": name, **given}).encode() + b"\n"
             child.stdin.write(row[:9])  # half a row does not hold up anything either
             child.stdin.write(row[9:])
             assert select.select([child.stdout], [], [], 60)[0], "no answer"
@@ -557,3 +559,68 @@ def test_help_is_in_groups(door: Door) -> None:
     assert [line for line in out.splitlines() if line in titles] == titles
     options = out[out.index("Options:") : out.index("Examples:")]
     assert options.count("--") == 1  # --help; every other option has a group
+
+
+def test_options_that_would_be_ignored_are_refused(door: Door, model: Path, source: Path) -> None:
+    for words, flag in (
+        (("batch", source, "--score", "--temperature", "1"), "--temperature: not possible with --score"),
+        (("batch", source, "--score", "--seed", "1"), "--seed: not possible with --score"),
+        (("batch", source, "--score", "--json-flexible"), "--json-flexible: not possible with --score"),
+        (("run", "a", "--candidates", "2"), "--candidates: requires --json or --trace"),
+        (("run", "a", "--json-flexible"), "--json-flexible: requires --json-schema"),
+        (("run", "a", "--regex", "a", "--json-flexible"), "--json-flexible: requires --json-schema"),
+    ):
+        code, out, err = door(*words, "-m", model)
+        assert (code, out) == (2, ""), err
+        assert flag in err
+
+
+def test_a_timeout_that_is_not_a_number_is_refused(door: Door, source: Path) -> None:
+    code, out, err = door("batch", source, "-m", "nobody/nothing", "--timeout-row", "nan")
+    assert (code, out) == (2, "")
+    assert "'--timeout-row': must be a number (got nan)" in err
+
+
+def test_a_field_to_keep_that_no_row_has_is_noted_once(door: Door, model: Path, source: Path) -> None:
+    note = "note: --keep: 'nope': no row has this field"
+    code, out, err = door("batch", source, "-m", model, *HOT, "--keep", "note,nope")
+    assert (code, err.count("--keep"), err.count(note)) == (0, 1, 1)
+    assert records(out)[3]["input"] == {"note": 3}
+    assert note in door("batch", source, "--dry-run", "--keep", "note,nope")[2]
+    assert note not in door("batch", source, "--dry-run", "--keep", "note,nope", "--quiet")[2]
+
+
+def test_a_resumed_run_with_a_limit_says_what_is_left(
+    door: Door, model: Path, source: Path, tmp_path: Path
+) -> None:
+    asked = ("batch", source, "-m", model, *HOT, "--resume", "-o", tmp_path / "out.jsonl")
+    err = door(*asked, "--limit", 5)[2]
+    assert "note: 7 rows above --limit; the same command without it computes the rest" in err
+    err = door(*asked, "--limit", 4)[2]
+    assert "note: 1 result of out.jsonl.journal is not in out.jsonl" in err
+    assert "its row is changed, removed or above --limit" in err
+    err = door(*asked)[2]
+    assert "--limit" not in err
+    assert "12 rows, 12 ok, 0 failed; 5 of an earlier run" in err
+
+
+def test_one_row_is_one_row(door: Door, model: Path) -> None:
+    cold = ("--temperature", 0, "--max-tokens", 1)
+    err = door("batch", "-", "-m", model, *cold, stdin=b'{"prompt": "a"}\n')[2]
+    assert "stdout: 1 row, 1 ok, 0 failed; " in err
+    assert " + 1 token, " in err
+    assert "reply 1 token, " in door("run", "a", "-m", model, *cold)[2]
+
+
+def test_files_and_numbers_that_are_refused(door: Door, model: Path, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "table").write_text("id,text\n1,a\n")
+    for words, said in (
+        ((source, "--prompt-file", tmp_path / "none"), f"error: {tmp_path}/none: file not found"),
+        ((source, "--messages-file", tmp_path / "none"), f"error: {tmp_path}/none: file not found"),
+        ((tmp_path / "table",), "line 1: must be a JSON object, one per line (got 'id,text')"),
+        ((source, "--limit", "0"), "'--limit': must be at least 1 (got 0)"),
+        ((source, "--context", str(10**30)), "'--context': must be at most 4611686018427387904"),
+    ):
+        code, out, err = door("batch", *words, "-m", model)
+        assert (code, out) == (2, ""), err
+        assert said in err

@@ -129,7 +129,8 @@ def test_no_cache_is_of_one_command(
         ),
         (["run", "-m", "{model}", "--max-tokens", "x", "a"], 2, "--max-tokens"),
         (["run", "-m", "{model}", "--dtype", "int4", "a"], 2, "--dtype"),
-        (["run", "-m", "{model}", ""], 2, "prompt: must have at least one token"),
+        (["run", "-m", "{model}", ""], 2, "prompt: must have at least one character"),
+        (["run", "-m", "{model}", "--raw", ""], 2, "prompt: must have at least one token"),
         (["run", "-m", "{model}", "a" * 65], 2, "65 tokens"),
         (["run", "-m", "{broken}", "a"], 2, "config.json"),
         (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
@@ -466,8 +467,9 @@ entry()
     assert (done.returncode, done.stdout) == (2, b"thread handler")
     assert done.stderr.startswith(b"error: conversation 'none'")
     shown = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, timeout=60)
-    assert (shown.returncode, shown.stdout[:6]) == (0, b"Usage:")
-    assert shown.stdout.endswith(b"thread handler")
+    assert (shown.returncode, b"Usage:" in shown.stdout) == (0, True)
+    assert b"thread " in shown.stdout  # before or after the help text: that depends on the machine's load
+    assert shown.stdout.endswith(b"handler")
 
 
 def test_ctrl_c_during_the_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

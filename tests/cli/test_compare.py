@@ -92,6 +92,26 @@ def test_checks_have_an_exit_code(run: Run) -> None:
     assert (code, err) == (0, "")
 
 
+@pytest.mark.parametrize("option", ["--max-kl", "--max-ppl"])
+def test_a_limit_that_is_not_a_number_is_refused(run: Run, option: str) -> None:
+    code, out, err = run(TEXT, "-m", "nobody/nothing", "--against-dtype", "q8_0", option, "nan")
+    assert (code, out) == (2, "")
+    assert f"'{option}': must be a number (got nan)" in err
+
+
+def test_tokens_in_csv_are_visible_and_quoted(run: Run) -> None:
+    text = 'He said "hi", = x\n\tand'
+    code, out, _ = run(text, "--against-dtype", "q8_0", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert len(out.splitlines()) == len(rows) + 1  # no cell has a line break
+    shown = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥"})
+    assert [row["token"] for row in rows] == [
+        text[int(row["start"]) : int(row["end"])].translate(shown) for row in rows
+    ]
+    assert set('"·,=⏎⇥') <= set("".join(row["token"] for row in rows))
+
+
 def test_prompts(run: Run, tmp_path: Path) -> None:
     given, other = tmp_path / "a.txt", tmp_path / "b.txt"
     given.write_text("A story. ")

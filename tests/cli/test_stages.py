@@ -124,6 +124,10 @@ def test_stages_take_the_users_settings(
         (["--against-dtype", "f32", "a"], "--against-dtype: requires -i"),
         (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
         (["--open", "{bad}"], "bad.jsonl: line 1: must be JSON"),
+        (["--open", "{nothing}"], "nothing.jsonl: file not found"),
+        (["--open", "{nothing}", "-m", "x"], "--model: not possible with --open"),
+        (["--open", "{nothing}", "--window", "9"], "--window: not possible with --open"),
+        (["--open", "{nothing}", "--replay", "--top-k", "9"], "--top-k: not possible with --replay"),
     ],
 )
 def test_what_inspect_refuses(door: Door, tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -256,6 +260,6 @@ def test_json_with_candidates(door: Door, model: Path) -> None:
 def test_a_trace_that_cannot_be_written_is_refused_first(door: Door, tmp_path: Path) -> None:
     code, out, err = door("run", "-m", "no-model-is-needed", "--trace", tmp_path / "no" / "t.jsonl", "a")
     assert (code, out) == (74, "")
-    assert "is not writable; choose another file" in err
+    assert "not found; choose another file" in err
     code, _, err = door("run", "--trace", tmp_path / "t.jsonl", "--candidates", 0, "a")
     assert (code, "--candidates: must be at least 1" in err) == (REFUSED, True)

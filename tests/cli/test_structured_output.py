@@ -57,9 +57,14 @@ def test_run(door: Door, schema: Path, tmp_path: Path) -> None:
 def test_what_is_refused_is_refused_before_the_model(door: Door, tmp_path: Path) -> None:
     schema = tmp_path / "bad.json"
     schema.write_text('{"type": "array", "uniqueItems": true}')
+    lark = tmp_path / "bad.lark"
+    lark.write_text("start: <|nothing|>")
+    code, out, err = door("run", "x", "--lark", lark)  # control tokens are those of the model
+    assert (code, out) == (REFUSED, "")
+    assert err.startswith('error: --lark: at 1(8): unknown special token: "<|nothing|>"')
     for options, words in (
         (("--json-schema", schema), 'bad.json: Unimplemented keys: ["uniqueItems"]'),
-        (("--json-schema", tmp_path / "none.json"), "none.json: file not found"),
+        (("--json-schema", tmp_path / "none.json"), f"--json-schema: {tmp_path}/none.json: file not found"),
         (("--regex", "("), "--regex: "),
         (("--choices", "a,,b"), "--choices: "),
         (("--choices", "a", "--regex", "b"), "--choices: must not be given together with --regex"),

@@ -96,6 +96,14 @@ def test_a_context_beyond_all_memory_is_refused(model: Path) -> None:
             Engine.load(model, context=context)
 
 
+def test_a_context_above_the_trained_length_is_noted(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path, max_position_embeddings=64)
+    note = "context: 65 tokens, but the model was trained for 64; beyond them answers are unreliable"
+    assert note in Engine.load(folder, context=65).facts["notes"]
+    for fits in (64, None):
+        assert not any("trained" in one for one in Engine.load(folder, context=fits).facts["notes"])
+
+
 def test_numbers_beyond_all_integers_are_a_usage_error(model: Path) -> None:
     from ropechat.cli import main
 

@@ -334,7 +334,7 @@ async def play(
     sampling = Sampling(temperature=1.0, seed=4)
     app = ChatApp(
         LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store),
-        ChatOptions(settings=SettingsFile({})),
+        look=ChatOptions(settings=SettingsFile({})),
     )
     async with app.run_test(size=(width, height)) as pilot:
         stage = Stage(app, pilot, folder, wanted)

@@ -400,7 +400,7 @@ async def test_the_editor_gets_and_gives_the_text(
         monkeypatch.setenv("VISUAL", editor(tmp_path, "sys.exit(3)"))
         await c.pilot.press("ctrl+g")
         assert c.app.composer.text == "DRAFT␛!"
-        assert "ended with 3" in c.line("footer")
+        assert "ended with exit code 3" in c.line("footer")
 
 
 @pytest.mark.usefixtures("suspendable")

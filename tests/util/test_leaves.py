@@ -7,7 +7,7 @@ import pytest
 
 from ropechat.sampling import Sampling
 from ropechat.trace import TokenDistribution, TokenScore, Trace
-from ropechat.util.text import cell_width, clean, escape_json, fit, one_line, visible
+from ropechat.util.text import cell_width, clean, count_of, escape_json, fit, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ def test_sampling_takes_its_limits() -> None:
     Sampling(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=100, max_tokens=1, seed=2**64 - 1)
     with pytest.raises(AttributeError):
         Sampling().seed = 1  # type: ignore[misc]
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    assert [count_of(number, "row") for number in (0, 1, 2, 1000)] == [
+        "0 rows",
+        "1 row",
+        "2 rows",
+        "1,000 rows",
+    ]
 
 
 def test_clean_leaves_nothing_that_acts() -> None:

@@ -1,7 +1,8 @@
 """Train the built-in model: `python -m ropechat.builtin.training.train --work FOLDER`.
 
 Everything is drawn from the seed. The work folder holds the tokenizer, the corpus as numbers, a checkpoint
-and the loss log; the same command goes on where the last one stopped. Needs the extra `[train]`.
+and the loss log; the same command goes on where the last one stopped, and one with more `--steps` goes on at
+the learning rate of the longer run. Needs the extra `[train]`.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class Recipe:
     """Everything that decides the result."""
 
     seed: int = 1
-    steps: int = 4000
+    steps: int = 5200
     batch_tokens: int = 6144
     dialogues: int = 220_000
     held_out: int = 400
@@ -144,7 +145,7 @@ class Run:
 
     def _restore(self) -> None:
         state = torch.load(self.work / "checkpoint.pt", weights_only=True)
-        if state["recipe"] != dataclasses.asdict(self.recipe):
+        if state["recipe"] | {"steps": self.recipe.steps} != dataclasses.asdict(self.recipe):
             raise SystemExit(f"{self.work}: a run of another recipe; give another --work")
         self.step, self.log = state["step"], state["log"]
         self.model.load_state_dict(state["model"])

@@ -11,6 +11,7 @@ from ropechat.conversation import NodeState, Origin, remaining_sampling, replace
 from ropechat.store.queries import Chat
 from ropechat.tui.format import status
 from ropechat.tui.format.lists import MAX_COMPARED
+from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -190,7 +191,7 @@ class AnswersController:
             return "/fork NUMBER: a token of the last answer, counted from 1"
         count = len(self.session.tree[turn.node].steps)
         if not 1 <= int(words) <= count:
-            return f"the last answer has {count} tokens"
+            return f"the last answer has {count_of(count, 'token')}"
         self.choose_fork(turn.node, int(words) - 1)
         return ""
 

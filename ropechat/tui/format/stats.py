@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.engine.native import free_memory
 from ropechat.models.installed import format_count
 from ropechat.util.progress import format_rate
-from ropechat.util.text import format_bytes, format_seconds, one_line
+from ropechat.util.text import count_of, format_bytes, format_seconds, one_line
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer
@@ -19,10 +19,10 @@ Rows = list[tuple[str, str]]
 def answer_rows(answer: Answer) -> Rows:
     """Rows of one answer: prompt, reused cache, speed and surprisal."""
     given = answer.node.prefix_length
-    rows = [("prompt", f"{answer.node.prompt_tokens:,} tokens")]
+    rows = [("prompt", count_of(answer.node.prompt_tokens, "token"))]
     if answer.reused is not None:
         new = answer.fed - answer.reused
-        rows.append(("from cache", f"{answer.reused:,} tokens, {new:,} computed"))
+        rows.append(("from cache", f"{count_of(answer.reused, 'token')}, {new:,} computed"))
     rows += [
         ("prefill", format_rate(answer.prefill_rate) or "nothing to measure"),
         (

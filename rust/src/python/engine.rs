@@ -6,7 +6,9 @@ use super::facts::config_facts;
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::load::{DraftFiles, Loading};
-use super::options::{context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count};
+use super::options::{
+    context_note, context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count,
+};
 use super::rope;
 use crate::checkpoint::Checkpoint;
 use crate::compute::phases::Phase;
@@ -177,6 +179,7 @@ impl PyEngine {
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Arc::new(Pool::new(thread_count(threads)?));
             let context = context_size(context, &config)?;
+            let mut notes = Vec::from_iter(context_note(context, &config));
             let (num_parameters, tensor_types) =
                 (family::num_parameters(&checkpoint, &config), checkpoint.tensor_types());
             let kv = KvRoom { tokens: context.tokens(), dtype: kv_dtype };
@@ -195,7 +198,6 @@ impl PyEngine {
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
             let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
             warnings.extend(loaded.warning);
-            let mut notes = Vec::new();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
             let model = loaded.model;
             let mut engine = Engine::new(Arc::clone(&model), kernels, Arc::clone(&pool), context);

@@ -54,3 +54,11 @@ pub(super) fn context_size(context: Option<usize>, config: &Config) -> Result<Co
         None => Ok(Context::Trained(config.usable_length().min(DEFAULT_CONTEXT))),
     }
 }
+
+/// A note on a stated context that exceeds what the model was trained for.
+pub(super) fn context_note(context: Context, config: &Config) -> Option<String> {
+    let (tokens, trained) = (context.tokens(), config.usable_length());
+    (tokens > trained).then(|| {
+        format!("context: {tokens} tokens, but the model was trained for {trained}; beyond them answers are unreliable")
+    })
+}
