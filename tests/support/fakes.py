@@ -192,7 +192,8 @@ class FakeEngine:
             return b""
         if id >= 5000:
             return bytes([id - 5000])
-        return self._script[id] if id < len(self._script) else f" word{id}".encode()
+        script = self._script  # a thread that begins an answer replaces it
+        return script[id] if id < len(script) else f" word{id}".encode()
 
     def spell(
         self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
