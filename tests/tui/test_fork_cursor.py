@@ -189,3 +189,17 @@ async def test_nothing_is_drawn_until_the_first_token_or_for_a_moment(
         await c.until(lambda: bool(drawn))
         engine.gate.set()
         await c.idle()
+
+
+async def test_alternatives_of_a_chat_that_was_left_fork_nothing(chat: Any) -> None:
+    """A stored chat may open while the list of alternatives is shown."""
+    async with chat(FakeEngine(STORY)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        left = last(c).node
+        await c.pilot.press("ctrl+n", "ctrl+n")  # asks first: nothing is stored
+        await c.until(lambda: not c.app.session.turns)
+        c.app.answers.fork(left, 3, 77)
+        await c.pilot.pause()
+        assert not c.app.session.turns
+        assert "that answer is in another chat" in c.line("footer")

@@ -196,7 +196,11 @@ class AnswersController:
         return ""
 
     def _fork(self, id: str, index: int, token: int) -> None:
-        node = self._same_model(self.session.tree[id])
+        known = self.session.tree.nodes.get(id)
+        if known is None:  # another chat was opened while the list of alternatives was shown
+            self.view.hint("that answer is in another chat; nothing was changed")
+            return
+        node = self._same_model(known)
         if node is None or not 0 <= index < len(node.steps):
             return
         used = remaining_sampling(node, index)
