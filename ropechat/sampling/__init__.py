@@ -1,9 +1,9 @@
 """The settings of the sampler."""
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, SupportsFloat, SupportsIndex
+from numbers import Integral, Real
+from typing import Any
 
 from ropechat.sampling.grammar import Grammar
 
@@ -19,9 +19,9 @@ def _plain(value: object) -> object:
     """A number of NumPy as Python's; anything else as it is."""
     if isinstance(value, int | float):
         return value
-    if isinstance(value, SupportsIndex):
-        return operator.index(value)
-    return float(value) if isinstance(value, SupportsFloat) else value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:
