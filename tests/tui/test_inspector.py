@@ -93,6 +93,21 @@ async def test_an_empty_chat_has_nothing_to_inspect(chat: Any) -> None:
         await c.pilot.press("f4", "ctrl+f", "x", "enter", "n", "f3", "escape", "escape")
 
 
+async def test_a_click_beside_an_answer_that_another_version_replaced(chat: Any) -> None:
+    async with chat(FakeEngine(STORY, rate=200), size=(130, 40)) as c:
+        c.app.reading.open()
+        await c.ask("Tell")
+        await c.until(lambda: " of " in c.app.inspector.text)
+        shown = c.app.inspector.token
+        await c.idle()
+        c.app.commands.run("answer.regenerate")
+        await c.until(lambda: shown.block not in c.app.transcript.blocks)
+        await c.idle()
+        c.app.inspector.show(shown)  # as it was, until the next token comes
+        c.app.reading.pick(forks=False)
+        assert c.app.transcript.cursor is None
+
+
 async def test_the_rail_shows_the_newest_token_while_it_is_written(chat: Any) -> None:
     engine = FakeEngine(STORY * 5, context=10**5, rate=60)
     async with chat(engine, size=(130, 40)) as c:

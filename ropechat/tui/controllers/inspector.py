@@ -201,7 +201,9 @@ class InspectorController:
     def pick(self, *, forks: bool) -> None:
         """A click on an alternative: the second one forks there."""
         if self.transcript.cursor is None:  # the newest token is shown, as it came
-            self.transcript.move_to(self.inspector.token, clicked=True)
+            token = self.inspector.token
+            if token is not None and token.block in self.transcript.blocks:  # not replaced by a later version
+                self.transcript.move_to(token, clicked=True)
         elif forks:
             self._fork_here()
         self.view.refresh_status()
