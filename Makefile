@@ -4,6 +4,7 @@
 # make quick                       the tests that take least, two per core (half of their time they wait): about two minutes
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
+# make test-arm                    the Rust tests for 64-bit Arm, cross-compiled and run in an emulator (CONTRIBUTING.md)
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
 # make shots                       take the pictures of the chat's main screens again, in tests/shots
@@ -24,7 +25,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-all test-oldest lint train catalog bench shots build format clean
+.PHONY: help chat test quick test-all test-oldest test-arm lint train catalog bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -53,6 +54,11 @@ test-oldest: build
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
 	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical || { [ $$? = 1 ] \
 		&& $(OLDEST)/bin/python -m pytest --last-failed --last-failed-no-failures none; }
+
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER = aarch64-linux-gnu-gcc
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER = qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu
+test-arm:
+	cargo test --workspace --target aarch64-unknown-linux-gnu
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check

@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import platform
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
     from ropechat.store.store import Store
 
-ISAS = ("scalar", "avx2", "avx512")
+IS_ARM = platform.machine() in {"aarch64", "arm64"}
+ISAS = ("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx512")
 
 
 def pytest_configure() -> None:

@@ -13,7 +13,7 @@ from ropechat.batch.report import BatchReport
 from ropechat.batch.runner import PromptOptions, run_batch
 from ropechat.batch.score import score_batch
 from ropechat.engine.arrivals import Arrivals
-from ropechat.errors import InternalError
+from ropechat.errors import InternalError, RequestError
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
 
@@ -189,14 +189,26 @@ class Node:
         return self._worker.exchange(tasks, seconds), self._worker.made_tokens
 
 
-ISAS = ("scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx")
-"""Instruction sets. A CPU with one has those before it too, except avx-vnni."""
+ISAS = {
+    "x86-64": ("scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "avx512-bf16", "amx"),
+    "Arm": ("scalar", "neon", "neon-dotprod", "neon-i8mm"),
+}
+"""Instruction sets of each architecture. A CPU with one has those before it too, except avx-vnni."""
 
 
 def least_isa(found: Sequence[str]) -> str:
-    """The widest instruction set that CPUs with these ones all have."""
-    unknown = [name for name in found if name not in ISAS]
-    if unknown:
-        raise InternalError(f"isa: unknown instruction set {unknown[0]!r}")
-    least = min(found, key=ISAS.index)
-    return "avx2" if least == "avx-vnni" and {*found} != {least} else least
+    """The widest instruction set that CPUs with these ones all have.
+
+    Raises:
+        RequestError: no architecture has them all.
+    """
+    for names in ISAS.values():
+        if {*found} <= {*names}:
+            least = min(found, key=names.index)
+            return "avx2" if least == "avx-vnni" and {*found} != {least} else least
+    if unknown := {*found}.difference(*ISAS.values()):
+        raise InternalError(f"isa: unknown instruction set {min(unknown)!r}")
+    raise RequestError(
+        f"--ray: the nodes have {' and '.join(ISAS)} processors ({', '.join(found)}), whose numbers can"
+        " differ in the last bits; use nodes of one kind, or add --any-isa to accept it"
+    )

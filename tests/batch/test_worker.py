@@ -11,7 +11,7 @@ from ropechat.batch.reader import BatchReader, BatchRow, RowOptions
 from ropechat.batch.runner import PromptOptions, run_batch
 from ropechat.batch.worker import Work, Worker, least_isa
 from ropechat.engine.engine import Engine
-from ropechat.errors import InternalError
+from ropechat.errors import InternalError, RequestError
 from ropechat.sampling import Sampling
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=5)
@@ -99,7 +99,15 @@ def test_what_ends_the_computation_is_raised(
         (["avx-vnni", "amx"], "avx2"),
         (["avx-vnni"], "avx-vnni"),
         (["scalar", "avx2"], "scalar"),
+        (["neon-dotprod", "neon-i8mm"], "neon-dotprod"),
     ],
 )
 def test_the_instruction_set_that_all_nodes_have(found: list[str], least: str) -> None:
     assert least_isa(found) == least
+
+
+def test_nodes_of_different_architectures_share_no_instruction_set() -> None:
+    with pytest.raises(RequestError, match=r"x86-64 and Arm processors \(avx2, neon\).*--any-isa"):
+        least_isa(["avx2", "neon"])
+    with pytest.raises(InternalError, match="unknown instruction set 'sve'"):
+        least_isa(["avx2", "sve"])

@@ -67,26 +67,49 @@ pub unsafe trait Lanes: Copy {
     unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// The bits of both.
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
+    /// Whether [`Lanes::dot4`] takes signed bytes.
+    const SIGNED: bool = false;
+    /// Bytes that are stored + 128, as signed bytes; only where [`Lanes::SIGNED`].
+    #[inline(always)]
+    unsafe fn to_signed(bytes: Self::U8x4) -> Self::U8x4 {
+        bytes
+    }
     /// acc + the sum of the products of each group of four with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int;
     /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
     const SUMS_IN_I16: bool = false;
-    /// Two i16 sums for each of the sixteen i32 sums.
+    /// Whether a panel is unpacked once for many rows: where unpacking it again for each tile of rows costs much.
+    const UNPACKS: bool = false;
+    /// Two i16 sums for each of the sixteen i32 sums. Their functions are called only where [`Lanes::SUMS_IN_I16`]
+    /// or [`Lanes::UNPACKS`].
     type Words: Copy;
     /// All sums 0.
     unsafe fn words_zero() -> Self::Words;
     /// acc + the sums of the products of two bytes each with two signed bytes of `x`; only where they fit i16.
-    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words;
+    #[inline(always)]
+    unsafe fn dot2(_acc: Self::Words, _bytes: Self::U8x4, _x: u32) -> Self::Words {
+        unreachable!("no sums in i16")
+    }
     /// acc + factor * (the sum of both words).
-    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int;
-    /// Whether a panel is unpacked once for many rows: where unpacking it again for each tile of rows costs much.
-    const UNPACKS: bool = false;
+    #[inline(always)]
+    unsafe fn add_words(_acc: Self::Int, _words: Self::Words, _factor: i16) -> Self::Int {
+        unreachable!("no sums in i16")
+    }
     /// Writes 64 bytes as i16: first those with even numbers, then those with odd ones.
-    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8);
+    #[inline(always)]
+    unsafe fn split_words(_from: *const u8, _signed: bool, _to: *mut u8) {
+        unreachable!("no sums in i16")
+    }
     /// 64 bytes of i16.
-    unsafe fn load_words(from: *const u8) -> Self::Words;
+    #[inline(always)]
+    unsafe fn load_words(_from: *const u8) -> Self::Words {
+        unreachable!("no sums in i16")
+    }
     /// acc + the sum of the products of each pair of words with the two words of `x`.
-    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int;
+    #[inline(always)]
+    unsafe fn dot_words(_acc: Self::Int, _words: Self::Words, _x: u32) -> Self::Int {
+        unreachable!("no sums in i16")
+    }
     /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `minus_bias` is [`Self::minus_bias`] of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self;
     /// What one fused multiply-add subtracts again: -1.5 * 2^23 * scale, exact for a scale that was an f16.

@@ -353,6 +353,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
     let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
     let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
     let as_words = UNPACKED && !in_i16;
+    let signed = V::SIGNED && !F::HAS_MINS;
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
         let weights = args.weights.add(panel * args.panel_bytes);
@@ -400,7 +401,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                             V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
                         } else {
                             prefetch_ahead::<F>(weights, step, 8 * $block + $t);
-                            F::four_values::<V, $block>(values_at, $t, in_i16)
+                            let values = F::four_values::<V, $block>(values_at, $t, in_i16);
+                            if signed { V::to_signed(values) } else { values }
                         };
                         for m in 0..M {
                             let at = row_of(&x, m, x_stride).add($block * BLOCK + 4 * $t);
@@ -421,7 +423,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
             macro_rules! part {
                 ($block:literal, $part:literal) => {
                     for m in 0..M {
-                        ints[m] = V::int_splat(compensation::<F, $part>(number(m, 4 * $block), args.steps));
+                        let compensation = compensation::<V, F, $part>(number(m, 4 * $block), args.steps);
+                        ints[m] = V::int_splat(compensation);
                     }
                     // Unrolled, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
@@ -468,8 +471,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
 /// # Safety
 /// `numbers` are those of the block.
 #[inline(always)]
-unsafe fn compensation<F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
-    let at = match (F::HAS_MINS, F::SCALES) {
+unsafe fn compensation<V: Lanes, F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
+    let at = match (V::SIGNED || F::HAS_MINS, F::SCALES) {
         (true, _) => return BIASED_ZERO,
         (false, 1) => 8 * steps,
         (false, _) => (24 + 8 * P) * steps,

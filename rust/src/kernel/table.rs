@@ -13,6 +13,12 @@ use crate::quant::PackedType;
 pub enum Isa {
     /// Plain Rust for the target's baseline.
     Scalar,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// The same with products of signed bytes (FEAT_DotProd).
+    NeonDotProd,
+    /// The same with products of unsigned with signed bytes (FEAT_I8MM).
+    NeonI8mm,
     /// AVX2, FMA, F16C.
     Avx2,
     /// The same with byte dot products (AVX-VNNI).
@@ -32,6 +38,9 @@ impl Isa {
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::NeonDotProd => "neon-dotprod",
+            Isa::NeonI8mm => "neon-i8mm",
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avx-vnni",
             Isa::Avx512 => "avx512",
@@ -41,9 +50,19 @@ impl Isa {
         }
     }
 
-    /// From the narrowest to the widest.
-    pub const ALL: [Isa; 7] =
-        [Isa::Scalar, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::Amx];
+    /// Of each architecture from the narrowest to the widest.
+    pub const ALL: [Isa; 10] = [
+        Isa::Scalar,
+        Isa::Neon,
+        Isa::NeonDotProd,
+        Isa::NeonI8mm,
+        Isa::Avx2,
+        Isa::AvxVnni,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
+        Isa::Amx,
+    ];
 }
 
 /// The one list of all kernels. `@all struct []` declares [`Table`]; `@all table [name, lanes, isa, rows of a tile of floats,

@@ -6,6 +6,8 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod six_bits;
@@ -38,8 +40,21 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
             Isa::Amx => (bf16 && amx::is_available()).then_some(&amx::AMX),
             #[cfg(not(target_os = "linux"))]
             Isa::Amx => None,
+            Isa::Neon | Isa::NeonDotProd | Isa::NeonI8mm => None,
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    {
+        use std::arch::is_aarch64_feature_detected;
+        let dot_prod = is_aarch64_feature_detected!("dotprod");
+        match isa {
+            Isa::Scalar => Some(&SCALAR),
+            Isa::Neon => Some(&neon::NEON),
+            Isa::NeonDotProd => dot_prod.then_some(&neon::DOT_PROD),
+            Isa::NeonI8mm => (dot_prod && is_aarch64_feature_detected!("i8mm")).then_some(&neon::I8MM),
+            _ => None,
+        }
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     (isa == Isa::Scalar).then_some(&SCALAR)
 }

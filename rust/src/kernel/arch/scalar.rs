@@ -134,49 +134,9 @@ unsafe impl Lanes for Array {
         let x = x.to_le_bytes().map(|byte| i32::from(byte as i8));
         std::array::from_fn(|i| acc[i] + (0..4).map(|j| i32::from(bytes[i][j]) * x[j]).sum::<i32>())
     }
-    type Words = [[i16; 2]; LANES];
+    type Words = ();
     #[inline(always)]
-    unsafe fn words_zero() -> Self::Words {
-        [[0; 2]; LANES]
-    }
-    #[inline(always)]
-    unsafe fn dot2(acc: Self::Words, bytes: Self::U8x4, x: u32) -> Self::Words {
-        let x = x.to_le_bytes().map(|x| i16::from(x as i8));
-        std::array::from_fn(|lane| {
-            let bytes = bytes[lane].map(i16::from);
-            [0, 2].map(|i| acc[lane][i / 2] + bytes[i] * x[i] + bytes[i + 1] * x[i + 1])
-        })
-    }
-    #[inline(always)]
-    unsafe fn add_words(acc: Self::Int, words: Self::Words, factor: i16) -> Self::Int {
-        std::array::from_fn(|lane| {
-            acc[lane] + words[lane].map(i32::from).iter().sum::<i32>() * i32::from(factor)
-        })
-    }
-    #[inline(always)]
-    unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
-        // SAFETY: the caller passes pointers valid for 64 and 128 bytes.
-        unsafe {
-            for i in 0..4 * LANES {
-                let byte = from.add(i).read();
-                let word = if signed { i16::from(byte as i8) } else { i16::from(byte) };
-                to.cast::<i16>().add(i % 2 * 2 * LANES + i / 2).write_unaligned(word);
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_words(from: *const u8) -> Self::Words {
-        // SAFETY: the caller passes a pointer valid for 64 bytes.
-        unsafe { from.cast::<Self::Words>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
-        let x = [x as i16, (x >> 16) as i16].map(i32::from);
-        std::array::from_fn(|lane| {
-            let words = words[lane].map(i32::from);
-            acc[lane] + words[0] * x[0] + words[1] * x[1]
-        })
-    }
+    unsafe fn words_zero() -> Self::Words {}
     #[inline(always)]
     unsafe fn scaled(sums: Self::Int, scale: Self, _minus_bias: Self) -> Self {
         Array(std::array::from_fn(|i| (f32::from_bits(sums[i] as u32) - ROUND_BIAS) * scale.0[i]))
