@@ -76,6 +76,13 @@ pub unsafe trait Lanes: Copy {
     }
     /// acc + the sum of the products of each group of four with the four signed bytes of `x` (exact: never saturates).
     unsafe fn dot4(acc: Self::Int, bytes: Self::U8x4, x: u32) -> Self::Int;
+    /// No instruction, but a point that the compiler moves no load across: without such points it loads the weights of a
+    /// whole step first, and spills them.
+    unsafe fn keep_order() {}
+    /// Whether tiles of several rows keep this order too: where it was measured to pay.
+    const TILES_KEEP_ORDER: bool = false;
+    /// Whether one row keeps this order in formats with minima or several scales, too; in the others it always does.
+    const ROWS_KEEP_ORDER: bool = Self::TILES_KEEP_ORDER;
     /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
     const SUMS_IN_I16: bool = false;
     /// Whether a panel is unpacked once for many rows: where unpacking it again for each tile of rows costs much.

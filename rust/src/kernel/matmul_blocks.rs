@@ -354,6 +354,8 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
     let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
     let as_words = UNPACKED && !in_i16;
     let signed = V::SIGNED && !F::HAS_MINS;
+    let is_simple = !F::HAS_MINS && F::SCALES == 1;
+    let keeps_order = V::TILES_KEEP_ORDER || M == 1 && (is_simple || V::ROWS_KEEP_ORDER);
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
         let weights = args.weights.add(panel * args.panel_bytes);
@@ -416,6 +418,9 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                                 ints[m] = V::add_words(ints[m], words[m], F::FACTOR);
                                 words[m] = V::words_zero();
                             }
+                        }
+                        if keeps_order {
+                            V::keep_order();
                         }
                     }
                 )*};

@@ -329,6 +329,12 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         // SAFETY: see the impl.
         unsafe { D::dot4(acc, bytes, x) }
     }
+    #[inline(always)]
+    unsafe fn keep_order() {
+        // SAFETY: no instruction.
+        unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
+    }
+    const ROWS_KEEP_ORDER: bool = D::SUMS_IN_I16;
     const SUMS_IN_I16: bool = D::SUMS_IN_I16;
     type Words = [__m256i; 2];
     #[inline(always)]

@@ -215,6 +215,13 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         // SAFETY: see the impl.
         unsafe { D::dot4(acc, bytes, x) }
     }
+    #[inline(always)]
+    unsafe fn keep_order() {
+        // SAFETY: no instruction.
+        unsafe { std::arch::asm!("", options(nostack, preserves_flags)) }
+    }
+    const TILES_KEEP_ORDER: bool = !D::SUMS_IN_I16;
+    const ROWS_KEEP_ORDER: bool = true;
     const SUMS_IN_I16: bool = D::SUMS_IN_I16;
     type Words = __m512i;
     #[inline(always)]

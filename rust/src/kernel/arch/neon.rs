@@ -341,12 +341,15 @@ unsafe impl<D: Dots> Lanes for Quad<D> {
         // SAFETY: see the impl.
         unsafe {
             let x = vreinterpretq_s8_u32(vdupq_n_u32(x));
-            let sums = quarters!(Q => D::dot4(acc[Q], bytes[Q], x));
-            // No instruction: it keeps the compiler from loading the weights of a whole step first, which spills them.
-            asm!("", options(nostack, preserves_flags));
-            sums
+            quarters!(Q => D::dot4(acc[Q], bytes[Q], x))
         }
     }
+    #[inline(always)]
+    unsafe fn keep_order() {
+        // SAFETY: no instruction.
+        unsafe { asm!("", options(nostack, preserves_flags)) }
+    }
+    const TILES_KEEP_ORDER: bool = true;
     type Words = ();
     #[inline(always)]
     unsafe fn words_zero() -> Self::Words {}
