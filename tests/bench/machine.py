@@ -1,6 +1,7 @@
 """Whether another program uses the processors (Linux only; other systems always answer no)."""
 
 import os
+import platform
 import time
 from pathlib import Path
 
@@ -13,6 +14,14 @@ TICKS = 0.04
 
 _STAT = Path("/proc/stat")
 _PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def processor_name() -> str:
+    """What the processor calls itself."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def busy_seconds() -> float:

@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from machine import DISTURBED, TICKS, busy_seconds, wait_for_quiet
+from machine import DISTURBED, TICKS, busy_seconds, processor_name, wait_for_quiet
 
 from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf
 from ropechat.engine.bench.measure import Prompts, Workload, load_average
@@ -47,7 +48,23 @@ FORMATS = {  # what each engine calls the type; none: it does not have the type
     "onnxruntime": {"q8_0": "int8", "q4_0": "int4"},
 }
 MAKERS = {"llama.cpp": "gguf_twin.py", "openvino": "openvino_twin.py", "onnxruntime": "onnx_twin.py"}
-METRICS = ("prefill", "decode", "depth", "batch8", "batch16", "batch32", "start")
+METRICS = {
+    "prefill": "prefill of 512 tokens",
+    "decode": "decode of 128 tokens",
+    "depth": "decode at position 2,048",
+    "batch8": "8 sequences together",
+    "batch16": "16 sequences together",
+    "batch32": "32 sequences together",
+    "start": "start to first token, ms",
+}
+"""What README's table calls the measurements."""
+ALL = {
+    "smollm2-135m": ("q8_0", "q4_0", "bf16"),
+    "qwen2.5-0.5b": ("q8_0", "q4_0", "bf16"),
+    "llama-3.2-1b": ("q8_0", "bf16", "q4_k_m"),
+    "llama-3.2-3b": ("q4_k_m",),
+}
+"""The shapes and types of README's table."""
 
 
 class PeerError(Exception):
@@ -312,6 +329,36 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
     return "\n".join([head, *align_columns(rows), *abouts])
 
 
+def markdown(reports: Sequence[dict[str, Any]]) -> str:
+    """README's table: tokens per second, and how many times as fast as each peer ropechat is."""
+    first = reports[0]
+    names = {one["engine"]: one["version"] for report in reports for one in report["results"][1:]}
+    loads = [one["load_average"] for report in reports for one in report["rounds"]]
+    dates = sorted({date.fromtimestamp(report["time"]).isoformat() for report in reports})
+    days = sorted({dates[0], dates[-1]})
+    rounds = sorted({len(report["rounds"]) - report["left_out"] for report in reports})
+    threads = f"{first['threads']} thread{'s' * (first['threads'] > 1)}"
+    count = " to ".join(map(str, sorted({rounds[0], rounds[-1]})))
+    head = (
+        f"{processor_name()}, {first['results'][0]['about']}, {threads}, {' to '.join(days)}: medians of"
+        f" {count} alternating rounds (smallest to largest), load average {min(loads)} to {max(loads)}."
+        " The other columns: how many times as fast as that engine."
+    )
+    lines = [["", "tokens/s", *(f"{name} {version}".strip() for name, version in names.items())]]
+    lines.append(["---"] * len(lines[0]))
+    for report in reports:
+        ours, *others = report["results"]
+        ratios = {one["engine"]: one for one in others}
+        for metric in METRICS:
+            if spread := ours.get(metric):
+                cells = [f"{spread['median']:,.4g} ({spread['min']:,.4g} to {spread['max']:,.4g})"]
+                for name in names:
+                    ratio = ratios.get(name, {}).get(metric, {}).get("ratio")
+                    cells.append(f"{ratio:.2f}" if ratio else "")
+                lines.append([f"{report['shape']} {report['dtype']}: {METRICS[metric]}", *cells])
+    return "\n".join([head, "", *(f"| {' | '.join(cells)} |" for cells in lines)])
+
+
 def compare(shape: str, dtype: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if dtype == "q4_k_m" and not has_whole_blocks(config_of(shape)):
         raise SystemExit(f"{dtype}: rows of {shape} are not multiples of 256; take a larger --shape")
@@ -345,8 +392,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n")[0], epilog=IK_BUILD, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--shape", action="append", choices=SHAPES)
-    parser.add_argument("--dtype", action="append", choices=["q8_0", "q4_0", "bf16", "q4_k_m"])
+    parser.add_argument("--shape", action="append", choices=SHAPES, help="may be repeated")
+    parser.add_argument(
+        "--dtype", action="append", choices=["q8_0", "q4_0", "bf16", "q4_k_m"], help="may be repeated"
+    )
+    parser.add_argument("--all", action="store_true", help="the shapes and types of README's table")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--metrics", default=",".join(METRICS), help=",".join(METRICS))
@@ -357,12 +407,20 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")
     parser.add_argument("--quick", action="store_true", help="shows that it works, measures little")
     parser.add_argument("--json", action="store_true", help="one object for each shape and dtype")
+    parser.add_argument("--markdown", action="store_true", help="at the end README's table of all of them")
     given = parser.parse_args()
-    for shape in given.shape or ["smollm2-135m"]:
-        for dtype in given.dtype or ["q8_0"]:
+    if given.all and (given.shape or given.dtype):
+        parser.error("--all excludes --shape and --dtype")
+    wanted = ALL if given.all else dict.fromkeys(given.shape or ["smollm2-135m"], given.dtype or ["q8_0"])
+    reports = []
+    for shape, dtypes in wanted.items():
+        for dtype in dtypes:
             report = compare(shape, dtype, given, given.folder)
             metrics = [name for name in given.metrics.split(",") if name in report["results"][0]]
             print(json.dumps(report) if given.json else table(report, metrics) + "\n", flush=True)
+            reports.append(report)
+    if given.markdown:
+        print(markdown(reports))
 
 
 if __name__ == "__main__":

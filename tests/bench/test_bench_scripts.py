@@ -1,6 +1,7 @@
 """The scripts of tests/bench: that they run and say sane things. No test looks at how fast anything was."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,22 @@ def test_ratios_say_how_many_times_as_fast_ours_is(peers: ModuleType, tmp_path: 
     assert report["results"][1]["prefill"]["ratio"] == 3
     assert report["results"][1]["start"]["ratio"] == 4
     assert "[3.00x]" in peers.table(report, ["prefill", "start"])
+    report["results"][0]["about"], report["time"] = "avx2", 0
+    head, _, titles, _, *lines = peers.markdown([report]).splitlines()
+    assert re.search(
+        r", avx2, 1 thread, 19.*: medians of 1 alternating rounds .*, load average 0.1 to 0.1\.", head
+    )
+    assert titles == "|  | tokens/s | other 1 |"
+    assert lines == [
+        "| s q8_0: prefill of 512 tokens | 300 (300 to 300) | 3.00 |",
+        "| s q8_0: start to first token, ms | 50 (50 to 50) | 4.00 |",
+    ]
+
+
+def test_all_excludes_a_shape(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        run(peers, monkeypatch, tmp_path, "--all", python=sys.executable)
+    assert {*peers.ALL} <= {*shapes.SHAPES}
 
 
 def test_disturbed_values_are_left_out(peers: ModuleType) -> None:
