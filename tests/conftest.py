@@ -19,9 +19,11 @@ ISAS = ("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx
 
 
 def pytest_configure() -> None:
-    """Programs that tests start hear ctrl+c, even where a shell began the tests in the background."""
+    """Programs that tests start hear signals, even where the tests were begun in the background or with nohup."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
