@@ -19,7 +19,7 @@ ISAS = ("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx
 
 
 def pytest_configure() -> None:
-    """Programs that tests start hear signals, even where the tests began in the background or with nohup."""
+    """Programs that tests start receive SIGINT and SIGHUP, even if pytest was started with them ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -147,10 +147,17 @@ def test_ratios_say_how_many_times_as_fast_ours_is(peers: ModuleType, tmp_path: 
     ]
 
 
-def test_all_excludes_a_shape(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_are_shapes_that_have_the_type_and_exclude_a_shape(
+    peers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SystemExit):
         run(peers, monkeypatch, tmp_path, "--all", python=sys.executable)
-    assert {*peers.ALL} <= {*shapes.SHAPES}
+    assert "--all excludes --shape and --dtype" in capsys.readouterr().err
+    for shape, dtypes in peers.ALL.items():
+        assert "q4_k_m" not in dtypes or peers.has_whole_blocks(peers.config_of(shape)), shape
 
 
 def test_disturbed_values_are_left_out(peers: ModuleType) -> None:

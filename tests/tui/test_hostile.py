@@ -163,7 +163,7 @@ def test_what_is_said_is_text_in_every_view(kind: str, tmp_path: Path) -> None:
     allowed = set().union(*map(sequences, usual.values()))
     found, files = shown(kind, tmp_path)
     for view, output in found.items():
-        # The whole screen was drawn again. What commands draw depends on how fast they come.
+        # Where the whole screen was drawn again. How much commands draw depends on the time between keys.
         if view not in {"commands", "end"} and len(marks(usual[view])) > 20:
             assert marks(output), view
         assert sequences(output) <= allowed, view
