@@ -117,6 +117,11 @@ pub unsafe trait Lanes: Copy {
     unsafe fn dot_words(_acc: Self::Int, _words: Self::Words, _x: u32) -> Self::Int {
         unreachable!("no sums in i16")
     }
+    /// The sums as f32, exact below 2^24; only where [`Lanes::SUMS_IN_I16`].
+    #[inline(always)]
+    unsafe fn int_to_float(_sums: Self::Int) -> Self {
+        unreachable!("no sums in i16")
+    }
     /// (sums - [`BIASED_ZERO`]) * scale, rounded once; `minus_bias` is [`Self::minus_bias`] of the scale.
     unsafe fn scaled(sums: Self::Int, scale: Self, minus_bias: Self) -> Self;
     /// What one fused multiply-add subtracts again: -1.5 * 2^23 * scale, exact for a scale that was an f16.
@@ -129,6 +134,19 @@ pub unsafe trait Lanes: Copy {
     unsafe fn store_i8(self, to: *mut i8);
     /// acc + even product + odd product of 16 pairs of bf16: `weights` is 16 pairs, `pair` one pair for all lanes.
     unsafe fn dot_bf16(acc: Self, weights: *const u32, pair: u32) -> Self;
+    /// Whether bf16 panels are made f32 once for many rows: where `dot_bf16` is two f32 products, and that was measured to
+    /// pay. The next two functions are called only there.
+    const WIDENS_BF16: bool = false;
+    /// 16 consecutive bf16.
+    #[inline(always)]
+    unsafe fn load_bf16(_from: *const u16) -> Self {
+        unreachable!("not widened")
+    }
+    /// Writes the low ones of 16 pairs of bf16 as f32, then the high ones.  // to [2, 16]
+    #[inline(always)]
+    unsafe fn widen_pairs(_from: *const u32, _to: *mut f32) {
+        unreachable!("not widened")
+    }
 }
 
 /// 1.5 * 2^23: an f32 of this size has no fraction, and its low bits count units.

@@ -88,26 +88,112 @@ impl Format for Bf16 {
     }
 }
 
-/// The matmul in tiles of at most `T` rows by two panels.
+/// The matmul in tiles of at most `T` rows by two panels, or, for more rows, at most `S` rows by one.
 #[inline(always)]
-pub(super) unsafe fn matmul<V: Lanes, F: Format, const T: usize>(args: &MatmulArgs) {
-    // SAFETY (whole function): the caller's duty; tiles stay inside `rows` and `panels`.
+pub(super) unsafe fn matmul<V: Lanes, F: Format, const T: usize, const S: usize>(args: &MatmulArgs) {
     let mut panel = 0;
     while panel < args.panels {
-        let pair = args.panels - panel >= 2;
-        let mut row = 0;
-        while row < args.rows {
-            let rows = (args.rows - row).min(T);
-            if pair {
-                // SAFETY: see above.
-                unsafe { tile_of::<V, F, T, 2>(args, panel, row, rows) }
-            } else {
-                // SAFETY: see above.
-                unsafe { tile_of::<V, F, T, 1>(args, panel, row, rows) }
+        let pair = args.panels - panel >= 2 && (args.rows <= T || S <= T);
+        let tiles = args.rows.div_ceil(if pair { T } else { S });
+        for tile in 0..tiles {
+            // All of about the same height: a tile of few rows has too few sums to keep the processor busy.
+            let (row, end) = (args.rows * tile / tiles, args.rows * (tile + 1) / tiles);
+            // SAFETY: the caller's duty; tiles stay inside `rows` and `panels`.
+            unsafe {
+                if pair {
+                    tile_of::<V, F, T, 2>(args, panel, row, end - row);
+                } else {
+                    tile_of::<V, F, S, 1>(args, panel, row, end - row);
+                }
             }
-            row += rows;
         }
         panel += if pair { 2 } else { 1 };
+    }
+}
+
+/// The matmul of bf16 panels, which are made f32 once for many rows where the CPU has no products of bf16.
+#[inline(always)]
+pub(super) unsafe fn matmul_bf16<V: Lanes, const T: usize, const S: usize>(args: &MatmulArgs) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        if V::WIDENS_BF16 && args.rows >= WIDEN_FROM_ROWS {
+            matmul_widened::<V, S>(args);
+        } else {
+            matmul::<V, Bf16, T, S>(args);
+        }
+    }
+}
+
+/// From how many rows on bf16 is made f32 once for all of them.
+const WIDEN_FROM_ROWS: usize = 6;
+/// Pairs of k that are made f32 at a time: two panels of them and the rows of a tile fit the first-level cache.
+const WIDENED_STEPS: usize = 64;
+
+/// f32 values.
+#[repr(align(64))]
+struct Widened<const N: usize>([f32; N]);
+
+/// The matmul of bf16 by f32 tiles, some steps at a time: the same additions in the same order, and so the same bits. The sums
+/// wait in the output from part to part.
+#[inline(always)]
+unsafe fn matmul_widened<V: Lanes, const S: usize>(args: &MatmulArgs) {
+    let mut panels = Widened([0.0; 2 * 2 * WIDENED_STEPS * LANES]); // [2, k, 16]
+    let mut rows = Widened([0.0; 12 * 2 * WIDENED_STEPS]); // [rows of a tile, k]
+    let (panels, rows) = (panels.0.as_mut_ptr(), rows.0.as_mut_ptr());
+    let tiles = args.rows.div_ceil(S);
+    for panel in (0..args.panels).step_by(2) {
+        let count = (args.panels - panel).min(2);
+        for first in (0..args.steps).step_by(WIDENED_STEPS) {
+            let steps = (args.steps - first).min(WIDENED_STEPS);
+            let panel_values = 2 * steps * LANES;
+            // SAFETY: the caller's duty; the panels, rows and steps are those of `args`, and fit the buffers.
+            unsafe {
+                for p in 0..count {
+                    let from = args.weights.add((panel + p) * args.panel_bytes + first * Bf16::WEIGHT_BYTES);
+                    for step in 0..steps {
+                        let to = panels.add(p * panel_values + 2 * step * LANES);
+                        V::widen_pairs(from.add(step * Bf16::WEIGHT_BYTES).cast(), to);
+                    }
+                }
+                for tile in 0..tiles {
+                    let (row, end) = (args.rows * tile / tiles, args.rows * (tile + 1) / tiles);
+                    for m in 0..end - row {
+                        let from = args.x.add((row + m) * args.x_bytes + first * Bf16::X_BYTES);
+                        widen::<V>(from.cast(), 2 * steps, rows.add(m * 2 * steps));
+                    }
+                    let part = MatmulArgs {
+                        weights: panels.cast(),
+                        panel_bytes: panel_values * size_of::<f32>(),
+                        panels: count,
+                        x: rows.cast(),
+                        x_bytes: 2 * steps * size_of::<f32>(),
+                        rows: end - row,
+                        steps: 2 * steps,
+                        out: args.out.add(row * args.out_stride + panel * LANES),
+                        out_stride: args.out_stride,
+                        accumulate: args.accumulate || first > 0,
+                    };
+                    for p in 0..count {
+                        tile_of::<V, F32, S, 1>(&part, p, 0, end - row);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `n` consecutive bf16 as f32.
+#[inline(always)]
+unsafe fn widen<V: Lanes>(from: *const u16, n: usize, to: *mut f32) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let whole = n - n % LANES;
+        for at in (0..whole).step_by(LANES) {
+            V::load_bf16(from.add(at)).store(to.add(at));
+        }
+        for at in whole..n {
+            to.add(at).write(f32::from_bits(u32::from(from.add(at).read_unaligned()) << 16));
+        }
     }
 }
 

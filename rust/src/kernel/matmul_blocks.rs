@@ -35,6 +35,11 @@ pub(super) trait BlockFormat {
     const QUADS_IN_I16: usize = i16::MAX as usize / (2 * 127 * Self::MAX);
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
+    /// Bytes of the values of an unpacked step, 16 groups of four of all lanes: 1,024 bytes, or 1,024 i16.
+    const UNPACKED_VALUES: usize = if Self::QUADS_IN_I16 > 0 { 16 * 4 * LANES } else { 16 * 8 * LANES };
+    /// Bytes of an unpacked step: its values, the scales of each block, the minima.
+    const UNPACKED_STEP: usize =
+        Self::UNPACKED_VALUES + 2 * (Self::SCALES + Self::HAS_MINS as usize) * LANES * size_of::<f32>();
     /// Where the values of a step begin: after its own scales, and the minima if there are any.
     const VALUES_AT: usize;
     /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
@@ -226,7 +231,7 @@ struct Unpacked<const BYTES: usize>([u8; BYTES]);
 #[inline(always)]
 unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
     let in_i16 = F::QUADS_IN_I16 > 0;
-    let step_bytes = if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES };
+    let step_bytes = F::UNPACKED_STEP;
     let mut values = Unpacked([0; UNPACKED_BYTES]);
     let mut words = Unpacked([0; 12 * UNPACKED_BYTES / LANES]);
     let (values, words) = (values.0.as_mut_ptr(), words.0.as_mut_ptr());
@@ -263,10 +268,12 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
     }
 }
 
-/// Unpacks the values of a step, 16 groups of four of all lanes.  // to 1,024 bytes, or 1,024 i16
+/// Unpacks a step: its values, then the scales of both blocks, divided by [`BlockFormat::FACTOR`], and the minima, as f32.
 #[inline(always)]
 unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16: bool, to: *mut u8) {
-    let values = panel.wrapping_add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).1 + F::VALUES_AT);
+    let (numbers, values) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
+    let (numbers, values) = (panel.wrapping_add(numbers), panel.wrapping_add(values + F::VALUES_AT));
+    let index = step % (SUPER_BLOCK / GROUP);
     macro_rules! groups {
         ($block:literal, $($t:literal)*) => {$(
             let i = 8 * $block + $t;
@@ -282,7 +289,29 @@ unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16
     unsafe {
         groups!(0, 0 1 2 3 4 5 6 7);
         groups!(1, 0 1 2 3 4 5 6 7);
+        let to: *mut f32 = to.add(F::UNPACKED_VALUES).cast();
+        let mins = to.add(2 * F::SCALES * LANES);
+        scale::<V, F, 0, 0>(numbers, index).store(to);
+        scale::<V, F, 1, 0>(numbers, index).store(to.add(F::SCALES * LANES));
+        if F::SCALES > 1 {
+            scale::<V, F, 0, 1>(numbers, index).store(to.add(LANES));
+            scale::<V, F, 1, 1>(numbers, index).store(to.add(3 * LANES));
+        }
+        if F::HAS_MINS {
+            F::min::<V, 0>(numbers, index).store(mins);
+            F::min::<V, 1>(numbers, index).store(mins.add(LANES));
+        }
     }
+}
+
+/// Scale `P` of block `B`, for integers that were multiplied by [`BlockFormat::FACTOR`].
+#[inline(always)]
+unsafe fn scale<V: Lanes, F: BlockFormat, const B: usize, const P: usize>(
+    numbers: *const u8,
+    index: usize,
+) -> V {
+    // SAFETY: the caller's duty.
+    unsafe { F::scale::<V, B, P>(numbers, index).mul(V::splat(1.0 / f32::from(F::FACTOR))) }
 }
 
 /// Rows of the next tile of an unpacked panel. Not every number has a tile: a second one there costs little.
@@ -353,6 +382,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
     let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
     let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
     let as_words = UNPACKED && !in_i16;
+    let converts = in_i16 && F::HAS_MINS;
     let signed = V::SIGNED && !F::HAS_MINS;
     let is_simple = !F::HAS_MINS && F::SCALES == 1;
     let keeps_order = V::TILES_KEEP_ORDER || M == 1 && (is_simple || V::ROWS_KEEP_ORDER);
@@ -384,6 +414,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
             let (numbers_at, values_at) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
             let (shared, values_at) = (weights.add(numbers_at), weights.add(values_at + F::VALUES_AT));
             let index = step % (SUPER_BLOCK / GROUP);
+            let scales: *const f32 = unpacked.wrapping_add(F::UNPACKED_VALUES).cast();
             let number = |m: usize, at: usize| row_of(&numbers, m, args.x_bytes).add(at);
             let mut ints = [V::int_splat(BIASED_ZERO); M];
             let mut words = [V::words_zero(); M];
@@ -429,15 +460,23 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                 ($block:literal, $part:literal) => {
                     for m in 0..M {
                         let compensation = compensation::<V, F, $part>(number(m, 4 * $block), args.steps);
-                        ints[m] = V::int_splat(compensation);
+                        ints[m] = V::int_splat(if converts { 0 } else { compensation });
                     }
                     // Unrolled, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
-                    let scale = F::scale::<V, $block, $part>(shared, index);
-                    let scale = scale.mul(V::splat(1.0 / f32::from(F::FACTOR)));
+                    let scale = if UNPACKED {
+                        V::load(scales.add(($block * F::SCALES + $part) * LANES))
+                    } else {
+                        scale::<V, F, $block, $part>(shared, index)
+                    };
                     for m in 0..M {
                         let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
-                        sums[m] = V::scaled(ints[m], scale, V::minus_bias(scale)).mul_add(x_scale, sums[m]);
+                        let product = if converts {
+                            V::int_to_float(ints[m]).mul(scale)
+                        } else {
+                            V::scaled(ints[m], scale, V::minus_bias(scale))
+                        };
+                        sums[m] = product.mul_add(x_scale, sums[m]);
                     }
                 };
             }
@@ -448,7 +487,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                         part!($block, 1);
                     }
                     if F::HAS_MINS {
-                        let min = F::min::<V, $block>(shared, index);
+                        let min = if UNPACKED {
+                            V::load(scales.add((2 * F::SCALES + $block) * LANES))
+                        } else {
+                            F::min::<V, $block>(shared, index)
+                        };
                         for m in 0..M {
                             let sum = number(m, 16 * args.steps + 4 * $block).cast::<f32>();
                             sums[m] = min.mul_add(V::splat(sum.read_unaligned()), sums[m]);
@@ -458,7 +501,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
             }
             block!(0);
             block!(1);
-            unpacked = unpacked.wrapping_add(if in_i16 { 16 * 4 * LANES } else { 16 * 8 * LANES });
+            unpacked = unpacked.wrapping_add(F::UNPACKED_STEP);
             for third in 0..4 {
                 x[third] = x[third].add(x_step);
                 numbers[third] = numbers[third].add(8);

@@ -65,16 +65,16 @@ impl Isa {
     ];
 }
 
-/// The one list of all kernels. `@all struct []` declares [`Table`]; `@all table [name, lanes, isa, rows of a tile of floats,
-/// rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one
+/// The one list of all kernels. `@all struct []` declares [`Table`]; `@all table [name, lanes, isa, (rows of a tile of
+/// floats by two panels, by one), rows of a tile of bytes, rows of a tile of less than bytes, [attribute of every function]]` compiles the algorithms for one
 /// ISA. `@blocks table` and `@table` compile only some of them; the others are those of the table behind the attribute, so
 /// the kernels that two ISAs share are not compiled twice.
 macro_rules! kernels {
     (@all $then:ident $args:tt) => {
         $crate::kernel::table::kernels! { @blocks $then $args [
-            fn matmul_f32(args: &MatmulArgs) = matmul::matmul::<V, matmul::F32, TILE_ROWS>;
-            fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS>;
-            fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;
+            fn matmul_f32(args: &MatmulArgs) = matmul::matmul::<V, matmul::F32, TILE_ROWS, TALL_ROWS>;
+            fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS, TALL_ROWS>;
+            fn matmul_bf16(args: &MatmulArgs) = matmul::matmul_bf16::<V, TILE_ROWS, TALL_ROWS>;
             fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
             fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
             fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
@@ -122,7 +122,7 @@ macro_rules! kernels {
             $(pub $name: unsafe fn($($ty),*) $(-> $ret)?,)*
         }
     };
-    (@table [$table:ident, $lanes:ty, $isa:expr, $rows:literal, $block_rows:literal, $small_rows:literal, $attribute:tt
+    (@table [$table:ident, $lanes:ty, $isa:expr, ($rows:literal, $tall_rows:literal), $block_rows:literal, $small_rows:literal, $attribute:tt
         $(, ..$base:expr)?]
         $(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $f:expr;)*) => {
         /// This ISA's functions.
@@ -139,6 +139,7 @@ macro_rules! kernels {
             use $crate::quant::PackedType;
             type V = $lanes;
             const TILE_ROWS: usize = $rows;
+            const TALL_ROWS: usize = $tall_rows;
             const BLOCK_ROWS: usize = $block_rows;
             const SMALL_ROWS: usize = $small_rows;
             $(

@@ -321,8 +321,13 @@ unsafe fn multiply_step(x: *const u8, x_bytes: usize, weights: *const Line, ints
 /// Steps (pairs of k) of one bf16 tile.
 const PAIRS: usize = PackedType::BF16_STEP_MULTIPLE;
 
-/// A bf16 matmul: two tiles of rows by two panels at a time, sums in tiles over the whole reduction.
+/// A bf16 matmul: two tiles of rows by two panels at a time, sums in tiles over the whole reduction. What is no whole number of
+/// tiles, or continues a reduction, is computed without tiles, for any number of rows.
 unsafe fn bf16(args: &MatmulArgs) {
+    if args.accumulate || !args.steps.is_multiple_of(PAIRS) {
+        // SAFETY: the caller's duty; the CPU has these products too.
+        return unsafe { (avx512::BF16.matmul_bf16)(args) };
+    }
     // SAFETY: this table is handed out when the CPU has AMX; tiles stay inside `rows` and `panels`.
     unsafe {
         let rows = args.rows.min(TILE);

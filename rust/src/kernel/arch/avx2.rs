@@ -36,6 +36,17 @@ unsafe fn dot_half(acc: __m256i, w: __m256i, x_even: __m256i, x_odd: __m256i) ->
     }
 }
 
+/// The same words, computed before what comes after: no instruction.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_order([mut low, mut high]: [__m256i; 2]) -> [__m256i; 2] {
+    // SAFETY: a comment.
+    unsafe {
+        std::arch::asm!("/* {} {} */", inout(ymm_reg) low, inout(ymm_reg) high, options(nomem, nostack, preserves_flags));
+    }
+    [low, high]
+}
+
 /// acc + low products + high products of eight pairs of bf16.
 ///
 /// # Safety
@@ -347,10 +358,9 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         // SAFETY: see the impl. No closure: it would be compiled without the instructions.
         unsafe {
             let x = _mm256_set1_epi32(x as i32);
-            [
-                _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(bytes[0], x)),
-                _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(bytes[1], x)),
-            ]
+            let low = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(bytes[0], x));
+            let high = _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(bytes[1], x));
+            in_order([low, high])
         }
     }
     #[inline(always)]
@@ -363,6 +373,11 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
                 _mm256_add_epi32(acc[1], _mm256_madd_epi16(words[1], factor)),
             ]
         }
+    }
+    #[inline(always)]
+    unsafe fn int_to_float(sums: Self::Int) -> Self {
+        // SAFETY: see the impl.
+        unsafe { ymm(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
     }
     const UNPACKS: bool = D::SUMS_IN_I16;
     #[inline(always)]
@@ -392,10 +407,9 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         // SAFETY: see the impl.
         unsafe {
             let x = _mm256_set1_epi32(x as i32);
-            [
-                _mm256_add_epi32(acc[0], _mm256_madd_epi16(words[0], x)),
-                _mm256_add_epi32(acc[1], _mm256_madd_epi16(words[1], x)),
-            ]
+            let low = _mm256_add_epi32(acc[0], _mm256_madd_epi16(words[0], x));
+            let high = _mm256_add_epi32(acc[1], _mm256_madd_epi16(words[1], x));
+            in_order([low, high])
         }
     }
     #[inline(always)]
@@ -428,8 +442,35 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
             ymm(low, dot_bf16_half(acc.1, weights.add(8), x_low, x_high))
         }
     }
+    const WIDENS_BF16: bool = true;
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            ymm(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn widen_pairs(from: *const u32, to: *mut f32) {
+        // SAFETY: see the impl.
+        unsafe {
+            for half in [0, 8] {
+                let pairs = _mm256_loadu_si256(from.add(half).cast());
+                let high_half = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                let low = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pairs));
+                _mm256_storeu_ps(to.add(half), low);
+                let high = _mm256_castsi256_ps(_mm256_and_si256(pairs, high_half));
+                _mm256_storeu_ps(to.add(LANES + half), high);
+            }
+        }
+    }
 }
 
-kernels!(@all table [AVX2, Pair<Base>, Isa::Avx2, 3, 3, 3, [target_feature(enable = "avx2,fma,f16c")]]);
-kernels!(@blocks table [VNNI, Pair<Vnni>, Isa::AvxVnni, 3, 3, 3,
+kernels!(@all table [AVX2, Pair<Base>, Isa::Avx2, (2, 6), 3, 3, [target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(@blocks table [VNNI, Pair<Vnni>, Isa::AvxVnni, (2, 6), 3, 3,
     [target_feature(enable = "avx2,fma,f16c,avxvnni")], ..AVX2] []);

@@ -239,6 +239,11 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         // SAFETY: see the impl.
         unsafe { _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(factor))) }
     }
+    #[inline(always)]
+    unsafe fn int_to_float(sums: Self::Int) -> Self {
+        // SAFETY: see the impl.
+        zmm(unsafe { _mm512_cvtepi32_ps(sums) })
+    }
     const UNPACKS: bool = D::SUMS_IN_I16;
     #[inline(always)]
     unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
@@ -353,10 +358,10 @@ impl Dots for Bf16 {
     }
 }
 
-kernels!(@all table [BASE, Zmm<Base>, Isa::Avx512, 12, 10, 10,
+kernels!(@all table [BASE, Zmm<Base>, Isa::Avx512, (12, 12), 10, 10,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]]);
-kernels!(@blocks table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, 12, 12, 12,
+kernels!(@blocks table [VNNI, Zmm<Vnni>, Isa::Avx512Vnni, (12, 12), 12, 12,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")], ..BASE] []);
-kernels!(@table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, 12, 12, 12,
+kernels!(@table [BF16, Zmm<Bf16>, Isa::Avx512Bf16, (12, 12), 12, 12,
     [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")], ..VNNI]
-    fn matmul_bf16(args: &MatmulArgs) = matmul::matmul::<V, matmul::Bf16, TILE_ROWS>;);
+    fn matmul_bf16(args: &MatmulArgs) = matmul::matmul_bf16::<V, TILE_ROWS, TALL_ROWS>;);

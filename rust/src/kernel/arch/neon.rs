@@ -385,8 +385,8 @@ unsafe impl<D: Dots> Lanes for Quad<D> {
     }
 }
 
-kernels!(@all table [NEON, Quad<Base>, Isa::Neon, 2, 3, 3, [target_feature(enable = "neon")]]);
-kernels!(@blocks table [DOT_PROD, Quad<DotProd>, Isa::NeonDotProd, 2, 3, 3,
+kernels!(@all table [NEON, Quad<Base>, Isa::Neon, (2, 2), 3, 3, [target_feature(enable = "neon")]]);
+kernels!(@blocks table [DOT_PROD, Quad<DotProd>, Isa::NeonDotProd, (2, 2), 3, 3,
     [target_feature(enable = "neon,dotprod")], ..NEON] []);
-kernels!(@blocks table [I8MM, Quad<I8mm>, Isa::NeonI8mm, 2, 3, 3,
+kernels!(@blocks table [I8MM, Quad<I8mm>, Isa::NeonI8mm, (2, 2), 3, 3,
     [target_feature(enable = "neon,dotprod,i8mm")], ..NEON] []);

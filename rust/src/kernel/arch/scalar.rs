@@ -157,4 +157,4 @@ unsafe impl Lanes for Array {
     }
 }
 
-kernels!(@all table [SCALAR, Array, Isa::Scalar, 2, 1, 1, [inline]]);
+kernels!(@all table [SCALAR, Array, Isa::Scalar, (2, 2), 1, 1, [inline]]);
