@@ -54,13 +54,19 @@ pub(super) unsafe fn mul_add<V: Lanes>(acc: &mut [f32], x: &[f32], y: &[f32]) {
     unsafe { map!(V, [acc = at, x = x.as_ptr(), y = y.as_ptr()] => at, acc.len(), x.mul_add(y, acc)) }
 }
 
-/// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
-/// Below -87.3 the result is 0; e^NaN is NaN.
+/// e^x, of larger x e^88. Below -87.3 the result is 0; e^NaN is NaN.
 #[inline(always)]
 pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
+    unsafe { exp_of_small(V::splat(88.0).min(x)) }
+}
+
+/// e^x for x <= 88: range reduction by ln 2 and the degree-6 minimax polynomial of Cephes' expf; about 1 ulp.
+#[inline(always)]
+pub(super) unsafe fn exp_of_small<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
     unsafe {
-        let x = V::splat(88.0).min(V::splat(-104.0).max(x));
+        let x = V::splat(-104.0).max(x);
         let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
         let r = n.mul_add(V::splat(-0.693_359_4), x);
         let r = n.mul_add(V::splat(2.121_944_4e-4), r);
