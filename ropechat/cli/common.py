@@ -115,7 +115,8 @@ model_options = option_set(
         "kv_dtype",
         type=click.Choice(KV_DTYPES),
         default="auto",
-        help="Type of the KV cache; auto: f32 for f32 weights, else f16.",
+        help="Type of the KV cache; auto: f32 for f32 weights, else bf16 where the processor multiplies it "
+        "faster than f32, else f16.",
     ),
     setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
     setting_option("context", type=Count(), help="Maximum tokens of a conversation."),

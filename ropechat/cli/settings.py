@@ -14,7 +14,7 @@ from ropechat.errors import FileAccessError, SettingsError
 from ropechat.sampling import Sampling
 from ropechat.util.paths import settings_file
 
-KV_DTYPES = ("auto", "f32", "f16", "q8_0")
+KV_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0")
 THEMES = (
     *("auto", "dark", "light", "ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light"),

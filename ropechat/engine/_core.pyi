@@ -315,12 +315,13 @@ class Engine:
         """directory: a model folder, or a .gguf file (the first of a split one).
 
         dtype: auto (as stored, types without kernels of their own as q8_0; smaller where that does not fit),
-        f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else f16), f32,
-        f16, q8_0. context: most tokens (default: min(model, 8192)). prefix_bytes: KV cache that is kept of
-        ended sequences at most (default: what the context takes, at least 64 MB). speculative: whether tokens
-        are drafted: auto (where measured times say that it is faster), off, always. draft: the folder or file
-        of a draft model with the same vocabulary; else drafts come from prompt look-up only. Raises
-        RequestError for a draft model beside a model with a recurrent state.
+        f32, bf16, f16, q8_0, q6_k, q5_k, q4_k, q4_0. kv_dtype: auto (f32 beside f32 weights, else bf16 where
+        the processor multiplies it faster, else f16), f32, f16, bf16, q8_0. context: most tokens (default:
+        min(model, 8192)). prefix_bytes: KV cache that is kept of ended sequences at most (default: what the
+        context takes, at least 64 MB). speculative: whether tokens are drafted: auto (where measured times
+        say that it is faster), off, always. draft: the folder or file of a draft model with the same
+        vocabulary; else drafts come from prompt look-up only. Raises RequestError for a draft model beside a
+        model with a recurrent state.
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).

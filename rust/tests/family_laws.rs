@@ -379,12 +379,14 @@ fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
     let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
     for (name, config) in &all_configs() {
         let folder: Folder = write_model_of(config);
-        let q8_0 = PackedType::Q8_0;
-        for (dtype, kv, isa) in
-            [(PackedType::F32, None, isas[0]), (PackedType::BF16, None, isas[1]), (q8_0, Some(q8_0), isas[1])]
-        {
+        for (dtype, kv, isa) in [
+            (PackedType::F32, None, isas[0]),
+            (PackedType::BF16, Some(PackedType::BF16), isas[1]),
+            (PackedType::Q8_0, Some(PackedType::F16), isas[1]),
+            (PackedType::Q8_0, Some(PackedType::Q8_0), isas[1]),
+        ] {
             let make = |threads| engine_with_kv(folder.path(), dtype, kv, isa, threads).unwrap();
-            test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {isa:?}"));
+            test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {kv:?} {isa:?}"));
         }
     }
 }

@@ -55,7 +55,7 @@ fn take(engine: &mut Engine, ids: &[u32], path: &Path) -> Option<String> {
 
 #[test]
 fn texts_that_begin_alike_take_what_they_share() {
-    for kv in [PackedType::F32, PackedType::F16, PackedType::Q8_0] {
+    for kv in [PackedType::F32, PackedType::F16, PackedType::BF16, PackedType::Q8_0] {
         let model = write_model(SHAPES[0]);
         let path = model.path().join("kv").join("text.kv");
         let ids = Noise(5).ids(150, VOCAB);
@@ -207,7 +207,7 @@ fn a_file_of_another_model_type_or_instruction_set_is_not_used() {
 /// All bytes of a text that was read before must be gone from the blocks that another one uses now.
 #[test]
 fn positions_without_a_token_are_zero() {
-    for kv in [PackedType::F32, PackedType::F16, PackedType::Q8_0] {
+    for kv in [PackedType::F32, PackedType::F16, PackedType::BF16, PackedType::Q8_0] {
         let model = write_model(SHAPES[0]);
         let (clean, reused) = (model.path().join("clean.kv"), model.path().join("reused.kv"));
         let ids = Noise(10).ids(37, VOCAB);

@@ -47,7 +47,7 @@ fn is_reported((family, own): (&str, &str), tensor: &str, nan: f32, is_bad: impl
     damage(&folder, tensor, nan, is_bad);
     for isa in Isa::ALL.into_iter().filter(|&isa| Kernels::of(isa).is_ok()) {
         for dtype in PackedType::ALL {
-            for kv in [None, Some(PackedType::Q8_0)] {
+            for kv in [None, Some(PackedType::BF16), Some(PackedType::Q8_0)] {
                 let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
                 let goal = Goal::score(0);
                 let number = engine.add(&Noise(9).ids(20, VOCAB), goal).unwrap();

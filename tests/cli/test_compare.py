@@ -33,7 +33,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 
 def test_a_table_of_two_types(run: Run) -> None:
-    code, out, err = run(TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--top", 2)
+    against = ("--against-dtype", "q4_0", "--against-kv-dtype", "f16")
+    code, out, err = run(TEXT, "--dtype", "f32", *against, "--top", 2)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("A  builtin f32, kv f32")

@@ -46,7 +46,7 @@ pub struct Choice {
 pub struct KvRoom {
     /// Most tokens.
     pub tokens: usize,
-    /// F32, F16, Q8_0, or None: the default for the weights' type.
+    /// F32, F16, BF16, Q8_0, or None: the default for the weights' type.
     pub dtype: Option<PackedType>,
 }
 
@@ -70,8 +70,8 @@ impl Need {
         pool: &Pool,
     ) -> Result<Self> {
         let model = Model::load_with(&PanelSource::measuring(), checkpoint, config.clone(), dtype, pool)?;
-        let model = model.with_kv(kv.dtype);
-        let kv_block = model.kv_layout.block_bytes() as u64;
+        let kv_layout = kv.dtype.map_or(model.kv_layout.clone(), |dtype| model.kv_layout.with_dtype(dtype));
+        let kv_block = kv_layout.block_bytes() as u64;
         let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
         // The committed state and the one that is written.
         let states = 2 * model.kv_layout.recurrent.bytes() as u64;

@@ -194,9 +194,12 @@ fn a_sequence_of_nan_harms_no_other() {
     let folder = write_model(SHAPES[0]);
     let best = Isa::ALL.into_iter().rev().find(|&isa| Kernels::of(isa).is_ok()).unwrap();
     for isa in [Isa::Scalar, best] {
-        for (dtype, kv) in
-            [(PackedType::F32, None), (PackedType::BF16, None), (PackedType::Q8_0, Some(PackedType::Q8_0))]
-        {
+        for (dtype, kv) in [
+            (PackedType::F32, None),
+            (PackedType::BF16, Some(PackedType::F16)),
+            (PackedType::Q8_0, Some(PackedType::BF16)),
+            (PackedType::Q8_0, Some(PackedType::Q8_0)),
+        ] {
             let make = |nan: bool| {
                 let mut engine = engine_with_kv(folder.path(), dtype, kv, isa, 2).unwrap();
                 engine.set_rows_per_step(40);

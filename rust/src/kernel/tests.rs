@@ -552,23 +552,33 @@ fn softmax_counts_only_what_is_visible() {
 #[test]
 fn a_product_goes_on_where_it_stopped() {
     let mut noise = Noise(7);
-    for format in [PackedType::F32, PackedType::F16] {
-        let whole = operands(format, 3, 5, 40, &mut noise);
+    for (format, rows) in [PackedType::F32, PackedType::F16, PackedType::BF16]
+        .into_iter()
+        .flat_map(|format| [1, 5, 14].map(|rows| (format, rows)))
+    {
+        let whole = operands(format, 3, rows, 300, &mut noise);
         for kernels in kernels() {
-            let expected = whole.product(kernels, 0..5);
-            let mut out = vec![0.0; expected.len()];
-            for steps in [0..13, 13..40] {
-                let panels = Panels {
-                    format,
-                    bytes: &whole.weights[steps.start * format.step_bytes()..],
-                    panel_bytes: whole.panel_bytes,
-                    count: 3,
-                    steps: steps.len(),
-                };
-                let x = Rows { bytes: &whole.x[4 * steps.start..], stride: whole.x_bytes, count: 5 };
-                kernels.matmul_accumulate(panels, x, &mut out, 3 * LANES);
-            }
-            assert!(out == expected, "{kernels:?} {format:?}");
+            let products = |first: usize| {
+                let mut out = vec![0.0; rows * 3 * LANES];
+                for steps in [0..first, first..whole.steps] {
+                    let panels = Panels {
+                        format,
+                        bytes: &whole.weights[steps.start * format.step_bytes()..],
+                        panel_bytes: whole.panel_bytes,
+                        count: 3,
+                        steps: steps.len(),
+                    };
+                    let x = Rows { bytes: &whole.x[4 * steps.start..], stride: whole.x_bytes, count: rows };
+                    kernels.matmul_accumulate(panels, x, &mut out, 3 * LANES);
+                }
+                out
+            };
+            let expected = products(1);
+            assert!(products(13) == expected, "{kernels:?} {format:?} {rows}");
+            let whole_product = whole.product(kernels, 0..rows);
+            // Tiles of AMX round in another way.
+            let same = kernels.isa() != Isa::Amx || format != PackedType::BF16;
+            assert!(!same || whole_product == expected, "{kernels:?} {format:?} {rows}");
         }
     }
 }
@@ -615,10 +625,6 @@ fn a_product_whose_operands_are_too_short_is_refused() {
         }
         for (len, out_stride) in [(len - 1, width), (len, width + 1), (len, FAR)] {
             assert!(refused(panels, rows, len, out_stride), "{kernels:?} {format:?} {len} of {out_stride}");
-        }
-        if format == PackedType::BF16 {
-            let odd = Panels { steps: steps - 1, ..panels };
-            assert!(refused(odd, rows, len, width), "{kernels:?}: a tile has no part of itself");
         }
     }
 }

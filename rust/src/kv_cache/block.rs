@@ -19,7 +19,7 @@ const WIDEN_FROM_QUERIES: usize = 32;
 /// The layout of a block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvLayout {
-    /// F32, F16 or Q8_0.
+    /// F32, F16, BF16 or Q8_0.
     pub dtype: PackedType,
     /// The state of the layers without keys and values.
     pub recurrent: RecurrentLayout,
@@ -43,8 +43,8 @@ pub(super) struct KvLayer {
 }
 
 impl KvLayout {
-    /// The layout of a model's cache in `dtype` (F32, F16 or Q8_0). A layer that shares another one's keys and values has
-    /// no place of its own.
+    /// The layout of a model's cache in `dtype` (F32, F16, BF16 or Q8_0; F16 for BF16 where values are in keys, which are
+    /// transposed as f32). A layer that shares another one's keys and values has no place of its own.
     pub fn new(config: &Config, dtype: PackedType) -> Self {
         let of_layer = |layer: &crate::config::LayerSpec| {
             let heads = config.cached_heads(layer);
@@ -65,13 +65,16 @@ impl KvLayout {
 
     /// The layout of layers of these heads and widths, one after the other.
     pub(super) fn of_layers(layers: impl Iterator<Item = KvLayer>, dtype: PackedType) -> Self {
+        let layers: Vec<KvLayer> = layers.collect();
+        let any_in_keys = layers.iter().any(|layer| layer.values_in_keys);
+        let dtype = if dtype == PackedType::BF16 && any_in_keys { PackedType::F16 } else { dtype };
         let mut bytes = 0;
         let place = |layer: KvLayer| {
             let layer = KvLayer { start: bytes, ..layer };
-            bytes = layer.index_start(dtype) + matrix_bytes(dtype, layer.index_dim);
+            bytes = layer.index_start(dtype) + matrix_bytes(index_dtype(dtype), layer.index_dim);
             layer
         };
-        let layers = layers.map(place).collect();
+        let layers = layers.into_iter().map(place).collect();
         Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
     }
 
@@ -105,7 +108,7 @@ impl KvLayout {
 
     fn index_keys(&self, layer: usize) -> Range<usize> {
         let start = self.layers[layer].index_start(self.dtype);
-        start..start + matrix_bytes(self.dtype, self.layers[layer].index_dim)
+        start..start + matrix_bytes(index_dtype(self.dtype), self.layers[layer].index_dim)
     }
 }
 
@@ -136,8 +139,14 @@ impl KvLayer {
 fn matrix_bytes(dtype: PackedType, width: usize) -> usize {
     match dtype {
         PackedType::Q8_0 => BLOCK * (width + width.div_ceil(quant::BLOCK) * size_of::<f32>()),
+        PackedType::BF16 => BLOCK * width.next_multiple_of(2) * PackedType::BF16.value_bytes(),
         float => BLOCK * width * float.value_bytes(),
     }
+}
+
+/// The type of an indexer's keys, which are multiplied with f32: that of keys and values, but f16 for bf16.
+fn index_dtype(dtype: PackedType) -> PackedType {
+    if dtype == PackedType::BF16 { PackedType::F16 } else { dtype }
 }
 
 /// Keys and values of 32 positions in every layer.
@@ -166,6 +175,11 @@ impl Block {
         if let Some(slot) = &self.snapshot {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
+    }
+
+    /// The type of keys and values: F32, F16, BF16 or Q8_0.
+    pub fn dtype(&self) -> PackedType {
+        self.layout.dtype
     }
 
     /// Everything that is stored.
@@ -208,7 +222,8 @@ impl Block {
         &self.data.bytes()[self.layout.values(layer, head)]
     }
 
-    /// Key panels of a head for so many queries; in `scratch` if they are q8_0, or f16 for many.  // [2][head_dim][16]
+    /// Key panels of a head for so many queries; in `scratch` if they are q8_0, or f16 for many.
+    /// // [2][head_dim][16], of bf16 [2][head_dim / 2][16][2]
     pub fn key_panels<'a>(
         &'a self,
         layer: usize,
@@ -221,7 +236,7 @@ impl Block {
         if self.widens(queries) {
             return widened(self.keys(layer, head), scratch, kernels);
         }
-        self.panels(self.keys(layer, head), width, scratch, |bytes, scales, out| {
+        self.panels(self.layout.dtype, self.keys(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_keys(bytes, scales, out);
         })
     }
@@ -234,12 +249,13 @@ impl Block {
         kernels: Kernels,
     ) -> (PackedType, &'a [u8]) {
         let stored = &self.data.bytes()[self.layout.index_keys(layer)];
-        self.panels(stored, self.layout.layers[layer].index_dim, scratch, |bytes, scales, out| {
+        let (dtype, width) = (index_dtype(self.layout.dtype), self.layout.layers[layer].index_dim);
+        self.panels(dtype, stored, width, scratch, |bytes, scales, out| {
             kernels.dequantize_keys(bytes, scales, out);
         })
     }
 
-    /// Value panels of a head, in the same way.  // [padded_value_dim / 16][32][16]
+    /// Value panels of a head, in the same way.  // [padded_value_dim / 16][32][16], of bf16 [padded_value_dim / 16][16][16][2]
     pub fn value_panels<'a>(
         &'a self,
         layer: usize,
@@ -256,7 +272,7 @@ impl Block {
         if self.widens(queries) {
             return widened(self.values(layer, head), scratch, kernels);
         }
-        self.panels(self.values(layer, head), width, scratch, |bytes, scales, out| {
+        self.panels(self.layout.dtype, self.values(layer, head), width, scratch, |bytes, scales, out| {
             kernels.dequantize_values(bytes, scales, out);
         })
     }
@@ -285,13 +301,14 @@ impl Block {
 
     fn panels<'a>(
         &self,
+        dtype: PackedType,
         stored: &'a [u8],
         width: usize,
         scratch: &'a mut Vec<f32>,
         dequantize: impl Fn(&[u8], &[f32], &mut [f32]),
     ) -> (PackedType, &'a [u8]) {
-        if self.layout.dtype != PackedType::Q8_0 {
-            return (self.layout.dtype, stored);
+        if dtype != PackedType::Q8_0 {
+            return (dtype, stored);
         }
         let (bytes, scales) = stored.split_at(BLOCK * width);
         scratch.resize(BLOCK * width, 0.0);
@@ -312,13 +329,12 @@ impl Block {
     ) {
         let (layout, data) = (&self.layout, &mut self.data);
         let keys = &mut data.bytes_mut()[layout.keys(layer, head)];
-        store(keys, layout.dtype, key, key_place(key.len(), position), position, kernels);
+        store(keys, layout.dtype, key, key_place(layout.dtype, key.len(), position), position, kernels);
         if layout.layers[layer].values_in_keys {
             return;
         }
         let values = &mut data.bytes_mut()[layout.values(layer, head)];
-        let at = |d| (d / LANES * BLOCK + position) * LANES + d % LANES;
-        store(values, layout.dtype, value, at, position, kernels);
+        store(values, layout.dtype, value, value_place(layout.dtype, position), position, kernels);
     }
 
     /// Reads the indexer's key at `position` of this block.  // key [index_head_dim]
@@ -331,7 +347,7 @@ impl Block {
         kernels: Kernels,
     ) {
         let (format, panels) = self.index_key_panels(layer, scratch, kernels);
-        let (at, size) = (key_place(key.len(), position), format.value_bytes());
+        let (at, size) = (key_place(format, key.len(), position), format.value_bytes());
         for (d, x) in key.iter_mut().enumerate() {
             *x = format.values(&panels[at(d) * size..][..size]).next().unwrap_or_default();
         }
@@ -341,13 +357,23 @@ impl Block {
     pub fn write_index_key(&mut self, layer: usize, position: usize, key: &[f32], kernels: Kernels) {
         let (layout, data) = (&self.layout, &mut self.data);
         let keys = &mut data.bytes_mut()[layout.index_keys(layer)];
-        store(keys, layout.dtype, key, key_place(key.len(), position), position, kernels);
+        let dtype = index_dtype(layout.dtype);
+        store(keys, dtype, key, key_place(dtype, key.len(), position), position, kernels);
     }
 }
 
-/// Where dimension d of the key at `position` is among the panels of its head's keys.
-fn key_place(width: usize, position: usize) -> impl Fn(usize) -> usize {
-    move |d| (position / LANES * width + d) * LANES + position % LANES
+/// Where dimension d of the key at `position` is among the panels of its head's keys. A step of bf16 is a pair of dimensions.
+fn key_place(dtype: PackedType, width: usize, position: usize) -> impl Fn(usize) -> usize {
+    let pair = if dtype == PackedType::BF16 { 2 } else { 1 };
+    let steps = width.div_ceil(pair);
+    move |d| ((position / LANES * steps + d / pair) * LANES + position % LANES) * pair + d % pair
+}
+
+/// Where dimension d of the value at `position` is among the panels of its head's values. A step of bf16 is a pair of
+/// positions.
+fn value_place(dtype: PackedType, position: usize) -> impl Fn(usize) -> usize {
+    let pair = if dtype == PackedType::BF16 { 2 } else { 1 };
+    move |d| ((d / LANES * (BLOCK / pair) + position / pair) * LANES + d % LANES) * pair + position % pair
 }
 
 /// Panels of f16 as f32.
@@ -367,11 +393,14 @@ fn store(
     kernels: Kernels,
 ) {
     match dtype {
-        PackedType::F16 => {
+        PackedType::F16 | PackedType::BF16 => {
             let mut rounded = [0; 512];
             let panels: &mut [u16] = bytemuck::cast_slice_mut(matrix);
             for (first, part) in (0..).step_by(512).zip(source.chunks(512)) {
-                kernels.to_f16(part, &mut rounded[..part.len()]);
+                match dtype {
+                    PackedType::F16 => kernels.to_f16(part, &mut rounded[..part.len()]),
+                    _ => kernels.to_bf16(part, &mut rounded[..part.len()]),
+                }
                 for (d, &x) in (first..).zip(&rounded[..part.len()]) {
                     panels[at(d)] = x;
                 }
@@ -454,11 +483,55 @@ mod tests {
             let (keys, values): (&[f32], &[f32]) = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
             for (at, value) in values.iter().enumerate() {
                 let (d, position) = (at / (BLOCK * LANES) * LANES + at % LANES, at / LANES % BLOCK);
-                assert_eq!(*value, keys[key_place(70, position)(6 + d)], "{dtype:?} {position} {d}");
+                assert_eq!(
+                    *value,
+                    keys[key_place(PackedType::F32, 70, position)(6 + d)],
+                    "{dtype:?} {position} {d}"
+                );
             }
             let mut index_key = [0.0; 5];
             block.read_index_key(0, 31, &mut other, &mut index_key, kernels);
             assert!(index_key.iter().all(|x| (x - 1.0).abs() < 1e-6), "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn pairs_of_bf16_are_multiplied_as_stored() {
+        let kernels = Kernels::of(Isa::Scalar).unwrap();
+        let rounded = |values: &[f32]| {
+            let mut out = vec![0; values.len()];
+            kernels.to_bf16(values, &mut out);
+            out
+        };
+        for (head_dim, value_dim) in [(64, 64), (33, 7)] {
+            let (mut noise, mut block) = (Noise(6), block([head_dim, value_dim], PackedType::BF16));
+            let pairs: Vec<_> = (0..BLOCK).map(|_| (noise.take(head_dim), noise.take(value_dim))).collect();
+            for (position, (key, value)) in pairs.iter().enumerate() {
+                block.write(1, 2, position, key, value, kernels);
+            }
+            let copy = block.first(BLOCK - 3, kernels).unwrap();
+            for block in [&block, &copy] {
+                let (mut unused, mut also_unused) = (Vec::new(), Vec::new());
+                let (format, keys) = block.key_panels(1, 2, WIDEN_FROM_QUERIES, &mut unused, kernels);
+                let (_, values) = block.value_panels(1, 2, 1, &mut also_unused, kernels);
+                assert_eq!(format, PackedType::BF16);
+                let (keys, values): (&[u16], &[u16]) =
+                    (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
+                let steps = head_dim.div_ceil(2);
+                for (position, (key, value)) in pairs.iter().enumerate() {
+                    let is_kept = std::ptr::eq(block, &copy) <= (position < BLOCK - 3);
+                    let (panel, lane, half) = (position / LANES, position % LANES, position % 2);
+                    for (d, x) in rounded(key).into_iter().enumerate() {
+                        let found = keys[((panel * steps + d / 2) * LANES + lane) * 2 + d % 2];
+                        assert_eq!(found, if is_kept { x } else { 0 }, "key {position} {d}");
+                    }
+                    for (d, x) in rounded(value).into_iter().enumerate() {
+                        let step = d / LANES * BLOCK / 2 + position / 2;
+                        let found = values[(step * LANES + d % LANES) * 2 + half];
+                        assert_eq!(found, if is_kept { x } else { 0 }, "value {position} {d}");
+                    }
+                }
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a matmul over head_dim, and
 //! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a matmul over positions.
 //! In q8_0 they are signed bytes in the same order, with a scale per position and 32 dimensions behind each matrix;
-//! attention dequantizes one tile at a time.
+//! attention dequantizes one tile at a time. In bf16 a step is a pair: keys `[2][head_dim / 2][16][2]`, values
+//! `[panels][16 pairs of positions][16][2]`.
 //!
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
 //! leaves no trace. Sequences share blocks, which [`PrefixTree`] finds by their tokens; [`KvCache::reserve`] copies a shared
@@ -25,6 +26,7 @@ pub use recurrent::RecurrentLayout;
 
 use crate::error::Result;
 use crate::platform::memory::Buffer;
+use crate::quant::PackedType;
 use recurrent::{RecurrentSequence, State, StateStore};
 use std::sync::Arc;
 
@@ -51,6 +53,11 @@ impl KvSequence {
     /// The blocks, the last one partly filled.
     pub fn blocks(&self) -> &[Arc<Block>] {
         &self.blocks
+    }
+
+    /// The type of keys and values; F32 where there is no block yet.
+    pub fn dtype(&self) -> PackedType {
+        self.blocks.first().map_or(PackedType::F32, |block| block.dtype())
     }
 
     /// The blocks from the one that holds position `len` on, to write (after [`KvCache::reserve`]).

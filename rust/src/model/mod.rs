@@ -19,6 +19,7 @@ use crate::compute::weight::Weight;
 use crate::config::Config;
 use crate::error::Result;
 use crate::family;
+use crate::kernel::Kernels;
 use crate::kv_cache::KvLayout;
 use crate::model::pack::PanelSource;
 use crate::quant::PackedType;
@@ -142,10 +143,13 @@ impl Model {
         })
     }
 
-    /// Keeps keys and values in `dtype` (F32, F16 or Q8_0) instead of f32 for f32 weights and f16 for others.
+    /// Keeps keys and values in `dtype` (F32, F16, BF16 or Q8_0). None: f32 for f32 weights; for others bf16 where `kernels`
+    /// multiply it faster, else f16.
     #[must_use]
-    pub fn with_kv(mut self, dtype: Option<PackedType>) -> Self {
-        if let Some(dtype) = dtype {
+    pub fn with_kv(mut self, dtype: Option<PackedType>, kernels: Kernels) -> Self {
+        let is_f16 = self.kv_layout.dtype == PackedType::F16;
+        let faster = (is_f16 && kernels.multiplies_bf16()).then_some(PackedType::BF16);
+        if let Some(dtype) = dtype.or(faster) {
             self.kv_layout = self.kv_layout.with_dtype(dtype);
         }
         self

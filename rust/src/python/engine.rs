@@ -188,6 +188,7 @@ impl PyEngine {
                     .map(PackCache::new)
                     .map(|cache| PackCache { smallest: pack_smallest.unwrap_or(cache.smallest), ..cache }),
                 before_packing,
+                kernels,
                 pool: &pool,
                 progress: &progress,
             };

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::engine::fit::{self, Choice, KvRoom};
 use crate::error::Error;
 use crate::family;
+use crate::kernel::Kernels;
 use crate::model::Model;
 use crate::model::pack::{Key, PackCache, PackWriter, PanelSource, WORTH_A_PACK};
 use crate::platform::limits::Available;
@@ -22,6 +23,7 @@ pub(super) struct Loading<'a> {
     pub pack_cache: Option<PackCache>,
     /// Called before large weights are packed.
     pub before_packing: Option<Py<PyAny>>,
+    pub kernels: Kernels,
     pub pool: &'a Pool,
     pub progress: &'a Arc<Progress>,
 }
@@ -47,7 +49,7 @@ impl Loading<'_> {
         choice: &Choice,
         kv_dtype: Option<PackedType>,
     ) -> Result<Loaded, Failure> {
-        let Self { pack_cache, before_packing, pool, progress } = self;
+        let Self { pack_cache, before_packing, kernels, pool, progress } = self;
         let identity = pack_cache.as_ref().and_then(|_| Key::new(checkpoint, choice.dtype).ok());
         let packs = match pack_cache {
             Some(cache) => PanelSource::open(cache, checkpoint, choice.dtype, pool, progress),
@@ -60,7 +62,8 @@ impl Loading<'_> {
             Python::attach(|py| function.call0(py).map(|_| ())).map_err(Failure::Callback)?;
         }
         let packs = packs.reporting(progress, choice.weights);
-        let model = Model::load_with(&packs, checkpoint, config, choice.dtype, pool)?.with_kv(kv_dtype);
+        let model = Model::load_with(&packs, checkpoint, config, choice.dtype, pool)?;
+        let model = model.with_kv(kv_dtype, *kernels);
         Ok(Loaded {
             model: Arc::new(model),
             identity,

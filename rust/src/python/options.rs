@@ -24,8 +24,9 @@ pub(super) fn parse_kv_dtype(name: &str) -> Result<Option<PackedType>, Error> {
         "auto" => Ok(None),
         "f32" => Ok(Some(PackedType::F32)),
         "f16" => Ok(Some(PackedType::F16)),
+        "bf16" => Ok(Some(PackedType::BF16)),
         "q8_0" => Ok(Some(PackedType::Q8_0)),
-        _ => Err(Error::Request(format!("kv_dtype: must be auto, f32, f16 or q8_0 (got {name:?})"))),
+        _ => Err(Error::Request(format!("kv_dtype: must be auto, f32, f16, bf16 or q8_0 (got {name:?})"))),
     }
 }
 

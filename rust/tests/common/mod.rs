@@ -172,7 +172,7 @@ pub fn engine_with_kv(
     let pool = Pool::new(threads);
     let checkpoint = Checkpoint::open(folder).unwrap();
     let config = family::config(&checkpoint).unwrap();
-    let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap().with_kv(kv));
+    let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap().with_kv(kv, kernels));
     Some(Engine::new(model, kernels, pool, Context::Stated(700)))
 }
 

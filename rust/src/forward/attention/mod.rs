@@ -11,6 +11,7 @@ mod mla;
 mod nth_element;
 mod observed;
 mod online_softmax;
+mod queries;
 mod score_bias;
 mod shared_kv;
 mod tiles;

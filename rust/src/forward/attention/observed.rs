@@ -2,12 +2,12 @@
 //! computes tile by tile and drops. They are computed again here, from the rotated queries and the cache's keys.
 
 use super::indexer::Choices;
+use super::queries::Queries;
 use super::score_bias::{ScoreBias, ScoredQuery};
 use super::tiles::hide_unchosen;
 use crate::compute::pool::Pool;
 use crate::config::{Compression, Config};
 use crate::forward::state::{Pass, Run};
-use crate::kernel::{Panels, Rows};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::model::AttentionLayer;
 use std::ops::Range;
@@ -89,14 +89,13 @@ impl<'a> ObservedHeads<'a> {
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
         let qkv_stride = self.layer.projection.stride(config, self.layer);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
-        let queries = rows.clone().flat_map(query).copied().collect::<Vec<f32>>();
-        let queries = Rows { bytes: bytemuck::cast_slice(&queries), stride: dim * 4, count: rows.len() };
+        let mut queries = Queries::default();
+        queries.set(self.cache.dtype(), dim, rows.clone().map(query), kernels);
         let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
         let mut products = |kv_head: usize, tile: usize, out: &mut [f32]| {
             let block = &self.cache.blocks()[tile];
-            let (format, keys) = block.key_panels(self.layer.kv_index, kv_head, 1, &mut scratch, kernels);
-            let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
-            kernels.matmul(keys, queries, &mut out[tile * BLOCK..], stride);
+            let keys = block.key_panels(self.layer.kv_index, kv_head, 1, &mut scratch, kernels);
+            queries.multiply(keys, 0..rows.len(), (&mut out[tile * BLOCK..], stride), kernels);
         };
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             products(head / self.layer.heads.group_size(), tile, out);

@@ -12,12 +12,14 @@
 
 use super::indexer::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
+use super::queries::Queries;
 use super::score_bias::{ScoreBias, ScoredQuery};
 use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kernel::{LANES, Panels, Rows, prefetch};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::model::AttentionLayer;
+use crate::quant::PackedType;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -187,23 +189,29 @@ thread_local! {
 /// Buffers of one task; M is the number of its query vectors per head.
 #[derive(Default)]
 struct Scratch {
-    queries: Vec<f32>, // [heads, M, head_dim]
-    scores: Vec<f32>,  // [heads, M, CHUNK]
-    part: Vec<f32>,    // [heads, M, partial]
+    queries: Queries, // [heads, M, head_dim]
+    scores: Vec<f32>, // [heads, M, CHUNK]
+    part: Vec<f32>,   // [heads, M, partial]
     /// A tile's keys or values as f32, where the cache holds bytes, or f16 for many queries.
     tile: Vec<f32>, // [32, head_dim]
+    /// The weights, where the cache holds bf16.
+    bf16_weights: Vec<u16>, // [heads, M, CHUNK]
+    /// The last pair of positions of each panel of values, without the one that a row does not see.
+    last_pairs: Vec<u16>, // [panels, 16, 2]
 }
 
 impl LayerAttention<'_> {
     fn attend(&self, task: &mut Task<'_>, scratch: &mut Scratch) {
         let (dim, group) = (self.layer.heads.head_dim, self.widths.group);
         let queries = task.heads.len() * task.rows.len() * group;
-        scratch.queries.clear();
-        for head in task.heads.clone() {
-            for row in task.rows.clone() {
-                let at = row * self.stride + head * group * dim;
-                scratch.queries.extend_from_slice(&self.qkv[at..][..group * dim]);
-            }
+        let dtype = task.cache.dtype();
+        let vectors = task.heads.clone().flat_map(|head| {
+            let at = move |row: usize| row * self.stride + head * group * dim;
+            task.rows.clone().map(move |row| &self.qkv[at(row)..][..group * dim])
+        });
+        scratch.queries.set(dtype, dim, vectors, self.pass.kernels);
+        if dtype == PackedType::BF16 {
+            scratch.bf16_weights.resize(queries * CHUNK, 0);
         }
         scratch.scores.resize(queries * CHUNK, 0.0);
         scratch.part.resize(queries * self.widths.partial(), 0.0);
@@ -255,8 +263,13 @@ impl LayerAttention<'_> {
                     self.bias.add(self.pass.kernels, of_query, self.scale(), &mut scores[..seen.end]);
                 }
                 let scale = if is_biased { 1.0 } else { self.scale() };
+                let end = seen.end.next_multiple_of(LANES);
                 let softmax = self.softmax(scores, seen, words, scale);
                 part[self.widths.padded..].copy_from_slice(&softmax);
+                if task.cache.dtype() == PackedType::BF16 {
+                    let weights = &mut scratch.bf16_weights[query * CHUNK..][..end];
+                    self.pass.kernels.to_bf16(&scores[..end], weights);
+                }
             }
         }
         let first_later = blocks.get(tiles.end).map(|block| &**block).or(task.next);
@@ -274,15 +287,13 @@ impl LayerAttention<'_> {
 
     /// Scores of a head's queries with the keys of one tile.
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
-        let (dim, count) = (self.layer.heads.head_dim, task.rows.len() * self.widths.group);
+        let count = task.rows.len() * self.widths.group;
         let block = &task.cache.blocks()[tile];
         let (head, kernels) = (self.keys.first_head + head, self.pass.kernels);
-        let (format, keys) = block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, kernels);
-        let keys = Panels { format, bytes: keys, panel_bytes: keys.len() / 2, count: 2, steps: dim };
-        let queries = bytemuck::cast_slice(&scratch.queries[index * count * dim..]);
+        let keys = block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, kernels);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
-        let queries = Rows { bytes: queries, stride: dim * 4, count };
-        kernels.matmul(keys, queries, scores, CHUNK);
+        let queries = index * count..(index + 1) * count;
+        scratch.queries.multiply(keys, queries, (scores, CHUNK), kernels);
     }
 
     /// Factor of the scores.
@@ -363,21 +374,48 @@ impl LayerAttention<'_> {
             let together = (row..rows).take_while(|&other| seen(other) == part).count();
             if !part.is_empty() {
                 let first = (index * rows + row) * group;
-                let values = Panels {
-                    format,
-                    bytes: values,
-                    panel_bytes: values.len() / panels,
-                    count: panels,
-                    steps: part.end,
-                };
-                let weights = bytemuck::cast_slice(&scratch.scores[first * CHUNK + tile * BLOCK % CHUNK..]);
+                let (first_weight, count) = (first * CHUNK + tile * BLOCK % CHUNK, together * group);
+                let panel_bytes = values.len() / panels;
                 let out = &mut scratch.part[first * width..];
-                let weights = Rows { bytes: weights, stride: CHUNK * 4, count: together * group };
-                self.pass.kernels.matmul_accumulate(values, weights, out, width);
+                let mut add = |bytes: &[u8], panel_bytes: usize, weights: Rows<'_>, steps: usize| {
+                    let values = Panels { format, bytes, panel_bytes, count: panels, steps };
+                    self.pass.kernels.matmul_accumulate(values, weights, out, width);
+                };
+                if format == PackedType::BF16 {
+                    let weights = |pair: usize| {
+                        let rows = &scratch.bf16_weights[first_weight + 2 * pair..];
+                        Rows { bytes: bytemuck::cast_slice(rows), stride: CHUNK * 2, count }
+                    };
+                    let pairs = part.end / 2;
+                    if pairs > 0 {
+                        add(values, panel_bytes, weights(0), pairs);
+                    }
+                    if part.end % 2 == 1 {
+                        let last = &mut scratch.last_pairs;
+                        first_of_pair(bytemuck::cast_slice(values), panel_bytes / 2, pairs, last);
+                        add(bytemuck::cast_slice(last), PAIR_BYTES, weights(pairs), 1);
+                    }
+                } else {
+                    let rows = bytemuck::cast_slice(&scratch.scores[first_weight..]);
+                    add(values, panel_bytes, Rows { bytes: rows, stride: CHUNK * 4, count }, part.end);
+                }
             }
             row += together;
         }
     }
+}
+
+/// Bytes of a pair of positions of a panel of values.
+const PAIR_BYTES: usize = 2 * LANES * size_of::<u16>();
+
+/// Copies a pair of positions of each panel, with 0 for the second one: a row does not see it, and 0 times what is stored
+/// there could be NaN.  // values [panels, panel], out [panels, 16, 2]
+fn first_of_pair(values: &[u16], panel: usize, pair: usize, out: &mut Vec<u16>) {
+    out.clear();
+    for panel in values.chunks_exact(panel) {
+        out.extend_from_slice(&panel[2 * LANES * pair..][..2 * LANES]);
+    }
+    out.iter_mut().skip(1).step_by(2).for_each(|second| *second = 0);
 }
 
 /// Sets the scores of positions without their bit to -inf.  // words: a bit per score
