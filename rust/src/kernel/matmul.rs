@@ -125,7 +125,7 @@ pub(super) unsafe fn matmul_bf16<V: Lanes, const T: usize, const S: usize>(args:
 }
 
 /// From how many rows on bf16 is made f32 once for all of them.
-const WIDEN_FROM_ROWS: usize = 6;
+const WIDEN_FROM_ROWS: usize = 12;
 /// Pairs of k that are made f32 at a time: two panels of them and the rows of a tile fit the first-level cache.
 const WIDENED_STEPS: usize = 64;
 
