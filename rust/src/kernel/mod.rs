@@ -1,7 +1,7 @@
 //! Arithmetic on slices, compiled once per instruction set and chosen at run time.
 //!
 //! Every algorithm is stated once, over sixteen f32 [`lanes`]: `matmul.rs` (floats), `matmul_blocks.rs` (blocks of 32
-//! integers), `quantize.rs`, `softmax.rs`, `elementwise.rs`, and `logsumexp.rs` in f64. `arch/` says what sixteen lanes
+//! integers), `quantize.rs`, `softmax.rs`, `elementwise.rs`, `maxima.rs`, and `logsumexp.rs` in f64. `arch/` says what sixteen lanes
 //! are on each instruction set and compiles a table of function pointers (`table.rs` lists the functions).
 //! [`Kernels::detect`] returns the best table of this CPU: holding a [`Kernels`] is the proof that the CPU has its
 //! instructions, which is the one safety argument of every call.
@@ -14,6 +14,7 @@ mod linear_attention;
 pub(crate) mod logsumexp;
 mod matmul;
 mod matmul_blocks;
+pub(crate) mod maxima;
 mod prefetch;
 mod quantize;
 mod selective_scan;
@@ -363,6 +364,19 @@ impl Kernels {
 pub(crate) fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
     // SAFETY: this CPU has the instructions of its widest table.
     unsafe { (widest().exp_sums)(logits, max, inverse_temperature) }
+}
+
+/// [`maxima::block_maxima`], like [`exp_sums`].
+pub(crate) fn block_maxima(logits: &[f32], maxima: &mut [f32]) -> bool {
+    assert_eq!(maxima.len(), logits.len().div_ceil(maxima::BLOCK));
+    // SAFETY: this CPU has the instructions of its widest table; the lengths are checked.
+    unsafe { (widest().block_maxima)(logits, maxima) }
+}
+
+/// [`maxima::count_above`], like [`exp_sums`].
+pub(crate) fn count_above(logits: &[f32], logit: f32) -> usize {
+    // SAFETY: this CPU has the instructions of its widest table.
+    unsafe { (widest().count_above)(logits, logit) }
 }
 
 /// [`divergence::divergence`], like [`exp_sums`].

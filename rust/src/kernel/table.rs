@@ -99,6 +99,8 @@ macro_rules! kernels {
             fn rope_neox(head: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_neox::<V>;
             fn rope_interleaved(x: &mut [f32], cos: &[f32], sin: &[f32]) = elementwise::rope_interleaved;
             fn softmax(scores: &mut [f32], valid: usize, scale: f32) -> (f32, f32) = softmax::softmax::<V>;
+            fn block_maxima(logits: &[f32], maxima: &mut [f32]) -> bool = maxima::block_maxima::<V>;
+            fn count_above(logits: &[f32], logit: f32) -> usize = maxima::count_above;
             fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
             fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence = divergence::divergence;
         ] }
@@ -132,6 +134,7 @@ macro_rules! kernels {
             use $crate::kernel::elementwise::{self, Activation};
             use $crate::kernel::linear_attention::{self, LinearSteps};
             use $crate::kernel::logsumexp::{self, ExpSums};
+            use $crate::kernel::maxima;
             use $crate::kernel::matmul::{self, MatmulArgs};
             use $crate::kernel::matmul_blocks::{self as blocks, matmul_blocks};
             use $crate::kernel::selective_scan::{self, ScanSteps};

@@ -3,8 +3,8 @@
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
 use crate::Result;
-use crate::kernel::exp_sums;
 use crate::kernel::logsumexp::exp;
+use crate::kernel::{count_above, exp_sums};
 use crate::sampling::top_k::{self, TopK};
 
 /// The raw distribution of the next token.
@@ -53,15 +53,7 @@ pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Lo
 /// When `id` is outside the row; callers check ids where they enter the engine.
 pub fn logprob_and_rank(readout: &Logprobs, logits: &[f32], id: u32) -> (f64, usize) {
     let logit = logits[id as usize];
-    (f64::from(logit) - readout.logsumexp, 1 + count_larger(logits, logit))
-}
-
-fn count_larger(logits: &[f32], logit: f32) -> usize {
-    // Counting in u32 per block keeps the loop in vectors.
-    logits
-        .chunks(1 << 16)
-        .map(|block| block.iter().map(|&x| u32::from(x > logit)).sum::<u32>() as usize)
-        .sum()
+    (f64::from(logit) - readout.logsumexp, 1 + count_above(logits, logit))
 }
 
 #[cfg(test)]

@@ -3,11 +3,9 @@
 //! Two ideas: the n-th largest *block maximum* is a floor that at least n logits reach, so all other blocks are skipped;
 //! and the logits above the floor are partitioned before they are sorted (incremental sorting, Paredes and Navarro 2006).
 
+use crate::kernel::block_maxima;
+use crate::kernel::maxima::BLOCK;
 use crate::{Error, Result};
-
-/// Logits per block.
-const BLOCK: usize = 64;
-const LANES: usize = 16;
 
 /// Scratch memory for top_k one row; `scan` starts a row.
 #[derive(Debug, Default)]
@@ -53,15 +51,9 @@ impl TopK {
         self.keys.clear();
         self.sorted = 0;
         self.floor = f32::INFINITY;
-        self.block_max.clear();
-        let mut max = f32::NEG_INFINITY;
-        let mut sound = true;
-        for block in logits.chunks(BLOCK) {
-            let (block_max, block_sound) = scan_block(block);
-            self.block_max.push(block_max);
-            max = if block_max > max { block_max } else { max };
-            sound &= block_sound;
-        }
+        self.block_max.resize(logits.len().div_ceil(BLOCK), 0.0);
+        let sound = block_maxima(logits, &mut self.block_max);
+        let max = self.block_max.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
         if sound && max > f32::NEG_INFINITY { Ok(max) } else { Err(non_finite(logits, position)) }
     }
 
@@ -106,25 +98,6 @@ impl TopK {
         }
         self.floor = new;
     }
-}
-
-/// Largest logit, and whether all are below +inf and none is NaN.
-fn scan_block(block: &[f32]) -> (f32, bool) {
-    let mut max = [f32::NEG_INFINITY; LANES];
-    let mut sound = [u32::MAX; LANES];
-    let (whole, rest) = block.as_chunks::<LANES>();
-    for lanes in whole {
-        for i in 0..LANES {
-            max[i] = if lanes[i] > max[i] { lanes[i] } else { max[i] };
-            sound[i] &= if lanes[i] < f32::INFINITY { u32::MAX } else { 0 };
-        }
-    }
-    for (i, &logit) in rest.iter().enumerate() {
-        max[i] = if logit > max[i] { logit } else { max[i] };
-        sound[i] &= if logit < f32::INFINITY { u32::MAX } else { 0 };
-    }
-    let max = max.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
-    (max, sound.into_iter().fold(u32::MAX, |a, b| a & b) == u32::MAX)
 }
 
 #[cold]
