@@ -85,10 +85,11 @@ pub unsafe trait Lanes: Copy {
     const ROWS_KEEP_ORDER: bool = Self::TILES_KEEP_ORDER;
     /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
     const SUMS_IN_I16: bool = false;
-    /// Whether a panel is unpacked once for many rows: where unpacking it again for each tile of rows costs much.
-    const UNPACKS: bool = false;
+    /// From how many rows on a panel is unpacked once for all of them: where unpacking it again for each tile of rows costs
+    /// more.
+    const UNPACK_FROM_ROWS: usize = usize::MAX;
     /// Two i16 sums for each of the sixteen i32 sums. Their functions are called only where [`Lanes::SUMS_IN_I16`]
-    /// or [`Lanes::UNPACKS`].
+    /// or [`Lanes::UNPACK_FROM_ROWS`] say so.
     type Words: Copy;
     /// All sums 0.
     unsafe fn words_zero() -> Self::Words;

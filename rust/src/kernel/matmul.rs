@@ -9,6 +9,7 @@
 //! lengths that [`MatmulArgs`] states; `kernel/mod.rs` checks them once per call.
 
 use super::lanes::{LANES, Lanes};
+use std::mem::MaybeUninit;
 
 /// The arguments of a matmul: `out[r][16 p + lane] = sum over steps of x[r] * weights[p][lane]`.
 ///
@@ -137,9 +138,10 @@ struct Widened<const N: usize>([f32; N]);
 /// wait in the output from part to part.
 #[inline(always)]
 unsafe fn matmul_widened<V: Lanes, const S: usize>(args: &MatmulArgs) {
-    let mut panels = Widened([0.0; 2 * 2 * WIDENED_STEPS * LANES]); // [2, k, 16]
-    let mut rows = Widened([0.0; 12 * 2 * WIDENED_STEPS]); // [rows of a tile, k]
-    let (panels, rows) = (panels.0.as_mut_ptr(), rows.0.as_mut_ptr());
+    // What is read was written before: zeroing these would take time.
+    let mut panels = MaybeUninit::<Widened<{ 2 * 2 * WIDENED_STEPS * LANES }>>::uninit(); // [2, k, 16]
+    let mut rows = MaybeUninit::<Widened<{ 12 * 2 * WIDENED_STEPS }>>::uninit(); // [rows of a tile, k]
+    let (panels, rows) = (panels.as_mut_ptr().cast::<f32>(), rows.as_mut_ptr().cast::<f32>());
     let tiles = args.rows.div_ceil(S);
     for panel in (0..args.panels).step_by(2) {
         let count = (args.panels - panel).min(2);

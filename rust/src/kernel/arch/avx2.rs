@@ -379,7 +379,7 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         // SAFETY: see the impl.
         unsafe { ymm(_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])) }
     }
-    const UNPACKS: bool = D::SUMS_IN_I16;
+    const UNPACK_FROM_ROWS: usize = if D::SUMS_IN_I16 { 9 } else { usize::MAX };
     #[inline(always)]
     unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
         // SAFETY: see the impl.

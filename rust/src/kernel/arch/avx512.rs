@@ -244,7 +244,7 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         // SAFETY: see the impl.
         zmm(unsafe { _mm512_cvtepi32_ps(sums) })
     }
-    const UNPACKS: bool = D::SUMS_IN_I16;
+    const UNPACK_FROM_ROWS: usize = if D::SUMS_IN_I16 { 21 } else { usize::MAX };
     #[inline(always)]
     unsafe fn split_words(from: *const u8, signed: bool, to: *mut u8) {
         // SAFETY: see the impl.
