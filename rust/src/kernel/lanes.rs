@@ -88,6 +88,8 @@ pub unsafe trait Lanes: Copy {
     /// From how many rows on a panel is unpacked once for all of them: where unpacking it again for each tile of rows costs
     /// more.
     const UNPACK_FROM_ROWS: usize = usize::MAX;
+    /// From how many rows on these are made i16 once, where bytes do not fit sums in i16.
+    const SPLIT_FROM_ROWS: usize = 2;
     /// Two i16 sums for each of the sixteen i32 sums. Their functions are called only where [`Lanes::SUMS_IN_I16`]
     /// or [`Lanes::UNPACK_FROM_ROWS`] say so.
     type Words: Copy;
@@ -111,6 +113,11 @@ pub unsafe trait Lanes: Copy {
     /// 64 bytes of i16.
     #[inline(always)]
     unsafe fn load_words(_from: *const u8) -> Self::Words {
+        unreachable!("no sums in i16")
+    }
+    /// Unsigned bytes as i16: those with even numbers, and those with odd ones.
+    #[inline(always)]
+    unsafe fn words_of(_bytes: Self::U8x4) -> [Self::Words; 2] {
         unreachable!("no sums in i16")
     }
     /// acc + the sum of the products of each pair of words with the two words of `x`.

@@ -204,17 +204,71 @@ unsafe fn bits<V: Lanes, const B: usize, const W: usize>(lines: *const u8, t: us
 /// The matmul of a 32-block format in tiles of at most `T` rows by one panel.
 #[inline(always)]
 pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
-    if args.rows >= V::UNPACK_FROM_ROWS {
+    if args.rows >= const { unpack_from_rows::<V, F>() } {
         // SAFETY: the caller's duty.
         return unsafe { matmul_unpacked::<V, F, T>(args) };
+    }
+    if args.rows >= const { split_from_rows::<V, F>() } {
+        // SAFETY: the caller's duty.
+        return unsafe { matmul_split::<V, F, T>(args) };
     }
     for panel in 0..args.panels {
         for row in (0..args.rows).step_by(T) {
             let (rows, steps) = ((args.rows - row).min(T), 0..args.steps);
             let tile = Tile { panel, row, rows, steps, values: std::ptr::null(), words: std::ptr::null() };
             // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
-            unsafe { tile_of::<V, F, T, false>(args, &tile) }
+            unsafe { tile_of::<V, F, T, STORED>(args, &tile) }
         }
+    }
+}
+
+/// How a tile takes its operands: as they are stored; the rows as i16; the rows as i16 and the panel unpacked.
+const STORED: u8 = 0;
+const SPLIT: u8 = 1;
+const UNPACKED: u8 = 2;
+
+/// From how many rows on these are made i16 once for all panels: where the products are of i16.
+const fn split_from_rows<V: Lanes, F: BlockFormat>() -> usize {
+    if V::SUMS_IN_I16 && F::QUADS_IN_I16 == 0 { V::SPLIT_FROM_ROWS } else { usize::MAX }
+}
+
+/// From how many rows on a panel is unpacked once for all of them: later where the rows are made i16 once before.
+const fn unpack_from_rows<V: Lanes, F: BlockFormat>() -> usize {
+    if split_from_rows::<V, F>() < usize::MAX { 25 } else { V::UNPACK_FROM_ROWS }
+}
+
+/// The same matmul of bytes, with the rows made i16 once for all panels, a part of the steps at a time.
+#[inline(always)]
+unsafe fn matmul_split<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    let mut words = MaybeUninit::<Unpacked<UNPACKED_BYTES>>::uninit();
+    let words = words.as_mut_ptr().cast::<u8>();
+    let parts = args.steps.div_ceil(UNPACKED_BYTES / (args.rows * 2 * GROUP));
+    for part in 0..parts {
+        let steps = args.steps * part / parts..args.steps * (part + 1) / parts;
+        let row_bytes = steps.len() * 2 * GROUP;
+        // SAFETY: the steps and rows are those of `args`; those of a part fit `words`.
+        unsafe {
+            for row in 0..args.rows {
+                split_row::<V>(args.x.add(row * args.x_bytes), steps.clone(), words.add(row * row_bytes));
+            }
+            for panel in 0..args.panels {
+                for row in (0..args.rows).step_by(T) {
+                    let (rows, words) = ((args.rows - row).min(T), words.add(row * row_bytes));
+                    let tile =
+                        Tile { panel, row, rows, steps: steps.clone(), values: std::ptr::null(), words };
+                    tile_of::<V, F, T, SPLIT>(args, &tile);
+                }
+            }
+        }
+    }
+}
+
+/// Some steps of a row as i16.
+#[inline(always)]
+unsafe fn split_row<V: Lanes>(x: *const u8, steps: Range<usize>, to: *mut u8) {
+    for (i, step) in steps.enumerate() {
+        // SAFETY: the caller's duty.
+        unsafe { V::split_words(x.add(step * GROUP), true, to.add(i * 2 * GROUP)) }
     }
 }
 
@@ -251,13 +305,10 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
                     if !in_i16 {
                         for m in 0..rows {
                             let x = args.x.add((row + m) * args.x_bytes);
-                            let words = words.add(m * steps.len() * 2 * GROUP);
-                            for (i, step) in steps.clone().enumerate() {
-                                V::split_words(x.add(step * GROUP), true, words.add(i * 2 * GROUP));
-                            }
+                            split_row::<V>(x, steps.clone(), words.add(m * steps.len() * 2 * GROUP));
                         }
                     }
-                    tile_of::<V, F, T, true>(
+                    tile_of::<V, F, T, UNPACKED>(
                         args,
                         &Tile { panel, row, rows, steps: steps.clone(), values, words },
                     );
@@ -336,23 +387,24 @@ struct Tile {
 }
 
 /// Whether a tile of so many rows is compiled: each costs seconds.
-const fn has_tile<V: Lanes, const T: usize, const UNPACKED: bool>(rows: usize) -> bool {
-    let is_used = if UNPACKED { rows <= 4 || rows.is_multiple_of(2) } else { rows < V::UNPACK_FROM_ROWS };
+const fn has_tile<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(rows: usize) -> bool {
+    let is_used = match MODE {
+        UNPACKED => rows <= 4 || rows.is_multiple_of(2),
+        SPLIT => split_from_rows::<V, F>() < usize::MAX,
+        _ => rows < unpack_from_rows::<V, F>() && rows < split_from_rows::<V, F>(),
+    };
     rows <= T && is_used
 }
 
 /// Picks the tile compiled for the number of its rows.
 #[inline(always)]
-unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const UNPACKED: bool>(
-    args: &MatmulArgs,
-    tile: &Tile,
-) {
+unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(args: &MatmulArgs, tile: &Tile) {
     macro_rules! pick {
         ($($m:literal)*) => {
             match tile.rows {
                 // SAFETY: the caller's duty.
-                $($m if const { has_tile::<V, T, UNPACKED>($m) } => unsafe {
-                    block_tile::<V, F, $m, UNPACKED>(args, tile)
+                $($m if const { has_tile::<V, F, T, MODE>($m) } => unsafe {
+                    block_tile::<V, F, $m, MODE>(args, tile)
                 },)*
                 rows => unreachable!("{rows} rows of at most {T}"),
             }
@@ -374,13 +426,14 @@ fn prefetch_ahead<F: BlockFormat>(panel: *const u8, step: usize, i: usize) {
 
 /// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
 #[inline(always)]
-unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: bool>(
+unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
     args: &MatmulArgs,
     tile: &Tile,
 ) {
     let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
     let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
-    let as_words = UNPACKED && !in_i16;
+    let is_unpacked = MODE == UNPACKED;
+    let as_words = MODE != STORED && !in_i16;
     let converts = in_i16 && F::HAS_MINS;
     let signed = V::SIGNED && !F::HAS_MINS;
     let is_simple = !F::HAS_MINS && F::SCALES == 1;
@@ -421,15 +474,21 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                 ($block:literal, $part:literal, $($t:literal)*) => {$(
                     if $t * F::SCALES / 8 == $part && as_words {
                         const AT: usize = 4 * (8 * $block + $t);
-                        for (weights, x_at) in [(2 * LANES * AT, AT), (2 * LANES * AT + 4 * LANES, GROUP + AT)] {
-                            let weights = V::load_words(unpacked.add(weights));
+                        let [even, odd] = if is_unpacked {
+                            let at = unpacked.add(2 * LANES * AT);
+                            [V::load_words(at), V::load_words(at.add(4 * LANES))]
+                        } else {
+                            prefetch_ahead::<F>(weights, step, 8 * $block + $t);
+                            V::words_of(F::four_values::<V, $block>(values_at, $t, true))
+                        };
+                        for (weights, x_at) in [(even, AT), (odd, GROUP + AT)] {
                             for m in 0..M {
                                 let x = row_of(&x, m, x_stride).add(x_at).cast::<u32>().read_unaligned();
                                 ints[m] = V::dot_words(ints[m], weights, x);
                             }
                         }
                     } else if $t * F::SCALES / 8 == $part {
-                        let values = if UNPACKED {
+                        let values = if is_unpacked {
                             V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
                         } else {
                             prefetch_ahead::<F>(weights, step, 8 * $block + $t);
@@ -463,7 +522,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                     }
                     // Unrolled, so that every offset and every prefetch is a constant of the loop over steps.
                     quads!($block, $part, 0 1 2 3 4 5 6 7);
-                    let scale = if UNPACKED {
+                    let scale = if is_unpacked {
                         V::load(scales.add(($block * F::SCALES + $part) * LANES))
                     } else {
                         scale::<V, F, $block, $part>(shared, index)
@@ -486,7 +545,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const UNPACKED: b
                         part!($block, 1);
                     }
                     if F::HAS_MINS {
-                        let min = if UNPACKED {
+                        let min = if is_unpacked {
                             V::load(scales.add((2 * F::SCALES + $block) * LANES))
                         } else {
                             F::min::<V, $block>(shared, index)

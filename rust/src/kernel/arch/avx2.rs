@@ -403,6 +403,15 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
+    unsafe fn words_of(bytes: Self::U8x4) -> [Self::Words; 2] {
+        // SAFETY: see the impl.
+        unsafe {
+            let low = _mm256_set1_epi16(0xff);
+            let even = [_mm256_and_si256(bytes[0], low), _mm256_and_si256(bytes[1], low)];
+            [even, [_mm256_srli_epi16::<8>(bytes[0]), _mm256_srli_epi16::<8>(bytes[1])]]
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
         // SAFETY: see the impl.
         unsafe {

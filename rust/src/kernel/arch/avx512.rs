@@ -265,6 +265,12 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         // SAFETY: see the impl.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
+    const SPLIT_FROM_ROWS: usize = 3;
+    #[inline(always)]
+    unsafe fn words_of(bytes: Self::U8x4) -> [Self::Words; 2] {
+        // SAFETY: see the impl.
+        unsafe { [_mm512_and_si512(bytes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16::<8>(bytes)] }
+    }
     #[inline(always)]
     unsafe fn dot_words(acc: Self::Int, words: Self::Words, x: u32) -> Self::Int {
         // SAFETY: see the impl.
