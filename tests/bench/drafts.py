@@ -75,7 +75,7 @@ def counting_model(shape: str, folder: Path, wrong_every: int = 0) -> Path:
     header = json.loads(data[8:begin].tobytes())
     embedding = header["model.embed_tokens.weight"]["data_offsets"]
     for name, tensor in header.items():
-        if "o_proj" in name or "down_proj" in name:
+        if name.removesuffix(".weight").endswith(("o_proj", "out_proj", "down_proj", "w2")):
             start, end = tensor["data_offsets"]
             data[begin + start : begin + end] = 0
     data.flush()

@@ -79,11 +79,6 @@ def test_a_model_without_a_tokenizer_to_compare_is_refused(tmp_path: Path) -> No
         Engine.load(model, draft=GOLDEN / "gpt2_old")
 
 
-def test_a_recurrent_state_cannot_go_back() -> None:
-    with pytest.raises(RequestError, match="draft: not possible for a model with a recurrent state"):
-        Engine.load(GOLDEN / "qwen3_next", draft=GOLDEN / "llama3_new")
-
-
 # ---- what is accepted
 
 

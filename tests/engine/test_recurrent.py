@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from core import CancelToken, add, add_score, drain, load, logits, say, score, scored
+from core import CancelToken, add, add_score, drain, generate, load, logits, say, score, scored
 from golden_cases import GOLDEN, Golden
 
 HYBRIDS = [
@@ -100,6 +100,20 @@ def test_generation_goes_on_from_its_own_state(directory: Path) -> None:
     number = add(engine, prompt + expected[:-1], max_tokens=1)
     assert engine.reused(number) == BLOCK
     assert [event.id for event in drain(engine, [number]) if event.kind == "token"] == expected[-1:]
+
+
+def test_drafts_leave_states_at_the_ends_of_blocks(directory: Path) -> None:
+    """The next turn goes on from a state inside an answer whose tokens were drafted."""
+    plain, drafting = (load(directory, speculative=mode) for mode in ("off", "always"))
+    prompt, biases = [5, 6, 7, 8, 9] * 8, [(5, 30.0), (6, 29.5)]
+    expected, _, _ = generate(plain, prompt, 3 * BLOCK, logit_bias=biases)
+    number = add(drafting, prompt, 3 * BLOCK, logit_bias=biases)
+    tokens = [event for event in drain(drafting, [number]) if event.kind == "token"]
+    assert [event.id for event in tokens] == expected
+    assert any(event.drafted for event in tokens)
+    drafting.free(number)
+    number = add(drafting, prompt + expected, max_tokens=1)
+    assert drafting.reused(number) in (3 * BLOCK, 4 * BLOCK)
 
 
 def test_memory_is_given_back(directory: Path) -> None:

@@ -7,6 +7,7 @@
 use super::Engine;
 use super::draft_statistics::{Draft, DraftStatistics};
 use super::event::{Event, Generation, Goal};
+use super::schedule::all_rows;
 use super::sequence::{Sequence, unknown};
 use super::speculation::MOST_DRAFTED;
 use crate::compute::cancel::CancelToken;
@@ -17,7 +18,7 @@ use std::time::Instant;
 
 impl Engine {
     /// From now on this model drafts, where measured times say that it pays. It must have the same vocabulary, as far as both
-    /// have ids; its threads are those of this engine. A model with a recurrent state is computed without drafts.
+    /// have ids; its threads are those of this engine.
     pub fn set_draft_model(&mut self, mut draft: Engine) {
         draft.pool = Arc::clone(&self.pool);
         let (own, other) = (self.model.weight_bytes(), draft.model.weight_bytes());
@@ -63,8 +64,9 @@ impl Engine {
                     return Ok(());
                 }
             };
+            draft_model.mark_first(&active, taken);
             let drafted: usize = taken.iter().map(|(_, sequence)| sequence.proposed.ids.len()).sum();
-            let rows = due.len() + drafted + tokens.len();
+            let rows = all_rows(due) + drafted + tokens.len();
             let count = active.len();
             active.retain(|&(number, i)| {
                 let Some(&(_, id, probability)) = tokens.iter().find(|&&(of, ..)| of == number) else {
@@ -94,7 +96,8 @@ impl Engine {
         }
         if let Some(own) = sequence.draft_number.and_then(|number| self.sequences.get(&number)) {
             let cached = &own.ids[..own.cache.len()];
-            return Some(sequence.ids.len() - common(cached, &sequence.ids).min(sequence.ids.len() - 1));
+            let kept = common(cached, &sequence.ids).min(sequence.ids.len() - 1);
+            return Some(sequence.ids.len() - own.cache.known_to(kept));
         }
         let mut sampling: Sampling = generation.sampling.clone();
         sampling.logit_bias.retain(|(id, _)| is_known(id));
@@ -121,6 +124,13 @@ impl Engine {
         sequence.matcher = like.copy_matcher().map(Mutex::new);
         self.cache.rewind(sequence, kept.min(like.ids.len() - 1));
         Ok(())
+    }
+
+    /// Remembers the recurrent states behind the tokens that are certain, if the first ones behind them were just drawn.
+    fn mark_first(&mut self, active: &[(u64, usize)], like: &[(u64, Sequence)]) {
+        for (number, _) in active.iter().filter(|&&(_, i)| like[i].1.proposed.ids.is_empty()) {
+            self.sequences.get_mut(number).into_iter().for_each(|sequence| sequence.cache.mark());
+        }
     }
 
     /// Draws one token of each of these sequences: (sequence, id, probability).

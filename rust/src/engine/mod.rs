@@ -41,7 +41,7 @@ use pace::Pace;
 use prompt_lookup::PromptLookup;
 use reuse::ReusableCache;
 use row_reader::RowReader;
-use schedule::{READOUT_ROWS, prompt_rows, prompts_read, readout_rows, schedule};
+use schedule::{READOUT_ROWS, all_rows, prompt_rows, prompts_read, readout_rows, schedule};
 use sequence::{Sequence, unknown};
 use speculation::Speculation;
 use std::collections::BTreeMap;
@@ -136,11 +136,9 @@ impl Engine {
         self.phase_times.unwrap_or_default()
     }
 
-    /// Sets whether tokens are drafted (the results do not depend on it). The default is off; models with a recurrent
-    /// state stay off.
+    /// Sets whether tokens are drafted (the results do not depend on it). The default is off.
     pub fn set_speculative(&mut self, mode: Speculative) {
-        let can_go_back = self.model.kv_layout.recurrent.layers == 0;
-        self.speculation.mode = if can_go_back { mode } else { Speculative::Off };
+        self.speculation.mode = mode;
     }
 
     /// Sets the rows of one forward pass at most (the results do not depend on it).
@@ -341,10 +339,10 @@ impl Engine {
         cancel: &CancelToken,
     ) -> Result<Vec<(u64, Event)>> {
         let mut begun = Instant::now();
-        let single =
-            taken.iter().filter(|(_, sequence)| !sequence.finished && sequence.waiting() == 1).count();
-        let mut due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(single))?;
-        let (rows, of_prompts) = (due.iter().map(|&(_, rows)| rows).sum::<usize>(), prompt_rows(&due));
+        let goes_on = |sequence: &&Sequence| !sequence.finished && !sequence.reads_prompt();
+        let drawn = taken.iter().map(|(_, sequence)| sequence).filter(goes_on).map(Sequence::waiting).sum();
+        let mut due = schedule(taken, &self.model.config, &mut self.cache, self.pace.rows_beside(drawn))?;
+        let (rows, of_prompts) = (all_rows(&due), prompt_rows(taken, &due));
         let reads_no_prompt = of_prompts == 0;
         if reads_no_prompt && self.speculation.mode != Speculative::Off {
             let limits = (self.longest_generated(), self.pace.rows());
@@ -388,8 +386,7 @@ impl Engine {
             }
         }
         if reads_no_prompt {
-            let rows = due.iter().map(|&(_, rows)| rows).sum();
-            self.speculation.add_time(rows, begun.elapsed());
+            self.speculation.add_time(all_rows(&due), begun.elapsed());
         }
         Ok(events)
     }

@@ -82,12 +82,12 @@ pub(super) fn commit(
     for &(index, rows) in due {
         let (number, sequence) = &mut sequences[index];
         let start = sequence.cache.len();
-        let rows = match sequence.drafted {
+        let accepted = match sequence.drafted {
             0 => rows,
             _ => outcomes.iter().filter(|outcome| outcome.index == index).count(),
         };
         sequence.drop_draft();
-        sequence.cache.commit(rows);
+        sequence.cache.commit_first(accepted, rows);
         if start < sequence.prompt_len {
             let done = sequence.cache.len().min(sequence.prompt_len);
             events.push((*number, Event::Prefill { done, total: sequence.prompt_len }));

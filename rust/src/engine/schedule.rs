@@ -34,7 +34,7 @@ pub(super) fn schedule(
         }
     }
     let mut order: Vec<usize> = (0..sequences.len()).filter(|&i| !sequences[i].1.finished).collect();
-    order.sort_by_key(|&i| sequences[i].1.waiting() > 1);
+    order.sort_by_key(|&i| sequences[i].1.reads_prompt());
     let mut due = Vec::new();
     for i in order {
         let waiting = sequences[i].1.waiting();
@@ -85,9 +85,14 @@ pub(super) fn prompts_read(sequences: &[(u64, Sequence)]) -> Snapshot {
     Snapshot { stage: Stage::Reading, done, total }
 }
 
-/// Rows of a step that are read, not drawn: those of sequences with more than one.
-pub(super) fn prompt_rows(due: &[(usize, usize)]) -> usize {
-    due.iter().map(|&(_, rows)| rows).filter(|&rows| rows > 1).sum()
+/// Rows of a step that belong to prompts.
+pub(super) fn prompt_rows(sequences: &[(u64, Sequence)], due: &[(usize, usize)]) -> usize {
+    due.iter().filter(|&&(i, _)| sequences[i].1.reads_prompt()).map(|&(_, rows)| rows).sum()
+}
+
+/// Rows of a step.
+pub(super) fn all_rows(due: &[(usize, usize)]) -> usize {
+    due.iter().map(|&(_, rows)| rows).sum()
 }
 
 /// The rows of a step whose logits are read out: (row, index of its sequence, position).

@@ -43,16 +43,28 @@ impl Sequence {
         self.goal.rows(self.ids.len()) - self.cache.len()
     }
 
+    /// Whether it waits for tokens of its prompt, and not only for drawn ones: of these there are several where accepted drafts
+    /// are computed again ([`KvSequence::commit_first`]).
+    pub fn reads_prompt(&self) -> bool {
+        self.waiting() > 1 && self.cache.len() < self.prompt_len
+    }
+
     /// The tokens after its place whose rows nobody reads, so they may come from the cache.
     pub fn unread(&self) -> &[u32] {
         self.ids[..self.goal.first_row(self.ids.len())].get(self.place.blocks() * BLOCK..).unwrap_or_default()
     }
 
-    /// Tokens that may be drafted: one more is drawn behind them, and none of them may be the last one.
+    /// Tokens that may be drafted: one more is drawn behind them, and none of them may be the last one. With a recurrent state
+    /// a step ends where a block does, because the state is kept there, and has no draft if it computes tokens again.
     pub fn most_drafted(&self, context: usize) -> usize {
         let Goal::Generate(generation) = &self.goal else { return 0 };
         let left = generation.max_tokens - (self.ids.len() - self.prompt_len);
-        left.min(context.saturating_sub(self.ids.len())).saturating_sub(1)
+        let most = left.min(context.saturating_sub(self.ids.len())).saturating_sub(1);
+        match self.cache.has_state() {
+            false => most,
+            true if self.waiting() > 1 => 0,
+            true => most.min(BLOCK - 1 - self.cache.len() % BLOCK),
+        }
     }
 
     /// Tokens that are expected to follow: as many as there are, and `more`, as far as it may have so many.

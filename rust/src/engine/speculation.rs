@@ -4,14 +4,15 @@
 //! is the one that its own step would draw, as long as the drafted tokens before it were drawn too; the tokens
 //! after the first mismatch are dropped. Drafts come from the text itself (`prompt_lookup.rs`) or from a draft model
 //! (`draft_model.rs`). Which of them, and how many tokens, decides the speed only: it is chosen by the measured times of
-//! steps and the share of drafts that were right. A recurrent state cannot go back to any position, so models
-//! with such layers are computed without drafts.
+//! steps and the share of drafts that were right. A recurrent state cannot go back to any position: where a part of a draft
+//! is wrong, the right tokens before it are computed once more, as further rows of the next step.
 //!
 //! Source: Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", with the draw of the
 //! sequence in place of a random acceptance.
 
 use super::draft_statistics::DraftStatistics;
 use super::reuse::ReusableCache;
+use super::schedule::all_rows;
 use super::sequence::Sequence;
 use super::step_times::{MOST_ROWS, StepTimes};
 use crate::config::Config;
@@ -48,6 +49,31 @@ pub(super) struct Speculation {
     pub draft_size: f64,
     /// Whether the draft model is asked in this step.
     asks_model: bool,
+}
+
+/// The drafted tokens of a sequence: what a wrong one costs where a recurrent state cannot go back to it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chances {
+    count: usize,
+    /// The expected number of right ones.
+    right: f64,
+    /// The chance that all are right.
+    all: f64,
+}
+
+impl Chances {
+    /// One more token; chance: that it and all before it are right.
+    fn extend(&mut self, chance: f64) {
+        (self.count, self.right, self.all) = (self.count + 1, self.right + chance, chance);
+    }
+
+    /// How many rows are expected to be computed once more: if one is wrong, the row before the draft and the right ones.
+    fn rows_again(&self) -> f64 {
+        match self.count {
+            0 => 0.0,
+            count => (1.0 + self.right) - (1.0 + count as f64) * self.all,
+        }
+    }
 }
 
 /// Which sequences of a step the draft model drafts for.
@@ -115,32 +141,45 @@ impl Speculation {
         let mut drafts: Vec<(f64, usize)> = chances.collect();
         // Within a sequence chances fall, so the best ones are the first ones of each.
         drafts.sort_by(|a, b| b.0.total_cmp(&a.0));
-        drafts.truncate(room.min(MOST_ROWS).saturating_sub(due.len()));
+        drafts.truncate(room.min(MOST_ROWS).saturating_sub(all_rows(due)));
         if self.mode == Speculative::Auto {
             drafts.retain(|&(chance, _)| chance >= LEAST_CHANCE);
-            drafts.truncate(self.worthwhile(due.len(), &drafts));
+            let has_state = due.iter().any(|&(i, _)| sequences[i].1.cache.has_state());
+            drafts.truncate(self.worthwhile(due, &drafts, has_state));
         }
         let mut counts = vec![0; due.len()];
         drafts.iter().for_each(|&(_, slot)| counts[slot] += 1);
         counts
     }
 
-    /// How many of the drafts, best first, make a step of `rows` rows fastest by its tokens.
-    fn worthwhile(&self, rows: usize, drafts: &[(f64, usize)]) -> usize {
-        if drafts.is_empty() {
-            return 0;
-        }
-        let rate = |tokens: f64, rows| self.times.of(rows).map_or(0.0, |seconds| tokens / seconds);
-        let mut tokens = rows as f64;
-        let mut best = (0, rate(tokens, rows) * LEAST_GAIN);
-        for (count, (chance, _)) in drafts.iter().enumerate() {
+    /// How many of the drafts, best first, make a step fastest by its tokens.
+    fn worthwhile(&self, due: &[(usize, usize)], drafts: &[(f64, usize)], has_state: bool) -> usize {
+        let rows = all_rows(due);
+        let Some(least) = self.times.of(rows.min(MOST_ROWS)).filter(|_| !drafts.is_empty()) else { return 0 };
+        let mut tokens = due.len() as f64;
+        let mut best = (0, tokens / least * LEAST_GAIN);
+        let mut counts = vec![Chances::default(); due.len()];
+        let mut again = 0.0;
+        for (count, &(chance, slot)) in drafts.iter().enumerate() {
             tokens += chance;
-            let rate = rate(tokens, rows + count + 1);
+            if has_state {
+                again -= counts[slot].rows_again();
+                counts[slot].extend(chance);
+                again += counts[slot].rows_again();
+            }
+            let Some(seconds) = self.times.of(rows + count + 1) else { break };
+            let rate = tokens / (seconds + self.seconds_of_more(rows, again));
             if rate > best.1 {
                 best = (count + 1, rate);
             }
         }
         best.0
+    }
+
+    /// The seconds by which so many more rows make a step longer.
+    fn seconds_of_more(&self, rows: usize, more: f64) -> f64 {
+        let time = |rows: usize| self.times.of(rows.min(MOST_ROWS)).unwrap_or_default();
+        time(rows + more.ceil() as usize) - time(rows)
     }
 
     /// Which of `due` the draft model drafts for, if any: those for which it promises more than the text itself, if the step
@@ -170,9 +209,9 @@ impl Speculation {
             Speculative::Auto => {
                 let promised: Vec<f64> =
                     (0..due.len()).map(|slot| of(slot).chances(counts[slot]).iter().sum()).collect();
-                let rows = due.len() + counts.iter().sum::<usize>();
+                let rows = all_rows(due) + counts.iter().sum::<usize>();
                 let tokens = due.len() as f64 + promised.iter().sum::<f64>();
-                let seconds = self.times.of(rows)?;
+                let seconds = self.times.of(rows.min(MOST_ROWS))?;
                 let mut best = Plan { slots: Vec::new(), rate: tokens / seconds * LEAST_GAIN };
                 let (mut chance, mut expected) = (1.0, 0.0);
                 for count in 1..=MOST_DRAFTED {
@@ -193,7 +232,11 @@ impl Speculation {
                     let to_come = sum(&|slot| of(slot).expected(EXPECTED) as f64).max(1.0);
                     let share_of_rest = (tokens / to_come).min(1.0);
                     let catching_up = (self.statistics.seconds(first) - step).max(0.0) * share_of_rest;
+                    let of_one = Chances { count, right: expected, all: chance };
+                    let again =
+                        sum(&|slot| if of(slot).cache.has_state() { of_one.rows_again() } else { 0.0 });
                     let seconds = self.times.of(rows)? + count as f64 * step + catching_up;
+                    let seconds = seconds + self.seconds_of_more(all_rows(due), again);
                     if !slots.is_empty() && tokens / seconds > best.rate {
                         best = Plan { slots, rate: tokens / seconds };
                     }

@@ -75,9 +75,35 @@ impl KvSequence {
         }
     }
 
+    /// Counts the first `n` of `written` positions as cached. A recurrent state is known only behind all of them: where some
+    /// are left out, none is counted, and the first `n` have to be computed again.
+    pub fn commit_first(&mut self, n: usize, written: usize) {
+        match &mut self.recurrent {
+            Some(recurrent) if n < written => recurrent.rollback(),
+            _ => self.commit(n),
+        }
+    }
+
+    /// Whether it has a recurrent state (after [`KvCache::reserve`]).
+    pub fn has_state(&self) -> bool {
+        self.recurrent.is_some()
+    }
+
     /// The committed recurrent state of a layer (None: zeros), and the one to write.  // [layer_values] each
     pub fn recurrent_layer(&mut self, layer: usize) -> (Option<&[f32]>, &mut [f32]) {
         self.recurrent.as_mut().expect("the caller reserved room for the state").layer(layer)
+    }
+
+    /// Remembers the recurrent state of this length until the next call, so that the sequence can go back to it.
+    pub fn mark(&mut self) {
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.mark(self.len);
+        }
+    }
+
+    /// The length that [`KvCache::truncate`] goes back to for `len`.
+    pub fn known_to(&self, len: usize) -> usize {
+        self.restorable(len.min(self.len)).0
     }
 
     /// The longest length up to `len` whose recurrent state is known, and that state.
@@ -89,7 +115,11 @@ impl KvSequence {
         let ends = self.blocks[..len / BLOCK].iter().enumerate().rev();
         let known =
             |(index, block): (usize, &Arc<Block>)| Some(((index + 1) * BLOCK, Some(block.snapshot()?)));
-        ends.filter_map(known).next().unwrap_or((0, None))
+        let at_a_border = ends.filter_map(known).next().unwrap_or((0, None));
+        match recurrent.marked() {
+            Some((marked, state)) if (at_a_border.0..=len).contains(&marked) => (marked, Some(state)),
+            _ => at_a_border,
+        }
     }
 }
 
@@ -182,7 +212,7 @@ impl KvCache {
         let (len, state) = sequence.restorable(len.min(sequence.len));
         sequence.len = len;
         if let Some(recurrent) = &mut sequence.recurrent {
-            recurrent.restore(state);
+            recurrent.restore(state, len);
         }
         self.rollback(sequence);
     }

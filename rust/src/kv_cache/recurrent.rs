@@ -4,6 +4,7 @@
 //! is the end of, so that forks, which share blocks, share snapshots, and a released block releases its own. Snapshots
 //! are never written: a forward pass reads the committed state and writes the next one (law 3).
 
+use super::BLOCK;
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernel::LANES;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Bytes that snapshots may take, and how many there may be, of any size.
 const SNAPSHOT_BYTES: usize = 128 << 20;
 const LEAST_SNAPSHOTS: usize = 4;
-/// Snapshots kept behind a sequence that grows token by token.
+/// Snapshots kept behind a sequence that grows by a few tokens at a time, fewer than a block has.
 const TRAIL: usize = 2;
 
 /// The sizes of a sequence's recurrent state. The mixers of all layers have the same, and so have all embeddings of n-grams.
@@ -159,14 +160,17 @@ pub struct RecurrentSequence {
     next: Option<State>,
     /// Memory for the next one.
     spare: Option<State>,
-    /// Snapshots of the last steps of one token, oldest first.
+    /// Snapshots of the last short steps, oldest first.
     trail: VecDeque<Slot>,
+    /// A length to go back to, and its state.
+    marked: Option<(usize, Arc<State>)>,
 }
 
 impl RecurrentSequence {
     /// The state before the first position, or a snapshot.
     pub fn new(store: &Arc<StateStore>, current: Option<Arc<State>>) -> Self {
-        Self { store: Arc::clone(store), current, next: None, spare: None, trail: VecDeque::new() }
+        let store = Arc::clone(store);
+        Self { store, current, next: None, spare: None, trail: VecDeque::new(), marked: None }
     }
 
     /// The state of the committed positions.
@@ -190,21 +194,43 @@ impl RecurrentSequence {
         self.spare = self.next.take().or(self.spare.take());
     }
 
-    /// Goes back to a snapshot, or to the beginning.
-    pub fn restore(&mut self, current: Option<Arc<State>>) {
-        self.current = current;
+    /// Goes back to the state of a length: a snapshot, the marked one, or None at the beginning.
+    pub fn restore(&mut self, current: Option<Arc<State>>, len: usize) {
+        let before = std::mem::replace(&mut self.current, current);
+        self.use_again(before);
+        if self.marked.as_ref().is_some_and(|(marked, _)| *marked > len) {
+            let beyond = self.marked.take().map(|(_, state)| state);
+            self.use_again(beyond);
+        }
         self.trail.clear();
         self.rollback();
+    }
+
+    /// Remembers the current state, that of `len`.
+    pub fn mark(&mut self, len: usize) {
+        let marked = self.current.clone().map(|state| (len, state));
+        let before = std::mem::replace(&mut self.marked, marked);
+        self.use_again(before.map(|(_, state)| state));
+    }
+
+    /// What [`RecurrentSequence::mark`] remembers.
+    pub fn marked(&self) -> Option<(usize, Arc<State>)> {
+        self.marked.clone()
+    }
+
+    /// Keeps the memory of a state that nobody else has for the next one.
+    fn use_again(&mut self, state: Option<Arc<State>>) {
+        self.spare = state.and_then(Arc::into_inner).or(self.spare.take());
     }
 
     /// Takes over what the forward pass of `n` positions wrote, and keeps it in `slot` where a block ends with it.
     pub fn commit(&mut self, n: usize, slot: Option<&Slot>) {
         let Some(next) = self.next.take() else { return };
         let before = self.current.replace(Arc::new(next));
-        self.spare = before.and_then(Arc::into_inner).or(self.spare.take());
+        self.use_again(before);
         let (Some(slot), Some(current)) = (slot, &self.current) else { return };
         self.store.keep(slot, current);
-        if n == 1 {
+        if n < BLOCK {
             self.trail.push_back(Arc::clone(slot));
             if self.trail.len() > TRAIL
                 && let Some(old) = self.trail.pop_front()

@@ -193,9 +193,8 @@ impl PyEngine {
                 progress: &progress,
             };
             let mut available = available_memory();
-            let draft = draft
-                .map(|path| DraftFiles::open(path, &config, dtype, kv, &pool, &mut available))
-                .transpose()?;
+            let draft =
+                draft.map(|path| DraftFiles::open(path, dtype, kv, &pool, &mut available)).transpose()?;
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
             let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
             warnings.extend(loaded.warning);

@@ -4,7 +4,6 @@ use super::call::Failure;
 use crate::checkpoint::Checkpoint;
 use crate::compute::pool::Pool;
 use crate::compute::progress::Progress;
-use crate::config::Config;
 use crate::engine::fit::{self, Choice, KvRoom};
 use crate::error::Error;
 use crate::family;
@@ -83,21 +82,15 @@ pub(super) struct DraftFiles {
 }
 
 impl DraftFiles {
-    /// Opens a draft model, and takes what it needs off the memory that is available. kv: of `target`, the model that it
+    /// Opens a draft model, and takes what it needs off the memory that is available. kv: of the model that it
     /// drafts for.
     pub(super) fn open(
         path: &str,
-        target: &Config,
         dtype: Option<PackedType>,
         kv: KvRoom,
         pool: &Pool,
         available: &mut Option<Available>,
     ) -> Result<Self, Failure> {
-        if target.layers.iter().any(|layer| layer.mixer.is_recurrent()) {
-            let why = "draft: not possible for a model with a recurrent state, which cannot be rewound; \
-                       load it without a draft model";
-            return Err(Error::Request(why.to_owned()).into());
-        }
         let checkpoint = Checkpoint::open(Path::new(path))?;
         let config = family::config(&checkpoint)?;
         let kv = KvRoom { tokens: kv.tokens.min(config.usable_length()), ..kv };
