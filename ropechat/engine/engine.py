@@ -127,8 +127,8 @@ class Engine:
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_1, q5_k, q4_1, q4_k, q4_0, or auto:
         as stored if that fits in memory, else the largest type that does (with an entry in
         facts["warnings"]). kv_dtype: type of the KV cache: f32, f16, bf16, q8_0 (about half of f16), or auto:
-        f32 for f32 weights, else bf16 where the processor has products of bf16 (AVX-512 BF16, but not in
-        tiles of AMX), else f16. threads: default the physical cores. context: maximum tokens of a
+        f32 for f32 weights, else bf16 where its products are fast (AMD processors with AVX-512 BF16), else
+        f16. threads: default the physical cores. context: maximum tokens of a
         sequence; default the model's, at most 8192. prefix_bytes: bytes of KV cache that are kept of ended
         sequences, for prompts that begin like them; default what the context takes, at least 64 MB.
         speculative: whether tokens are drafted and computed together: auto (where that is faster), off,

@@ -68,7 +68,7 @@ fn holds(len: usize, count: usize, distance: usize, size: usize) -> bool {
 pub struct Kernels(&'static Table);
 
 impl Kernels {
-    /// The widest ISA of this CPU, or the one that the environment variable `ROPECHAT_ISA` names.
+    /// The widest ISA of this CPU whose instructions are fast, or the one that the environment variable `ROPECHAT_ISA` names.
     ///
     /// # Errors
     /// Request: `ROPECHAT_ISA` names no ISA, or one that this CPU does not have.
@@ -85,6 +85,7 @@ impl Kernels {
             _ => Isa::ALL
                 .into_iter()
                 .rev()
+                .filter(|&isa| arch::is_fast(isa))
                 .find_map(|isa| Self::of(isa).ok())
                 .map_or_else(|| Self::of(Isa::Scalar), Ok),
         }
