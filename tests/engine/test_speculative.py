@@ -20,7 +20,7 @@ from ropechat.trace import Step
 FAMILIES = (
     *("llama3_new", "qwen3_new", "gemma3_text_new", "gpt_oss_old", "phi3_longrope_old", "llama_dynamic_old"),
     *("deepseek_v3_old", "gpt2_old", "bitnet", "mixtral_old"),
-    *("qwen3_next", "lfm2", "falcon_h1", "recurrent_gemma", "minimax", "deepseek_v4"),  # with a recurrent state
+    *("qwen3_next", "lfm2", "falcon_h1", "recurrent_gemma", "minimax", "deepseek_v4"),  # recurrent states
 )
 WORDS = ("Tim", "the dog", "a big red ball", "went to the park", "and", "was happy", ".", '{"name": "', "\n")
 GRAMMARS = (
