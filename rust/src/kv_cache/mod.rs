@@ -71,7 +71,7 @@ impl KvSequence {
         self.len += n;
         if let Some(recurrent) = &mut self.recurrent {
             let ended = self.len.is_multiple_of(BLOCK).then(|| &self.blocks[self.len / BLOCK - 1]);
-            recurrent.commit(n, ended.and_then(|block| block.snapshot.as_ref()));
+            recurrent.commit(ended.and_then(|block| block.snapshot.as_ref()), n < BLOCK);
         }
     }
 

@@ -4,7 +4,6 @@
 //! is the end of, so that forks, which share blocks, share snapshots, and a released block releases its own. Snapshots
 //! are never written: a forward pass reads the committed state and writes the next one (law 3).
 
-use super::BLOCK;
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernel::LANES;
@@ -223,14 +222,15 @@ impl RecurrentSequence {
         self.spare = state.and_then(Arc::into_inner).or(self.spare.take());
     }
 
-    /// Takes over what the forward pass of `n` positions wrote, and keeps it in `slot` where a block ends with it.
-    pub fn commit(&mut self, n: usize, slot: Option<&Slot>) {
+    /// Takes over what the forward pass wrote, and keeps it in `slot` where a block ends with it. is_short: whether the pass
+    /// had less than a block, as those of drawn tokens, of which the last snapshots are kept.
+    pub fn commit(&mut self, slot: Option<&Slot>, is_short: bool) {
         let Some(next) = self.next.take() else { return };
         let before = self.current.replace(Arc::new(next));
         self.use_again(before);
         let (Some(slot), Some(current)) = (slot, &self.current) else { return };
         self.store.keep(slot, current);
-        if n < BLOCK {
+        if is_short {
             self.trail.push_back(Arc::clone(slot));
             if self.trail.len() > TRAIL
                 && let Some(old) = self.trail.pop_front()
