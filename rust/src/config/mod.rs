@@ -8,6 +8,7 @@ mod frequencies;
 mod hyper;
 mod indexer;
 mod moe;
+mod mtp;
 mod ngram;
 mod recurrent;
 mod rope;
@@ -21,6 +22,7 @@ pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use hyper::{HyperConnections, StreamWeights};
 pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
+pub use mtp::{Mtp, MtpNames};
 pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
     BranchConvolutions, BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, QkConvolution,
@@ -69,6 +71,8 @@ pub struct Config {
     pub max_position_embeddings: usize,
     /// One per layer, in order.
     pub layers: Vec<LayerSpec>,
+    /// The layer for multi-token prediction, where the model has one.
+    pub mtp: Option<Mtp>,
     /// Stacks that run in cycles: `layers` are then all runs of their layers.
     pub cycles: Option<Cycles>,
     /// What a token's position does to its embedding.
@@ -179,6 +183,33 @@ pub struct Config {
 }
 
 impl Config {
+    /// This model with a layer for multi-token prediction like its last one.
+    #[must_use]
+    pub fn with_mtp(self, names: MtpNames) -> Self {
+        let like = |layer: &&LayerSpec| layer.mixer.has_attention();
+        let mtp = self.layers.iter().rev().find(like).map(|&layer| Mtp { layer, names });
+        Self { mtp, ..self }
+    }
+
+    /// The model that the layer for multi-token prediction makes alone, with this one's embedding and projection to logits.
+    pub fn of_mtp(&self) -> Option<Self> {
+        let Mtp { layer, names: MtpNames { base, norm, .. } } = self.mtp?;
+        let names = match base {
+            Some(base) => Names { base, layers: "layers", norm, ..self.names },
+            None => Names { first_layer: self.layers.len(), norm, ..self.names },
+        };
+        Some(Self {
+            names,
+            layers: vec![layer],
+            mtp: None,
+            position: EmbeddingPosition::None,
+            embedding_norm: EmbeddingNorm::None,
+            layer_scalar: LayerScalar::None,
+            recurrent: None,
+            ..self.clone()
+        })
+    }
+
     /// The longest sequence in tokens: the trained length, or the length that dynamic NTK extends it to.
     pub fn usable_length(&self) -> usize {
         match self.ropes.first().map(|rope| &rope.scaling) {

@@ -367,6 +367,8 @@ pub struct Names {
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
+    /// The number of the first layer.
+    pub first_layer: usize,
     /// The prefix before `layers` in the high and in the low one of two stacks.
     pub stacks: [&'static str; 2],
     /// The low stack's first state.
@@ -486,6 +488,7 @@ impl Names {
         ],
         layer_scalar: "layer_scalar",
         layers: "layers",
+        first_layer: 0,
         stacks: ["H_module.", "L_module."],
         low_state: "z_L_init",
         layers_per_number: 1,

@@ -1,10 +1,11 @@
 //! A draft model: a smaller model with the same vocabulary, whose tokens the engine's own model verifies.
 //!
 //! It is an [`Engine`] of its own, whose sequences follow those that it drafts for, so it has the same cache, prefix reuse
-//! and steps. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
+//! and steps. It may be the model's own layer for multi-token prediction, which reads the model's rows beside the tokens
+//! ([`Model::mtp`](crate::model::Model)); it begins where these are known, and keeps nothing for later sequences. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
 //! probabilities, they draw the same token at any temperature.
 
-use super::Engine;
+use super::{Engine, no_rows};
 use super::draft_statistics::{Draft, DraftStatistics};
 use super::event::{Event, Generation, Goal};
 use super::schedule::all_rows;
@@ -89,16 +90,29 @@ impl Engine {
     /// have to be read for a draft; None if that is impossible.
     fn follow(&mut self, sequence: &mut Sequence) -> Option<usize> {
         let Goal::Generate(generation) = &sequence.goal else { return None };
-        let is_known = |&id: &u32| (id as usize) < self.model.config.vocab_size;
+        let vocab_size = self.model.config.vocab_size;
+        let is_known = |&id: &u32| (id as usize) < vocab_size;
         let longest = self.longest_generated();
         if sequence.ids.len() + MOST_DRAFTED >= longest || !sequence.ids.iter().all(is_known) {
             return None;
         }
-        if let Some(own) = sequence.draft_number.and_then(|number| self.sequences.get(&number)) {
-            let cached = &own.ids[..own.cache.len()];
-            let kept = common(cached, &sequence.ids).min(sequence.ids.len() - 1);
-            return Some(sequence.ids.len() - own.cache.known_to(kept));
+        let is_mtp = self.model.hidden_input.is_some();
+        let rows = sequence.hidden.positions();
+        if is_mtp && (rows.is_empty() || rows.end + 1 != sequence.ids.len()) {
+            return None;
         }
+        if let Some(own) = sequence.draft_number.and_then(|number| self.sequences.get(&number)) {
+            let ids = &sequence.ids[own.skipped..];
+            let kept = own.cache.known_to(kept(own, ids).min(own.cache.len()));
+            if !is_mtp || rows.contains(&(own.skipped + kept - 1)) {
+                return Some(ids.len() - kept);
+            }
+        }
+        if let Some(number) = sequence.draft_number.take() {
+            self.free(number);
+        }
+        // The row of the model before its first token is needed, too.
+        let skipped = if is_mtp { rows.start + 1 } else { 0 };
         let mut sampling: Sampling = generation.sampling.clone();
         sampling.logit_bias.retain(|(id, _)| is_known(id));
         let goal = Goal::Generate(Generation {
@@ -107,22 +121,32 @@ impl Engine {
             stop_ids: Vec::new(),
             readout_top_k: 0,
         });
-        let number = self.add(&sequence.ids, goal).ok()?;
+        let number = self.add(&sequence.ids[skipped..], goal).ok()?;
         sequence.draft_number = Some(number);
-        self.sequences.get(&number).map(Sequence::waiting)
+        let own = self.sequences.get_mut(&number)?;
+        own.skipped = skipped;
+        Some(own.waiting())
     }
 
     /// Gives a sequence the tokens and the place in the grammar of another engine's one; what is cached of their common
     /// beginning stays.
     fn rewrite(&mut self, number: u64, like: &Sequence) -> Result<()> {
         let sequence = self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?;
-        let kept = common(&sequence.ids, &like.ids);
+        let ids = &like.ids[sequence.skipped..];
+        let kept = kept(sequence, ids);
         sequence.ids.truncate(kept);
-        sequence.ids.extend_from_slice(&like.ids[kept..]);
-        sequence.prompt_len = like.ids.len();
+        sequence.ids.extend_from_slice(&ids[kept..]);
+        sequence.prompt_len = ids.len();
         sequence.finished = false;
         sequence.matcher = like.copy_matcher().map(Mutex::new);
-        self.cache.rewind(sequence, kept.min(like.ids.len() - 1));
+        self.cache.rewind(sequence, kept);
+        sequence.certain = ids.len();
+        if self.model.hidden_input.is_some() {
+            let (start, end) = (sequence.cache.len(), ids.len());
+            let before = sequence.skipped - 1;
+            let rows = like.hidden.get(before + start..before + end).ok_or_else(no_rows)?;
+            sequence.hidden.set(start, rows, self.model.config.hidden_size, usize::MAX);
+        }
         Ok(())
     }
 
@@ -162,7 +186,10 @@ impl Engine {
     }
 }
 
-/// How many tokens two texts begin with in common.
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+/// How many tokens of a draft model's sequence stay as they are when it gets these: all but the last one at most, whose row
+/// is wanted.
+fn kept(own: &Sequence, ids: &[u32]) -> usize {
+    let common = own.ids.iter().zip(ids).take_while(|(a, b)| a == b).count();
+    let certain = if own.skipped > 0 { own.certain } else { usize::MAX };
+    common.min(certain).min(ids.len() - 1)
 }

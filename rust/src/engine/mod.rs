@@ -8,6 +8,7 @@ mod draft_model;
 mod draft_statistics;
 mod event;
 pub mod fit;
+mod hidden_rows;
 pub mod inside;
 pub mod on_disk;
 mod outcome;
@@ -28,7 +29,7 @@ use crate::compute::pool::Pool;
 use crate::compute::progress::{PassProgress, Progress, Snapshot};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
-use crate::forward::{Compute, Run, Workspace, forward, lm_head};
+use crate::forward::{Compute, Run, Workspace, forward, hidden_rows, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
@@ -36,6 +37,7 @@ use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Mask, Sampler, Sampling};
 use draft_statistics::Draft;
+use hidden_rows::{HiddenRows, KEPT_ROWS};
 use outcome::{Outcome, RowJob, commit};
 use pace::Pace;
 use prompt_lookup::PromptLookup;
@@ -105,7 +107,11 @@ impl Engine {
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: impl Into<Arc<Pool>>, context: Context) -> Self {
         let pace = Pace::new(model.weight_bytes());
         Self {
-            cache: ReusableCache::new(KvCache::new(model.kv_layout.clone()), context.tokens()),
+            cache: ReusableCache::new(
+                KvCache::new(model.kv_layout.clone()),
+                context.tokens(),
+                model.hidden_input.is_none(),
+            ),
             model,
             kernels,
             pool: pool.into(),
@@ -186,6 +192,9 @@ impl Engine {
             lookup: PromptLookup::default(),
             draft_number: None,
             proposed: Draft::default(),
+            hidden: HiddenRows::default(),
+            skipped: 0,
+            certain: 0,
             finished: false,
         };
         self.cache.adopt(&mut sequence, self.sequences.values());
@@ -360,9 +369,14 @@ impl Engine {
             let mut sequences: Vec<Option<&mut Sequence>> = taken.iter_mut().map(|(_, s)| Some(s)).collect();
             let mut runs: Vec<Run<'_>> = Vec::with_capacity(due.len());
             for (&(i, rows), frequencies) in due.iter().zip(&frequencies) {
-                let Some(Sequence { ids, cache, .. }) = sequences[i].take() else { continue };
+                let Some(Sequence { ids, cache, hidden, .. }) = sequences[i].take() else { continue };
                 let start = cache.len();
-                runs.push(Run { ids: &ids[start..start + rows], cache, frequencies, start_position: 0 });
+                let hidden = match &self.model.hidden_input {
+                    None => &[][..],
+                    Some(_) => hidden.get(start..start + rows).ok_or_else(no_rows)?,
+                };
+                let ids = &ids[start..start + rows];
+                runs.push(Run { ids, cache, frequencies, hidden, start_position: 0 });
             }
             if runs.is_empty() {
                 return Ok(Vec::new());
@@ -374,7 +388,9 @@ impl Engine {
         if 2 * of_prompts >= rows {
             self.pace.measure(rows, begun.elapsed());
         }
+        let starts: Vec<usize> = due.iter().map(|&(i, _)| taken[i].1.cache.len()).collect();
         let events = commit(taken, &due, outcomes, self.longest_generated());
+        self.keep_hidden_rows(taken, &due, &starts);
         for &(i, _) in &due {
             let sequence = &mut taken[i].1;
             if self.model.config.rope_variant(sequence.ids.len()) == sequence.rope_variant {
@@ -389,6 +405,37 @@ impl Engine {
             self.speculation.add_time(all_rows(&due), begun.elapsed());
         }
         Ok(events)
+    }
+
+    /// Keeps the rows that multi-token prediction reads. starts: where each run began.
+    fn keep_hidden_rows(
+        &self,
+        taken: &mut [(u64, Sequence)],
+        due: &[(usize, usize)],
+        starts: &[usize],
+    ) {
+        let is_mtp = self.model.hidden_input.is_some();
+        let is_read = self.draft_model.as_ref().is_some_and(|draft| draft.model.hidden_input.is_some());
+        if !is_mtp && !is_read {
+            return;
+        }
+        let (width, most) = (self.model.config.hidden_size, KEPT_ROWS / due.len().max(1));
+        let mut row = 0;
+        for (&(i, rows), &start) in due.iter().zip(starts) {
+            let sequence = &mut taken[i].1;
+            let (end, last) = (sequence.cache.len(), row + sequence.cache.len() - start);
+            row += rows;
+            // The layer's own row goes in with the next token, where there is none of the model.
+            let (count, position) = match is_mtp {
+                true => (usize::from(sequence.hidden.positions().end == end), end),
+                false => ((end - start).min(most), end - (end - start).min(most)),
+            };
+            if matches!(sequence.goal, Goal::Generate(_)) && count > 0 {
+                let hidden =
+                    hidden_rows(&self.model, last - count..last, &self.work, self.kernels, &self.pool);
+                sequence.hidden.set(position, &hidden, width, most);
+            }
+        }
     }
 
     fn frequencies(&mut self, rope_variant: RopeVariant) -> Arc<Vec<RopeFrequencies>> {
@@ -463,6 +510,11 @@ impl Engine {
         self.pool.for_each(&mut jobs, |(index, masks)| *masks = taken[*index].1.masks());
         jobs.into_iter().map(|(index, masks)| Ok((index, masks?))).collect()
     }
+}
+
+/// Only a layer for multi-token prediction can lack them, whose errors count as wrong drafts.
+fn no_rows() -> Error {
+    Error::Request("the rows of the model at these tokens are not known".into())
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl RowJob<'_> {
         let readout = within(Phase::ReadOut, || read_logprobs(logits, top_k, position))?;
         let history = &sequence.ids[..=position];
         let trace = (top_k > 0).then_some(&readout);
-        let next_position = position as u64 + 1;
+        let next_position = (sequence.skipped + position) as u64 + 1;
         let sampler = &mut *self.sampler;
         let draw = within(Phase::Sample, || {
             let sample = |g: &Generation| {

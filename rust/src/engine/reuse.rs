@@ -16,14 +16,17 @@ pub(super) struct ReusableCache {
     tree: PrefixTree,
     /// Bytes of ended sequences that are kept at most.
     most_kept: usize,
+    /// Whether sequences share keys and values; not where these depend on more than the tokens before.
+    reuses: bool,
 }
 
 impl ReusableCache {
-    /// A cache that keeps as much of ended sequences as one of `context` tokens takes, and at least 64 MB.
-    pub fn new(kv: KvCache, context: usize) -> Self {
+    /// A cache that keeps as much of ended sequences as one of `context` tokens takes, and at least 64 MB. reuses: whether sequences
+    /// share keys and values.
+    pub fn new(kv: KvCache, context: usize, reuses: bool) -> Self {
         let block_bytes = kv.layout().block_bytes();
         let most_kept = context.div_ceil(BLOCK).saturating_mul(block_bytes).max(LEAST_KEPT);
-        Self { kv, tree: PrefixTree::new(block_bytes), most_kept }
+        Self { kv, tree: PrefixTree::new(block_bytes), most_kept, reuses }
     }
 
     /// Sets how many bytes of ended sequences are kept at most.
@@ -41,7 +44,7 @@ impl ReusableCache {
     /// the blocks that they are filling.
     pub fn adopt<'a>(&mut self, sequence: &mut Sequence, live: impl Iterator<Item = &'a Sequence>) {
         let before = sequence.cache.len();
-        if sequence.place.blocks() != before / BLOCK {
+        if !self.reuses || sequence.place.blocks() != before / BLOCK {
             return; // its blocks are not in the tree: see `index`
         }
         // With a recurrent state the sequence can go on only from where that is known.
@@ -84,7 +87,7 @@ impl ReusableCache {
     /// Puts the whole blocks of a sequence into the tree. Where another one has put the same tokens, its block serves both.
     pub fn index(&mut self, sequence: &mut Sequence) {
         let Sequence { ids, cache, place, .. } = sequence;
-        while (place.blocks() + 1) * BLOCK <= cache.len() {
+        while self.reuses && (place.blocks() + 1) * BLOCK <= cache.len() {
             let index = place.blocks();
             let tokens = &ids[index * BLOCK..][..BLOCK];
             if let Some(block) = self.tree.insert(place, tokens, &cache.blocks()[index]) {
@@ -208,7 +211,8 @@ impl ReusableCache {
     pub fn retain(&mut self, sequence: Sequence) {
         let Sequence { ids, cache, place, .. } = sequence;
         let whole = place.blocks();
-        if let Some(block) = cache.blocks().get(whole)
+        if self.reuses
+            && let Some(block) = cache.blocks().get(whole)
             && cache.len() < (whole + 1) * BLOCK
         {
             self.tree.insert_tail(&place, &ids[whole * BLOCK..cache.len()], block);

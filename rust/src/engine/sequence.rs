@@ -2,6 +2,7 @@
 
 use super::draft_statistics::Draft;
 use super::event::Goal;
+use super::hidden_rows::HiddenRows;
 use super::prompt_lookup::PromptLookup;
 use crate::config::RopeVariant;
 use crate::error::{Error, Result};
@@ -34,6 +35,14 @@ pub(super) struct Sequence {
     pub draft_number: Option<u64>,
     /// What the draft model proposes in this step.
     pub proposed: Draft,
+    /// Rows of the model, for its layer for multi-token prediction: after each position; in a sequence of that layer the row
+    /// that goes in with each.
+    pub hidden: HiddenRows,
+    /// Tokens of the text before its first one, in a sequence of a layer for multi-token prediction.
+    pub skipped: usize,
+    /// Tokens at the beginning whose keys and values a draft model need not compute again: with multi-token prediction those
+    /// that were read with rows of the model, not with its own.
+    pub certain: usize,
     pub finished: bool,
 }
 

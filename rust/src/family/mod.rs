@@ -20,9 +20,9 @@ pub use registry::{families, from_metadata};
 pub use tensors::{
     AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors,
     DenseTensors, DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec,
-    MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
+    MlaTensors, MlpTensors, ModelTensors, MoeTensors, MtpTensors, NgramTensors, NormSpec, PerLayerTensors,
     QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors,
-    TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors, num_parameters,
+    TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors, mtp_tensors, num_parameters,
     required_tensors,
 };
 

@@ -1,11 +1,12 @@
 //! From token ids to the first rows of the residual stream.
 
-use super::residual::norm;
+use super::residual::{BranchBuffers, norm};
 use super::rope::RopeAngles;
 use super::state::{Pass, Run};
-use crate::compute::activations::by_rows;
+use crate::compute::activations::{RowSource, by_rows};
+use crate::compute::weight::Epilogue;
 use crate::config::EmbeddingPosition;
-use crate::model::{Model, NormWeights};
+use crate::model::{HiddenInput, Model, NormWeights};
 
 /// x = the embeddings of all rows, with their positions where those enter here.  // x [rows, hidden_size]
 pub(super) fn embed(
@@ -13,6 +14,7 @@ pub(super) fn embed(
     pass: Pass<'_>,
     runs: &[Run<'_>],
     angles: &[RopeAngles],
+    branch: &mut BranchBuffers,
     x: &mut Vec<f32>,
 ) {
     let (config, kernels) = (&model.config, pass.kernels);
@@ -45,4 +47,33 @@ pub(super) fn embed(
             norm(config.norm, &embedded, weight, bias, x, kernels);
         }
     });
+    if let Some(input) = &model.hidden_input {
+        join_hidden(pass, input, runs, branch, x);
+    }
+}
+
+/// x = fc([norm(x), norm(hidden)]).  // x [rows, hidden_size]
+fn join_hidden(
+    pass: Pass<'_>,
+    input: &HiddenInput,
+    runs: &[Run<'_>],
+    branch: &mut BranchBuffers,
+    x: &mut [f32],
+) {
+    let (width, rows) = (pass.config.hidden_size, pass.rows(x));
+    let hidden: Vec<&[f32]> = runs.iter().flat_map(|run| run.hidden.chunks_exact(width)).collect();
+    let both = |row: usize, out: &mut [f32]| {
+        let (of_embedding, of_hidden) = out.split_at_mut(width);
+        let parts = [
+            (&input.embedding_norm, &x[row * width..][..width], of_embedding),
+            (&input.hidden_norm, hidden[row], of_hidden),
+        ];
+        for (NormWeights { weight, bias, .. }, from, out) in parts {
+            norm(pass.config.norm, from, weight, bias, out, pass.kernels);
+        }
+    };
+    let dtype = input.fc.dtype();
+    branch.input.quantize_rows(rows, 2 * width, dtype, pass.kernels, pass.pool, RowSource::Computed(&both));
+    x.fill(0.0);
+    input.fc.matmul(&branch.input, pass.kernels, pass.pool, Epilogue::AddTo(x, width));
 }

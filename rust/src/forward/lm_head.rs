@@ -5,9 +5,12 @@ use super::state::{Compute, Pass};
 use super::workspace::Workspace;
 use crate::compute::activations::{RowSource, by_rows};
 use crate::compute::phases::{Phase, lap};
+use crate::compute::pool::Pool;
 use crate::compute::weight::Epilogue;
 use crate::config::HeadTransform;
+use crate::kernel::Kernels;
 use crate::model::{Model, NormWeights};
+use std::ops::Range;
 
 /// The logits of some rows of the residual stream.  // logits [rows.len(), model.padded_vocab()]
 pub fn lm_head(
@@ -62,6 +65,26 @@ pub fn lm_head(
     weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(logits));
     scale_and_cap(pass, logits, model.padded_vocab());
     lap(Phase::LmHead);
+}
+
+/// What the layer for multi-token prediction reads of rows of the residual stream: the rows that are projected to
+/// logits.  // [rows.len(), hidden_size]
+pub fn hidden_rows(
+    model: &Model,
+    rows: Range<usize>,
+    work: &Workspace,
+    kernels: Kernels,
+    pool: &Pool,
+) -> Vec<f32> {
+    let (width, final_norm) = (model.config.hidden_size, model.config.final_norm.unwrap_or(model.config.norm));
+    let mut hidden = work.x[rows.start * width..rows.end * width].to_vec();
+    if let Some(NormWeights { weight, bias, .. }) = &model.norm {
+        by_rows(pool, &mut hidden, width, |row, out| {
+            let x = &work.x[(rows.start + row) * width..][..width];
+            norm(final_norm, x, weight, bias, out, kernels);
+        });
+    }
+    hidden
 }
 
 /// logits = cap * tanh(scale * logits / cap); a model may have both, either or none.  // logits [rows, stride]

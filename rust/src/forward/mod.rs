@@ -31,7 +31,7 @@ mod streams;
 mod workspace;
 
 pub use attention::ObservedHeads;
-pub use lm_head::lm_head;
+pub use lm_head::{hidden_rows, lm_head};
 pub use observer::Observer;
 pub use state::{Compute, Run};
 pub use workspace::Workspace;
@@ -78,7 +78,7 @@ pub fn observed_forward(
     let Workspace { x, branch, mixers, feed_forward, streams } = work;
     let angles = RopeAngles::of_ropes(&model.config, runs);
     let parallel = model.config.residual == Residual::Parallel;
-    embed(model, pass, runs, &angles, x);
+    embed(model, pass, runs, &angles, branch, x);
     mixers.start(pass, x);
     streams.start(pass, model, x, branch);
     lap(Phase::Embed);

@@ -6,7 +6,7 @@ mod weights;
 
 pub use weights::{
     Adapter, AltUpLayer, AttentionLayer, CompressionWeights, DenseAndMoe, DenseMlp, DynamicMaskWeights,
-    HeadExpertsWeights, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate,
+    HeadExpertsWeights, HiddenInput, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate,
     NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights,
     RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights, SharedKvWeights,
     ShortConvolution,
@@ -25,6 +25,7 @@ use crate::model::pack::PanelSource;
 use crate::quant::PackedType;
 use load::Loader;
 use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Everything that a forward reads.
 pub struct Model {
@@ -52,6 +53,10 @@ pub struct Model {
     pub low_state: Vec<f32>,
     /// The hyper-connection after the last layer.
     pub hyper_head: Option<HyperWeights>,
+    /// What the layer for multi-token prediction reads; None in other models.
+    pub hidden_input: Option<HiddenInput>,
+    /// The layer for multi-token prediction, as a model with this one's embedding and projection to logits.
+    pub mtp: Option<Arc<Model>>,
     embed_tokens: Weight,
     lm_head: Option<Weight>,
 }
@@ -107,7 +112,8 @@ impl Model {
         let low_state = loader.rows(&tensors.low_state, 1)?;
         let mut projections = layers.iter().filter_map(|layer| Some(&layer.attention.as_ref()?.projection));
         let exact = projections.next().is_none_or(|projection| projection.dtype() == PackedType::F32);
-        let kv_layout = KvLayout::new(&config, if exact { PackedType::F32 } else { PackedType::F16 });
+        let kv_dtype = if exact { PackedType::F32 } else { PackedType::F16 };
+        let kv_layout = KvLayout::new(&config, kv_dtype);
         let embedding_norm = tensors.embedding_norm.map(|norm| loader.norm(&norm)).transpose()?;
         let embedding_scales = match &tensors.embedding_scales[..] {
             [scale, bias] => Some([loader.vector(scale)?, loader.vector(bias)?]),
@@ -125,7 +131,37 @@ impl Model {
             specs.iter().map(|spec| loader.matrix(spec)).collect::<Result<_>>()
         };
         let streams = [all(&tensors.streams[0])?, all(&tensors.streams[1])?];
+        let mtp = match (family::mtp_tensors(&config), config.of_mtp()) {
+            (Some(tensors), Some(own)) => {
+                let loader = Loader { config: &own, ..loader };
+                Some(Arc::new(Self {
+                    kv_layout: KvLayout::new(&own, kv_dtype),
+                    layers: vec![loader.layer(0)?],
+                    norm: Some(loader.norm(&tensors.norm)?),
+                    embedding_norm: None,
+                    embedding_scales: None,
+                    per_layer: None,
+                    head_transform: None,
+                    streams: [Vec::new(), Vec::new()],
+                    positions: Vec::new(),
+                    low_state: Vec::new(),
+                    hyper_head: None,
+                    hidden_input: Some(HiddenInput {
+                        embedding_norm: loader.norm(&tensors.embedding_norm)?,
+                        hidden_norm: loader.norm(&tensors.hidden_norm)?,
+                        fc: loader.matrix(&tensors.fc)?,
+                    }),
+                    mtp: None,
+                    embed_tokens: embed_tokens.clone(),
+                    lm_head: lm_head.clone(),
+                    config: own,
+                }))
+            }
+            _ => None,
+        };
         Ok(Self {
+            hidden_input: None,
+            mtp,
             config,
             kv_layout,
             layers,
@@ -151,6 +187,9 @@ impl Model {
         let faster = (is_f16 && kernels.multiplies_bf16()).then_some(PackedType::BF16);
         if let Some(dtype) = dtype.or(faster) {
             self.kv_layout = self.kv_layout.with_dtype(dtype);
+            if let Some(mtp) = self.mtp.as_mut().and_then(Arc::get_mut) {
+                mtp.kv_layout = mtp.kv_layout.with_dtype(dtype);
+            }
         }
         self
     }
@@ -189,7 +228,11 @@ impl Model {
 
     /// The matrices of all layers; those of a layer that repeats another one are the same.
     fn layer_weights(&self) -> impl Iterator<Item = &Weight> {
-        self.layers.iter().filter(|layer| layer.spec.repeats.is_none()).flat_map(Layer::weights)
+        let mtp = self.mtp.as_deref();
+        let layers = self.layers.iter().filter(|layer| layer.spec.repeats.is_none());
+        let inputs = [Some(self), mtp].into_iter().flatten().filter_map(|model| model.hidden_input.as_ref());
+        let layers = layers.chain(mtp.into_iter().flat_map(|mtp| &mtp.layers));
+        layers.flat_map(Layer::weights).chain(inputs.map(|input| &input.fc))
     }
 
     /// Bytes of all packed matrices.

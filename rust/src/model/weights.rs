@@ -4,6 +4,16 @@ use crate::compute::weight::Weight;
 use crate::config::{Activation, Compression, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
+/// What the layer for multi-token prediction reads: fc([norm(embedding), norm(hidden row)]).
+pub struct HiddenInput {
+    /// Norm of the embedding.
+    pub embedding_norm: NormWeights,
+    /// Norm of the hidden row.
+    pub hidden_norm: NormWeights,
+    /// From both to the layer's input.  // [hidden_size, 2 * hidden_size]
+    pub fc: Weight,
+}
+
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
 /// without a weight tensor has ones.
 #[derive(Clone)]

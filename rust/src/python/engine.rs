@@ -17,7 +17,7 @@ use crate::compute::{cancel::CancelToken, pool::Pool};
 use crate::engine::fit::{self, KvRoom};
 use crate::engine::inside::Capture;
 use crate::engine::on_disk::KeptPrefix;
-use crate::engine::{Context, Engine, Event, Generation, Goal};
+use crate::engine::{Context, Engine, Event, Generation, Goal, Speculative};
 use crate::error::Error;
 use crate::family;
 use crate::kernel::Kernels;
@@ -216,6 +216,8 @@ impl PyEngine {
                 prefix_bytes.into_iter().for_each(|bytes| draft.set_prefix_bytes(bytes));
                 engine.set_draft_model(draft);
                 pack_writers.extend(own.pack_writer);
+            } else if let Some(mtp) = model.mtp.as_ref().filter(|_| speculative != Speculative::Off) {
+                engine.set_draft_model(Engine::new(Arc::clone(mtp), kernels, Arc::clone(&pool), context));
             }
             Ok(Self {
                 engine: Mutex::new(engine),
@@ -239,6 +241,7 @@ impl PyEngine {
         let facts = config_facts(py, &self.model.config)?;
         facts.set_item("dtype", self.model.dtype().name())?;
         facts.set_item("kv_dtype", self.model.kv_layout.dtype.name())?;
+        facts.set_item("mtp", self.model.mtp.is_some())?;
         facts.set_item("threads", self.threads)?;
         facts.set_item("isa", self.isa)?;
         facts.set_item("context", self.context.tokens())?;

@@ -184,6 +184,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         v_head_dim: heads.head_dim,
         max_position_embeddings,
         layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
+        mtp: None,
         cycles: None,
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,

@@ -3,11 +3,11 @@
 //!
 //! Qwen Team 2025 and 2026; Yang et al. 2024 (Gated DeltaNet). Defaults of absent keys: transformers 5.23,
 //! `configuration_qwen3_next.py`, `configuration_qwen3_5.py` and `configuration_qwen3_5_moe.py`. The vision tower of a
-//! composite file and its layers for multi-token prediction are not computed.
+//! composite file is not computed.
 
 use crate::config::{
     AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule,
-    Mixer, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
+    Mixer, MtpNames, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
@@ -97,12 +97,13 @@ fn next(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let config = hybrid(metadata, base(metadata, &defaults)?, &["full_attention"])?;
     let moe = qwen_moe(metadata, 10, shared_expert(metadata)?, true)?;
-    moe_layers(metadata, Config { moe: Some(moe), ..config })
+    Ok(moe_layers(metadata, Config { moe: Some(moe), ..config })?.with_mtp(MtpNames::OWN_BASE))
 }
 
 fn dense(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_other_parts(metadata);
-    hybrid(metadata, base(metadata, &DEFAULTS)?, &["full_attention"])
+    let config = hybrid(metadata, base(metadata, &DEFAULTS)?, &["full_attention"])?;
+    Ok(config.with_mtp(MtpNames::OWN_BASE))
 }
 
 fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
@@ -114,7 +115,7 @@ fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
     let moe = qwen_moe(metadata, 8, shared_expert(metadata)?, true)?;
     let config = moe_in_all_layers(config, moe);
     debug_assert!(config.layers.iter().all(|layer| layer.mlp == LayerMlp::Moe));
-    Ok(config)
+    Ok(config.with_mtp(MtpNames::OWN_BASE))
 }
 
 pub(super) fn shared_expert(metadata: &Metadata<'_>) -> Result<SharedExpert> {
@@ -122,7 +123,7 @@ pub(super) fn shared_expert(metadata: &Metadata<'_>) -> Result<SharedExpert> {
     Ok(SharedExpert::Gated { intermediate_size: width.unwrap_or(512) })
 }
 
-/// Keys of layers for multi-token prediction, which are not computed.
+/// Keys that change nothing here. The tensors say whether there is a layer for multi-token prediction.
 pub(super) fn ignore_other_parts(metadata: &Metadata<'_>) {
     for key in
         ["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "attn_output_gate", "mamba_ssm_dtype"]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{layer_tensors, model_tensors};
+use super::layout::{layer_tensors, model_tensors, mtp_tensors};
 use super::rows::TensorRows;
+use super::spec::NormSpec;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{
@@ -36,6 +37,7 @@ fn required(config: &Config) -> BTreeMap<String, TensorRows> {
     for layer in 0..config.layers.len() {
         layer_tensors(config, layer).each(&mut add);
     }
+    mtp_tensors(config).iter().for_each(|mtp| mtp.each(&mut add));
     all
 }
 
@@ -117,6 +119,13 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
         && !checkpoint.contains(&name(layer, names.attention_out_norm.weight))
     {
         config.names.attention_out_norm = names.mlp_norm;
+    }
+    // Many files leave out the layer for multi-token prediction.
+    let has = |norm: &NormSpec| norm.weight.iter().all(|weight| checkpoint.contains(&weight.name));
+    if let Some(mtp) = mtp_tensors(&config)
+        && ![&mtp.embedding_norm, &mtp.hidden_norm, &mtp.norm].into_iter().all(has)
+    {
+        config.mtp = None;
     }
     config
 }

@@ -4,11 +4,11 @@ use super::prefix::{Prefix, with_bias};
 use super::rows::{Rows, TensorRows};
 use super::spec::{
     AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors,
-    PerLayerTensors, QkvTensors,
+    MtpTensors, PerLayerTensors, QkvTensors,
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored, SubNorms,
+    LayerScalar, LmHead, Mask, Mixer, MtpNames, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored, SubNorms,
     tensor,
 };
 
@@ -98,18 +98,39 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
     }
 }
 
-/// The tensors of one layer.
-pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
-    let (names, spec) = (&config.names, &config.layers[layer]);
+/// The tensors of multi-token prediction, where the model has it.
+pub fn mtp_tensors(config: &Config) -> Option<MtpTensors> {
+    let (own, MtpNames { base, fc, embedding_norm, hidden_norm, norm }) =
+        (config.of_mtp()?, config.mtp?.names);
+    let path = base.map_or_else(|| layer_path(&own, 0), str::to_owned);
+    let (at, hidden) = (Prefix::new(&own, path, &own.layers[0]), own.hidden_size);
+    Some(MtpTensors {
+        embedding_norm: at.norm(embedding_norm, hidden),
+        hidden_norm: at.norm(hidden_norm, hidden),
+        fc: at.matrix(&[(fc, hidden)], 2 * hidden, Bias::None),
+        layer: layer_tensors(&own, 0),
+        norm: at.norm(norm, hidden),
+    })
+}
+
+/// The path of one layer's tensors, with the dot.
+fn layer_path(config: &Config, layer: usize) -> String {
+    let names = &config.names;
     let (stack, number) = match config.cycles {
-        None => ("", layer / names.layers_per_number),
+        None => ("", names.first_layer + layer / names.layers_per_number),
         Some(cycles) => {
             let [high, low] = names.stacks;
             let stack = if cycles.stack(layer) == Stack::High { high } else { low };
             (stack, layer % cycles.num_layers_per_stack)
         }
     };
-    let mut at = Prefix::new(config, format!("{}{stack}{}.{number}.", names.base, names.layers), spec);
+    format!("{}{stack}{}.{number}.", names.base, names.layers)
+}
+
+/// The tensors of one layer.
+pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
+    let (names, spec) = (&config.names, &config.layers[layer]);
+    let mut at = Prefix::new(config, layer_path(config, layer), spec);
     at.part = layer % names.layers_per_number;
     let hidden = config.hidden_size;
     let (block, shared_block) = match (spec.mixer, &config.shared_block) {

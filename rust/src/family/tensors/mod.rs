@@ -13,11 +13,11 @@ mod shared_block;
 mod spec;
 
 pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_tensors};
-pub use layout::{layer_tensors, model_tensors};
+pub use layout::{layer_tensors, model_tensors, mtp_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
     AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors,
     DenseTensors, DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec,
-    MlaTensors, MlpTensors, ModelTensors, MoeTensors, NgramTensors, NormSpec, PerLayerTensors,
+    MlaTensors, MlpTensors, ModelTensors, MoeTensors, MtpTensors, NgramTensors, NormSpec, PerLayerTensors,
     QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, SharedBlockTensors,
 };

@@ -324,6 +324,21 @@ pub struct LayerTensors {
     pub residual_scales: [Vec<TensorRows>; 2],
 }
 
+/// The tensors of multi-token prediction.
+#[derive(Debug, Clone)]
+pub struct MtpTensors {
+    /// Norm of the next token's embedding.
+    pub embedding_norm: NormSpec,
+    /// Norm of the model's row.
+    pub hidden_norm: NormSpec,
+    /// From both to the layer's input.
+    pub fc: MatrixSpec,
+    /// The layer.
+    pub layer: LayerTensors,
+    /// Norm after it.
+    pub norm: NormSpec,
+}
+
 /// The tensors of a hyper-connection.
 #[derive(Debug, Clone)]
 pub enum HyperTensors {
@@ -497,6 +512,14 @@ impl MoeTensors {
             shared.each(add);
             gate.iter().for_each(|gate| gate.each(add));
         }
+    }
+}
+
+impl MtpTensors {
+    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+        [&self.embedding_norm, &self.hidden_norm, &self.norm].into_iter().for_each(|norm| norm.each(add));
+        self.fc.each(add);
+        self.layer.each(add);
     }
 }
 
