@@ -136,7 +136,8 @@ speculative_options = option_set(
         "speculative",
         "--speculative/--no-speculative",
         default=True,
-        help="Draft tokens where it is faster, by prompt look-up and --draft; the output is the same.",
+        help="Draft tokens where it is faster, by prompt look-up, multi-token prediction and --draft;"
+        " the output is the same.",
     ),
     setting_option(
         "draft",

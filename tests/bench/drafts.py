@@ -5,6 +5,9 @@ and MLPs add nothing, and the unembedding makes of each token the one with the n
 answer counts up from its prompt's last token, at the full cost of every product, and the prompt decides how
 much of it is a repeat. Both ways take turns in one process; the answers are compared. CPU time is the figure
 for a machine that others use.
+
+`--mtp right` and `--mtp wrong` give the model (of Qwen 3.5's shape) a layer for multi-token prediction whose
+drafts are always, or never, right: the most that it can gain, and what it costs where it gains nothing.
 """
 
 import argparse
@@ -63,10 +66,11 @@ PROMPTS: dict[str, Prompt] = {
 }
 
 
-def counting_model(shape: str, folder: Path, wrong_every: int = 0) -> Path:
+def counting_model(shape: str, folder: Path, wrong_every: int = 0, mtp: str = "") -> Path:
     """Write the model: the random one, with two kinds of matrices at zero and an unembedding of its own.
 
-    wrong_every: of so many ids in a row, one is followed by another than the next; 0: none.
+    wrong_every: of so many ids in a row, one is followed by another than the next; 0: none. mtp: "right" or
+    "wrong", which the drafts of a layer for multi-token prediction are; "": there is none.
     """
     config = config_of(shape)
     write_weights(folder / "layers.safetensors", config)
@@ -84,13 +88,43 @@ def counting_model(shape: str, folder: Path, wrong_every: int = 0) -> Path:
     second = np.roll(rows, 1, axis=0)
     if wrong_every:
         second[::wrong_every] = np.roll(rows, 2, axis=0)[::wrong_every]
-    entry = {"dtype": "BF16", "shape": [config["vocab_size"], config["hidden_size"]], "data_offsets": [0, 0]}
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
-    text = json.dumps({"lm_head.weight": entry | {"data_offsets": [0, second.nbytes]}}).encode()
+    width = config["hidden_size"]
+    parts: dict[str, tuple[list[int], bytes]] = {
+        "lm_head.weight": ([config["vocab_size"], width], second.tobytes())
+    }
+    if mtp:
+        part = {
+            name: (tensor["shape"], data[begin + (at := tensor["data_offsets"])[0] : begin + at[1]].tobytes())
+            for name, tensor in header.items()
+            if name != "__metadata__"
+        }
+        attention = [name.split("self_attn")[0] for name in part if "self_attn" in name][-1]
+        parts |= {
+            name.replace(attention, "mtp.layers.0."): value
+            for name, value in part.items()
+            if attention in name
+        }
+        fc = np.concatenate([np.eye(width), np.zeros((width, width))], axis=1) * (mtp == "right")
+        parts["mtp.fc.weight"] = (
+            list(fc.shape),
+            (fc.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes(),
+        )
+        parts |= {
+            f"mtp.{name}.weight": part["model.norm.weight"] if name == "norm" else ([width], bytes(2 * width))
+            for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+        }
+    own, end = {}, 0
+    for name, (shape_of, bytes_of) in parts.items():
+        offsets = [end, end := end + len(bytes_of)]
+        own[name] = {"dtype": "BF16", "shape": shape_of, "data_offsets": offsets}
+    text = json.dumps(own).encode()
+    with (folder / "own.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.writelines(bytes_of for _, bytes_of in parts.values())
     names = {name: "layers.safetensors" for name in header if name != "__metadata__"}
-    names["lm_head.weight"] = "lm_head.safetensors"
-    (folder / "lm_head.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + second.tobytes())
-    index = {"metadata": {"total_size": size + second.nbytes}, "weight_map": names}
+    names |= dict.fromkeys(parts, "own.safetensors")
+    index = {"metadata": {"total_size": size + end}, "weight_map": names}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
 
@@ -112,9 +146,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--mtp", choices=("right", "wrong"), default="")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = counting_model(given.shape, Path(folder))
+        model = counting_model(given.shape, Path(folder), mtp=given.mtp)
         options: dict[str, Any] = {"dtype": given.dtype, "threads": given.threads, "cache": "off"}
         engines = {mode: Engine.load(model, **options, speculative=mode) for mode in ("off", "auto")}
         vocab_size = engines["off"].facts["vocab_size"]

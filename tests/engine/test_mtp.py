@@ -1,7 +1,8 @@
 """Multi-token prediction: a model's own layer drafts, and changes nothing but the speed.
 
-The layer reads the embedding of the next token and the model's row at this one. Here are models in which either of them,
-or the text before, says what comes next, so that its drafts are right if it is given the right one.
+The layer reads the embedding of the next token and the model's row at this one. Here are models in which
+either of them, or the text before, says what comes next, so that its drafts are right if it is given the
+right one.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core import add, drain, generate, generate_with_cancels, load
+from gguf_hybrids import HybridConverter
 from golden_cases import GOLDEN
 from models import write_safetensors
 from reference import read_safetensors
@@ -20,13 +22,17 @@ from ropechat import Engine, Job, Sampling
 from ropechat.errors import TensorError
 
 SOURCE = GOLDEN / "qwen3_5_text"  # two layers of Gated DeltaNet, one of attention
+OTHERS = [
+    GOLDEN / name
+    for name in ("qwen3_next", "qwen3_5_moe_text", "glm4_moe", "glm4_moe_lite", "deepseek_v3_old")
+]
 HIDDEN, USED = 32, 24
 PROMPT = [3, 8, 1, 20, 11, 6, 2, 9, 15, 4]
 Tensors = dict[str, np.ndarray]
 
 
-def write(folder: Path, tensors: Tensors, **config: Any) -> Path:
-    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("golden*", "*.safetensors"))
+def write(folder: Path, tensors: Tensors, source: Path = SOURCE, **config: Any) -> Path:
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("golden*", "*.safetensors"))
     values = json.loads((folder / "config.json").read_text()) | config
     (folder / "config.json").write_text(json.dumps(values))
     listed = [(name, value.shape, value.astype("<f4").tobytes()) for name, value in tensors.items()]
@@ -34,14 +40,22 @@ def write(folder: Path, tensors: Tensors, **config: Any) -> Path:
     return folder
 
 
-def with_mtp(tensors: Tensors, fc: np.ndarray, layer: str = "model.layers.2.") -> Tensors:
-    """The same with a layer for multi-token prediction that is a copy of another one."""
-    copies = {name.replace(layer, "mtp.layers.0."): value for name, value in tensors.items()}
-    norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
-    own = {f"mtp.{name}.weight": np.zeros(HIDDEN, np.float32) for name in norms}  # one is added
-    return tensors | {name: value for name, value in copies.items() if name.startswith("mtp.")} | own | {
-        "mtp.fc.weight": fc.astype(np.float32)
-    }
+def with_mtp(tensors: Tensors, fc: np.ndarray, last: int = 2) -> Tensors:
+    """The same with a layer for multi-token prediction that is a copy of the last one."""
+    is_qwen = any(".linear_attn." in name for name in tensors) or last == 0
+    if is_qwen:  # one is added to the norms
+        layer, own, norm = "mtp.layers.0.", "mtp.", np.zeros(HIDDEN)
+        names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "fc")
+    else:
+        layer = own = f"model.layers.{last + 1}."
+        names, norm = ("enorm", "hnorm", "shared_head.norm", "eh_proj"), np.ones(HIDDEN)
+    values = (norm, norm, norm, fc)
+    before = f"model.layers.{last}."
+    return (
+        tensors
+        | {name.replace(before, layer): values for name, values in tensors.items() if before in name}
+        | {f"{own}{name}.weight": value for name, value in zip(names, values, strict=True)}
+    )
 
 
 def without_branches(tensors: Tensors) -> Tensors:
@@ -51,7 +65,7 @@ def without_branches(tensors: Tensors) -> Tensors:
 
 
 def cycle(tensors: Tensors, fc: str) -> Tensors:
-    """A model in which token t is followed by token t + 1, and a layer that knows it from one of its inputs."""
+    """A model in which token t is followed by token t + 1, and a layer that has it from one of its inputs."""
     rows = np.linalg.qr(np.random.default_rng(1).normal(size=(HIDDEN, USED)))[0].T * HIDDEN**0.5
     embedding, head = np.zeros((2, 128, HIDDEN))
     embedding[:USED] = rows
@@ -62,9 +76,10 @@ def cycle(tensors: Tensors, fc: str) -> Tensors:
     changed = without_branches(tensors) | {
         "model.embed_tokens.weight": embedding.astype(np.float32),
         "lm_head.weight": head.astype(np.float32),
-        "model.norm.weight": np.zeros(HIDDEN, np.float32),
+        "model.norm.weight": np.full(HIDDEN, 0.0 if any("linear_attn" in name for name in tensors) else 1.0),
     }
-    return with_mtp(changed, np.concatenate(both[fc], axis=1))
+    last = max(int(name.split(".")[2]) for name in tensors if ".layers." in name)
+    return with_mtp(changed, np.concatenate(both[fc], axis=1), last)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +111,39 @@ def test_it_reads_the_next_token_and_the_row_of_this_one(
     assert right == (0 if source == "nothing" else len(tokens) - 3), right
 
 
+@pytest.mark.parametrize("source", OTHERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("dtype", ["auto", "q8_0"])
+def test_of_other_families(source: Path, dtype: str, tmp_path: Path) -> None:
+    tensors = cycle(read_safetensors(source / "model.safetensors"), "hidden")
+    engine = load(write(tmp_path / "model", tensors, source), speculative="always", dtype=dtype)
+    sequence = add(engine, [3], USED - 4)
+    events = [event for event in drain(engine, [sequence]) if event.kind == "token"]
+    assert [event.id for event in events] == list(range(4, USED))
+    assert sum(event.drafted for event in events) == len(events) - 3
+
+
+@pytest.mark.parametrize("source", [SOURCE, GOLDEN / "qwen3_next"], ids=lambda path: path.name)
+def test_of_a_gguf_file(source: Path, tmp_path: Path) -> None:
+    """It is the block behind the others; one is added to the norms."""
+    tensors = cycle(read_safetensors(source / "model.safetensors"), "hidden")
+    own = {name: tensors.pop(name) for name in list(tensors) if name.startswith("mtp.")}
+    converter = HybridConverter(write(tmp_path / "folder", tensors, source))
+    converted = converter.converted()
+    converted |= {
+        name.replace("blk.2.", "blk.3."): value for name, value in converted.items() if "blk.2." in name
+    }
+    converted["blk.3.nextn.eh_proj.weight"] = own["mtp.fc.weight"]
+    for name in ("enorm", "hnorm", "shared_head_norm"):
+        converted[f"blk.3.nextn.{name}.weight"] = np.ones(HIDDEN)
+    converter.converted = lambda: converted  # type: ignore[method-assign]
+    file = converter.write(tmp_path / "model.gguf", block_count=4, nextn_predict_layers=1)
+    engine = load(file, speculative="always")
+    sequence = add(engine, [3], USED - 4)
+    events = [event for event in drain(engine, [sequence]) if event.kind == "token"]
+    assert [event.id for event in events] == list(range(4, USED))
+    assert sum(event.drafted for event in events) == len(events) - 3
+
+
 def test_it_attends_to_the_text_before(tensors: Tensors, tmp_path: Path) -> None:
     """The layer is the model's only one; both read the same, but for the first token."""
     embedding = tensors["model.embed_tokens.weight"]
@@ -104,7 +152,7 @@ def test_it_attends_to_the_text_before(tensors: Tensors, tmp_path: Path) -> None
     }
     alone["model.embed_tokens.weight"] = embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True))
     fc = np.concatenate([np.eye(HIDDEN), np.zeros((HIDDEN, HIDDEN))], axis=1)
-    both = with_mtp(alone, fc, "model.layers.0.")
+    both = with_mtp(alone, fc, 0)
     both["mtp.norm.weight"] = both["model.norm.weight"]
     for path in ("model", "mtp"):
         both[f"{path}.layers.0.self_attn.o_proj.weight"] = 6 * alone["model.layers.0.self_attn.o_proj.weight"]
@@ -156,7 +204,7 @@ def test_a_cancelled_step_leaves_no_draft(tensors: Tensors, tmp_path: Path) -> N
 
 
 def test_a_long_text_is_read_from_where_rows_are_known(tensors: Tensors, tmp_path: Path) -> None:
-    """A prompt that is longer than the rows that are kept, and the same again, most of whose rows are not computed."""
+    """A prompt that is longer than the rows that are kept; then the same, whose rows are not computed."""
     folder = write(tmp_path / "model", cycle(tensors, "hidden"), max_position_embeddings=2048)
     engine, plain = (load(folder, context=2048, speculative=mode) for mode in ("always", "off"))
     prompt = [(7 * i) % USED for i in range(1100)]

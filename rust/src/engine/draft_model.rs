@@ -5,12 +5,12 @@
 //! ([`Model::mtp`](crate::model::Model)); it begins where these are known, and keeps nothing for later sequences. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
 //! probabilities, they draw the same token at any temperature.
 
-use super::{Engine, no_rows};
 use super::draft_statistics::{Draft, DraftStatistics};
 use super::event::{Event, Generation, Goal};
 use super::schedule::all_rows;
 use super::sequence::{Sequence, unknown};
 use super::speculation::MOST_DRAFTED;
+use super::{Engine, no_rows};
 use crate::compute::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;

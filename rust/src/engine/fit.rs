@@ -71,7 +71,8 @@ impl Need {
     ) -> Result<Self> {
         let model = Model::load_with(&PanelSource::measuring(), checkpoint, config.clone(), dtype, pool)?;
         let kv_layout = kv.dtype.map_or(model.kv_layout.clone(), |dtype| model.kv_layout.with_dtype(dtype));
-        let of_mtp = model.mtp.as_ref().map_or(0, |mtp| mtp.kv_layout.with_dtype(kv_layout.dtype).block_bytes());
+        let of_mtp =
+            model.mtp.as_ref().map_or(0, |mtp| mtp.kv_layout.with_dtype(kv_layout.dtype).block_bytes());
         let kv_block = (kv_layout.block_bytes() + of_mtp) as u64;
         let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
         // The committed state and the one that is written.

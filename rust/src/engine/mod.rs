@@ -408,12 +408,7 @@ impl Engine {
     }
 
     /// Keeps the rows that multi-token prediction reads. starts: where each run began.
-    fn keep_hidden_rows(
-        &self,
-        taken: &mut [(u64, Sequence)],
-        due: &[(usize, usize)],
-        starts: &[usize],
-    ) {
+    fn keep_hidden_rows(&self, taken: &mut [(u64, Sequence)], due: &[(usize, usize)], starts: &[usize]) {
         let is_mtp = self.model.hidden_input.is_some();
         let is_read = self.draft_model.as_ref().is_some_and(|draft| draft.model.hidden_input.is_some());
         if !is_mtp && !is_read {

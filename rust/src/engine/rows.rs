@@ -52,7 +52,8 @@ impl Engine {
             let wanted = rows_at_once(self.pace.rows(), *next - cache.len());
             let chunk = &ids[cache.len()..(cache.len() + wanted).min(ids.len())];
             self.cache.reserve(cache, chunk.len())?;
-            let mut runs = [Run { ids: chunk, cache, frequencies: &frequencies, hidden: &[], start_position: 0 }];
+            let mut runs =
+                [Run { ids: chunk, cache, frequencies: &frequencies, hidden: &[], start_position: 0 }];
             forward(&self.model, &mut runs, &mut self.work, compute)?;
             self.work.save_rows(residual);
             cache.commit(chunk.len());

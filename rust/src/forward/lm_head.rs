@@ -76,7 +76,8 @@ pub fn hidden_rows(
     kernels: Kernels,
     pool: &Pool,
 ) -> Vec<f32> {
-    let (width, final_norm) = (model.config.hidden_size, model.config.final_norm.unwrap_or(model.config.norm));
+    let (width, final_norm) =
+        (model.config.hidden_size, model.config.final_norm.unwrap_or(model.config.norm));
     let mut hidden = work.x[rows.start * width..rows.end * width].to_vec();
     if let Some(NormWeights { weight, bias, .. }) = &model.norm {
         by_rows(pool, &mut hidden, width, |row, out| {

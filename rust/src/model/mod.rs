@@ -6,10 +6,10 @@ mod weights;
 
 pub use weights::{
     Adapter, AltUpLayer, AttentionLayer, CompressionWeights, DenseAndMoe, DenseMlp, DynamicMaskWeights,
-    HeadExpertsWeights, HiddenInput, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp, NgramWeights, NormGate,
-    NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights, RecurrentWeights,
-    RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights, SharedKvWeights,
-    ShortConvolution,
+    HeadExpertsWeights, HiddenInput, HyperWeights, IndexerWeights, Layer, MlaWeights, Mlp, MoeMlp,
+    NgramWeights, NormGate, NormWeights, PerLayerEmbedding, PerLayerInput, Projection, QkConvolutionWeights,
+    RecurrentWeights, RelativeScoreWeights, ResidualScales, RouterMlpWeights, SharedBlockWeights,
+    SharedKvWeights, ShortConvolution,
 };
 
 use crate::checkpoint::Checkpoint;

@@ -218,7 +218,8 @@ impl Engine {
         let frequencies = self.frequencies(self.model.config.rope_variant(last));
         self.cache.reserve(cache, rows)?;
         let ids = &ids[cache.len()..cache.len() + rows];
-        let mut runs = [Run { ids, cache, frequencies: &frequencies, hidden: &[], start_position: *start_position }];
+        let mut runs =
+            [Run { ids, cache, frequencies: &frequencies, hidden: &[], start_position: *start_position }];
         let compute = Compute { kernels: self.kernels, pool: &self.pool, cancel, progress: None };
         let result = observed_forward(&self.model, &mut runs, &mut self.work, compute, observer);
         if result.is_err() {

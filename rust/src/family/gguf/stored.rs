@@ -7,8 +7,8 @@ use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
     Activation, AltUpNames, Bias, Config, GateUp, HeadRows, IndexerNames, KvB, LayerScalar, MlaNames,
-    MlpShape, MoeNames, Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared, Stored,
-    Tensor, tensor,
+    MlpShape, MoeNames, MtpNames, Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared,
+    Stored, Tensor, tensor,
 };
 use crate::error::Result;
 
@@ -126,7 +126,11 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     if divided && !config.ropes.iter().any(proportional) {
         divide(&mut config, source)?;
     }
-    Ok(config)
+    let behind = |tensor: Tensor| format!("{}.{}.{}", NAMES.layers, config.layers.len(), tensor.weight);
+    let MtpNames { fc, embedding_norm, hidden_norm, norm, .. } = MtpNames::GGUF;
+    let is_stored = |tensor| source.checkpoint.contains(&behind(tensor));
+    let has_mtp = config.mtp.is_some() && [fc, embedding_norm, hidden_norm, norm].into_iter().all(is_stored);
+    Ok(if has_mtp { config.with_mtp(MtpNames::GGUF) } else { Config { mtp: None, ..config } })
 }
 
 /// The names, as far as they depend on the file: fused matrices, one norm for two places.

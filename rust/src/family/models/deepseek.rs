@@ -4,7 +4,7 @@
 //! and `configuration_deepseek_v3.py`; the latents' norms have the epsilon 1e-6 regardless of the file
 //! (`modeling_deepseek_v2.py`), and V2 never normalizes the experts' weights (`norm_topk_prob` is not read there).
 
-use crate::config::{Bias, Config, MoeNames, Names, Normalization, RopeLayout, Scoring, tensor};
+use crate::config::{Bias, Config, MoeNames, MtpNames, Names, Normalization, RopeLayout, Scoring, tensor};
 use crate::error::{Error, Result};
 use crate::family::keys::base::{Defaults, Family};
 use crate::family::keys::metadata::Metadata;
@@ -66,7 +66,7 @@ fn v3(metadata: &Metadata<'_>) -> Result<Config> {
     let routing =
         Routing { groups: Some((8, 4)), scaling: ("routed_scaling_factor", 2.5), ..Routing::DEEPSEEK };
     let defaults = Defaults { names: NAMES, max_position_embeddings: 4096, ..Defaults::LLAMA };
-    config(metadata, &defaults, &MlaDefaults::DEEPSEEK, &routing, 3)
+    Ok(config(metadata, &defaults, &MlaDefaults::DEEPSEEK, &routing, 3)?.with_mtp(MtpNames::IN_LAYER))
 }
 
 /// Latent attention and a mixture; dense layers first.

@@ -5,7 +5,7 @@
 //! `configuration_glm4_moe.py`, `configuration_glm4_moe_lite.py`.
 
 use super::deepseek::{NAMES, config as latent_mixture};
-use crate::config::{Bias, Config, QkNorm};
+use crate::config::{Bias, Config, MtpNames, QkNorm};
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
@@ -33,7 +33,7 @@ pub(crate) static GLM4_MOE_LITE: Family = Family {
             norm: NormKey::Rms("rms_norm_eps", 1e-5),
             ..Defaults::LLAMA
         };
-        latent_mixture(metadata, &defaults, &mla, &routing, 1)
+        Ok(latent_mixture(metadata, &defaults, &mla, &routing, 1)?.with_mtp(MtpNames::IN_LAYER))
     },
 };
 
@@ -54,5 +54,6 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let qk_norm = if normed { QkNorm::PerHead(Bias::None) } else { QkNorm::None };
     ignore_multi_token_prediction(metadata);
     let moe = routed_moe(metadata, &Routing::DEEPSEEK)?;
-    sparse_layers(metadata, Config { moe: Some(moe), qk_norm, ..config }, 1)
+    let config = sparse_layers(metadata, Config { moe: Some(moe), qk_norm, ..config }, 1)?;
+    Ok(config.with_mtp(MtpNames::IN_LAYER))
 }

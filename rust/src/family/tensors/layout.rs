@@ -8,8 +8,8 @@ use super::spec::{
 };
 use crate::config::{
     Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, MtpNames, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored, SubNorms,
-    tensor,
+    LayerScalar, LmHead, Mask, Mixer, MtpNames, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored,
+    SubNorms, tensor,
 };
 
 /// The tensors outside the layers.
