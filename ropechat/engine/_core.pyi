@@ -320,8 +320,8 @@ class Engine:
         min(model, 8192)). prefix_bytes: KV cache that is kept of ended sequences at most (default: what the
         context takes, at least 64 MB). speculative: whether tokens are drafted: auto (where measured times
         say that it is faster), off, always. draft: the folder or file of a draft model with the same
-        vocabulary; else drafts come from the model's layer for multi-token prediction, if it has one, and from
-        prompt look-up.
+        vocabulary; else drafts come from the model's layer for multi-token prediction, if it has one, and
+        from prompt look-up.
 
         pack_cache: folder of packed weights: taken from there, and written there after the first token in a
         thread of low priority. pack_smallest: bytes from which that is worth it (default: 32 MiB).

@@ -136,8 +136,8 @@ class Engine:
         draft: a smaller model with the same tokenizer, by its name, loaded with the same dtype; without one
         from the model's layer for multi-token prediction, if it has one. cache: auto, off or all; default
         ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats have read are cached on
-        disk for the next start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read from
-        another thread while the model loads.
+        disk for the next start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read
+        from another thread while the model loads.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
         """
         return cls.from_load(ModelLoad(resolve(model), **options))
