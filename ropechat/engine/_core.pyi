@@ -336,7 +336,8 @@ class Engine:
         (a list)) and usable_length (max_position_embeddings, or the length that dynamic RoPE scaling extends
         it to), dtype, kv_dtype, mtp (whether it has a layer for multi-token prediction), threads, isa,
         context, context_is_stated, num_parameters, weight_bytes, tensor_types (how many numbers the file
-        stores as each type), from_pack (whether all weights came from the pack cache), warnings and notes (one line each; notes say the dtype)."""
+        stores as each type), from_pack (whether all weights came from the pack cache), warnings and notes
+        (one line each; notes say the dtype)."""
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """As the function of this name, of the loaded model."""
     def finish_pack(self, seconds: float) -> bool:
