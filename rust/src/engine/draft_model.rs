@@ -24,6 +24,7 @@ impl Engine {
         draft.pool = Arc::clone(&self.pool);
         let (own, other) = (self.model.weight_bytes(), draft.model.weight_bytes());
         self.speculation.draft_size = other as f64 / own.max(1) as f64;
+        self.speculation.statistics.read_share = draft.model.layer_bytes() as f64 / other.max(1) as f64;
         self.draft_model = Some(Box::new(draft));
     }
 

@@ -51,6 +51,8 @@ pub(super) struct DraftStatistics {
     times: StepTimes,
     /// What a row is assumed to take before anything was measured.
     assumed: f64,
+    /// The share of that which reading takes: the layers', without the projection to logits.
+    pub read_share: f64,
     /// Of steps with more than [`MOST_ROWS`] rows.
     seconds_per_row: f64,
     all: Share,
@@ -66,6 +68,7 @@ impl Default for DraftStatistics {
         Self {
             times: StepTimes::default(),
             assumed: 0.0,
+            read_share: 1.0,
             seconds_per_row: 0.0,
             all: Share::prior(PRIOR, PRIOR_WEIGHT),
             by_probability: CLASSES.map(|(_, share)| Share::prior(share, PRIOR_WEIGHT)),
@@ -84,7 +87,7 @@ impl DraftStatistics {
     /// The seconds that the draft model takes for `rows`; 0 where nothing was measured and it should take a moment only, so
     /// that it is tried.
     pub fn seconds(&self, rows: usize) -> f64 {
-        let read = |row: f64| row * (1.0 + rows as f64 / READ_AS_ONE);
+        let read = |row: f64| row * (1.0 + self.read_share * rows as f64 / READ_AS_ONE);
         match (rows, self.times.of(rows.clamp(1, MOST_ROWS))) {
             (0, _) => 0.0,
             (_, None) if read(self.assumed) < MOMENT => 0.0,
@@ -204,6 +207,9 @@ mod tests {
         statistics.begin_step(0.01);
         assert!(statistics.seconds(500) == 0.0, "a moment");
         assert!((statistics.seconds(1600) - 1.01).abs() < 1e-9);
+        statistics.read_share = 0.2;
+        assert!(statistics.seconds(1600) == 0.0 && (statistics.seconds(8000) - 1.01).abs() < 1e-9);
+        statistics.read_share = 1.0;
         statistics.add_time(1, Duration::from_millis(2));
         assert!((statistics.seconds(1) - 0.002).abs() < 1e-9 && statistics.seconds(500) > 0.06);
         statistics.add_time(200, Duration::from_millis(100));

@@ -235,6 +235,11 @@ impl Model {
         layers.flat_map(Layer::weights).chain(inputs.map(|input| &input.fc))
     }
 
+    /// Bytes of the packed matrices of all layers.
+    pub fn layer_bytes(&self) -> usize {
+        by_type(self.layer_weights()).into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
     /// Bytes of all packed matrices.
     pub fn weight_bytes(&self) -> usize {
         self.bytes_by_type().into_iter().map(|(_, bytes)| bytes).sum()

@@ -92,7 +92,8 @@ impl DraftFiles {
         available: &mut Option<Available>,
     ) -> Result<Self, Failure> {
         let checkpoint = Checkpoint::open(Path::new(path))?;
-        let config = family::config(&checkpoint)?;
+        // A draft model needs no drafts.
+        let config = Config { mtp: None, ..family::config(&checkpoint)? };
         let kv = KvRoom { tokens: kv.tokens.min(config.usable_length()), ..kv };
         let choice = fit::choose(&checkpoint, &config, dtype, kv, pool, *available)?;
         if let Some(available) = available {
