@@ -1,8 +1,8 @@
 """Multi-token prediction: a model's own layer drafts, and changes nothing but the speed.
 
-The layer reads the embedding of the next token and the model's row at this one. Here are models in which
-either of them, or the text before, says what comes next, so that its drafts are right if it is given the
-right one.
+The layer reads the embedding of the next token and the model's hidden state at this one. Here are models in
+which either of them, or the text before, says what comes next, so that its drafts are right if it is given
+the right one.
 """
 
 import json
@@ -101,7 +101,7 @@ def drafted(folder: Path, prompt: list[int], count: int, **sampling: Any) -> tup
 
 @pytest.mark.parametrize("source", ["embedding", "hidden", "nothing"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_it_reads_the_next_token_and_the_row_of_this_one(
+def test_it_reads_the_next_token_and_the_hidden_state(
     source: str, temperature: float, tensors: Tensors, tmp_path: Path
 ) -> None:
     folder = write(tmp_path / "model", cycle(tensors, source))
@@ -203,8 +203,8 @@ def test_a_cancelled_step_leaves_no_draft(tensors: Tensors, tmp_path: Path) -> N
     assert count == len(found) - 3
 
 
-def test_a_long_text_is_read_from_where_rows_are_known(tensors: Tensors, tmp_path: Path) -> None:
-    """A prompt that is longer than the rows that are kept; then the same, whose rows are not computed."""
+def test_a_long_text_is_read_from_where_hidden_states_are_known(tensors: Tensors, tmp_path: Path) -> None:
+    """A prompt that is longer than what is kept; then the same, most of which is not computed."""
     folder = write(tmp_path / "model", cycle(tensors, "hidden"), max_position_embeddings=2048)
     engine, plain = (load(folder, context=2048, speculative=mode) for mode in ("always", "off"))
     prompt = [(7 * i) % USED for i in range(1100)]

@@ -1,13 +1,13 @@
 //! Multi-token prediction (MTP): a layer behind the others that predicts the token after the next one. Only drafts come
 //! from it.
 //!
-//! Source: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2, <https://arxiv.org/abs/2412.19437>; Qwen 3 Next has
-//! one such layer, too.
+//! Source: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 2.2, <https://arxiv.org/abs/2412.19437>; Qwen 3 Next
+//! has one such layer, too.
 
 use super::structure::LayerSpec;
 use super::tensor_names::{Tensor, tensor};
 
-/// The layer and its tensors. It reads fc([norm(embedding of the next token), norm(last row of the model, normed)]).
+/// The layer and its tensors. It reads fc([norm(embedding of the next token), norm(hidden state)]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mtp {
     /// What the layer is.
@@ -19,14 +19,14 @@ pub struct Mtp {
 /// Where the tensors of multi-token prediction are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MtpNames {
-    /// The prefix before `layers.0`, and before the other tensors; None: the layer comes behind the model's own ones, and the
-    /// other tensors are in it.
+    /// The prefix before `layers.0`, and before the other tensors; None: the layer comes behind the model's own ones, and
+    /// the other tensors are in it.
     pub base: Option<&'static str>,
     /// From both inputs to the layer's.
     pub fc: Tensor,
     /// Norm of the next token's embedding.
     pub embedding_norm: Tensor,
-    /// Norm of the model's row.
+    /// Norm of the model's hidden state.
     pub hidden_norm: Tensor,
     /// Norm after the layer.
     pub norm: Tensor,

@@ -1,16 +1,18 @@
 //! A draft model: a smaller model with the same vocabulary, whose tokens the engine's own model verifies.
 //!
 //! It is an [`Engine`] of its own, whose sequences follow those that it drafts for, so it has the same cache, prefix reuse
-//! and steps. It may be the model's own layer for multi-token prediction, which reads the model's rows beside the tokens
-//! ([`Model::mtp`](crate::model::Model)); it begins where these are known, and keeps nothing for later sequences. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
+//! and steps. It draws with the settings, seeds and grammar of the sequence: where both models agree on the
 //! probabilities, they draw the same token at any temperature.
+//!
+//! It may be the model's own layer for multi-token prediction ([`Model::mtp`](crate::model::Model)), which reads the model's
+//! hidden states beside the tokens. Its sequences begin where these are known and share no keys and values.
 
 use super::draft_statistics::{Draft, DraftStatistics};
 use super::event::{Event, Generation, Goal};
 use super::schedule::all_rows;
 use super::sequence::{Sequence, unknown};
 use super::speculation::MOST_DRAFTED;
-use super::{Engine, no_rows};
+use super::{Engine, no_hidden_states};
 use crate::compute::cancel::CancelToken;
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
@@ -112,7 +114,7 @@ impl Engine {
         if let Some(number) = sequence.draft_number.take() {
             self.free(number);
         }
-        // The row of the model before its first token is needed, too.
+        // The hidden state before its first token is needed, too.
         let skipped = if is_mtp { rows.start + 1 } else { 0 };
         let mut sampling: Sampling = generation.sampling.clone();
         sampling.logit_bias.retain(|(id, _)| is_known(id));
@@ -145,7 +147,7 @@ impl Engine {
         if self.model.hidden_input.is_some() {
             let (start, end) = (sequence.cache.len(), ids.len());
             let before = sequence.skipped - 1;
-            let rows = like.hidden.get(before + start..before + end).ok_or_else(no_rows)?;
+            let rows = like.hidden.get(before + start..before + end).ok_or_else(no_hidden_states)?;
             sequence.hidden.set(start, rows, self.model.config.hidden_size, usize::MAX);
         }
         Ok(())

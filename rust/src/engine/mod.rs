@@ -8,7 +8,7 @@ mod draft_model;
 mod draft_statistics;
 mod event;
 pub mod fit;
-mod hidden_rows;
+mod hidden_states;
 pub mod inside;
 pub mod on_disk;
 mod outcome;
@@ -29,7 +29,7 @@ use crate::compute::pool::Pool;
 use crate::compute::progress::{PassProgress, Progress, Snapshot};
 use crate::config::{RopeFrequencies, RopeVariant};
 use crate::error::{Error, Result};
-use crate::forward::{Compute, Run, Workspace, forward, hidden_rows, lm_head};
+use crate::forward::{Compute, Run, Workspace, forward, hidden_states, lm_head};
 use crate::kernel::Kernels;
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
@@ -37,7 +37,7 @@ use crate::model::pack::Key as Identity;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Mask, Sampler, Sampling};
 use draft_statistics::Draft;
-use hidden_rows::{HiddenRows, KEPT_ROWS};
+use hidden_states::{HiddenStates, KEPT_POSITIONS};
 use outcome::{Outcome, RowJob, commit};
 use pace::Pace;
 use prompt_lookup::PromptLookup;
@@ -192,7 +192,7 @@ impl Engine {
             lookup: PromptLookup::default(),
             draft_number: None,
             proposed: Draft::default(),
-            hidden: HiddenRows::default(),
+            hidden: HiddenStates::default(),
             skipped: 0,
             certain: 0,
             finished: false,
@@ -373,7 +373,7 @@ impl Engine {
                 let start = cache.len();
                 let hidden = match &self.model.hidden_input {
                     None => &[][..],
-                    Some(_) => hidden.get(start..start + rows).ok_or_else(no_rows)?,
+                    Some(_) => hidden.get(start..start + rows).ok_or_else(no_hidden_states)?,
                 };
                 let ids = &ids[start..start + rows];
                 runs.push(Run { ids, cache, frequencies, hidden, start_position: 0 });
@@ -390,7 +390,7 @@ impl Engine {
         }
         let starts: Vec<usize> = due.iter().map(|&(i, _)| taken[i].1.cache.len()).collect();
         let events = commit(taken, &due, outcomes, self.longest_generated());
-        self.keep_hidden_rows(taken, &due, &starts);
+        self.keep_hidden_states(taken, &due, &starts);
         for &(i, _) in &due {
             let sequence = &mut taken[i].1;
             if self.model.config.rope_variant(sequence.ids.len()) == sequence.rope_variant {
@@ -407,27 +407,27 @@ impl Engine {
         Ok(events)
     }
 
-    /// Keeps the rows that multi-token prediction reads. starts: where each run began.
-    fn keep_hidden_rows(&self, taken: &mut [(u64, Sequence)], due: &[(usize, usize)], starts: &[usize]) {
+    /// Keeps the hidden states that multi-token prediction reads. starts: where each run began.
+    fn keep_hidden_states(&self, taken: &mut [(u64, Sequence)], due: &[(usize, usize)], starts: &[usize]) {
         let is_mtp = self.model.hidden_input.is_some();
         let is_read = self.draft_model.as_ref().is_some_and(|draft| draft.model.hidden_input.is_some());
         if !is_mtp && !is_read {
             return;
         }
-        let (width, most) = (self.model.config.hidden_size, KEPT_ROWS / due.len().max(1));
+        let (width, most) = (self.model.config.hidden_size, KEPT_POSITIONS / due.len().max(1));
         let mut row = 0;
         for (&(i, rows), &start) in due.iter().zip(starts) {
             let sequence = &mut taken[i].1;
             let (end, last) = (sequence.cache.len(), row + sequence.cache.len() - start);
             row += rows;
-            // The layer's own row goes in with the next token, where there is none of the model.
+            // The layer's own hidden state is read at the next position, where there is none of the model.
             let (count, position) = match is_mtp {
                 true => (usize::from(sequence.hidden.positions().end == end), end),
                 false => ((end - start).min(most), end - (end - start).min(most)),
             };
             if matches!(sequence.goal, Goal::Generate(_)) && count > 0 {
                 let hidden =
-                    hidden_rows(&self.model, last - count..last, &self.work, self.kernels, &self.pool);
+                    hidden_states(&self.model, last - count..last, &self.work, self.kernels, &self.pool);
                 sequence.hidden.set(position, &hidden, width, most);
             }
         }
@@ -508,8 +508,8 @@ impl Engine {
 }
 
 /// Only a layer for multi-token prediction can lack them, whose errors count as wrong drafts.
-fn no_rows() -> Error {
-    Error::Request("the rows of the model at these tokens are not known".into())
+fn no_hidden_states() -> Error {
+    Error::Request("the hidden states at these tokens are not known".into())
 }
 
 #[cfg(test)]

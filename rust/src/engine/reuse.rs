@@ -21,8 +21,8 @@ pub(super) struct ReusableCache {
 }
 
 impl ReusableCache {
-    /// A cache that keeps as much of ended sequences as one of `context` tokens takes, and at least 64 MB. reuses: whether sequences
-    /// share keys and values.
+    /// A cache that keeps as much of ended sequences as one of `context` tokens takes, and at least 64 MB. reuses: whether
+    /// sequences share keys and values.
     pub fn new(kv: KvCache, context: usize, reuses: bool) -> Self {
         let block_bytes = kv.layout().block_bytes();
         let most_kept = context.div_ceil(BLOCK).saturating_mul(block_bytes).max(LEAST_KEPT);

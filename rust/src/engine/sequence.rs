@@ -2,7 +2,7 @@
 
 use super::draft_statistics::Draft;
 use super::event::Goal;
-use super::hidden_rows::HiddenRows;
+use super::hidden_states::HiddenStates;
 use super::prompt_lookup::PromptLookup;
 use crate::config::RopeVariant;
 use crate::error::{Error, Result};
@@ -35,13 +35,13 @@ pub(super) struct Sequence {
     pub draft_number: Option<u64>,
     /// What the draft model proposes in this step.
     pub proposed: Draft,
-    /// Rows of the model, for its layer for multi-token prediction: after each position; in a sequence of that layer the row
-    /// that goes in with each.
-    pub hidden: HiddenRows,
+    /// Hidden states for multi-token prediction: the model's at each position; in a sequence of the layer for it those that
+    /// it reads at each.
+    pub hidden: HiddenStates,
     /// Tokens of the text before its first one, in a sequence of a layer for multi-token prediction.
     pub skipped: usize,
-    /// Tokens at the beginning whose keys and values a draft model need not compute again: with multi-token prediction those
-    /// that were read with rows of the model, not with its own.
+    /// In a sequence of that layer, tokens at the beginning that were read with hidden states of the model, not with the
+    /// layer's own: their keys and values stay.
     pub certain: usize,
     pub finished: bool,
 }

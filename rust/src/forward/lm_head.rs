@@ -67,9 +67,9 @@ pub fn lm_head(
     lap(Phase::LmHead);
 }
 
-/// What the layer for multi-token prediction reads of rows of the residual stream: the rows that are projected to
-/// logits.  // [rows.len(), hidden_size]
-pub fn hidden_rows(
+/// The hidden states that the layer for multi-token prediction reads: rows of the residual stream after the final
+/// norm.  // [rows.len(), hidden_size]
+pub fn hidden_states(
     model: &Model,
     rows: Range<usize>,
     work: &Workspace,

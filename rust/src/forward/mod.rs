@@ -31,7 +31,7 @@ mod streams;
 mod workspace;
 
 pub use attention::ObservedHeads;
-pub use lm_head::{hidden_rows, lm_head};
+pub use lm_head::{hidden_states, lm_head};
 pub use observer::Observer;
 pub use state::{Compute, Run};
 pub use workspace::Workspace;

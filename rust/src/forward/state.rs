@@ -15,7 +15,7 @@ pub struct Run<'a> {
     pub cache: &'a mut KvSequence,
     /// The frequencies of each of the model's ropes, for the sequence's length.
     pub frequencies: &'a [RopeFrequencies],
-    /// The row of another model at the token before each id, for a model with `hidden_input`.  // [ids, hidden_size]
+    /// The main model's hidden state at the token before each id, for a model with `hidden_input`.  // [ids, hidden_size]
     pub hidden: &'a [f32],
     /// Position of the sequence's first token: 0, except where a test moves a text to other positions.
     pub start_position: usize,

@@ -4,11 +4,11 @@ use crate::compute::weight::Weight;
 use crate::config::{Activation, Compression, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
 use crate::quant::PackedType;
 
-/// What the layer for multi-token prediction reads: fc([norm(embedding), norm(hidden row)]).
+/// What the layer for multi-token prediction reads: fc([norm(embedding), norm(hidden state)]).
 pub struct HiddenInput {
     /// Norm of the embedding.
     pub embedding_norm: NormWeights,
-    /// Norm of the hidden row.
+    /// Norm of the hidden state.
     pub hidden_norm: NormWeights,
     /// From both to the layer's input.  // [hidden_size, 2 * hidden_size]
     pub fc: Weight,

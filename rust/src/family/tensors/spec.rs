@@ -329,7 +329,7 @@ pub struct LayerTensors {
 pub struct MtpTensors {
     /// Norm of the next token's embedding.
     pub embedding_norm: NormSpec,
-    /// Norm of the model's row.
+    /// Norm of the model's hidden state.
     pub hidden_norm: NormSpec,
     /// From both to the layer's input.
     pub fc: MatrixSpec,

@@ -1,27 +1,28 @@
-//! Rows of the model that its layer for multi-token prediction reads: those of the last tokens of a sequence.
+//! The hidden states of a sequence's last tokens (the normed output of the last layer), which the layer for multi-token
+//! prediction reads.
 
 use std::ops::Range;
 
-/// Rows that are kept for a step's sequences together; older ones are dropped, so that the layer sees no text before them.
-/// Only the speed depends on it.
-pub(super) const KEPT_ROWS: usize = 512;
+/// Positions whose hidden states are kept, of a step's sequences together. Older ones are dropped, so
+/// that the layer sees no text before them. Only the speed depends on it.
+pub(super) const KEPT_POSITIONS: usize = 512;
 
-/// Rows of consecutive positions.
+/// Hidden states of consecutive positions.
 #[derive(Debug, Default)]
-pub(super) struct HiddenRows {
+pub(super) struct HiddenStates {
     width: usize,
     /// Position of the first.
     start: usize,
     rows: Vec<f32>, // [positions, width]
 }
 
-impl HiddenRows {
-    /// The positions whose rows are known.
+impl HiddenStates {
+    /// The positions whose hidden states are known.
     pub fn positions(&self) -> Range<usize> {
         self.start..self.start + self.rows.len().checked_div(self.width).unwrap_or(0)
     }
 
-    /// The rows of some positions; None unless all are known.  // [positions, width]
+    /// The hidden states of some positions; None unless all are known.  // [positions, width]
     pub fn get(&self, positions: Range<usize>) -> Option<&[f32]> {
         let known = self.positions();
         let is_known = known.start <= positions.start && positions.end <= known.end;
@@ -29,7 +30,7 @@ impl HiddenRows {
         is_known.then(|| &self.rows[at(positions.start)..at(positions.end)])
     }
 
-    /// Sets the rows from `start` on, and keeps the last `most`. Rows before a gap are dropped.  // rows [positions, width]
+    /// Sets the hidden states from `start` on, and keeps the last `most`. Those before a gap are dropped.  // rows [positions, width]
     pub fn set(&mut self, start: usize, rows: &[f32], width: usize, most: usize) {
         let known = self.positions();
         if width != self.width || !(known.start..=known.end).contains(&start) {
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_last_rows_are_kept_and_a_gap_begins_anew() {
-        let mut hidden = HiddenRows::default();
+        let mut hidden = HiddenStates::default();
         assert!(hidden.get(0..1).is_none());
         hidden.set(4, &[4.0, 4.5, 5.0, 5.5], 2, 3);
         assert_eq!(hidden.get(5..6), Some(&[5.0, 5.5][..]));
