@@ -5,8 +5,6 @@ at most the line in progress, which is removed when the journal is opened again.
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 from ropechat.batch.hash_index import HashIndex, hash64
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.util.file_lock import try_lock
 
 SCHEMA = "ropechat.batch/1"
 SYNC_SECONDS = 1.0
@@ -58,12 +57,13 @@ class Journal:
         except OSError as error:
             raise FileAccessError(f"{path}: {error.strerror}") from None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = try_lock(self._descriptor)
         except OSError as error:
             os.close(self._descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise BatchInputError(f"{path}: another run is writing it; wait until it ends") from None
             raise FileAccessError(f"{path}: {error.strerror}") from None
+        if not locked:
+            os.close(self._descriptor)
+            raise BatchInputError(f"{path}: another run is writing it; wait until it ends")
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> "Journal":

@@ -65,13 +65,23 @@ class Store:
     # --- on the writer's thread, once ---
 
     def _open(self) -> sqlite3.Connection:
-        self._owner = self._owner or ProcessLock(self._running)
-        if words := network_warning(self.path.parent):
-            self.notices.append(words)
+        if self._owner is None:  # not at a second attempt
+            self._owner = ProcessLock(self._running)
+            self._warn(self._owner.fault)
         connection = self._sound()
         self._indexed = ensure_search(connection)
         self._recover(connection)
         return connection
+
+    def _warn(self, unlockable: str) -> None:
+        """Tell what about the folder endangers chats. unlockable: why its files cannot be locked."""
+        if unlockable:
+            self.notices.append(
+                f"{self._running}: files cannot be locked ({unlockable}), so two programs at once may take "
+                "each other's answers for abandoned ones; set ROPECHAT_DATA to a folder on another disk"
+            )
+        if words := network_warning(self.path.parent):
+            self.notices.append(words)
 
     def _sound(self) -> sqlite3.Connection:
         """Open the database, repairing a damaged one."""

@@ -1,5 +1,8 @@
 """The store in trouble: full disks, damaged files, kill -9."""
 
+import errno
+import fcntl
+import itertools
 import os
 import random
 import sqlite3
@@ -321,3 +324,55 @@ def test_an_owner_lives_as_long_as_its_lock(tmp_path: Path) -> None:
     assert not (tmp_path / name).exists()
     owner.release()
     assert not has_others(tmp_path, "me")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_folder_whose_files_cannot_be_locked(
+    opened: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    tries = itertools.count()
+
+    def refused(*_: object) -> None:
+        if next(tries) == 100:
+            raise AssertionError("tried again and again, each time with a new file")
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    store = opened()
+    put(store, branched())
+    assert len(done(store.conversations())) == 1
+    [notice] = store.notices
+    assert f"files cannot be locked ({os.strerror(number)})" in notice
+    assert list((tmp_path / "data" / "running").iterdir()) == []
+    assert store.close()
+
+
+def test_a_start_removes_the_locks_of_killed_programs(opened: Callable[[], Store], tmp_path: Path) -> None:
+    put(opened(), branched())
+    folder = tmp_path / "data" / "running"
+    [own] = folder.iterdir()
+    for name in ("0123456789abcdef", "fedcba9876543210", "not-a-lock"):
+        (folder / name).touch()
+    other = opened()
+    done(other.conversations())
+    assert {own.name, "not-a-lock"} < {path.name for path in folder.iterdir()}
+    assert len(list(folder.iterdir())) == 3  # with the lock of the second store
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, locked = fcntl.flock, []
+
+    def too_late(number: int, operation: int) -> None:
+        if not locked:
+            [path] = tmp_path.iterdir()
+            path.unlink()
+        locked.append(number)
+        flock(number, operation)
+
+    monkeypatch.setattr("fcntl.flock", too_late)
+    owner = ProcessLock(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [owner.name]
+    owner.release()
+    assert not list(tmp_path.iterdir())

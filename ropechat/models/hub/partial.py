@@ -1,7 +1,6 @@
 """One file on its way: the bytes so far, their hash, and how they go on."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -14,6 +13,7 @@ from typing import IO, Any
 from ropechat.errors import DownloadError
 from ropechat.models.hub import client
 from ropechat.models.hub.plan import SHA256_DIGITS, DownloadPlan, RemoteFile, blob_path, partial_path
+from ropechat.util.file_lock import try_lock
 
 _PIECE = 1 << 20
 _TURN = 0.1  # seconds between two checks of a file that another download has locked
@@ -93,9 +93,7 @@ class Partial:
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:  # another download of the same file
+                if not try_lock(file.fileno()):  # another download of the same file
                     if self._stop.wait(_TURN):
                         raise StoppedError from None
                     continue
@@ -164,9 +162,9 @@ def discard(plan: DownloadPlan) -> None:
     """Remove the partial files of a download, except those locked by another process. Raises OSError."""
     for wanted in plan.files:
         path = partial_path(plan.name.repo, wanted)
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            if try_lock(file.fileno()):
+                path.unlink()
 
 
 def _write(file: IO[bytes], piece: bytes) -> None:
