@@ -33,6 +33,6 @@ def keep(found: Imported, store: Store) -> Iterator[str]:
 def describe(found: Imported) -> str:
     """What was imported, as one line."""
     count = len(found.chats)
-    words = f"{count:,} chat{'s' * (count != 1)} from {one_line(found.source)}"
+    words = f"{count:,} chat{'s' * (count != 1)} from {one_line(found.source) or 'ropechat'}"
     lost = f"; {found.lost:,} messages are not text (tools, pictures) or have no question: left out"
     return words + (lost if found.lost else "")

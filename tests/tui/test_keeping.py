@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 from branches import answers, last, transcript
+from chats import branched
 from fakes import STORY, FakeEngine
+from stores import done, put
 
+import ropechat.tui
 from ropechat.conversation import NodeState
+from ropechat.store.import_export import to_json
+from ropechat.store.imports.read import read_file
 from ropechat.store.store import Store
 from ropechat.tui.screens.chats import ChatsScreen
 
@@ -262,3 +269,75 @@ async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_again(chat:
         await c.until(lambda: "Hi" in c.screen() and "enable_thinking: " in c.screen())
         await transcript(c, "r")
         assert c.screen().count("enable_thinking: ") == 1
+
+
+# ---- Work in the background
+
+
+def test_only_one_helper_starts_work_in_the_background() -> None:
+    """Work of Textual's default group is cancelled by any other; `begin` names a purpose."""
+    folder = Path(ropechat.tui.__file__).parent
+    found = {file.name for file in folder.rglob("*.py") if re.search(r"run_worker|@work\b", file.read_text())}
+    assert found == {"workers.py"}
+
+
+async def test_an_import_goes_on_while_another_chat_is_opened(
+    chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, branched(1), "first", "the first")
+    put(store, branched(2), "second", "the second")
+    (tmp_path / "chat.json").write_text(to_json(done(store.load("first"))))
+    gate, read = threading.Event(), read_file
+    monkeypatch.setattr("ropechat.store.imports.read.read_file", lambda file: gate.wait(10) and read(file))
+    async with chat(FakeEngine("ok"), store=store, size=(100, 30)) as c:
+        await c.ask(f"/import {tmp_path}/chat.json")
+        await c.until(lambda: "importing chat.json: reading" in c.line("footer"))
+        await c.ask(f"/import {tmp_path}/chat.json")
+        assert "another file is being imported" in c.line("footer")
+        c.app.history.open_chat("second")
+        await c.until(lambda: c.app.session.recorder.id == "second")
+        gate.set()
+        await c.until(lambda: "1 chat from ropechat; F2 lists it" in c.screen())
+        assert c.app.session.recorder.id == "second"  # what the user chose stays
+        assert "importing" not in c.line("footer")
+    assert len(done(store.conversations())) == 3
+
+
+async def test_an_export_is_written_though_another_chat_is_opened(
+    chat: Any, store: Store, tmp_path: Path
+) -> None:
+    put(store, branched(1), "other")
+    async with chat(FakeEngine("An answer."), store=store) as c:
+        await c.ask("Asked here")
+        await c.idle()
+        c.app.commands.run_line(f"export html {tmp_path}/x.html")
+        c.app.history.open_chat("other")
+        await c.until(lambda: "written: " in c.line("footer"))
+        await c.until(lambda: c.app.session.recorder.id == "other")
+        assert "Asked here" in (tmp_path / "x.html").read_text()
+
+
+async def test_a_new_chat_at_once_does_not_stop_the_start(chat: Any, store: Store) -> None:
+    put(store, branched(1), "other")
+    questions: Future[list[str]] = Future()
+    store.questions = lambda limit: questions  # type: ignore[method-assign,assignment]
+    async with chat(FakeEngine("ok"), store=store, resume="") as c:
+        await c.pilot.press("ctrl+n")
+        questions.set_result(["asked before"])
+        await c.until(lambda: c.app.composer.sent == ["asked before"])
+        await c.idle()
+        assert not c.app.session.turns  # the new chat, not the one of the start
+
+
+async def test_of_two_chats_the_one_that_was_chosen_last_is_shown(chat: Any, store: Store) -> None:
+    put(store, branched(1), "slow")
+    async with chat(FakeEngine("ok"), store=store) as c:
+        loaded: Future[Any] = Future()
+        found = done(store.load("slow"))
+        store.load = lambda id: loaded  # type: ignore[method-assign,assignment]
+        c.app.history.open_chat("slow")
+        await c.pilot.press("ctrl+n")
+        new = c.app.session.recorder.id
+        loaded.set_result(found)
+        await c.pilot.pause(0.05)
+        assert c.app.session.recorder.id == new

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
+from ropechat.tui.workers import begin
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from ropechat.chat.live import LiveChat
+    from ropechat.store.imports.read import Imported
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.drafts import DraftsController
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.view import View
 
 RECALLED = 200  # questions that can be recalled from earlier chats
+PROGRESS_INTERVAL_S = 0.2  # seconds between two updates of an import's progress
 SHOWN_FAULTS = 3  # of the chats of a file that cannot be read
 NOTHING_KEPT = "this chat is not stored (--incognito)"
 
@@ -52,6 +55,8 @@ class HistoryController:
         self.path, self.composer, self._hints = path, composer, hints
         self._drafts = drafts
         self.resume, self._opened, self._fixed = resume, opened, fixed
+        self._shown = 0  # counts the chats that were wanted on screen
+        self._importing = ""  # how far an import is
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -87,17 +92,18 @@ class HistoryController:
 
     def begin_chat(self) -> None:
         """Show a new chat; the draft goes along."""
+        self._shown += 1
         self.composer.stop_editing()
         self._drafts.carry()
         self.chat.keep()
         self.session.clear()
         self.path.show()
-        self.view.app.run_worker(self._drafts.bring(), exclusive=True)
+        begin(self.view.app, "draft", self._drafts.bring, replaces=True)
 
     def open_chat(self, id: str) -> None:
         """Open a stored chat; "" begins a new one."""
         self.view.write()
-        self.view.app.run_worker(self._open_chat(id), exclusive=True)
+        begin(self.view.app, "open", lambda: self._open_chat(id), replaces=True)
 
     async def _open_chat(self, id: str, fixed: Collection[str] = ()) -> None:
         store = self.session.recorder.store
@@ -106,10 +112,14 @@ class HistoryController:
         if not id:
             self.begin_chat()
             return
+        self._shown += 1
+        wanted = self._shown
         try:
             chat = await asyncio.wrap_future(store.load(id))
         except RopechatError as error:
             self.path.notice("error", explain(error))
+            return
+        if wanted != self._shown:  # another chat was wanted since
             return
         await self._show(chat, fixed)
         for fault in chat.damaged:
@@ -124,34 +134,65 @@ class HistoryController:
     def _import(self, file: str) -> str:
         if not file:
             return "/import FILE: an export of ropechat, ChatGPT or Open WebUI, or logs of llm"
+        if self._importing:
+            return "another file is being imported"
         self.chat.when_idle(lambda: self.take_in(Path(file).expanduser()))
         return ""
 
     def take_in(self, file: Path) -> None:
-        """Import the chats of a file, and show the newest."""
-        self.view.app.run_worker(self._take_in(file), exclusive=True)
+        """Import the chats of a file; the newest is shown unless the user did something else meanwhile."""
+        self._importing = f"importing {one_line(file.name)}: reading"
+        begin(self.view.app, "import", lambda: self._take_in(file))
 
     async def _take_in(self, file: Path) -> None:
-        from ropechat.chat.importing import describe, keep
-        from ropechat.store.imports.read import read_file
-
-        store = self.session.recorder.store
+        before = self._standing
+        # its thread goes on if the program is left: all is imported before it ends
+        work = asyncio.create_task(asyncio.to_thread(self._import_chats, file))
+        while not work.done():
+            self.view.refresh_status()
+            await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S)
+        self._importing = ""
+        self.view.refresh_status()
         try:
-            found = await asyncio.to_thread(read_file, file)
-            if store is not None:
-                await asyncio.to_thread(lambda: list(keep(found, store)))
+            found = work.result()
         except RopechatError as error:
             self.path.notice("error", explain(error))
             return
-        newest = max(found.chats, key=lambda chat: chat.tree.path()[-1].created if chat.tree else 0.0)
-        await self._show(newest)
-        if found.source:
-            where = (
-                f"{self.keymap.named('chat.list')} lists them" if store is not None else "this one is shown"
-            )
-            self.path.notice("notice", describe(found) + (f"; {where}" if len(found.chats) > 1 else ""))
+        here = before == self._standing
+        if here:
+            newest = max(found.chats, key=lambda chat: chat.tree.path()[-1].created if chat.tree else 0.0)
+            await self._show(newest)
+        self._tell_imported(found, shown=here)
+
+    def _import_chats(self, file: Path) -> Imported:
+        """Read a file and store its chats, on a thread. Raises RopechatError."""
+        from ropechat.chat.importing import keep
+        from ropechat.store.imports.read import read_file
+
+        store, found = self.session.recorder.store, read_file(file)
+        if store is not None:
+            count = len(found.chats)
+            for number, _ in enumerate(keep(found, store), 1):
+                self._importing = f"importing {one_line(file.name)}: {number:,} of {count:,} chats"
+        return found
+
+    @property
+    def _standing(self) -> tuple[object, ...]:
+        """What changes when another chat is shown or something is asked."""
+        return self._shown, self.session.recorder.id, len(self.session.tree), self.session.generating
+
+    def _tell_imported(self, found: Imported, *, shown: bool) -> None:
+        from ropechat.chat.importing import describe
+
+        many = len(found.chats) > 1
+        if found.source or not shown:
+            lists = f"{self.keymap.named('chat.list')} lists {'them' if many else 'it'}"
+            where = lists if self.session.recorder.store is not None else "this one is shown"
+            self.path.notice("notice", describe(found) + (f"; {where}" if many or not shown else ""))
         for fault in found.faults[:SHOWN_FAULTS]:
             self.path.notice("error", one_line(f"Not imported: {fault}"))
+        if len(found.faults) > SHOWN_FAULTS:
+            self.path.notice("error", f"Not imported: {len(found.faults) - SHOWN_FAULTS:,} more chats")
 
     async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
         self.composer.stop_editing()
@@ -183,7 +224,7 @@ class HistoryController:
             path = new_file(chat, form, path)
         elif path.exists():
             return f"{path} exists; name another file"
-        self.view.app.run_worker(self._write(chat, form, path))
+        begin(self.view.app, "export", lambda: self._write(chat, form, path))
         return ""
 
     async def _write(self, chat: Chat, form: str, path: Path) -> None:
@@ -221,7 +262,7 @@ class HistoryController:
         """Show notices of the store and open the chat given at the start."""
         store = self.session.recorder.store
         if store is not None:
-            self.view.app.run_worker(self._open_store(), exclusive=True)
+            begin(self.view.app, "start", self._open_store)
         if store is None or self.resume is None:
             self._opened.set()
 
@@ -243,7 +284,7 @@ class HistoryController:
         for notice in store.notices:
             self.path.notice("notice", notice)
         store.back_up()
-        if self.resume is not None:
+        if self.resume is not None and not self._shown:
             wanted = self.resume or (newest[0].id if newest else "")
             if wanted:
                 await self._open_chat(wanted, self._fixed)
@@ -257,7 +298,7 @@ class HistoryController:
             self.tell_other_model()
 
     def standing_hint(self) -> str:
-        """Why something is not on disk; "" if all is."""
+        """Why something is not on disk, or how far an import is; "" if all is done."""
         store = self.session.recorder.store
         fault = store.trouble if store is not None else None
-        return f"not on disk: {fault}" if fault else ""
+        return f"not on disk: {fault}" if fault else self._importing

@@ -12,11 +12,10 @@ from ropechat.errors import RopechatError
 from ropechat.tui.format import lists
 from ropechat.tui.render.width import cells
 from ropechat.tui.widgets.sidebar import EDGE, Line, Section, Target
+from ropechat.tui.workers import begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-
-    from textual.worker import Worker
 
     from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
@@ -141,7 +140,7 @@ class SidebarController:
         now = self._asked()
         if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
-            _: Worker[None] = self.view.app.run_worker(self._list_chats, group="overview", exclusive=True)
+            begin(self.view.app, "overview", self._list_chats, replaces=True)
 
     async def _list_chats(self) -> None:
         store = self.session.recorder.store

@@ -17,6 +17,7 @@ from ropechat.tui.format.lists import chat_line, format_time
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
+from ropechat.tui.workers import begin
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ class ChatsScreen(Dialog["str | None"]):
         self._look_up()
 
     def _look_up(self) -> None:
-        # a coroutine that never starts causes a warning, so it is created when it is needed
-        self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
+        begin(self, "list", self._load, replaces=True)
 
     async def _load(self) -> None:
         query = "" if self._renaming else self._query
@@ -169,7 +169,7 @@ class ChatsScreen(Dialog["str | None"]):
         if chosen is None or chosen.running:
             self.say("an answer is being written in this chat" if chosen else "")
         elif self.is_sure(chosen.id, f"the same key again deletes “{chosen.title:.40}” for good"):
-            self.run_worker(self._delete(chosen))
+            begin(self, "delete", lambda: self._delete(chosen))
 
     async def _delete(self, chosen: Summary) -> None:
         try:

@@ -32,6 +32,7 @@ from ropechat.tui.format.models import (
 from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
+from ropechat.tui.workers import begin
 from ropechat.util.text import common_prefix, format_bytes, one_line
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class ModelsScreen(Dialog["str | None"]):
 
     def look_again(self) -> None:
         """Read the headers of all models."""
-        self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
+        begin(self, "list", self._load, replaces=True)
 
     async def _load(self) -> None:
         notes: list[str] = []
@@ -284,7 +285,7 @@ class ModelsScreen(Dialog["str | None"]):
         elif one.path == self._path:
             self.say("this model is in use; load another one first")
         elif self.is_sure(one.name, f"the same key again deletes {one.name}, {format_bytes(one.size)}"):
-            self.run_worker(self._delete(name))
+            begin(self, "delete", lambda: self._delete(name))
 
     async def _delete(self, name: HubName) -> None:
         try:

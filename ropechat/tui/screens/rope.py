@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from ropechat.errors import CancelledError, RopechatError
 from ropechat.tui.screens.dialog import Dialog, bindings
+from ropechat.tui.workers import begin
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ class RopeScreen(Dialog[None]):
         return (name, self._layer, self._head) if name in OF_HEADS else (name, None, None)
 
     def _show(self) -> None:
-        # a coroutine that never starts causes a warning, so it is created when it is needed
-        self.run_worker(self._draw, exclusive=True)  # type: ignore[arg-type]
+        begin(self, "draw", self._draw, replaces=True)
 
     async def _draw(self) -> None:
         width = self.query_one(".sheet").size.width - SCROLL_BAR
