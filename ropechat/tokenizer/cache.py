@@ -50,7 +50,11 @@ def _folder() -> Path:
 
 
 def key_of(file: Path, vocab_size: int) -> str | None:
-    """A key of everything that validation depends on; None for a file too small to cache."""
+    """A key of everything that validation depends on; None for a file too small to cache.
+
+    The inode and its time of change, which no program sets, tell files of one size and time of writing apart:
+    images of containers and reproducible builds have such.
+    """
     try:
         real = file.resolve(strict=True)
         status = real.stat()
@@ -58,7 +62,8 @@ def key_of(file: Path, vocab_size: int) -> str | None:
         return None
     if status.st_size < _MIN_FILE_BYTES:
         return None
-    return json.dumps([VERSION, vocab_size, str(file), str(real), status.st_size, status.st_mtime_ns])
+    state = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+    return json.dumps([VERSION, vocab_size, str(file), str(real), *state])
 
 
 def _place(key: str) -> Path:

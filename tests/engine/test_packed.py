@@ -72,6 +72,41 @@ def test_entries_say_what_lies_there(cache: Path, model: Path, tmp_path: Path) -
     assert all(entry.size == entry.path.stat().st_size for entry in entries)
 
 
+def test_other_weights_of_the_same_size_and_time_are_packed_again(cache: Path, model: Path) -> None:
+    first = pack(model)
+    file = model / "model.safetensors"
+    status, data = file.stat(), bytearray(file.read_bytes())
+    data[-32:] = bytes(32)  # the final norm: zeros
+    file.unlink()  # mapped
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = Engine.load(model, dtype="q8_0")
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert not again.facts["from_pack"]
+    assert not np.array_equal(first.logits(IDS), again.logits(IDS))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"rope_theta": 10001.0},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}},
+        {"rms_norm_eps": 1.0000001e-5},
+        {"hidden_act": "gelu"},
+        {"num_hidden_layers": 1},
+    ],
+    ids=str,
+)
+def test_keys_and_values_are_of_one_config(cache: Path, model: Path, edit: dict[str, object]) -> None:
+    """An edit that the weights do not show makes stored keys and values those of another model."""
+    before = Engine.load(model).cache_key
+    assert before is not None
+    assert Engine.load(model).cache_key == before
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | edit))
+    assert Engine.load(model).cache_key not in (None, before)
+
+
 def test_a_pack_can_go_while_it_is_used(cache: Path, model: Path) -> None:
     pack(model)
     engine = Engine.load(model, dtype="q8_0")

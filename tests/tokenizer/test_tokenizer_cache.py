@@ -162,8 +162,10 @@ def test_another_file_or_vocabulary_is_checked_again(tmp_path: Path, folder: Pat
     bad = byte_tokenizer()
     bad["model"]["vocab"]["a"] = 10**6
     status = file.stat()
-    file.write_text(json.dumps(bad))
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    text = json.dumps(bad)
+    file.write_text(text + " " * (status.st_size - len(text)))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
     with pytest.raises(TokenizerError, match="1000000"):
         Tokenizer.load(model, 260)
 

@@ -16,6 +16,7 @@ mod shards;
 mod tensor;
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -188,7 +189,8 @@ impl Checkpoint {
     }
 
     /// What identifies these files and their present state, one line each: the path with its links resolved, the size, the
-    /// time of change, and a checksum of everything before the first tensor.
+    /// time of the last write, the state that the system itself notes ([`state_of`]), and a checksum of everything before
+    /// the first tensor.
     pub fn identity(&self) -> Result<Vec<String>> {
         let mut data_begin: Vec<usize> = self.shards.files.iter().map(|shard| shard.map.len()).collect();
         for (shard, entry) in self.shards.tensors.values() {
@@ -198,10 +200,11 @@ impl Checkpoint {
             let refused = |error| folder::io_error(&shard.path, &error);
             let real = shard.path.canonicalize().map_err(refused)?;
             let metadata = real.metadata().map_err(refused)?;
-            let changed = metadata.modified().map_err(refused)?.duration_since(UNIX_EPOCH);
-            let changed = changed.map_or(0, |since| since.as_nanos());
+            let written = metadata.modified().map_err(refused)?.duration_since(UNIX_EPOCH);
+            let written = written.map_or(0, |since| since.as_nanos());
+            let (size, state) = (metadata.len(), state_of(&metadata));
             let header = xxh3_64(&shard.map[..data_begin]);
-            Ok(format!("{:?} {} {changed} {header:016x}", real, metadata.len()))
+            Ok(format!("{real:?} {size} {written} {state} {header:016x}"))
         });
         lines.collect()
     }
@@ -228,6 +231,21 @@ impl Checkpoint {
     fn tensor_error(&self, name: &str, what: String) -> Error {
         Error::Tensor { path: self.shards.listing.clone(), name: name.to_owned(), what }
     }
+}
+
+/// The inode and the time of its last change, which no program sets: images of containers and reproducible builds give
+/// files of one size one time of writing.
+#[cfg(unix)]
+fn state_of(metadata: &Metadata) -> String {
+    use std::os::unix::fs::MetadataExt;
+    format!("{} {}.{:09}", metadata.ino(), metadata.ctime(), metadata.ctime_nsec())
+}
+
+/// The time of creation, the most that the standard library tells elsewhere.
+#[cfg(not(unix))]
+fn state_of(metadata: &Metadata) -> String {
+    let since = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_nanos()).to_string()
 }
 
 /// Whether two shapes are the same but for dimensions of length one, which programs that write GGUF drop or add.

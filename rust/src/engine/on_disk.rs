@@ -1,8 +1,8 @@
 //! Keys and values that go to disk, and come back at another start.
 //!
 //! The key of a file has a line for each thing that they depend on in addition to the tokens: the weights, as packs
-//! name them, the type of the cache, the instruction set and the variant of the rotation. A file of another key is not
-//! used, so that the next logits have the same bits as if everything was read again (law 1).
+//! name them, the config, the type of the cache, the instruction set and the variant of the rotation. A file of another
+//! key is not used, so that the next logits have the same bits as if everything was read again (law 1).
 
 use super::Engine;
 use crate::compute::cancel::CancelToken;
@@ -12,6 +12,7 @@ use crate::model::pack::Key;
 use crate::platform::files::{self, DiskLimits};
 use std::io;
 use std::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Raised when a block's bytes mean something else than before.
 const BLOCK_LAYOUT: u32 = 2;
@@ -61,8 +62,11 @@ impl KeptPrefix {
 }
 
 impl Engine {
-    /// Names the weights, so that keys and values can go to disk.
-    pub fn set_identity(&mut self, identity: Key) {
+    /// Names the weights, so that keys and values can go to disk. The config's digest is of its derived `Debug`, which
+    /// shows every field and each number exactly.
+    pub fn set_identity(&mut self, mut identity: Key) {
+        let config = format!("{:?}", self.model.config);
+        identity.text += &format!("config {:032x}\n", xxh3_128(config.as_bytes()));
         self.identity = Some(identity);
     }
 
