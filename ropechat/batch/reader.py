@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -126,6 +126,7 @@ class BatchReader:
         """Rows of a regular file that the limit leaves out, once `check` has counted them."""
         self._unseen = dict.fromkeys(() if isinstance(self.options.keep, str) else self.options.keep)
         self._has_fields = False
+        self._fields: Collection[str] = ()  # of the first row
 
     def check(self) -> int | None:
         """Reject a file that is not of its format; return its number of rows, None if unknown.
@@ -146,6 +147,12 @@ class BatchReader:
     def unkept(self) -> list[str]:
         """The fields to keep that no row so far has; [] if no row could be read."""
         return [*self._unseen] if self._has_fields else []
+
+    @property
+    def warning(self) -> str | None:
+        """A warning about the template of the prompt; of a pipe, before its rows are known."""
+        template = self.options.template
+        return None if template is None else template.warning(self._fields)
 
     def check_first_rows(self) -> None:
         """Raise AllAlikeError if the first rows of a regular file all fail with the same error."""
@@ -187,6 +194,7 @@ class BatchReader:
             if raw.fault is not None:
                 reject(raw.fault)
             fields = raw.fields
+            self._fields = self._fields or tuple(fields)
             id = self._id(fields, raw.number)
             seen.once(id, raw.number)
             kept = self._kept(fields)

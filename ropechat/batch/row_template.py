@@ -6,7 +6,8 @@
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ from ropechat.engine.templates import process
 from ropechat.engine.templates.limits import MAX_SOURCE_BYTES
 from ropechat.engine.templates.process import TemplateFailureError
 from ropechat.errors import FileAccessError, RequestError
+
+
+_SINGLE = re.compile(r"(?<![{%])\{\s*(\w{1,40})\s*\}(?!\})")
+"""A name in single braces, as in Python's format strings."""
 
 
 class _Part(NamedTuple):
@@ -31,6 +36,8 @@ class RowTemplate:
 
     def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = tuple(parts)
+        self.names: frozenset[str] = frozenset()
+        """What the templates take from a row, once `check` has compiled them."""
         for part in self._parts:
             if len(part.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
                 raise RequestError(f"{part.name}: must be at most {MAX_SOURCE_BYTES} bytes")
@@ -72,9 +79,29 @@ class RowTemplate:
         """Compile the templates. Raises RequestError naming the line of a syntax error."""
         for part in self._parts:
             try:
-                process.SHARED.render(part.source, None, datetime.datetime.now(), strict=True)
+                used = process.SHARED.render(part.source, None, datetime.datetime.now(), strict=True)
             except TemplateFailureError as failure:
                 raise RequestError(_describe(part, failure)) from None
+            self.names |= frozenset(used.split())
+
+    def warning(self, fields: Iterable[str] = ()) -> str | None:
+        """A warning about a prompt that is the same for all rows, or names a field in single braces.
+
+        fields: of a row. Use it after `check`.
+        """
+        name = self._parts[0].name.partition(": message")[0]
+        single = [found for part in self._parts for found in _SINGLE.findall(part.source)]
+        if not self.names:
+            wanted = single[0] if single else "field"
+            got = f" (got {{{single[0]}}})" if single else ""
+            return (
+                f"warning: {name}: uses no field, so every row has the same prompt; write {{{{ {wanted} }}}} "
+                f"where a field belongs{got}"
+            )
+        if plain := [found for found in single if found in frozenset(fields)]:
+            wanted = plain[0]
+            return f"warning: {name}: {{{wanted}}} stays text; write {{{{ {wanted} }}}} for the field {wanted}"
+        return None
 
     def content(self, fields: Mapping[str, Any], index: int) -> Content:
         """The prompt of a row. Raises LineError."""

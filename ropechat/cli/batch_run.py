@@ -115,6 +115,7 @@ class BatchRun:
             ok += 1
         if not self.quiet:
             self._note_unkept(reader)
+            self._warn(reader)
             rows = count_of(ok + failed, "row")
             say(f"{reader.source.where}: {rows}, {ok} ok, {failed} failed; nothing was computed")
         return SOME_FAILED if failed else OK
@@ -205,6 +206,7 @@ class BatchRun:
         total = reader.check()
         columns = table_columns(reader, form)
         reader.check_first_rows()
+        self._warn(reader)
         engine = None if total == 0 else self._load(given)
         stream = OutputFile(out) if isinstance(out, Path) else StdoutWriter()
 
@@ -253,6 +255,10 @@ class BatchRun:
         for name in reader.unkept:
             say(f"note: --keep: {name!r}: no row has this field")
 
+    def _warn(self, reader: BatchReader) -> None:
+        if (text := reader.warning) is not None:
+            self.status.tell(text)
+
     def to_file(
         self,
         out: Path,
@@ -277,6 +283,7 @@ class BatchRun:
         target = Target(out, errors=form == "openai")
         target.refuse(reader.source.is_file, overwrite=overwrite, resume=resume)
         reader.check_first_rows()
+        self._warn(reader)
 
         before = read_header(target.journal) if resume and has_header(target.journal) else None
         if before is not None and self.sampling.seed is None:

@@ -624,3 +624,25 @@ def test_files_and_numbers_that_are_refused(door: Door, model: Path, source: Pat
         code, out, err = door("batch", *words, "-m", model)
         assert (code, out) == (2, ""), err
         assert said in err
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("Say {prompt}", "--prompt: uses no field, so every row has the same prompt; write {{ prompt }}"),
+        ("Say it", "--prompt: uses no field, so every row has the same prompt; write {{ field }}"),
+        ("{% for x in [1] %}{{ x }}{% endfor %}", "--prompt: uses no field"),
+        ("{{ note }}: {prompt}", "--prompt: {prompt} stays text; write {{ prompt }} for the field prompt"),
+        ("{{ prompt }} as {answer}", None),
+        ("{{ index }}", None),
+        ("{{ row | tojson }}", None),
+    ],
+)
+def test_a_template_that_uses_no_field_has_a_warning(
+    door: Door, model: Path, source: Path, template: str, words: str | None
+) -> None:
+    for options in (["--dry-run"], ["-m", model, *HOT]):
+        code, _, err = door("batch", source, "--limit", 2, "--prompt", template, *options)
+        warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+        assert (code, len(warnings)) == (0, words is not None), err
+        assert (words or "") in "".join(warnings)

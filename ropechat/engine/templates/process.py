@@ -91,7 +91,8 @@ class TemplateProcess:
     ) -> str:
         """Render a template with these variables (JSON values). `now`: the time of strftime_now.
 
-        names: None compiles the template only. strict: an undefined variable is a failure.
+        names: None compiles the template only, and returns the names that it uses, separated by spaces.
+        strict: an undefined variable is a failure.
         Raises TemplateFailureError, FileAccessError if no process can be started, InternalError.
         """
         request = {

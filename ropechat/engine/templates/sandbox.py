@@ -22,6 +22,7 @@ from typing import Any
 
 import jinja2
 import jinja2.debug
+import jinja2.meta
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -110,7 +111,7 @@ class Renderer:
             now = datetime.datetime.fromisoformat(request["now"])
             template = self._template(request["source"], strict=request.get("strict", False))
             if request["names"] is None:
-                return {"text": ""}
+                return {"text": " ".join(self._used(request["source"]))}
             return {"text": self._text(template, {**request["names"], "strftime_now": now.strftime})}
         except RefusalError as error:
             return _failure("raised", str(error), error)
@@ -131,6 +132,11 @@ class Renderer:
                 del self._compiled[next(iter(self._compiled))]
             self._compiled[source, strict] = template
         return template
+
+    def _used(self, source: str) -> list[str]:
+        """The names that a template takes from its caller."""
+        made = self._environments[False]
+        return sorted(jinja2.meta.find_undeclared_variables(made.parse(source)) - {*made.globals, "strftime_now"})
 
     def _text(self, template: jinja2.Template, names: dict[str, Any]) -> str:
         pieces, size = [], 0
