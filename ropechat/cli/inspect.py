@@ -18,7 +18,7 @@ from ropechat.cli.inspect_output import (
     read_file,
     write,
 )
-from ropechat.cli.inspect_reader import read_interactively, reader_option
+from ropechat.cli.inspect_reader import read_interactively, reader_option, refuse_with_reader
 from ropechat.cli.inspect_score import (
     ScoreOptions,
     WatchedScores,
@@ -122,6 +122,8 @@ def inspect(
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
     """
+    if given["interactive"] is not None:
+        refuse_with_reader(text)
     line = ProgressLine(given.pop("progress"))
     settings, opened, replay = take_stage_options(given)
     keep_prefix = given.pop("keep_prefix")
@@ -136,8 +138,7 @@ def inspect(
         refuse_with_open(replay=replay)
         return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
     if (file := given.pop("interactive")) is not None:
-        check_stage_output(settings, "table", by_line=False, view=True)
-        return read_interactively(file, text, asked.window, against, given)
+        return read_interactively(file, asked.window, against, given)
     sources = _sources(text, given["files"], asked, chat=chat)
     is_chat = chat or asked.needs_template
     if is_chat and special == "tokens":

@@ -8,7 +8,7 @@ import click
 
 from ropechat.cli.common import FileName, load_chat_engine, model_path
 from ropechat.cli.inspect_output import read_file
-from ropechat.cli.option_groups import option_set
+from ropechat.cli.option_groups import option_set, refuse_given
 from ropechat.cli.settings import DTYPES
 from ropechat.cli.status import ProgressLine
 
@@ -25,7 +25,8 @@ reader_option = option_set(
         "interactive",
         type=FileName(),
         metavar="FILE",
-        help="Open FILE in a reader: tinted tokens, candidates, look-ups; with --window only.",
+        help="Open FILE in a reader: tinted tokens, candidates, look-ups; takes --window and the "
+        "options of the model.",
     ),
     click.option(
         "--against-dtype",
@@ -35,12 +36,24 @@ reader_option = option_set(
 )
 
 
+_USED = (
+    *("interactive", "against_dtype", "window", "progress"),
+    *("model", "dtype", "kv_dtype", "threads", "context", "cache", "download"),
+)
+"""The options that the reader takes."""
+
+
+def refuse_with_reader(text: str | None) -> None:
+    """Raise UsageError for a text, and for options that have no effect in the reader."""
+    if text is not None:
+        raise click.UsageError("-i: not possible with TEXT; give one of them")
+    refuse_given("-i", _USED)
+
+
 def read_interactively(
-    file: Path | str, text: str | None, window: int | None, against: str | None, given: dict[str, Any]
+    file: Path | str, window: int | None, against: str | None, given: dict[str, Any]
 ) -> int:
     """Open the reader and return the exit code. Raises UsageError, RequestError, FileAccessError."""
-    if text is not None or given["files"]:
-        raise click.UsageError("-i: not possible with TEXT or -f; give one of them")
     if not isinstance(file, Path):
         raise click.UsageError("-i: must be a file (got -); the keys come from stdin")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -1,6 +1,6 @@
 """Sets of options, and a command whose help lists options in groups, with examples at the end."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -28,6 +28,16 @@ def given_flags() -> dict[str, str]:
         if isinstance(option, click.Option)
         and context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
     }
+
+
+def refuse_given(mode: str, used: Collection[str]) -> None:
+    """Raise UsageError for the first given option that has no effect in a mode of the command.
+
+    mode: its flag. used: the names of the options that have one, that of the mode included.
+    """
+    for name, flag in given_flags().items():
+        if name not in used:
+            raise click.UsageError(f"{flag}: not possible with {mode}; omit it")
 
 
 class GroupedCommand(click.Command):

@@ -9,7 +9,7 @@ import click
 
 from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_stream
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.cli.option_groups import F, given_flags, option_set
+from ropechat.cli.option_groups import F, option_set, refuse_given
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
 
@@ -68,9 +68,7 @@ def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | s
 def refuse_with_open(*, replay: bool) -> None:
     """Raise UsageError for options that have no effect on a recorded trace."""
     shown = () if replay else ("out", "overwrite", "form", "by", "sort", "head", "top_k")
-    for name, flag in given_flags().items():
-        if name not in ("opened", "replay", "progress", *shown):
-            raise click.UsageError(f"{flag}: not possible with {'--replay' if replay else '--open'}")
+    refuse_given("--replay" if replay else "--open", ("opened", "replay", "progress", *shown))
 
 
 def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, view: bool) -> None:
