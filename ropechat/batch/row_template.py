@@ -18,7 +18,6 @@ from ropechat.engine.templates.limits import MAX_SOURCE_BYTES
 from ropechat.engine.templates.process import TemplateFailureError
 from ropechat.errors import FileAccessError, RequestError
 
-
 _SINGLE = re.compile(r"(?<![{%])\{\s*(\w{1,40})\s*\}(?!\})")
 """A name in single braces, as in Python's format strings."""
 
@@ -99,8 +98,7 @@ class RowTemplate:
                 f"where a field belongs{got}"
             )
         if plain := [found for found in single if found in frozenset(fields)]:
-            wanted = plain[0]
-            return f"warning: {name}: {{{wanted}}} stays text; write {{{{ {wanted} }}}} for the field {wanted}"
+            return f"warning: {name}: {{{plain[0]}}} stays text; write {{{{ {plain[0]} }}}} for that field"
         return None
 
     def content(self, fields: Mapping[str, Any], index: int) -> Content:

@@ -45,7 +45,7 @@ class TokenPair(NamedTuple):
     """A token of the text under both models."""
 
     number: int
-    """Among the compared tokens, from 0."""
+    """The index among the tokens that the first model reads, its prompt and BOS included, as in `inspect`."""
     id: int
     span: Span
     """Byte range in the text."""
@@ -142,36 +142,32 @@ def compare_tokens(
     on_token: called for each token. on_progress(done): in tokens, now and then.
     """
     totals, places = _Totals(), list[tuple[float, int, TokenPair]]()
-    for number, (place, context, row) in enumerate(_rows(pairing, top_k, window)):
+    for done, (place, context, row) in enumerate(_rows(pairing, top_k, window), 1):
         totals.add(row)
         is_worse = worst > 0 and (len(places) < worst or row.kl > places[0][0])
         if is_worse or on_token is not None:  # only then, because it takes time
-            pair = _token(pairing, number, place, context, row)
+            pair = _token(pairing, place, context, row)
             if is_worse:
-                (heapq.heappush if len(places) < worst else heapq.heapreplace)(
-                    places, (row.kl, -number, pair)
-                )
+                (heapq.heappush if len(places) < worst else heapq.heapreplace)(places, (row.kl, -place, pair))
             if on_token is not None:
                 on_token(pair)
-        if on_progress is not None and number % _PROGRESS == 0:
-            on_progress(number + 1)
+        if on_progress is not None and done % _PROGRESS == 1:
+            on_progress(done)
     found = tuple(pair for _, _, pair in sorted(places, key=lambda entry: entry[:2], reverse=True))
     return Comparison(pairing, window, totals.summary(), found)
 
 
 def token_pairs(pairing: Pairing, *, top_k: int = TOP_K, window: int | None = None) -> Iterator[TokenPair]:
     """Yield the shared tokens of a text in order."""
-    for number, (place, context, row) in enumerate(_rows(pairing, top_k, window)):
-        yield _token(pairing, number, place, context, row)
+    for place, context, row in _rows(pairing, top_k, window):
+        yield _token(pairing, place, context, row)
 
 
-def _token(
-    pairing: Pairing, number: int, place: int, context: tuple[int, int], row: "_core.RowPair"
-) -> TokenPair:
+def _token(pairing: Pairing, place: int, context: tuple[int, int], row: "_core.RowPair") -> TokenPair:
     (a, b), (rank, other) = row.logprobs, row.ranks
     views = _view(row.a, a, rank), _view(row.b, b, other)
     left = pairing.a
-    return TokenPair(number, left.ids[place], left.span(place), context, row.kl, row.kl_back, row.js, *views)
+    return TokenPair(place, left.ids[place], left.span(place), context, row.kl, row.kl_back, row.js, *views)
 
 
 def _rows(

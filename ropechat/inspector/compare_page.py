@@ -63,7 +63,8 @@ def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]
     yield from _worst_table(result)
     yield page.data_text("rows", f"[{','.join(rows)}]")
     yield page.data("words", words.words)
-    yield page.data("worst", [pair.number for pair in result.worst])
+    first = len(pairing.a.ids) - pairing.shared  # of the rows
+    yield page.data("worst", [pair.number - first for pair in result.worst])
     yield page.data("scale", {"kl": full})
 
 

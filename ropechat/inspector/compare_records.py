@@ -1,10 +1,12 @@
 """A comparison as JSON lines, schema `ropechat.compare/1`, and as CSV.
 
 JSONL: line 1 describes the comparison; one line per compared token, or per span where the tokenizers differ;
-for spans then one per line of the text; the last line is the summary (`"summary": true`). Logprobs, entropies
-and divergences are raw (temperature 1, no filter) and in nats, surprisals of spans in bits. `span` is a byte
-range of `text` in line 1. `kl` is from `a` to `b`, `kl_back` the other way round. An infinite number is null:
-`kl` is, where `b` excludes a token that `a` does not. Readers must check the major version in `schema`.
+for spans then one per line of the text; the last line is the summary (`"summary": true`). `i` is that of
+`inspect`: the place among the tokens that `a` reads, its prompt and BOS included; spans are counted from 0.
+Logprobs, entropies and divergences are raw (temperature 1, no filter) and in nats, surprisals of spans in
+bits. `span` is a byte range of `text` in line 1. `kl` is from `a` to `b`, `kl_back` the other way round. An
+infinite number is null: `kl` is, where `b` excludes a token that `a` does not. Readers must check the major
+version in `schema`.
 """
 
 import csv

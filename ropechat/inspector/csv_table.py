@@ -1,7 +1,8 @@
 """Scored texts as CSV (RFC 4180, UTF-8, a header line), for spreadsheets and data frames.
 
-Logprobs and entropies in nats. `token` and the texts of candidates are for display (a space is ·, control
-characters are marks), so no cell has a line break; `bytes` in hex and `id` are exact.
+Logprobs and entropies in nats, but for the columns whose names end in `_bits`. `token` and the texts of
+candidates are for display (a space is ·, control characters are marks), so no cell has a line break; `bytes`
+in hex and `id` are exact.
 
 After COLUMNS: top1_id, top1_token, top1_logprob and so on for each candidate; lookup1_string,
 lookup1_first_logprob, lookup1_rank, lookup1_logprob and so on for each string that is looked up, and then a
@@ -24,7 +25,7 @@ from ropechat.util.text import visible
 
 COLUMNS = (
     *("file", "i", "id", "token", "bytes", "start", "end", "role"),
-    *("logprob", "surprisal_bits", "rank", "entropy"),
+    *("logprob", "surprisal_bits", "rank", "entropy", "entropy_bits"),
 )
 SAMPLER = ("cut", "sampler_rank", "sampler_p", "interval_start", "interval_end", "u")
 """The stage that cut the token, its rank after bias and penalty, its probability at the draw, and so on."""
@@ -53,7 +54,8 @@ def lines(
             place = reading.next.position + 1
             cells = [reading.name, place, *[None] * (len(COLUMNS) + 3 * top_k - 2)]
             cells[COLUMNS.index("role")] = "next"
-            cells[COLUMNS.index("entropy")] = finite(reading.next.entropy)
+            at = COLUMNS.index("entropy")
+            cells[at : at + 2] = _entropy(reading.next.entropy)
             sampler = [None] * len(_sampler_columns(stages))
             yield csv_line([*cells, *_looked_up(reading.looked_up(), strings), *sampler])
 
@@ -86,10 +88,15 @@ def _cells(name: str, token: TokenScore, bytes_of: Callable[[int], bytes], top_k
     logprob = finite(token.logprob)
     cells: list[Any] = [name, token.index, token.id, visible(token.bytes), token.bytes.hex(), *token.span]
     cells += [token.role, logprob, None if logprob is None else -logprob / math.log(2)]
-    cells += [token.rank, finite(token.entropy)]
+    cells += [token.rank, *_entropy(token.entropy)]
     for id, candidate in () if token.row is None else token.row.top[:top_k]:
         cells += [id, visible(bytes_of(id)), finite(candidate)]
     return cells + [None] * (len(COLUMNS) + 3 * top_k - len(cells))
+
+
+def _entropy(nats: float | None) -> list[float | None]:
+    value = finite(nats)
+    return [value, None if value is None else value / math.log(2)]
 
 
 def _looked_up(found: Sequence[Found], strings: int) -> list[Any]:

@@ -1,28 +1,29 @@
 """A scored text as JSON lines, schema `ropechat.trace/1`.
 
-Line 1 describes the text; one line per token follows; then the distribution after the last token
-(`"next": true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with
-`file` in line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats. `token` and `top_text`
-are for display; `bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or,
-for a chat, the rendered prompt. `role` is text, template (written by the chat template), special or bos; in a
-conversation also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the
-number of tokens that a token was scored under; `drafted` marks the accepted drafts of speculative decoding,
-which depend on measured times; a long text is scored in windows of `window` tokens, each `stride` further.
-`tokens` is null for a long text that is still being read. `beyond_trained_length` counts the tokens at
-positions beyond `trained_length`. With strings that are looked up, tokens and the `next`
-line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the string in this place; rank
-and first_logprob are of its first token, logprob of all of them (null: of several, and not asked for).
-With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has `producible`, see
-`stages`. Readers must check the major version in `schema` and ignore fields that they do not know.
+Line 1 describes the text; one line per token follows; then the distribution after the last token (`"next":
+true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with `file` in
+line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats; fields whose names end in `_bits`,
+and `bits`, are in bits. `i` counts the tokens that the model read, from 0, a BOS token and a context
+included. `token` and `top_text` are for display; `bytes` and `id` are exact. `span` is a byte range of `text`
+in line 1: the given text or, for a chat, the rendered prompt. `role` is text, template (written by the chat
+template), special or bos; in a conversation also system, user and assistant. `roles` in line 1 are those that
+the sums cover. `ctx` is the number of tokens that a token was scored under; `drafted` marks the accepted
+drafts of speculative decoding, which depend on measured times; a long text is scored in windows of `window`
+tokens, each `stride` further. `tokens` is null for a long text that is still being read.
+`beyond_trained_length` counts the tokens at positions beyond `trained_length`. With strings that are looked
+up, tokens and the `next` line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the
+string in this place; rank and first_logprob are of its first token, logprob of all of them (null: of several,
+and not asked for). With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has
+`producible`, see `stages`. Readers must check the major version in `schema` and ignore fields that they do
+not know.
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.reading import LN2, Reading, Summary
 from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
 from ropechat.util.json_lines import finite, json_line
@@ -104,7 +105,8 @@ def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = 
         "rank": token.rank,
         "entropy": finite(token.entropy),
         **({"drafted": True} if token.drafted else {}),
-        "surprisal_bits": None if logprob is None else -logprob / math.log(2),
+        "surprisal_bits": _bits(None if logprob is None else -logprob),
+        "entropy_bits": _bits(token.entropy),
         **_top(token.row, bytes_of),
         **_looked_up(found),
         **sampler_record(token),
@@ -116,15 +118,22 @@ def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found
     return {
         "next": True,
         "entropy": finite(row.entropy),
+        "entropy_bits": _bits(row.entropy),
         **_top(row, bytes_of),
         **_looked_up(found),
     }
+
+
+def _bits(nats: float | None) -> float | None:
+    value = finite(nats)
+    return None if value is None else value / LN2
 
 
 def _sums(sums: Totals) -> dict[str, Any]:
     return {
         "scored": sums.scored,
         "nll": finite(sums.nll),
+        "bits": _bits(sums.nll),
         "ppl": finite(sums.ppl),
         "bits_per_byte": finite(sums.bits_per_byte),
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from ropechat.inspector import page
-from ropechat.inspector.spans import percent
+from ropechat.inspector.reading import LN2, percent
 from ropechat.trace import LensRow
 from ropechat.util.text import token_name
 
@@ -50,7 +50,7 @@ def _cell(row: LensRow, bytes_of: Callable[[int], bytes]) -> str:
     best = token_name(row.top[0][0], bytes_of(row.top[0][0])) if row.top else ""
     rank = "" if row.rank is None else f"<small>{row.rank}</small>"
     facts = [] if bits is None else [f"surprisal {page.number(bits)} bit"]
-    facts += [f"entropy {page.number(row.entropy)}"]
+    facts += [f"entropy {page.number(row.entropy / LN2)} bits"]
     facts += [f"{percent(logprob)} {token_name(id, bytes_of(id))}" for id, logprob in row.top]
     lines = "\n".join(facts)
     return f'<td class="{page.tint(bits)}" title="{page.text(lines)}">{page.line(best)}{rank}</td>'

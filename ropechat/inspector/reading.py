@@ -56,6 +56,16 @@ class Reading:
         return () if self._look_up is None else self._look_up.after(list(self._ids))
 
 
+def percent(logprob: float) -> str:
+    """A log probability in nats as a percentage with two significant digits or more."""
+    share = 100.0 * math.exp(min(0.0, logprob)) if not math.isnan(logprob) else math.nan
+    if math.isnan(share):
+        return "–"
+    if share >= 1.0:
+        return f"{share:.1f}%"
+    return f"{share:.2g}%" if share >= 0.001 else "<0.001%"
+
+
 class Summary:
     """Sums over the tokens that pass through `watch`.
 
@@ -89,4 +99,6 @@ class Summary:
 
 
 def _sums(sums: Totals) -> str:
-    return f"nll {sums.nll:.3f}, perplexity {sums.ppl:.2f}, {sums.bits_per_byte:.3f} bits/byte"
+    """The sums in words; tokens without text, such as control tokens, have no bits per byte."""
+    by_byte = f", {sums.bits_per_byte:.3f} bits/byte" if sums.bytes else ""
+    return f"{sums.nll / LN2:.2f} bits, perplexity {sums.ppl:.2f}{by_byte}"

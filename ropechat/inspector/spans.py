@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
+from ropechat.inspector.reading import percent
 from ropechat.inspector.stages import stage_line
 from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import token_name, visible
@@ -30,6 +31,8 @@ IDS = 1 << 32
 _IN_TITLE = 5
 _LONGEST_IN_TITLE = 24
 _LONGEST_WORD = 120
+_NEWLINE, _MARKED = "\n", '<i class="newline"></i>\n'
+"""The style sheet shows a sign in the empty element, in the place of the newline; it is not copied."""
 
 
 class Token(NamedTuple):
@@ -87,10 +90,8 @@ class TokenSpans:
         if not token.text:
             classes.append("label")
             attributes += f' data-label="{page.line(token.label)}"'
-        elif "\n" in token.text:
-            classes.append("newline")
         named = f' class="{" ".join(classes)}"' if classes else ""
-        return f"<span{named}{attributes}>{page.text(token.text)}</span>"
+        return f"<span{named}{attributes}>{page.text(token.text).replace(_NEWLINE, _MARKED)}</span>"
 
     def next(self, row: TokenDistribution, found: Sequence[Found] = ()) -> str:
         """The HTML of the place after the last token, with the candidates for it and what was looked up."""
@@ -177,16 +178,6 @@ class TokenSpans:
         for id, logprob in top[:_IN_TITLE]:
             key = self._key(id)
             yield f"{percent(logprob)} {self._titles[key]}"
-
-
-def percent(logprob: float) -> str:
-    """A log probability in nats as a percentage with two significant digits or more."""
-    share = 100.0 * math.exp(min(0.0, logprob)) if not math.isnan(logprob) else math.nan
-    if math.isnan(share):
-        return "–"
-    if share >= 1.0:
-        return f"{share:.1f}%"
-    return f"{share:.2g}%" if share >= 0.001 else "<0.001%"
 
 
 def _rounded(value: float | None) -> float | None:

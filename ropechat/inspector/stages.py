@@ -22,7 +22,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ropechat.sampling import Sampling
-from ropechat.trace import Stage, TokenScore
+from ropechat.trace import Candidate, TokenScore
 from ropechat.util.json_lines import finite
 
 
@@ -73,27 +73,34 @@ def describe_settings(sampling: Sampling) -> str:
     return ", ".join(parts) or "temperature 1 without a filter"
 
 
-def describe_stages(stages: Iterable[Stage]) -> str:
-    """What was left after each stage: "temperature 512 · top_p 6 (91.2 %)"."""
-    return " · ".join(
+def stage_parts(token: TokenScore) -> list[str]:
+    """What became of a token, then what each stage left at its place: "temperature 512", "top_p 6 (91.2%)".
+
+    Empty if that was not recorded.
+    """
+    own = token.outcome
+    if own is None:
+        return []
+    left = [
         f"{stage.name} {stage.kept:,}" + (f" ({stage.mass:.1%})" if stage.mass < 0.9995 else "")
-        for stage in stages
-    )
+        for stage in token.stages
+    ]
+    return [*_result(own, token.interval, token.u), *(left or ["no stage"])]
+
+
+def _result(own: Candidate, interval: tuple[float, float] | None, u: float | None) -> list[str]:
+    if own.cut is not None:
+        return [f"cut by {own.cut}, rank {own.rank:,}"]
+    if interval is None:
+        return [f"p {own.probability:.3g}"]
+    start, end = interval
+    drawn = "" if u is None else f" {u:.4f}"
+    return [f"p {own.probability:.3f}", f"u{drawn} in {start:.4f} to {end:.4f}"]
 
 
 def stage_line(token: TokenScore) -> str:
-    """What the stages left at a token's place, and what became of the token; "" if not recorded."""
-    own = token.outcome
-    if own is None:
-        return ""
-    kept = describe_stages(token.stages) or "no stage"
-    if own.cut is not None:
-        return f"{kept} → cut by {own.cut}, rank {own.rank:,}"
-    if token.interval is None:
-        return f"{kept} → probability {own.probability:.3g}"
-    start, end = token.interval
-    drawn = "" if token.u is None else f"u {token.u:.4f} in "
-    return f"{kept} → p {own.probability:.3f}, {drawn}{start:.4f} to {end:.4f}"
+    """`stage_parts` in one line; "" if not recorded."""
+    return " · ".join(stage_parts(token))
 
 
 class Producible:

@@ -1,19 +1,21 @@
 """A trace as a table for a terminal: a line per token, and its candidates with bars.
 
-#  token      bytes         logprob  surprisal  rank  entropy
-3  ·Paris     20 50 61 …     -0.410   0.59 bit     1    1.37
+#  token      bytes         logprob     prob  surprisal  rank   entropy
+3  ·Paris     20 50 61 …     -0.410    66.4%   0.59 bit     1  1.98 bit
               ██████████████▌       66.4%  ·Paris  ◂
               ██                     9.0%  ·the
+
+Logprobs are in nats, surprisal and entropy in bits.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary
-from ropechat.inspector.stages import Producible, stage_line
+from ropechat.inspector.reading import LN2, Reading, Summary, percent
+from ropechat.inspector.stages import Producible, stage_parts
 from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import cell_width, fit, one_line, token_name, visible
 
@@ -31,7 +33,7 @@ class Layout:
     bytes: int
     bar: int
     extras: bool
-    """Whether surprisal and entropy have columns."""
+    """Whether logprob, surprisal and entropy have columns."""
     color: bool
 
 
@@ -47,9 +49,7 @@ def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
     extras = width >= 70
-    fixed = (
-        index + 2 + 8 + 2 + 7 + (2 + 9 + 2 + 7 if extras else 0)
-    )  # index, logprob, rank, surprisal, entropy
+    fixed = index + 2 + 7 + 2 + 7 + (3 * 2 + 8 + 9 + 9 if extras else 0)  # index, prob, rank and the extras
     token = max(6, min(24, width - fixed - 2 - (14 if width >= 90 else 0)))
     room = width - fixed - token - 2 - 2
     hexes = min(24, room) if room >= 8 else 0
@@ -62,23 +62,24 @@ def header(at: Layout) -> str:
     """The header line."""
     parts = ["#".rjust(at.index), fit("token", at.token)]
     parts += [fit("bytes", at.bytes)] if at.bytes else []
-    parts += [" logprob"]
+    parts += [" logprob"] if at.extras else []
+    parts += ["   prob"]
     parts += ["surprisal"] if at.extras else []
     parts += ["   rank"]
-    parts += ["entropy"] if at.extras else []
+    parts += ["  entropy"] if at.extras else []
     return paint("  ".join(parts).rstrip(), DIM, at.color)
 
 
 def token_line(token: TokenScore, at: Layout) -> str:
     """The line of a token; – for numbers without a context."""
     logprob, rank, entropy = token.logprob, token.rank, token.entropy
-    bits = "–" if logprob is None else f"{-logprob / math.log(2):.2f} bit"
     parts = [str(token.index).rjust(at.index), fit(visible(token.bytes), at.token)]
     parts += [fit(token.bytes.hex(" "), at.bytes)] if at.bytes else []
-    parts += [("–" if logprob is None else f"{logprob:.3f}").rjust(8)]
-    parts += [bits.rjust(9)] if at.extras else []
+    parts += [("–" if logprob is None else f"{logprob:.3f}").rjust(8)] if at.extras else []
+    parts += [("–" if logprob is None else percent(logprob)).rjust(7)]
+    parts += [("–" if logprob is None else _bits(-logprob)).rjust(9)] if at.extras else []
     parts += [("–" if rank is None else str(rank)).rjust(7)]
-    parts += [("–" if entropy is None else f"{entropy:.2f}").rjust(7)] if at.extras else []
+    parts += [("–" if entropy is None else _bits(entropy)).rjust(9)] if at.extras else []
     return paint("  ".join(parts), rank_color(rank), at.color)
 
 
@@ -87,18 +88,17 @@ def candidate_lines(
 ) -> Iterator[str]:
     """Yield the most probable tokens with bars; ◂ marks the token of the text."""
     for id, logprob in row.top if row is not None else ():
-        share = math.exp(logprob)
         data = bytes_of(id)
         name = token_name(id, data)
         room = at.width - at.index - 2 - at.bar - 8 - 4
-        line = f"{' ' * at.index}  {bar(share, at.bar)}{share:7.1%}  "
+        line = f"{' ' * at.index}  {bar(math.exp(logprob), at.bar)}{percent(logprob):>7}  "
         yield line + (f"{_cut(name, room)} ◂" if id == chosen else _cut(name, room))
 
 
 def stage_lines(token: TokenScore, at: Layout) -> Iterator[str]:
     """Yield what the stages of the sampler left and what became of the token, if recorded."""
-    if text := stage_line(token):
-        yield paint(f"{' ' * at.index}  {_cut(one_line(text), at.width - at.index - 2)}", DIM, at.color)
+    for line in _wrapped(stage_parts(token), " · ", at.width - at.index - 2):
+        yield paint(f"{' ' * at.index}  {line}", DIM, at.color)
 
 
 def found_line(found: Found, at: Layout) -> str:
@@ -107,7 +107,7 @@ def found_line(found: Found, at: Layout) -> str:
     tokens = f"  ({count} tokens)" if count > 1 else ""
     if logprob is None:
         logprob, tokens = found.first, f"  (the first of {count} tokens)"
-    facts = f"{math.exp(logprob):7.1%}  {-logprob / math.log(2):7.2f} bit  rank {found.rank:,}"
+    facts = f"{percent(logprob):>7}  {_bits(-logprob):>11}  rank {found.rank:,}"
     return _cut(f"{'?'.rjust(at.index)}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
 
 
@@ -126,7 +126,7 @@ def render(
             yield paint(found_line(found, at), DIM, at.color)
         yield from candidate_lines(token.row, token.id, bytes_of, at)
     if reading.next is not None:
-        entropy = f"{reading.next.entropy:.2f}"
+        entropy = _bits(reading.next.entropy)
         yield paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", DIM, at.color)
         yield from candidate_lines(reading.next, None, bytes_of, at)
         yield from (found_line(found, at) for found in reading.looked_up())
@@ -134,7 +134,25 @@ def render(
         yield paint(line, DIM, at.color)
     yield paint(summary.line(), DIM, at.color)
     if producible.scored:
-        yield paint(_cut(one_line(producible.line(reading.meta.get("sampling"))), at.width), DIM, at.color)
+        parts = producible.line(reading.meta.get("sampling")).split("; ")
+        yield from (paint(line, DIM, at.color) for line in _wrapped(parts, "; ", at.width))
+
+
+def _wrapped(parts: Iterable[str], separator: str, room: int) -> Iterator[str]:
+    """Yield lines of at most `room` columns with as many of the parts as fit."""
+    line = ""
+    for part in map(one_line, parts):
+        joined = f"{line}{separator}{part}" if line else part
+        if line and cell_width(joined) > room:
+            yield _cut(line, room)
+            joined = part
+        line = joined
+    if line:
+        yield _cut(line, room)
+
+
+def _bits(nats: float) -> str:
+    return f"{round(nats / LN2, 2) + 0.0:.2f} bit"  # never -0.00
 
 
 def _cut(text: str, width: int) -> str:

@@ -7,6 +7,13 @@
   const panel = byId("panel");
   const counted = spans.map((span) => !/\b(template|special|given)\b/.test(span.className));
   const fixed = spans.map((span) => span.className.replace(/\bt\d\b/, "").trim());
+  // The index of a token in its text, as `i` in JSON lines; a text behind a context begins at data-first.
+  const places = [];
+  for (const [i, span] of spans.entries()) {
+    const text = span.closest("[data-first]");
+    const follows = i > 0 && text && text === spans[i - 1].closest("[data-first]");
+    places.push(follows ? places[i - 1] + 1 : text ? Number(text.dataset.first) : i);
+  }
   const scored = (i) => rows[i].length > 1 && rows[i][1] !== null;
   const bits = (i) => (scored(i) ? Math.max(0, -rows[i][1] / LN2) : NaN);
   const margin = (i) => {
@@ -129,6 +136,7 @@
         ["rank", rank.toLocaleString("en")],
         ["entropy", entropy === null ? "–" : (entropy / LN2).toFixed(2) + " bits"],
         ["margin", Number.isNaN(gap) ? "–" : (100 * gap).toFixed(1) + "%"],
+        ["token", "#" + places[i]],
         ["id", String(id % 2 ** 32)],
       ]));
       const list = make("ol");
@@ -162,7 +170,7 @@
       const word = make("span", "word"), bar = make("span", "bar");
       bar.style.width = 100 * bits(i) / bits(order[0]) + "%";
       word.append(bar, words[rows[i][0]]);
-      button.append(make("span", "rank", String(i)), word, make("span", "share", bits(i).toFixed(1) + " b"));
+      button.append(make("span", "rank", String(places[i])), word, make("span", "share", bits(i).toFixed(1) + " b"));
       item.append(button);
       list.append(item);
     }

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary
-from ropechat.inspector.spans import Token, TokenSpans, percent
+from ropechat.inspector.reading import Reading, Summary, percent
+from ropechat.inspector.spans import Token, TokenSpans
 from ropechat.inspector.stages import Producible, describe_settings
 from ropechat.trace import TokenScore
 from ropechat.util.text import visible
@@ -58,12 +58,16 @@ def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], byt
 def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
     summary, producible = Summary(reading.roles), Producible(reading.roles)
     name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
-    yield f'<section class="text card">\n{name}<pre class="tokens">'
+    yield f'<section class="text card">\n{name}'
+    is_open = False
     complete = TextOfTokens(reading.meta.get("text"))
     for token in producible.watch(summary.watch(reading.tokens)):
         kind = "special" if token.role in ("bos", "special") else "template"
         kind = "" if token.role in summary.counted.roles else kind
         text, label = complete.next(token)
+        if not is_open:
+            yield _opening(token.index)
+            is_open = True
         yield spans.span(
             Token(
                 token.id,
@@ -78,6 +82,8 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
                 token,
             )
         )
+    if not is_open:
+        yield _opening(0)
     found = reading.looked_up() if reading.next is not None else ()
     yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next, found)}</pre>\n"
     yield page.facts(_facts(reading, summary, producible))  # known only now; shown above the text
@@ -85,6 +91,11 @@ def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
         yield "<h3>Looked up after the text</h3>\n"
         yield from page.table(_FOUND, map(_looked_up, found), numbers=range(1, len(_FOUND)))
     yield "</section>\n"
+
+
+def _opening(first: int) -> str:
+    """The element that the spans of a text are in. first: the index of the first token."""
+    return f'<pre class="tokens" data-first="{first}">'
 
 
 def _looked_up(found: Found) -> tuple[str, ...]:

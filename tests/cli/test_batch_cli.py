@@ -632,7 +632,7 @@ def test_files_and_numbers_that_are_refused(door: Door, model: Path, source: Pat
         ("Say {prompt}", "--prompt: uses no field, so every row has the same prompt; write {{ prompt }}"),
         ("Say it", "--prompt: uses no field, so every row has the same prompt; write {{ field }}"),
         ("{% for x in [1] %}{{ x }}{% endfor %}", "--prompt: uses no field"),
-        ("{{ note }}: {prompt}", "--prompt: {prompt} stays text; write {{ prompt }} for the field prompt"),
+        ("{{ note }}: {prompt}", "--prompt: {prompt} stays text; write {{ prompt }} for that field"),
         ("{{ prompt }} as {answer}", None),
         ("{{ index }}", None),
         ("{{ row | tojson }}", None),

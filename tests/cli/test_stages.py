@@ -66,13 +66,33 @@ def test_stages_in_jsonl(door: Door, model: Path) -> None:
 
 def test_stages_in_a_table(door: Door, model: Path) -> None:
     code, out, _ = door("inspect", "-m", model, "--stages", *NUCLEUS, "--top-k", 1, "abc")
-    lines = [line for line in out.splitlines() if "→ cut by top_p, rank" in line or "→ p 0." in line]
+    results = [line for line in out.splitlines() if line.startswith(("    cut by top_p, rank ", "    p 0."))]
     assert code == 0
-    assert len(lines) == 2
-    assert all("temperature 260 · top_p " in line for line in lines)
+    assert len(results) == 2
+    assert all(" · temperature 260 · top_p " in line for line in results)
     assert out.splitlines()[-1].startswith("temperature 0.7, top_p 0.5 can produce ")
     assert " of 2 tokens (" in out.splitlines()[-1]
     assert door("inspect", "-m", model, "abc")[1].count("top_p") == 0
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_the_result_of_a_draw_is_shown_at_any_width(
+    door: Door, model: Path, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    file = tmp_path / "t.jsonl"
+    settings = ["--top-p", 0.97, "--min-p", 0.001, "--repetition-penalty", 1.1, "--top-k", 200, "--seed", 3]
+    traced(door, model, file, *settings)
+    lines = door("inspect", "--open", file, "--top-k", 0)[1].splitlines()
+    at = [place for place, line in enumerate(lines) if line.startswith("    p ")]
+    assert len(at) == 30
+    for place, following in zip(at, [*at[1:], len(lines) - 2], strict=True):
+        told = " ".join(line.strip() for line in lines[place:following] if line.startswith("    "))
+        assert re.match(r"p [\d.]+( ·)? u [\d.]+ in [\d.]+ to [\d.]+( ·)? repetition_penalty 260", told), told
+        assert "top_k 200" in told
+        assert "min_p " in told
+        assert "…" not in told
+    assert max(len(line) for line in lines[1:] if line.startswith(" ")) <= width
 
 
 def test_stages_in_csv_and_on_a_page(door: Door, model: Path) -> None:
@@ -205,8 +225,9 @@ def test_a_run_is_recorded_shown_and_replayed(door: Door, model: Path, tmp_path:
     code, out, _ = door("inspect", "--open", file)
     assert code == 0
     assert out.count(" u 0.") == 30
-    assert out.count("%  ") == 30 * 5  # candidates, as in the table of a text
-    assert door("inspect", "--open", file, "--top-k", 1)[1].count("%  ") == 30
+    listed = [line for line in out.splitlines() if re.match(" {4}[█▏▎▍▌▋▊▉ ]* [0-9.<]+%  ", line)]
+    assert len(listed) == 30 * 5  # candidates, as in the table of a text
+    assert door("inspect", "--open", file, "--top-k", 1)[1].count("%  ") == 30 * 2
     assert records(door("inspect", "--open", file, "--format", "jsonl")[1])[1:-1] == tokens
     code, out, _ = door("inspect", "--open", "-", "--replay", stdin=file.read_bytes())
     assert code == 0

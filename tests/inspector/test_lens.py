@@ -91,7 +91,7 @@ def test_the_page_holds_no_element_of_a_token() -> None:
     assert re.findall(r"<[a-z/]+", html) == re.findall(r"<[a-z/]+", plain)
     assert "\x1b" not in html
     assert plain.count('<td class="t') == 5 * 2
-    assert plain.count("entropy 0.50") == 5 * 2
+    assert plain.count("entropy 0.72 bits") == 5 * 2
 
 
 def found(learned: float = 0.0) -> dict[str, np.ndarray]:

@@ -139,6 +139,8 @@ def test_csv_has_a_row_for_each_token() -> None:
     assert float(rows[2]["surprisal_bits"]) == pytest.approx(2.0)
     assert (rows[2]["file"], rows[2]["top2_id"], rows[2]["top2_token"]) == ("a.txt", "3", "⟨E6⟩⟨97⟩")
     assert bytes.fromhex(rows[3]["bytes"]) == b"\xe6\x97"
+    for row in rows[1:]:
+        assert float(row["entropy_bits"]) == pytest.approx(float(row["entropy"]) / math.log(2))
 
 
 def test_json_lines_end_with_the_sums() -> None:
@@ -154,6 +156,37 @@ def test_json_lines_end_with_the_sums() -> None:
     assert (summary["nll"], summary["ppl"]) == (trace.nll(), trace.ppl())
     assert summary["bits_per_byte"] == trace.bits_per_byte()
     assert summary["by_role"]["text"]["nll"] == trace.nll()
+    assert summary["bits"] == pytest.approx(trace.nll() / math.log(2))
+    for token in [*tokens[1:], following]:
+        assert token["entropy_bits"] == pytest.approx(token["entropy"] / math.log(2))
+
+
+def test_the_table_has_probabilities_and_one_unit() -> None:
+    head, *lines = table.render(reading(PIECES), spelled(PIECES), 100)
+    assert head.split() == ["#", "token", "bytes", "logprob", "prob", "surprisal", "rank", "entropy"]
+    token = next(token for token in reading(PIECES).tokens if token.index == 2)
+    assert token.logprob is not None
+    assert token.entropy is not None
+    (line,) = [line for line in lines if line.startswith(" 2 ")]
+    shown = f"{token.logprob:.3f} {math.exp(token.logprob):.1%} {-token.logprob / math.log(2):.2f} bit "
+    assert " ".join(line.split()).endswith(f"{shown}{token.rank} {token.entropy / math.log(2):.2f} bit")
+    assert "nat" not in lines[-1]
+    assert f"{trace_of(PIECES).nll() / math.log(2):.2f} bits" in lines[-1]
+
+
+def test_a_newline_is_marked_where_it_is() -> None:
+    source = page_of(reading(["a", "b\n", "\n\n", "c\nd"]), PIECES)
+    assert '>b<i class="newline"></i>\n</span>' in source
+    assert '><i class="newline"></i>\n<i class="newline"></i>\n</span>' in source
+    assert '>c<i class="newline"></i>\nd</span>' in source
+
+
+def test_sums_of_tokens_without_text_have_no_bits_per_byte() -> None:
+    summary = Summary(("special",))
+    for number in range(3):
+        one = TokenScore(number, 1, b"", "", (0, 0), "special", -1.0 if number else None, 2, 1.0, None)
+        summary.counted.add(one)
+    assert summary.line() == "3 tokens, 2 scored: 2.89 bits, perplexity 2.72"
 
 
 def test_sums_by_line() -> None:

@@ -136,7 +136,8 @@ class Renderer:
     def _used(self, source: str) -> list[str]:
         """The names that a template takes from its caller."""
         made = self._environments[False]
-        return sorted(jinja2.meta.find_undeclared_variables(made.parse(source)) - {*made.globals, "strftime_now"})
+        names = jinja2.meta.find_undeclared_variables(made.parse(source))
+        return sorted(names - {*made.globals, "strftime_now"})
 
     def _text(self, template: jinja2.Template, names: dict[str, Any]) -> str:
         pieces, size = [], 0

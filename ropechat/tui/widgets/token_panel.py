@@ -66,7 +66,7 @@ class TokenPanel(StyledWidget):
         if self._index < 0:
             return [fit_row([StyledSpan(" Move to a token with ← →, or click it.", "quiet")], width)]
         token = self._token
-        head = [StyledSpan(f" token {self._index + 1:,} of {self._count:,} ", "heading")]
+        head = [StyledSpan(f" token #{self._index:,} of {self._count:,} ", "heading")]
         if token is None:
             about = "the first token has no context" if self._index == 0 else "computing …"
             return [
