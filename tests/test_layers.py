@@ -161,4 +161,5 @@ def test_templates_are_rendered_elsewhere() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     templates = "ropechat.engine.templates"
     ours = {"ropechat.engine", templates, f"{templates}.sandbox", f"{templates}.limits"}
+    ours |= {"ropechat.util", "ropechat.util.limited_child"}
     assert set(done.stdout.split()) == ours

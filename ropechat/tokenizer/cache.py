@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ropechat.tokenizer.vocabulary_pages import Pages, lay_out
 from ropechat.util.paths import cache_folder
 
-VERSION = 4
+VERSION = 5
 """Increased when the validation or the format of cached files changes."""
 _MIN_FILE_BYTES = 256 << 10  # bytes of tokenizer.json
 _MAX_FILES = 32
@@ -30,8 +30,8 @@ class CachedVocabulary(NamedTuple):
     key: see `key_of`. data: the parsed tokenizer.json, without merges and with only the base tokens given to
     `pack`. holes: ids without a token, see `validate.fix_numbers`. size: 1 + the largest id with a token.
     content(): an equivalent tokenizer.json; None if it was damaged meanwhile. pages: of a BPE vocabulary;
-    None for others. config, end_ids: of a GGUF file, as in `Tokenizer`. slow: whether a regex takes more
-    than linear time.
+    None for others. config, end_ids: of a GGUF file, as in `Tokenizer`. confined: whether it works in a
+    process with limits.
     """
 
     key: str
@@ -42,7 +42,7 @@ class CachedVocabulary(NamedTuple):
     pages: Pages | None
     config: dict[str, Any] | None
     end_ids: frozenset[int]
-    slow: bool
+    confined: bool
 
 
 def _folder() -> Path:
@@ -102,7 +102,7 @@ def load_cached(file: Path, vocab_size: int) -> CachedVocabulary | None:
             _pages(place, pages_begin) if known["pages"] else None,
             known["config"],
             frozenset(known["end_ids"]),
-            bool(known["slow"]),
+            bool(known["confined"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -182,7 +182,7 @@ def save(
     config: dict[str, Any] | None,
     end_ids: frozenset[int],
     *,
-    slow: bool,
+    confined: bool,
 ) -> None:
     """Cache a vocabulary. Errors of the disk are ignored."""
     key = key_of(file, vocab_size)
@@ -196,7 +196,7 @@ def save(
         "holes": sorted(holes),
         "config": config,
         "end_ids": sorted(end_ids),
-        "slow": slow,
+        "confined": confined,
         "data": packed.data,
     }
     text = json.dumps(known).encode()

@@ -11,15 +11,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ropechat.errors import RequestError
-from ropechat.tokenizer.library import build_tokenizer
+from ropechat.tokenizer.library import LibraryTokenizer, build_tokenizer
 from ropechat.tokenizer.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import tokenizers
-
 
 _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE010))))
 """Digits of stand-ins: private-use characters, which templates do not change (they may change letters)."""
@@ -28,7 +24,7 @@ _PRIVATE = str.maketrans("0123456789abcdef", "".join(map(chr, range(0xE000, 0xE0
 class EscapedText(NamedTuple):
     """A text with stand-ins, prepared for encoding."""
 
-    vocabulary: "Vocabulary | tokenizers.Tokenizer"
+    vocabulary: "Vocabulary | LibraryTokenizer"
     text: str
     """The text to encode."""
     shown: str
@@ -48,7 +44,7 @@ class ControlTokenEscaper:
         where: str,
         vocabulary: Vocabulary,
         names: Mapping[str, int],
-        encode: "Callable[[Vocabulary | tokenizers.Tokenizer, str], list[int]]",
+        encode: "Callable[[Vocabulary | LibraryTokenizer, str], list[int]]",
     ) -> None:
         self._where = where
         self._vocabulary = vocabulary
@@ -100,7 +96,7 @@ class ControlTokenEscaper:
         )
 
     @cached_property
-    def _guarded(self) -> "tokenizers.Tokenizer":
+    def _guarded(self) -> LibraryTokenizer:
         """The vocabulary with control tokens under their secret names only, and without merges to them."""
         data: dict[str, Any] = json.loads(self._vocabulary.library().to_str())
         for token in data["added_tokens"]:

@@ -6,13 +6,17 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ropechat.errors import TokenizerError
+from ropechat.errors import FileAccessError, TokenizerError
+from ropechat.tokenizer.hazards import is_linear_time
 
 if TYPE_CHECKING:
     import tokenizers
 
+    from ropechat.tokenizer.confined import ConfinedTokenizer
+
+LibraryTokenizer: TypeAlias = "tokenizers.Tokenizer | ConfinedTokenizer"
 MISNUMBERED = "added_tokens: the tokenizers library does not keep these ids"
 _stderr_lock = threading.Lock()
 
@@ -46,34 +50,43 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def build_tokenizer(where: str, data: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, frozenset[int]]":
+def build_tokenizer(where: str, data: dict[str, Any]) -> "tuple[LibraryTokenizer, frozenset[int]]":
     """Build a validated tokenizer.json; return it with the ids below the largest that have no token.
 
     Raises TokenizerError if the library rejects it.
     """
-    inner, holes = parse_tokenizer(where, json.dumps(data).encode()), frozenset[int]()
+    confined = not is_linear_time(data)
+    inner, holes = parse_tokenizer(where, json.dumps(data).encode(), confined=confined), frozenset[int]()
     if has_wrong_ids(inner, data):
         from ropechat.tokenizer.validate import fix_numbers  # imported here: rarely needed
 
         holes = fix_numbers(data)
-        inner = parse_tokenizer(where, json.dumps(data).encode())
+        inner = parse_tokenizer(where, json.dumps(data).encode(), confined=confined)
         if has_wrong_ids(inner, data):
             raise TokenizerError(f"{where}: {MISNUMBERED}")
     return inner, holes
 
 
-def parse_tokenizer(where: str, content: bytes) -> "tokenizers.Tokenizer":
+def parse_tokenizer(where: str, content: bytes, *, confined: bool) -> "LibraryTokenizer":
     """Parse a validated tokenizer.json with the library, which may assign its own ids to added tokens.
 
+    confined: let it work in a process with limits, because its form does not guarantee linear time.
     Raises TokenizerError if the library rejects it.
     """
     import tokenizers
 
     try:
         with silence_stderr(active=True):
+            if confined:
+                from ropechat.tokenizer.confined import ConfinedTokenizer
+
+                return ConfinedTokenizer(json.loads(content), content)
             inner = tokenizers.Tokenizer.from_buffer(content)
             inner.no_padding()
             inner.no_truncation()
+            return inner
+    except FileAccessError:
+        raise
     except BaseException as error:
         if not is_library_failure(error):
             raise
@@ -82,10 +95,9 @@ def parse_tokenizer(where: str, content: bytes) -> "tokenizers.Tokenizer":
         reason = first_line(error).removeprefix("Cannot instantiate Tokenizer from buffer: ")
         fault = locate_fault(json.loads(content))
         raise TokenizerError(f"{where}: {fault}: rejected by the tokenizers library: {reason}") from None
-    return inner
 
 
-def has_wrong_ids(inner: "tokenizers.Tokenizer", data: dict[str, Any]) -> bool:
+def has_wrong_ids(inner: "LibraryTokenizer", data: dict[str, Any]) -> bool:
     """Whether added tokens have other ids than in the file: the library may assign its own."""
     added = data.get("added_tokens") or []
     return any(inner.token_to_id(token["content"]) != token["id"] for token in added)

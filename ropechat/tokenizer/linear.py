@@ -5,6 +5,7 @@ r"""Recognition of regexes whose form guarantees matching in linear time.
 Plain ones, such as `\p{L}+`, ` ?[^\s\p{L}]+[\r\n]*`, `(?i:'s|'t)`, `[0-9]{1,3}`: characters, classes and
 groups of them, repeated a bounded number of times; then at most one that is repeated without bound, after
 which all may be empty. One fails after a bounded number of steps, or its time is in proportion to its match.
+A possessive repeat (`?+`, `*+`, `++`) tries fewer ways than the plain one.
 
 White space at the end, `\s*[\r\n]+|\s+(?!\S)|\s+` or parts of that: the first may scan a whole run without a
 match, but then another one matches all of the run but one character, so a run is scanned a few times at most.
@@ -19,8 +20,9 @@ _INNER_SPACES = r"\s+(?!\S)"
 _SPACES = r"\s+"
 _BRANCH = re.compile(rf"(?:\(\?!\\S\)|\\.|{_CLASS}|{_GROUP}|[^()\[\]\\|])+")
 _ATOM = r"\\[pP]\{\^?[\w=]+\}|\\[dDsSwWrntfv]|\\[^\w\s]|" + _CLASS + r"|[^\\\[\](){}|.^$?*+]|\."
-_REPEAT = r"[?*+]|\{(?P<low>\d{1,4})(?P<comma>,(?P<high>\d{0,4}))?\}"
+_REPEAT = r"[?*+]\+?|\{(?P<low>\d{1,4})(?P<comma>,(?P<high>\d{0,4}))?\}"
 _PART = re.compile(rf"(?:{_GROUP}|{_ATOM})(?P<repeat>{_REPEAT})?(?![?*+{{])")
+_REPEATS = {"": (1, 1), "?": (0, 1), "*": (0, None), "+": (1, None)}
 _MAX_WAYS = 64  # repetitions, and ways to match what is bounded
 
 
@@ -86,6 +88,6 @@ def _ways_of_group(body: str) -> int | None:
 def _bounds(part: re.Match[str]) -> tuple[int, int | None]:
     """(minimum, maximum) repetitions; None: unbounded."""
     if part["low"] is None:
-        return {None: (1, 1), "?": (0, 1), "*": (0, None), "+": (1, None)}[part["repeat"]]
+        return _REPEATS[(part["repeat"] or "")[:1]]
     low = int(part["low"])
     return low, low if part["comma"] is None else int(part["high"]) if part["high"] else None

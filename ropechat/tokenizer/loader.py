@@ -3,19 +3,19 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ropechat.errors import TokenizerError
 from ropechat.tokenizer.cache import CachedVocabulary, key_of, pack, strip_vocabulary
 from ropechat.tokenizer.cache import save as store
-from ropechat.tokenizer.library import build_tokenizer, has_wrong_ids, parse_tokenizer
+from ropechat.tokenizer.hazards import is_linear_time, replace_slow_regexes
+from ropechat.tokenizer.library import LibraryTokenizer, build_tokenizer, has_wrong_ids, parse_tokenizer
 from ropechat.tokenizer.partial_bpe import PartialBpe, base_tokens
-from ropechat.tokenizer.regex_safety import has_slow_regex, replace_slow_regexes
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import parse_json, read_bytes
 
-if TYPE_CHECKING:
-    import tokenizers
+_MAX_FILE_BYTES = 64 << 20
+"""Published vocabularies of 262,144 tokens have up to 35 MB."""
 
 
 class ParsedVocabulary(NamedTuple):
@@ -34,12 +34,12 @@ class ParsedVocabulary(NamedTuple):
 class BuiltVocabulary(NamedTuple):
     """A vocabulary built by the library. parsed: without tokens and merges, with all holes.
 
-    slow: whether a regex takes more than linear time.
+    confined: whether it works in a process with limits.
     """
 
-    inner: "tokenizers.Tokenizer"
+    inner: LibraryTokenizer
     parsed: ParsedVocabulary
-    slow: bool
+    confined: bool
 
 
 Read = Callable[[], ParsedVocabulary | None]
@@ -50,7 +50,7 @@ def read_json_file(where: Path, vocab_size: int) -> ParsedVocabulary | None:
 
     Raises TokenizerError naming the file and the field.
     """
-    content = read_bytes(where.parent, where.name)
+    content = read_bytes(where.parent, where.name, _MAX_FILE_BYTES)
     if content is None:
         return None
     from ropechat.tokenizer.validate import (
@@ -89,28 +89,29 @@ def build_and_cache(
     data, config, holes, end_ids = parsed
     del parsed
     is_kept = keep and key_of(where, vocab_size) is not None
-    packed = pack(data, base_tokens(data) if is_kept else None)
+    confined = not is_linear_time(data)
+    in_pages = is_kept and not confined
+    packed = pack(data, base_tokens(data) if in_pages else None)
     content = json.dumps(data).encode() if packed is None else packed.content
     data = strip_vocabulary(data)
-    inner = parse_tokenizer(str(where), content)
+    inner = parse_tokenizer(str(where), content, confined=confined)
     if has_wrong_ids(inner, data):
         whole = json.loads(content)
         inner, more = build_tokenizer(str(where), whole)
         holes |= more
-        packed = pack(whole, base_tokens(whole) if is_kept else None)
-    slow = has_slow_regex(data)
+        packed = pack(whole, base_tokens(whole) if in_pages else None)
     if is_kept and packed is not None:
-        store(where, vocab_size, packed, holes, config, end_ids, slow=slow)
-    return BuiltVocabulary(inner, ParsedVocabulary(data, config, holes, end_ids), slow)
+        store(where, vocab_size, packed, holes, config, end_ids, confined=confined)
+    return BuiltVocabulary(inner, ParsedVocabulary(data, config, holes, end_ids), confined)
 
 
 def open_cached(where: Path, vocab_size: int, kept: CachedVocabulary, read: Read) -> Vocabulary:
     """A cached vocabulary, built completely only when a text needs it. read: reads its original file."""
 
-    def whole() -> "tokenizers.Tokenizer":
+    def whole() -> LibraryTokenizer:
         content = kept.content()
         if content is not None:
-            return parse_tokenizer(str(where), content)
+            return parse_tokenizer(str(where), content, confined=kept.confined)
         if key_of(where, vocab_size) == kept.key:
             found = build_and_cache(where, vocab_size, read())
             if found is not None:

@@ -13,7 +13,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ropechat.tokenizer.components import components
 from ropechat.tokenizer.library import parse_tokenizer
@@ -83,7 +83,8 @@ class PartialBpe:
         }
         self._ignores_merges = bool(model.get("ignore_merges"))
         by_letters = {"type": "BPE", "vocab": self._letters, "merges": [], **self._settings}
-        self._inner = parse_tokenizer(where, json.dumps(data | {"model": by_letters}).encode())
+        content = json.dumps(data | {"model": by_letters}).encode()
+        self._inner = cast("tokenizers.Tokenizer", parse_tokenizer(where, content, confined=False))
         self._by_letters = self._by_words = self._inner.model
         self._added = added_tokens(data)
         self._added_ids = frozenset(self._added.values())

@@ -12,11 +12,11 @@ from ropechat.models.pack_cache import cache_mode
 from ropechat.tokenizer.alignment import EncodedToken, SpanAligner, byte_spans
 from ropechat.tokenizer.cache import load_cached
 from ropechat.tokenizer.control_tokens import ControlTokenEscaper, EscapedText
-from ropechat.tokenizer.library import first_line, is_library_failure, silence_stderr
+from ropechat.tokenizer.hazards import may_panic
+from ropechat.tokenizer.library import LibraryTokenizer, first_line, is_library_failure, silence_stderr
 from ropechat.tokenizer.loader import Read, build_and_cache, open_cached, read_gguf, read_json_file
-from ropechat.tokenizer.long_text import PIECE_BYTES, encode_pieces
+from ropechat.tokenizer.long_text import encode_pieces
 from ropechat.tokenizer.pieces import ByteDecoder
-from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES, may_panic
 from ropechat.tokenizer.stream import ByteStream, Detokenizer, SilentStream, WindowStream
 from ropechat.tokenizer.vocabulary import Vocabulary
 from ropechat.util.files import read_json
@@ -25,6 +25,8 @@ from ropechat.util.text import limit_words
 
 if TYPE_CHECKING:
     import tokenizers
+
+    from ropechat.tokenizer.confined import ConfinedEncoding
 
 MAX_TEXT_BYTES = 4 << 20
 FILE = "tokenizer.json"
@@ -51,10 +53,8 @@ class Tokenizer:
         holes: frozenset[int] = frozenset(),
         end_ids: Iterable[int] = (),
         size: int | None = None,
-        *,
-        slow: bool = False,
     ) -> None:
-        """Use `load` or `from_gguf`. slow: whether a regex takes more than linear time."""
+        """Use `load` or `from_gguf`."""
         self._where = where
         self._vocabulary = vocabulary
         self.config = config
@@ -62,8 +62,7 @@ class Tokenizer:
         self._size = size
         self.present = vocabulary is not None
         self._pieces = ByteDecoder(data)
-        self._risky = slow or may_panic(data)
-        self._max_bytes = MAX_SLOW_BYTES if slow else MAX_TEXT_BYTES
+        self._risky = may_panic(data)
         added = data.get("added_tokens") or []
         self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
@@ -122,17 +121,18 @@ class Tokenizer:
         if (kept := load_cached(where, vocab_size) if keep else None) is None:
             if (found := build_and_cache(where, vocab_size, read(), keep=keep)) is None:
                 return None
-            if (kept := load_cached(where, vocab_size) if keep else None) is None:
-                inner, (data, own, holes, end_ids), slow = found
+            kept = load_cached(where, vocab_size) if keep and not found.confined else None
+            if kept is None:
+                inner, (data, own, holes, end_ids), _ = found
                 config = (own if config is None else config) or {}
-                return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids, slow=slow)
+                return cls(str(where), Vocabulary(lambda: inner), data, config, holes, end_ids)
             # Use the entry just cached: it takes a fraction of the memory.
             del found
             trim_heap()
         config = (kept.config if config is None else config) or {}
         vocabulary = open_cached(where, vocab_size, kept, read)
         facts = kept.holes, kept.end_ids, kept.size
-        return cls(str(where), vocabulary, kept.data, config, *facts, slow=kept.slow)
+        return cls(str(where), vocabulary, kept.data, config, *facts)
 
     def _config_id(self, name: str, *, required: bool) -> int | None:
         value = self.config.get(name)
@@ -175,8 +175,8 @@ class Tokenizer:
         return self._vocabulary
 
     def _run(
-        self, inner: "Vocabulary | tokenizers.Tokenizer", text: str, add_special_tokens: bool
-    ) -> "tokenizers.Encoding":
+        self, inner: "Vocabulary | LibraryTokenizer", text: str, add_special_tokens: bool
+    ) -> "tokenizers.Encoding | ConfinedEncoding":
         """Encode with this vocabulary, or with one derived from it."""
         try:
             size = len(text.encode("utf-8"))
@@ -186,9 +186,6 @@ class Tokenizer:
             ) from None
         if size > MAX_TEXT_BYTES:
             raise RequestError(f"text: {limit_words(MAX_TEXT_BYTES, size)}; split it")
-        if size > self._max_bytes:
-            limit = f"text must be at most {self._max_bytes} bytes (got {size}) because of a slow regex"
-            raise TokenizerError(f"{self._where}: pre_tokenizer: {limit}; split the text")
         with self._failing("normalizer or pre_tokenizer: fails on this text"):
             return inner.encode(text, add_special_tokens=add_special_tokens)
 
@@ -227,7 +224,7 @@ class Tokenizer:
             self._escapers[control_ids] = ControlTokenEscaper(self._where, vocabulary, names, self._plain_ids)
         return self._escapers[control_ids]
 
-    def _plain_ids(self, inner: "Vocabulary | tokenizers.Tokenizer", text: str) -> list[int]:
+    def _plain_ids(self, inner: "Vocabulary | LibraryTokenizer", text: str) -> list[int]:
         return list(self._run(inner, text, add_special_tokens=False).ids)
 
     def encode_aligned(self, text: str, quoted: frozenset[int] = frozenset()) -> list[EncodedToken]:
@@ -249,8 +246,7 @@ class Tokenizer:
 
     def encode_pieces(self, text: str, quoted: frozenset[int] = frozenset()) -> Iterator[list[EncodedToken]]:
         """`encode_aligned` of a text of any length, in lists of bounded size, encoded as they are taken."""
-        piece = min(PIECE_BYTES, self._max_bytes)
-        return encode_pieces(lambda part: self.encode_aligned(part, quoted), text, piece)
+        return encode_pieces(lambda part: self.encode_aligned(part, quoted), text)
 
     @cached_property
     def _around(self) -> tuple[list[EncodedToken], list[EncodedToken]]:

@@ -17,6 +17,9 @@ _MAX_STEPS = 32
 _MAX_REGEX = 16 << 10
 _MAX_PADDING = 1 << 24
 _MAX_GROWTH = 8
+_MAX_TEMPLATE_IDS = 1000
+_MAX_STRING = 64
+"""Characters that a step or the model adds to each text, word or character."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _TYPES = (
@@ -45,7 +48,7 @@ class FileCheck:
         for name in _SECTIONS:
             for part in components(self.data.get(name)):
                 self._component(name, part)
-        for name in ("normalizer", "decoder"):
+        for name in _SECTIONS:
             self._growth(name)
         self._length_blocks()
 
@@ -66,6 +69,8 @@ class FileCheck:
         kind = model.get("type", "BPE" if "merges" in model else None)
         if kind not in MODEL_TYPES:
             self.refuse("model.type", f"must be one of {', '.join(MODEL_TYPES)} (got {kind!r})")
+        for name in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token"):
+            self._short(f"model.{name}", model.get(name))
         if kind == "Unigram":
             self._unigram(model)
             return
@@ -136,7 +141,14 @@ class FileCheck:
             if seen.setdefault(content, token["id"]) != token["id"]:
                 self.refuse(field, f"must be unique ({content!r} occurs twice with different ids)")
 
+    def _short(self, field: str, text: object) -> None:
+        if text is not None and not isinstance(text, str):
+            self.refuse(field, f"must be a string (got {text!r:.60})")
+        if text is not None and len(text) > _MAX_STRING:
+            self.refuse(field, f"must be at most {_MAX_STRING} characters (got {len(text):,})")
+
     def _post_processor(self) -> None:
+        count = 0
         for part in components(self.data.get("post_processor")):
             for key in {"sep", "cls"} & part.keys():  # RobertaProcessing and BertProcessing
                 self._named_id(f"post_processor.{key}", part[key])
@@ -155,14 +167,24 @@ class FileCheck:
                 pieces = part.get(side)
                 if not isinstance(pieces, list):
                     self.refuse(f"post_processor.{side}", "must be a list of pieces")
-                for piece in pieces:
-                    token = piece.get("SpecialToken") if isinstance(piece, dict) else None
-                    known = token.get("id") if isinstance(token, dict) else None
-                    if known is not None and (not isinstance(known, str) or known not in special):
-                        self.refuse(
-                            f"post_processor.{side}",
-                            f"must name tokens of its special_tokens (got {known!r:.60})",
-                        )
+                count += self._template_ids(side, pieces, special)
+        if count > _MAX_TEMPLATE_IDS:
+            self.refuse("post_processor", f"must add at most {_MAX_TEMPLATE_IDS:,} ids (got {count:,})")
+
+    def _template_ids(self, side: str, pieces: list[Any], special: dict[str, Any]) -> int:
+        """Validate the pieces of a template; return how many ids they add."""
+        count = 0
+        for piece in pieces:
+            token = piece.get("SpecialToken") if isinstance(piece, dict) else None
+            known = token.get("id") if isinstance(token, dict) else None
+            if known is None:
+                continue
+            if not isinstance(known, str) or known not in special:
+                self.refuse(
+                    f"post_processor.{side}", f"must name tokens of its special_tokens (got {known!r:.60})"
+                )
+            count += len(special[known]["ids"])
+        return count
 
     def _named_id(self, field: str, pair: object) -> None:
         if not isinstance(pair, list) or len(pair) != 2:
@@ -185,17 +207,14 @@ class FileCheck:
             self.refuse(section, f"regex must be at most {_MAX_REGEX} characters (got {len(regex)})")
 
     def _growth(self, section: str) -> None:
-        """Limit the product of the factors by which the steps lengthen a text."""
+        """Limit the number of steps, and the product of the factors by which they lengthen a text."""
         parts = list(components(self.data.get(section)))
         if len(parts) > _MAX_STEPS:
-            self.refuse(section, f"must have at most {_MAX_STEPS} steps (got {len(parts)})")
+            self.refuse(section, f"must have at most {_MAX_STEPS} steps (got {len(parts):,})")
         growth = 1.0
         for part in parts:
-            content, pattern = part.get("content"), part.get("pattern")
-            if part.get("type") == "Replace" and isinstance(content, str):
-                literal = pattern.get("String") if isinstance(pattern, dict) else None
-                length = len(literal) if isinstance(literal, str) else 1
-                growth *= max(1.0, len(content) / max(length, 1))
+            self._short(f"{section}.Prepend", part.get("prepend"))
+            growth *= _growth_of(part)
         if growth > _MAX_GROWTH:
             self.refuse(section, f"must lengthen a text at most {_MAX_GROWTH} times (got {growth:.3g})")
 
@@ -217,6 +236,10 @@ class FileCheck:
             data[4 + size :].decode("utf-8")
         except UnicodeDecodeError:
             self.refuse(field, "charsmap must contain UTF-8 text")
+        longest = max(map(len, data[4 + size :].split(b"\0")))
+        if longest > _MAX_STRING:
+            limit = f"must replace a character by at most {_MAX_STRING} bytes"
+            self.refuse(field, f"charsmap {limit} (got {longest:,})")
 
     def _length_blocks(self) -> None:
         """Validate truncation and padding, which are not used: the library would panic on bad values."""
@@ -233,6 +256,22 @@ class FileCheck:
         fixed = strategy.get("Fixed") if isinstance(strategy, dict) else None
         if fixed is not None and (not isinstance(fixed, int) or not 0 <= fixed <= _MAX_PADDING):
             self.refuse("padding.strategy", f"must be an integer from 0 to {_MAX_PADDING} (got {fixed!r})")
+
+
+def _growth_of(part: dict[str, Any]) -> float:
+    """The most times that a step lengthens a text."""
+    content, pattern, kind = part.get("content"), part.get("pattern"), part.get("type")
+    if kind == "Replace" and isinstance(content, str):
+        literal = pattern.get("String") if isinstance(pattern, dict) else None
+        length = len(literal) if isinstance(literal, str) else 1
+        return max(1.0, len(content) / max(length, 1))
+    if kind == "TemplateProcessing":
+        copies = [
+            sum(isinstance(piece, dict) and "Sequence" in piece for piece in part[side])
+            for side in ("single", "pair")
+        ]
+        return max(1.0, *copies)
+    return 1.0
 
 
 def fix_numbers(data: dict[str, Any]) -> frozenset[int]:

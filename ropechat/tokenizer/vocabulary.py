@@ -4,10 +4,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from ropechat.tokenizer.library import LibraryTokenizer
 from ropechat.tokenizer.partial_bpe import PartialBpe
 
 if TYPE_CHECKING:
     import tokenizers
+
+    from ropechat.tokenizer.confined import ConfinedEncoding
 
 T = TypeVar("T")
 
@@ -18,13 +21,13 @@ class Vocabulary:
     build: builds it completely; called once, on the first text that `short` cannot encode.
     """
 
-    def __init__(self, build: "Callable[[], tokenizers.Tokenizer]", short: PartialBpe | None = None) -> None:
+    def __init__(self, build: Callable[[], LibraryTokenizer], short: PartialBpe | None = None) -> None:
         self._build = build
         self._short = short
-        self._library: tokenizers.Tokenizer | None = None
+        self._library: LibraryTokenizer | None = None
         self._lock = threading.Lock()
 
-    def library(self) -> "tokenizers.Tokenizer":
+    def library(self) -> LibraryTokenizer:
         """The completely built tokenizer. Raises TokenizerError as `build`."""
         with self._lock:
             if self._library is None:
@@ -32,7 +35,7 @@ class Vocabulary:
                 self._short = None
             return self._library
 
-    def _ask(self, short: Callable[[PartialBpe], T], whole: "Callable[[tokenizers.Tokenizer], T]") -> T:
+    def _ask(self, short: Callable[[PartialBpe], T], whole: "Callable[[LibraryTokenizer], T]") -> T:
         """Ask the partial vocabulary if it is readable, else the complete one."""
         kept = self._short
         if kept is not None:
@@ -55,8 +58,8 @@ class Vocabulary:
             lambda inner: str(inner.decode(list(ids), skip_special_tokens=False)),
         )
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> "tokenizers.Encoding":
+    def encode(self, text: str, *, add_special_tokens: bool) -> "tokenizers.Encoding | ConfinedEncoding":
         found = self._ask(lambda short: short.encode(text, add_special_tokens), lambda inner: None)
-        if found is None:
-            found = self.library().encode(text, add_special_tokens=add_special_tokens)
-        return found
+        if found is not None:
+            return found
+        return self.library().encode(text, add_special_tokens=add_special_tokens)

@@ -9,7 +9,10 @@ from typing import Any
 from ropechat.errors import ConfigError, FileAccessError, ModelFileError, UnsafePathError
 from ropechat.util.text import limit_words
 
-MAX_JSON_BYTES = 256 << 20
+MAX_JSON_BYTES = 8 << 20
+"""Published configurations have up to 1.2 MB."""
+_MAX_JSON_PARTS = 4 << 20
+"""Commas and brackets: each may become an object of up to 200 bytes. Large vocabularies have 1.6 million."""
 _HUB_BLOBS = "blobs"
 _SHARED_MARK = ".huggingface-shared-blobs"
 
@@ -68,6 +71,9 @@ def read_bytes(directory: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes
 
 def parse_json(data: bytes, where: Path, error: type[ModelFileError] = ConfigError) -> dict[str, Any]:
     """Parse a JSON object. Raises `error` naming the file for anything else."""
+    parts = sum(map(data.count, (b",", b"[", b"{")))
+    if parts > _MAX_JSON_PARTS:
+        raise error(f"{where}: must have at most {_MAX_JSON_PARTS:,} commas and brackets (got {parts:,})")
     try:
         value = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError as problem:
@@ -81,7 +87,9 @@ def parse_json(data: bytes, where: Path, error: type[ModelFileError] = ConfigErr
     return value
 
 
-def read_json(directory: Path, name: str, error: type[ModelFileError] = ConfigError) -> dict[str, Any] | None:
-    """The JSON object in a file of a model folder, or None if the file does not exist."""
-    data = read_bytes(directory, name)
+def read_json(
+    directory: Path, name: str, error: type[ModelFileError] = ConfigError, limit: int = MAX_JSON_BYTES
+) -> dict[str, Any] | None:
+    """The JSON object in a file of a model folder, or None if the file does not exist. limit: in bytes."""
+    data = read_bytes(directory, name, limit)
     return None if data is None else parse_json(data, directory / name, error)

@@ -187,7 +187,7 @@ def test_one_that_does_not_answer_is_given_up(
     text(process, "x")
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)
-    monkeypatch.setattr("ropechat.engine.templates.process.WALL_SECONDS", 0.2)
+    monkeypatch.setattr(process, "wall_seconds", 0.2)
     with pytest.raises(TemplateFailureError, match="did not finish within"):
         text(process, "x")
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from model_folders import GOLDEN, byte_folder, byte_tokenizer, golden_folder
 from ropechat.errors import TokenizerError
 from ropechat.tokenizer import Tokenizer
 from ropechat.tokenizer import cache as tokenizer_cache
-from ropechat.tokenizer.regex_safety import MAX_SLOW_BYTES
+from ropechat.tokenizer.confined import ConfinedTokenizer
 
 TEXTS = [
     "",
@@ -107,18 +107,17 @@ def test_a_kept_gguf_vocabulary_means_the_same(keys: dict[str, Any], tmp_path: P
     assert Tokenizer.from_gguf(file, lambda: changed, 262).id_of("new") == 261
 
 
-def test_a_slow_regex_is_found_once(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_confined_one_is_kept_as_such(tmp_path: Path, folder: Path, unchecked: Callable[[], None]) -> None:
     split = {"type": "Split", "pattern": {"Regex": "z+y"}, "behavior": "Isolated", "invert": False}
     level = {**byte_tokenizer()["pre_tokenizer"], "use_regex": False}
     steps = {"type": "Sequence", "pretokenizers": [split, level]}
     model = byte_folder(tmp_path / "model", tokenizer=byte_tokenizer(pre_tokenizer=steps))
-    Tokenizer.load(model, 260)
-    monkeypatch.setattr(
-        "ropechat.tokenizer.regex_safety._seconds", lambda *given: pytest.fail("probed again")
-    )
+    expected = everything(Tokenizer.load(model, 260))
+    unchecked()
     tokenizer = Tokenizer.load(model, 260)
-    with pytest.raises(TokenizerError, match="because of a slow regex"):
-        tokenizer.encode("z" * (MAX_SLOW_BYTES + 1))
+    assert tokenizer._vocabulary is not None
+    assert isinstance(tokenizer._vocabulary.library(), ConfinedTokenizer)
+    assert everything(tokenizer) == expected
 
 
 def test_what_a_prepared_text_takes_is_at_hand(tmp_path: Path, folder: Path) -> None:

@@ -10,5 +10,3 @@ CPU_SECONDS = 2.0
 WALL_SECONDS = 20.0
 """For a process that is stopped or starved; any other one reaches the limit of CPU time first."""
 MAX_ERROR_LENGTH = 500
-HEAD_BYTES = 4
-"""Each message is its length, big-endian, followed by JSON."""

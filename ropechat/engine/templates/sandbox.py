@@ -1,19 +1,11 @@
 """The renderer process of chat templates: jinja2's sandbox, within limits enforced by the kernel.
 
 The sandbox stops a template from running code, but not from using all time and memory. So untrusted templates
-are rendered in a process without files, network, environment or terminal, which is killed when it exceeds a
-limit. Requests are read from descriptor 0, replies are written to 1; the end of the input ends the process.
-
-Limits that a system does not support are skipped (macOS has no RLIMIT_AS); time and output are always
-limited.
+are rendered in a limited process (`util.limited_child`), and their output is limited here.
 """
 
-import contextlib
 import datetime
 import json
-import os
-import resource
-import signal
 import unicodedata  # noqa: F401  (the compiler needs it for non-ASCII names; no file can be opened later)
 from collections.abc import Iterator
 from encodings import ascii, latin_1, unicode_escape  # noqa: F401  (as above)
@@ -30,11 +22,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ropechat.engine.templates.limits import (
     CPU_SECONDS,
-    HEAD_BYTES,
     MAX_ERROR_LENGTH,
     MAX_MEMORY_BYTES,
     MAX_OUTPUT_BYTES,
 )
+from ropechat.util.limited_child import answer_requests, begin, cpu_limit, lock_down
 
 _MAX_COMPILED = 8
 _UNSAFE_GLOBALS = ("lipsum", "cycler", "joiner")
@@ -168,45 +160,6 @@ def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _address_space() -> int:
-    """Bytes of address space in use; 0 if unknown."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def lock_down() -> None:
-    """Forbid new files, sockets, processes and writes to disk, and limit memory."""
-    used = _address_space()
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NPROC": 0, "RLIMIT_NOFILE": 0}
-    if used:
-        limits["RLIMIT_AS"] = used + MAX_MEMORY_BYTES
-    for name, value in limits.items():
-        number = getattr(resource, name, None)
-        if number is not None:
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(number, (value, value))
-
-
-def _read(count: int) -> bytes | None:
-    pieces = []
-    while count:
-        piece = os.read(0, min(count, 1 << 20))
-        if not piece:
-            return None
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
-
-
-def _write(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
-
-
 def _warm_up() -> Renderer:
     """Trigger late imports while files can still be opened."""
     renderer = Renderer()
@@ -218,21 +171,12 @@ def _warm_up() -> Renderer:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGPIPE, signal.SIGPROF):
-        signal.signal(number, signal.SIG_DFL)  # the parent may ignore or block them
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
+    begin()
     renderer = _warm_up()
-    lock_down()
-    while (head := _read(HEAD_BYTES)) is not None:
-        body = _read(int.from_bytes(head, "big"))
-        if body is None:
-            break
-        # A CPU timer with an uncaught signal ends the process even during one long operation; it restarts
-        # with each rendering, unlike RLIMIT_CPU.
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        data = json.dumps(renderer.reply(body)).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        _write(len(data).to_bytes(HEAD_BYTES, "big") + data)
-    os._exit(0)
+    lock_down(MAX_MEMORY_BYTES)
+
+    def reply(body: bytes) -> bytes:
+        with cpu_limit(CPU_SECONDS):
+            return json.dumps(renderer.reply(body)).encode()
+
+    answer_requests(reply)

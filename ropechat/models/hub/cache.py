@@ -10,10 +10,11 @@ The layout is huggingface_hub's (docs: "Manage huggingface_hub cache-system"), s
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from ropechat.errors import ConfigError, ModelNotFoundError, NotDownloadedError
 from ropechat.models.hub.names import HubName
-from ropechat.models.weights import INDEX, TOKENIZER, Contents, choose_files, join_names
+from ropechat.models.weights import INDEX, MAX_INDEX_BYTES, TOKENIZER, Contents, choose_files, join_names
 from ropechat.util.files import read_json
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -66,10 +67,14 @@ def file_names(folder: Path) -> list[str]:
     return sorted(found)
 
 
+def _read_index(folder: Path) -> dict[str, Any]:
+    return read_json(folder, INDEX, ConfigError, MAX_INDEX_BYTES) or {}
+
+
 def model_files(folder: Path, quant: str | None, where: str) -> tuple[Contents, list[str]]:
     """The files of the model in a folder, and the missing ones. Raises as `weights.choose_files`."""
     names = file_names(folder)
-    chosen = choose_files(names, quant, lambda: read_json(folder, INDEX, ConfigError) or {}, where)
+    chosen = choose_files(names, quant, lambda: _read_index(folder), where)
     return chosen, sorted(set(chosen.files) - set(names))
 
 
