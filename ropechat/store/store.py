@@ -150,6 +150,8 @@ class Store:
                 rows.put_steps(connection, node)
                 self._index(connection, node.id)
             _point(connection, chat.id, chat.tree.current)
+            if chat.sampling is not None:
+                _set_sampling(connection, chat.id, chat.sampling)
 
         return self._writer.submit(work, durable=True)
 
@@ -165,12 +167,7 @@ class Store:
 
     def set_sampling(self, conversation: str, sampling: Sampling) -> "Future[None]":
         """Store the settings of a conversation's next answer."""
-        text = rows.sampling_text(sampling)
-        return self._writer.submit(
-            lambda connection: connection.execute(
-                "UPDATE conversation SET sampling = ? WHERE id = ?", (text, conversation)
-            )
-        )
+        return self._writer.submit(lambda connection: _set_sampling(connection, conversation, sampling))
 
     def keep_draft(self, conversation: str, data: str) -> "Future[None]":
         """Store what was typed in a conversation, "" for one that is not stored; no data removes it."""
@@ -362,3 +359,9 @@ def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:
     connection.execute("UPDATE conversation SET current = ? WHERE id = ?", (node, conversation))
+
+
+def _set_sampling(connection: sqlite3.Connection, conversation: str, sampling: Sampling) -> None:
+    connection.execute(
+        "UPDATE conversation SET sampling = ? WHERE id = ?", (rows.sampling_text(sampling), conversation)
+    )

@@ -17,6 +17,7 @@ from stores import done, put
 
 import ropechat.tui
 from ropechat.conversation import NodeState
+from ropechat.sampling import Sampling
 from ropechat.store.import_export import to_json
 from ropechat.store.imports.read import read_file
 from ropechat.store.store import Store
@@ -143,10 +144,10 @@ async def test_the_list_of_chats(chat: Any, store: Store) -> None:
         await c.pilot.press("down", "ctrl+x")
         assert "again deletes" in c.screen()
         await c.pilot.press("ctrl+x")
-        await c.until(lambda: "deleted" in c.screen())
+        await c.until(lambda: "deleted; " in c.screen())
+        assert not c.app.session.turns  # the open chat was the one that is gone
         await c.pilot.press("escape")
         await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
-        assert not c.app.session.turns  # the open chat was the one that is gone
         assert [summary.title for summary in store.conversations().result(5)] == ["Pears?"]
 
 
@@ -341,3 +342,52 @@ async def test_of_two_chats_the_one_that_was_chosen_last_is_shown(chat: Any, sto
         loaded.set_result(found)
         await c.pilot.pause(0.05)
         assert c.app.session.recorder.id == new
+
+
+async def test_what_is_asked_right_after_a_deletion_is_kept(chat: Any, store: Store) -> None:
+    """^x ^x esc, before the deletion of the open chat is done."""
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.ask("Old")
+        await c.idle()
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
+        go_on = threading.Event()
+        store._writer.ask(lambda connection: go_on.wait(10))
+        await c.pilot.press("ctrl+x", "ctrl+x", "escape")
+        await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
+        c.app.composer.set_text("New")
+        await c.pilot.press("enter")
+        go_on.set()
+        await c.idle()
+        await c.until(lambda: [one.title for one in done(store.conversations())] == ["New"])
+        assert store.trouble is None
+    assert [node.text for node in done(store.load(c.app.session.recorder.id)).tree.path()] == ["New", "ok"]
+
+
+async def test_a_deleted_chat_can_be_brought_back(
+    chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = branched(1)
+    put(store, tree, "first", "the first")
+    store.set_sampling("first", Sampling(temperature=0.25))
+    store.keep_draft("first", "unsent")
+    async with chat(FakeEngine("ok"), store=store) as c:
+        await c.pilot.press("f2")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "the first" in c.screen())
+        await c.pilot.press("ctrl+x", "ctrl+x")
+        await c.until(lambda: "deleted; ctrl+z brings it back" in c.screen().lower())
+        assert done(store.conversations()) == []
+        await c.pilot.press("ctrl+z")
+        await c.until(lambda: "the first" in c.screen())
+        found = done(store.load("first"))
+        assert (found.title, found.sampling) == ("the first", Sampling(temperature=0.25))
+        assert {node.id: node.text for node in found.tree.nodes.values()} == {
+            node.id: node.text for node in tree.nodes.values()
+        }
+        assert done(store.draft("first")) == "unsent"
+        monkeypatch.setattr("ropechat.tui.screens.chats.UNDO_S", 0.01)
+        await c.pilot.press("ctrl+x", "ctrl+x")
+        await c.until(lambda: "chats · 0" in c.screen() and c.app.screen._deleted is None)
+        await c.pilot.press("ctrl+z")
+        assert "can be brought back for" in c.screen()
+        assert done(store.conversations()) == []

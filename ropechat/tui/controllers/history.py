@@ -76,9 +76,10 @@ class HistoryController:
         if store is None:
             self.view.hint(NOTHING_KEPT)
         else:
+            recorder, keymap = self.session.recorder, self.keymap
             self.chat.when_idle(
                 lambda: self.view.push(
-                    ChatsScreen(store, self.session.recorder, self.keymap, words), self.open_chat
+                    ChatsScreen(store, recorder, self.begin_chat, keymap, words), self.open_chat
                 )
             )
 
@@ -101,16 +102,13 @@ class HistoryController:
         begin(self.view.app, "draft", self._drafts.bring, replaces=True)
 
     def open_chat(self, id: str) -> None:
-        """Open a stored chat; "" begins a new one."""
+        """Open a stored chat."""
         self.view.write()
         begin(self.view.app, "open", lambda: self._open_chat(id), replaces=True)
 
     async def _open_chat(self, id: str, fixed: Collection[str] = ()) -> None:
         store = self.session.recorder.store
         if store is None:
-            return
-        if not id:
-            self.begin_chat()
             return
         self._shown += 1
         wanted = self._shown

@@ -21,14 +21,18 @@ from ropechat.tui.workers import begin
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from textual.app import ComposeResult
 
     from ropechat.chat.recorder import ConversationRecorder
-    from ropechat.store.queries import Summary
+    from ropechat.store.queries import Chat, Summary
     from ropechat.store.store import Store
     from ropechat.tui.commands.keymap import Keymap
 
 LIMIT = 500
+UNDO_S = 10.0  # seconds in which a deletion can be undone
 
 
 def mark_words(text: str, words: list[str]) -> list[tuple[str, str]]:
@@ -44,7 +48,7 @@ def mark_words(text: str, words: list[str]) -> list[tuple[str, str]]:
 class ChatsScreen(Dialog["str | None"]):
     """A field to search in and the chats, newest first; the result is the id of the one to open.
 
-    It is "" when the chat that was open was deleted.
+    leave_chat: begins a new chat behind the dialog, before the one that was open is deleted.
     """
 
     BINDINGS = bindings("chats", "chat.list")
@@ -52,13 +56,20 @@ class ChatsScreen(Dialog["str | None"]):
     heading = "chats"
     items = (("⏎", "open"), ("type", "to search"), "chats.rename", "chats.delete", "sheet.leave")
 
-    def __init__(self, store: Store, recorder: ConversationRecorder, keymap: Keymap, words: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        recorder: ConversationRecorder,
+        leave_chat: Callable[[], None],
+        keymap: Keymap,
+        words: str = "",
+    ) -> None:
         super().__init__(keymap)
-        self._words = words
+        self._words, self._leave_chat = words, leave_chat
         self._store, self._recorder = store, recorder
         self._found: list[Summary] = []
         self._renaming: str | None = None
-        self._closed_current = False
+        self._deleted: tuple[Chat, str] | None = None  # and its draft; for some seconds they can come back
 
     def compose(self) -> ComposeResult:
         with Vertical(id="chats", classes="sheet"):
@@ -137,7 +148,7 @@ class ChatsScreen(Dialog["str | None"]):
         if self._renaming is not None:
             self._end_renaming()
         else:
-            self.dismiss("" if self._closed_current else None)
+            self.dismiss(None)
 
     def action_rename(self) -> None:
         """Let the field take a new title."""
@@ -169,17 +180,41 @@ class ChatsScreen(Dialog["str | None"]):
         if chosen is None or chosen.running:
             self.say("an answer is being written in this chat" if chosen else "")
         elif self.is_sure(chosen.id, f"the same key again deletes “{chosen.title:.40}” for good"):
-            begin(self, "delete", lambda: self._delete(chosen))
+            if chosen.id == self._recorder.id:
+                self._leave_chat()
+            store = self._store  # both at once: the dialog may be left before the first is done
+            kept, draft = store.load(chosen.id), store.draft(chosen.id)
+            gone = store.delete(chosen.id)
+            begin(self, "delete", lambda: self._wait_until_deleted(kept, draft, gone))
 
-    async def _delete(self, chosen: Summary) -> None:
+    async def _wait_until_deleted(self, kept: Future[Chat], draft: Future[str], gone: Future[bool]) -> None:
         try:
-            gone = await asyncio.wrap_future(self._store.delete(chosen.id))
+            clean = await asyncio.wrap_future(gone)
+            self._deleted = deleted = await asyncio.wrap_future(kept), await asyncio.wrap_future(draft)
         except RopechatError as error:
             self.say(explain(error), "$error")
             return
-        self._closed_current = self._closed_current or chosen.id == self._recorder.id
+        undo = f"deleted; {self.keymap.named('chats.undo')} brings it back"
         self.say(
-            "deleted" if gone else "deleted; traces remain until no other ropechat has the file open",
-            "$quiet",
+            undo if clean else f"{undo}; traces remain until no other ropechat has the file open", "$quiet"
         )
+        self.set_timer(UNDO_S, lambda: self._forget(deleted))
         await self._load()
+
+    def _forget(self, deleted: tuple[Chat, str]) -> None:
+        """Drop a deleted chat, which only this program still has."""
+        if self._deleted is deleted:
+            self._deleted = None
+            self.say("")
+
+    def action_undo(self) -> None:
+        """Store the chat again that was deleted last."""
+        deleted, self._deleted = self._deleted, None
+        if deleted is None:
+            self.say(f"a deleted chat can be brought back for {UNDO_S:.0f} s")
+        else:
+            chat, draft = deleted
+            self._store.insert(chat)
+            self._store.keep_draft(chat.id, draft)
+            self.say("")
+            self._look_up()
