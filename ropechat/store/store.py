@@ -49,6 +49,10 @@ class Store:
         """Why something is not on disk; None if everything is."""
         return self._writer.trouble
 
+    def trouble_of(self, conversation: str) -> str | None:
+        """Why something of a conversation is not on disk; None if everything is."""
+        return self._writer.trouble_of(conversation)
+
     def close(self, limit: float = 2.0) -> bool:
         """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
         done = self._writer.close(limit)
@@ -126,7 +130,7 @@ class Store:
             rows.put_steps(connection, node)
             self._index(connection, node.id)
 
-        return self._writer.submit(work, durable=True)
+        return self._writer.submit(work, conversation, durable=True)
 
     def record_answer(self, conversation: str, node: Node) -> "AnswerWriter":
         """Start to store a streaming answer."""
@@ -135,8 +139,8 @@ class Store:
             owner = None if self._owner is None else self._owner.name
             rows.put_node(connection, conversation, node, owner)
 
-        self._writer.submit(work)
-        return AnswerWriter(self, self._writer, node)
+        self._writer.submit(work, conversation)
+        return AnswerWriter(self, self._writer, conversation, node)
 
     def insert(self, chat: Chat) -> "Future[None]":
         """Add a whole conversation with new ids."""
@@ -152,8 +156,9 @@ class Store:
             _point(connection, chat.id, chat.tree.current)
             if chat.sampling is not None:
                 _set_sampling(connection, chat.id, chat.sampling)
+            self._writer.forget_loss(chat.id)
 
-        return self._writer.submit(work, durable=True)
+        return self._writer.submit(work, chat.id, durable=True)
 
     def set_current(self, conversation: str, node: str | None) -> "Future[None]":
         """Store which branch is on screen."""
@@ -218,8 +223,9 @@ class Store:
             connection.execute("DELETE FROM node WHERE conversation = ?", (conversation,))
             connection.execute("DELETE FROM conversation WHERE id = ?", (conversation,))
             connection.execute("DELETE FROM draft WHERE place = ?", (conversation,))
+            self._writer.forget_loss(conversation)
 
-        self._writer.submit(work, durable=True)
+        self._writer.submit(work, conversation, durable=True)
         kv_files.forget_chat(conversation)
         return self.purge(conversation)
 
@@ -288,20 +294,21 @@ class Store:
 class AnswerWriter:
     """Stores one answer while it streams; usable from any thread."""
 
-    def __init__(self, store: Store, writer: Writer, node: Node) -> None:
+    def __init__(self, store: Store, writer: Writer, chat: str, node: Node) -> None:
         self._store = store
         self._writer = writer
+        self._chat = chat
         self._id = node.id
         self._origin = node.origin
 
     def begin(self, steps: Sequence[Step], same: int) -> None:
         """Add the first tokens; the first `same` of them are stored with the answer it was made from."""
         source, index = (self._origin.node, self._origin.index) if self._origin is not None else ("", 0)
-        self._writer.begin(self._id, steps, source, min(same, index))
+        self._writer.begin(self._chat, self._id, steps, source, min(same, index))
 
     def add(self, step: Step) -> None:
         """Add a token."""
-        self._writer.add(self._id, step)
+        self._writer.add(self._chat, self._id, step)
 
     def end(
         self,
@@ -339,7 +346,7 @@ class AnswerWriter:
             )
             self._store._index(connection, self._id)
 
-        return self._writer.submit(work, durable=True)
+        return self._writer.submit(work, self._chat, durable=True)
 
 
 def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -> None:

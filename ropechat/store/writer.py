@@ -29,9 +29,13 @@ Work = Callable[[sqlite3.Connection], Any]
 
 @dataclass
 class _Job:
-    """A job. reads: changes nothing, and its errors go to the caller. durable: survives a power cut."""
+    """A job. reads: changes nothing, and its errors go to the caller. durable: survives a power cut.
+
+    chat: the conversation that it changes; "" for none, or several.
+    """
 
     work: Work
+    chat: str = ""
     done: "Future[Any]" = field(default_factory=Future)
     reads: bool = False
     durable: bool = False
@@ -40,8 +44,9 @@ class _Job:
 
 @dataclass
 class _Answer:
-    """A streaming answer."""
+    """A streaming answer of a chat."""
 
+    chat: str
     pieces: list[str] = field(default_factory=list)
     written: int = 0
     waiting: list[Step] = field(default_factory=list)
@@ -52,7 +57,7 @@ class Writer:
 
     def __init__(self, open: Callable[[], sqlite3.Connection], where: str) -> None:
         self._refusal: str | None = None  # why something is not on disk yet
-        self._loss: str | None = None  # why something will never be on disk
+        self._losses: dict[str, str] = {}  # by chat, "" for all: why something will never be on disk
         self._where = where
         self._open = open
         self._jobs: deque[_Job] = deque()
@@ -70,11 +75,21 @@ class Writer:
     @property
     def trouble(self) -> str | None:
         """Why something is not on disk; None if everything is."""
-        return self._refusal or self._loss
+        return self._refusal or next(iter(list(self._losses.values())), None)
 
-    def submit(self, work: Work, *, durable: bool = False, alone: bool = False) -> "Future[Any]":
-        """Queue a change. The future has the result of the first attempt; refused changes are retried."""
-        return self._queue(_Job(work, durable=durable, alone=alone))
+    def trouble_of(self, chat: str) -> str | None:
+        """Why something of a chat is not on disk; None if everything is."""
+        return self._refusal or self._losses.get("") or self._losses.get(chat)
+
+    def forget_loss(self, chat: str) -> None:
+        """Nothing of a chat is lost any more: it was deleted, or stored again as a whole."""
+        self._losses.pop(chat, None)
+
+    def submit(
+        self, work: Work, chat: str = "", *, durable: bool = False, alone: bool = False
+    ) -> "Future[Any]":
+        """Queue a change of a chat. The future has the first attempt's result; refused ones are retried."""
+        return self._queue(_Job(work, chat, durable=durable, alone=alone))
 
     def ask(self, work: Work) -> "Future[Any]":
         """Queue a query; it sees every change queued before it."""
@@ -87,18 +102,18 @@ class Writer:
             self._wake.notify()
         return job.done
 
-    def begin(self, answer: str, steps: Sequence[Step], source: str, same: int) -> None:
+    def begin(self, chat: str, answer: str, steps: Sequence[Step], source: str, same: int) -> None:
         """Write the first tokens of an answer; the first `same` are those of the answer `source`."""
         if steps:
             with self._wake:
-                self._answers[answer] = _Answer([step.text for step in steps], len(steps))
-                self._jobs.append(_Job(_beginning(answer, steps, source, same)))
+                self._answers[answer] = _Answer(chat, [step.text for step in steps], len(steps))
+                self._jobs.append(_Job(_beginning(answer, steps, source, same), chat))
                 self._wake.notify()
 
-    def add(self, answer: str, step: Step) -> None:
+    def add(self, chat: str, answer: str, step: Step) -> None:
         """Add a token of an answer, to be written with the next batch."""
         with self._wake:
-            self._answers.setdefault(answer, _Answer()).waiting.append(step)
+            self._answers.setdefault(answer, _Answer(chat)).waiting.append(step)
             self._waiting += 1
             if self._since is None:
                 self._since = time.monotonic()
@@ -111,7 +126,7 @@ class Writer:
         """End a streaming answer and return its whole text."""
         with self._wake:
             self._flush()
-            return "".join(self._answers.pop(answer, _Answer()).pieces)
+            return "".join(self._answers.pop(answer, _Answer("")).pieces)
 
     def close(self, limit: float) -> bool:
         """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
@@ -120,7 +135,7 @@ class Writer:
             self._closing, self._retry = True, None
             self._wake.notify()
         self._thread.join(limit)
-        return not (self._thread.is_alive() or self._jobs or self._loss)
+        return not (self._thread.is_alive() or self._jobs or self._losses)
 
     # --- with the lock held ---
 
@@ -129,7 +144,7 @@ class Writer:
         for id, answer in self._answers.items():
             if answer.waiting:
                 steps, answer.waiting = answer.waiting, []
-                self._jobs.append(_Job(_chunk(id, answer.written, steps)))
+                self._jobs.append(_Job(_chunk(id, answer.written, steps), answer.chat))
                 answer.written += len(steps)
                 answer.pieces += [step.text for step in steps]
         self._since, self._waiting = None, 0
@@ -208,7 +223,7 @@ class Writer:
         except BaseException as error:
             _tell(job, error)
             if not job.reads:
-                self._loss = f"a bug in ropechat: {type(error).__name__}: {error}"
+                self._losses[job.chat] = f"a bug in ropechat: {type(error).__name__}: {error}"
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.done.set_result(result)
@@ -224,8 +239,8 @@ class Writer:
             _tell(job, FileAccessError(f"{self._where}: {error}"))
             return True
         if isinstance(error, sqlite3.IntegrityError):  # a retry would fail too
-            self._loss = _broken_rule(error)
-            _tell(job, FileAccessError(f"{self._where}: {self._loss}"))
+            self._losses[job.chat] = loss = _broken_rule(error)
+            _tell(job, FileAccessError(f"{self._where}: {loss}"))
             return True
         self._refusal = str(error)
         self._tell_refusal(job)
@@ -238,7 +253,7 @@ class Writer:
         """The database cannot be opened: fail all jobs until closed."""
         if not isinstance(error, RopechatError):
             error = FileAccessError(f"{self._where}: {error}; conversations cannot be stored")
-        self._loss = str(error)
+        self._losses[""] = str(error)
         with self._wake:
             while not self._closing:
                 self._flush()

@@ -327,6 +327,30 @@ def test_a_chat_deleted_by_another_is_said(opened: Callable[[], Store]) -> None:
     with pytest.raises(FileAccessError, match="deleted by another program"):
         done(one.add_node("chat-1", "t", last))
     assert "deleted by another program" in (one.trouble or "")
+    assert "deleted by another program" in (one.trouble_of("chat-1") or "")
+    put(one, branched(2), "chat-2")
+    assert one.trouble_of("chat-2") is None  # what is lost of one chat says nothing of another
+    assert not one.close()
+
+
+@pytest.mark.parametrize("again", ["deleted", "stored"])
+def test_a_loss_is_forgotten_when_nothing_is_lost(opened: Callable[[], Store], again: str) -> None:
+    one, other, tree, draw = opened(), opened(), branched(), random.Random(1)
+    put(one, tree)
+    question = tree.write(Role.USER, "and then?")
+    done(one.add_node("chat-1", "t", question))
+    recorder = one.record_answer("chat-1", tree.answer(question.id, "m", Sampling(seed=1)))
+    done(one.conversations())
+    done(other.delete("chat-1"))
+    recorder.add(record(draw, "word", 1))  # a token of an answer is of its chat, too
+    done(one.conversations())
+    assert "deleted by another program" in (one.trouble_of("chat-1") or "")
+    if again == "deleted":
+        done(one.delete("chat-1"))
+    else:
+        put(one, tree)
+    assert one.trouble is None
+    assert one.close()
 
 
 # ---- Versions

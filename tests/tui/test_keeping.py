@@ -204,7 +204,7 @@ async def test_nothing_is_kept_without_a_store(chat: Any) -> None:
 
 async def test_trouble_is_on_the_screen(chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     async with chat(FakeEngine("answer"), store=store) as c:
-        monkeypatch.setattr(type(store), "trouble", "database or disk is full")
+        monkeypatch.setattr(store, "trouble_of", lambda chat: "database or disk is full")
         await c.ask("Hi")
         await c.idle()
         assert "not on disk: database or disk is full" in c.line("footer")

@@ -250,7 +250,7 @@ async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any,
 async def test_a_standing_message_is_whole(chat: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "/a/folder/that/cannot/be/written: read-only file system; no conversation can be kept"
     async with chat(FakeEngine("ok"), store=store) as c:
-        monkeypatch.setattr(type(store), "trouble", words)
+        monkeypatch.setattr(store, "trouble_of", lambda chat: words)
         await told(c, "Hi")
         assert f"not on disk: {words}" in c.line("footer")
         rows = c.screen().splitlines()[-2:]

@@ -297,6 +297,6 @@ class HistoryController:
 
     def standing_hint(self) -> str:
         """Why something is not on disk, or how far an import is; "" if all is done."""
-        store = self.session.recorder.store
-        fault = store.trouble if store is not None else None
+        recorder = self.session.recorder
+        fault = recorder.store.trouble_of(recorder.id) if recorder.store is not None else None
         return f"not on disk: {fault}" if fault else self._importing
