@@ -1,6 +1,8 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -29,6 +31,7 @@ from ropechat.cli.inspect_score import (
     score_options,
     take_score_options,
 )
+from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
 from ropechat.cli.stages import (
     check_stage_output,
@@ -42,7 +45,6 @@ from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ropechat.conversation import Message
     from ropechat.engine.prompt import Bos, Special
@@ -160,12 +162,15 @@ def inspect(
     if view is not None:
         show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK
+    stop: Stop | None = None
     failures, strings = Failures(len(sources)), looked_up_strings(engine, output)
 
     def readings() -> Iterator["Reading"]:
         from ropechat.inspector.reading import Reading
 
         for name, read in sources:
+            if stop is not None and stop.arrived:
+                return
             with failures.of(name):
                 stream = open_stream(
                     engine,
@@ -178,11 +183,16 @@ def inspect(
                     look_up=() if strings is None else strings.first_ids,
                     name=name,
                 )
-                watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams)
-                yield Reading(watched, name, strings, stream.before)
+                watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams, stop=stop)
+                yield Reading(
+                    watched, name, strings, stream.before, lambda: stop is not None and stop.arrived
+                )
 
-    with kept_prefix(engine, keep_prefix):
-        write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]))
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(kept_prefix(engine, keep_prefix))
+        if isinstance(output.out, Path) and not output.out.is_char_device():
+            stop = opened.enter_context(finish_on_signal(engine))
+        write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]), stop)
     return failures.exit_code
 
 

@@ -14,9 +14,10 @@ from ropechat.cli.common import STREAM, FileName, StdoutWriter, read_text_file, 
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import option_set
 from ropechat.errors import CancelledError, FileAccessError, RequestError, RopechatError
-from ropechat.util.text import one_line
+from ropechat.util.text import count_of, one_line
 
 if TYPE_CHECKING:
+    from ropechat.cli.interrupt import Stop
     from ropechat.engine.engine import Engine
     from ropechat.inspector.by_line import Sort
     from ropechat.inspector.look_up import Strings
@@ -198,19 +199,26 @@ def looked_up_strings(engine: "Engine", output: Output) -> "Strings | None":
 
 
 def write(
-    readings: Iterable["Reading"], bytes_of: Callable[[int], bytes], output: Output, title: str
+    readings: Iterable["Reading"],
+    bytes_of: Callable[[int], bytes],
+    output: Output,
+    title: str,
+    stop: "Stop | None" = None,
 ) -> None:
-    """Write the results. bytes_of: id -> the bytes of a token. title: of an HTML page.
+    """Write the results. bytes_of: id -> the bytes of a token. title: of an HTML page. stop: ends `readings`.
 
     Raises FileAccessError, and what `readings` raises.
     """
-    write_pieces(output, _pieces(readings, bytes_of, output, title))
+    write_pieces(output, _pieces(readings, bytes_of, output, title), stop)
 
 
-def write_pieces(output: Output, pieces: Iterable[str]) -> None:
-    """Write the pieces of an output; of a table, whole lines. Raises FileAccessError, and as `pieces`."""
+def write_pieces(output: Output, pieces: Iterable[str], stop: "Stop | None" = None) -> None:
+    """Write the pieces of an output; of a table, whole lines. Raises FileAccessError, and as `pieces`.
+
+    stop: the pieces of a file were ended by it if it has arrived.
+    """
     if isinstance(output.out, Path):
-        write_file(output.out, pieces)
+        write_file(output.out, pieces, stop)
         return
     out = StdoutWriter()
     for piece in pieces:
@@ -220,9 +228,10 @@ def write_pieces(output: Output, pieces: Iterable[str]) -> None:
             out.write(piece)
 
 
-def write_file(path: Path, pieces: Iterable[str]) -> None:
+def write_file(path: Path, pieces: Iterable[str], stop: "Stop | None" = None) -> None:
     """Write a file, which gets its name when it is complete; a device or pipe is written directly.
 
+    stop: if it has arrived, the pieces end early, and what they are keeps the name NAME.partial.
     Raises FileAccessError, and as `pieces`.
     """
     partial = path.with_name(path.name + ".partial")
@@ -235,7 +244,12 @@ def write_file(path: Path, pieces: Iterable[str]) -> None:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="") as file:
                 file.writelines(pieces)
-            partial.replace(path)
+            if stop is None or not stop.arrived:
+                partial.replace(path)
+            elif stop.tokens:
+                say(f"stopped: {partial} contains the first {count_of(stop.tokens, 'token')}")
+            else:
+                partial.unlink()
         except BaseException:
             with contextlib.suppress(OSError):
                 partial.unlink()

@@ -19,6 +19,7 @@ from ropechat.trace import Pair, TokenDistribution, TokenScore
 from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
+    from ropechat.cli.interrupt import Stop
     from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
@@ -201,8 +202,13 @@ class WatchedScores:
         read: Callable[[], Progress | None],
         *,
         appears: bool,
+        stop: "Stop | None" = None,
     ) -> None:
-        """read: how far the engine is. appears: whether the scores are written to stdout as they come."""
+        """read: how far the engine is. appears: whether the scores are written to stdout as they come.
+
+        stop: the tokens end when it has arrived; it counts them.
+        """
+        self._stop = stop
         self._stream, self._line, self._appears = stream, line, appears
         self._engine, self._known = read, Progress("scoring", 0, stream.meta["tokens"])
         self.meta = stream.meta
@@ -220,10 +226,15 @@ class WatchedScores:
         if self._appears and on_terminal and self._line.mode == "line":
             yield from self._line.until_first(self._read, self._stream)
             return
+        stop = self._stop
         with self._line.watch(self._read):
             for token in self._stream:
                 self._count, self._last = self._count + 1, token
+                if stop is not None:
+                    stop.tokens += 1
                 yield token
+                if stop is not None and stop.arrived:
+                    break
 
     def _read(self) -> Progress:
         """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet.

@@ -4,7 +4,9 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,3 +46,44 @@ def cancel_on_signal(engine: "Engine") -> Iterator[None]:
         os.close(write)
         watcher.join()
         os.close(read)
+
+
+@dataclass
+class Stop:
+    """Whether an ending signal has arrived, and how many tokens had been scored."""
+
+    arrived: bool = False
+    tokens: int = 0
+
+
+@contextlib.contextmanager
+def finish_on_signal(engine: "Engine") -> Iterator[Stop]:
+    """As `cancel_on_signal`, but the handler of the first signal runs after the body.
+
+    So the body can complete its output with what is computed; it must end when the signal has arrived. A
+    second signal ends it at once.
+    """
+    stop, before, first = Stop(), dict[int, Callable[[int, FrameType | None], object]](), list[int]()
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if stop.arrived:
+            before[number](number, frame)
+        stop.arrived = True
+        first.append(number)
+
+    try:
+        for number in _ENDING:
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, hold)
+    except ValueError:  # not the main thread: signals are handled elsewhere
+        yield stop
+        return
+    try:
+        with cancel_on_signal(engine):
+            yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stop.arrived:
+        before[first[0]](first[0], None)

@@ -2,8 +2,9 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ropechat.errors import CancelledError
 from ropechat.inspector.look_up import Found, Strings
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 from ropechat.util.text import count_of, one_line
@@ -15,7 +16,8 @@ _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
 class Reading:
     """One scored text on its way to an output. name: of its file, "" for a text of the command line.
 
-    look_up: the strings that are looked up in each place. before: the ids of the text's context.
+    look_up: the strings that are looked up in each place. before: the ids of the text's context. is_stopped:
+    whether the computation was stopped on purpose, so that the text ends with what is computed.
     """
 
     def __init__(
@@ -24,7 +26,9 @@ class Reading:
         name: str = "",
         look_up: Strings | None = None,
         before: Sequence[int] = (),
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_stopped = is_stopped
         self.name, self.meta = name, scores.meta
         self._scores, self._look_up, self._before = scores, look_up, before
         self._ids: deque[int] = deque(before, maxlen=_LAST_IDS)
@@ -38,18 +42,22 @@ class Reading:
     @property
     def tokens(self) -> Iterator[TokenScore]:
         """The tokens; read them once. `found` has the strings in the place of the last one."""
-        if self._look_up is None:
-            yield from self._scores
-            return
-        for token, found in self._look_up.watch(self._scores, self._before):
-            self.found = found
-            self._ids.append(token.id)
-            yield token
+        try:
+            if self._look_up is None:
+                yield from self._scores
+                return
+            for token, found in self._look_up.watch(self._scores, self._before):
+                self.found = found
+                self._ids.append(token.id)
+                yield token
+        except CancelledError:
+            if not self._is_stopped():
+                raise
 
     @property
     def next(self) -> TokenDistribution | None:
-        """The distribution after the last token, once the tokens have been read."""
-        return self._scores.next
+        """The distribution after the last token, once the tokens have been read; None if they were stopped."""
+        return None if self._is_stopped() else self._scores.next
 
     def looked_up(self) -> Sequence[Found]:
         """The strings that are looked up after the text, once its tokens have been read."""

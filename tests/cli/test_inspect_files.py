@@ -3,11 +3,16 @@
 import csv
 import io
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_door import Door
 from model_folders import byte_folder
+
+from ropechat.engine.scoring import ScoreStream
 
 
 @pytest.fixture
@@ -134,6 +139,55 @@ def test_an_output_that_stops_midway_leaves_nothing(
     assert (code, out.read_text()) == (74, "old")
     assert err == f"error: {out}: No space left on device; not written\n"
     assert list(tmp_path.glob("*.partial")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "html", "svg", "txt"])
+def test_a_signal_keeps_what_is_complete(
+    door: Door,
+    model: Path,
+    tmp_path: Path,
+    texts: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
+    number: signal.Signals,
+) -> None:
+    import ropechat.cli.inspect as command
+
+    def stopped(*given: Any, **options: Any) -> Any:
+        stream = usual(*given, **options)
+        at = ScoreStream(stream.meta, chunks(stream))
+        at.meta["tokens"] = None
+        return at
+
+    def chunks(stream: Any) -> Any:
+        for index, token in enumerate(stream):
+            yield [token]
+            if index == 3:
+                os.kill(os.getpid(), number)
+        return stream.next
+
+    usual = command.open_stream
+    monkeypatch.setattr(command, "open_stream", stopped)
+    out = tmp_path / f"o.{suffix}"
+    out.write_text("old")
+    code, _, err = door("inspect", "-m", model, "-f", texts[0], "-f", texts[1], "-o", out, "--overwrite")
+    assert code == 128 + number
+    assert err == f"stopped: {out}.partial contains the first 5 tokens\n"
+    assert out.read_text() == "old"
+    written = out.with_name(f"o.{suffix}.partial").read_text()
+    if suffix == "jsonl":
+        assert [record.get("i") for record in map(json.loads, written.splitlines())] == [
+            None,
+            *range(5),
+            None,
+        ]
+    elif suffix == "csv":
+        assert [row["i"] for row in csv.DictReader(io.StringIO(written))] == [*"01234"]
+    elif suffix == "txt":
+        assert written.splitlines()[-1].startswith("5 tokens, 4 scored: ")
+    else:
+        assert written.rstrip().endswith("</html>" if suffix == "html" else "</svg>")
 
 
 def test_stdin_is_a_file(door: Door, model: Path) -> None:
