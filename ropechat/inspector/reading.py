@@ -56,7 +56,7 @@ class Reading:
 
     @property
     def next(self) -> TokenDistribution | None:
-        """The distribution after the last token, once the tokens have been read; None if they were stopped."""
+        """The distribution after the last token, once the tokens have been read; None if stopped."""
         return None if self._is_stopped() else self._scores.next
 
     def looked_up(self) -> Sequence[Found]:
