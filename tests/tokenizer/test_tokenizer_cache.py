@@ -161,7 +161,7 @@ def test_another_file_or_vocabulary_is_checked_again(tmp_path: Path, folder: Pat
     bad = byte_tokenizer()
     bad["model"]["vocab"]["a"] = 10**6
     status = file.stat()
-    text = json.dumps(bad)
+    text = json.dumps(bad, separators=(",", ":"))
     file.write_text(text + " " * (status.st_size - len(text)))
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
