@@ -1,13 +1,16 @@
 """The journal of a batch run: its settings, then a record per row, in the order in which rows finish.
 
 A stopped run leaves OUT.journal, and `--resume` continues it. Each record is one write, so a kill loses
-at most the line in progress, which is removed when the journal is opened again.
+at most the line in progress, which is removed when the journal is opened again. Each line ends with a
+checksum, so that a result damaged on disk is not taken for one.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import time
+from binascii import crc32
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +20,11 @@ from ropechat.batch.hash_index import HashIndex, hash64
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.file_lock import try_lock
 
-SCHEMA = "ropechat.batch/1"
+SCHEMA = "ropechat.batch/2"
 SYNC_SECONDS = 1.0
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_SUM = b',"crc32":"'
+_BLOCK = 1 << 16
 INTERNAL = ("req", "cached_tokens")
 """Fields of a journal's record that results do not have."""
 
@@ -37,6 +42,25 @@ def record_key(id: object, sample: int, req: str) -> int:
 def line_of(record: Mapping[str, Any]) -> str:
     """A record as one line of JSON, with the newline."""
     return _ENCODER.encode(record) + "\n"
+
+
+def sealed(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of the journal: `line_of` with the checksum of its JSON as the last field."""
+    data = _ENCODER.encode(record).encode()
+    return b'%b%b%08x"}\n' % (data[:-1], _SUM, crc32(data))
+
+
+def _unsealed(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None if its checksum is wrong. A missing newline is no damage."""
+    text, _, sum = line.removesuffix(b"\n").rpartition(_SUM)
+    data = text + b"}"
+    if sum != b'%08x"}' % crc32(data):
+        return None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class Journal:
@@ -71,7 +95,7 @@ class Journal:
         made = cls(path)
         try:
             made._truncate(0)
-            made._append(line_of(header))
+            made._append(sealed(header))
         except BaseException:
             made.remove()
             made.close()
@@ -104,8 +128,8 @@ class Journal:
                 record = _record(data)
                 if record is None:
                     raise BatchInputError(
-                        f"{self.path}: line {number}: damaged; repair it, or replace --resume "
-                        "by --overwrite to start again"
+                        f"{self.path}: line {number}: damaged (its checksum is wrong); delete the line, so "
+                        "that its row is computed again, or replace --resume by --overwrite"
                     )
                 if record["ok"] or not retry_failed:
                     self._index.put(record_key(record["id"], record["sample"], record["req"]), offset)
@@ -115,22 +139,26 @@ class Journal:
 
     def _cut_torn_line(self) -> None:
         """Cut what follows the last newline; a record that lacks only its newline gets it."""
-        size = os.fstat(self._descriptor).st_size
-        tail, at = b"", size
-        while at and b"\n" not in tail:
-            start = max(0, at - (1 << 16))
-            tail = os.pread(self._descriptor, at - start, start) + tail
-            at = start
-        torn = tail[tail.rfind(b"\n") + 1 :]
-        if not torn:
+        end = at = os.fstat(self._descriptor).st_size
+        begin = 0  # of the line
+        while at and not begin:
+            start = max(0, at - _BLOCK)
+            newline = os.pread(self._descriptor, at - start, start).rfind(b"\n")
+            begin, at = (start + newline + 1 if newline >= 0 else 0), start
+        if begin == end:
             return
         try:
-            if _record(torn) is not None:
-                os.write(self._descriptor, b"\n")
-                return
-            with self.path.with_name(self.path.name + ".torn").open("wb") as file:
-                file.write(torn)
-            os.ftruncate(self._descriptor, size - len(torn))
+            with open(self._descriptor, "rb", closefd=False) as file:
+                file.seek(max(begin, end - 64))
+                if _SUM in file.read():  # else it need not be read whole
+                    file.seek(begin)
+                    if _record(file.read()) is not None:
+                        os.write(self._descriptor, b"\n")
+                        return
+                file.seek(begin)
+                with self.path.with_name(self.path.name + ".torn").open("wb") as torn:
+                    shutil.copyfileobj(file, torn)
+            os.ftruncate(self._descriptor, begin)
         except OSError as error:
             raise FileAccessError(f"{self.path}: {error.strerror}") from None
 
@@ -141,11 +169,10 @@ class Journal:
     def append(self, record: Mapping[str, Any]) -> int:
         """Append a record as one line; return its offset."""
         at = self._size
-        self._append(line_of(record))
+        self._append(sealed(record))
         return at
 
-    def _append(self, line: str) -> None:
-        data = line.encode("utf-8")
+    def _append(self, data: bytes) -> None:
         self._begun = len(data)
         try:
             while data:
@@ -182,11 +209,15 @@ class Journal:
         self._size, self._begun = size, 0
 
     def records(self, offsets: "Iterator[int]") -> Iterator[dict[str, Any]]:
-        """Yield the records at these offsets."""
+        """Yield the records at these offsets. Raises FileAccessError if one was damaged meanwhile."""
         with open(self._descriptor, "rb", closefd=False) as file:
             for offset in offsets:
                 file.seek(offset)
-                record: dict[str, Any] = json.loads(file.readline())
+                record = _record(file.readline())
+                if record is None:
+                    raise FileAccessError(
+                        f"{self.path}: byte {offset}: damaged while the batch ran; run it again with --resume"
+                    )
                 yield record
 
     def record(self, offset: int) -> dict[str, Any]:
@@ -214,14 +245,24 @@ class Journal:
         self.close()
 
 
-def _record(data: bytes) -> dict[str, Any] | None:
-    """Parse a record; None if it is not one."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    known = isinstance(value, dict) and all(name in value for name in ("id", "sample", "req", "ok"))
-    return value if known else None
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None if it is not one."""
+    value = _unsealed(line)
+    return value if value is not None and _is_record(value) else None
+
+
+def _is_record(value: Mapping[str, Any]) -> bool:
+    """Whether the fields that a resumed run reads have their types."""
+    error, counts = value.get("error"), value.get("usage") or {}
+    return (
+        isinstance(value.get("id"), str | int | float)
+        and type(value.get("sample")) is int
+        and isinstance(value.get("req"), str)
+        and type(value.get("ok")) is bool
+        and (value["ok"] or (isinstance(error, dict) and isinstance(error.get("message"), str)))
+        and isinstance(counts, dict)
+        and all(type(count) is int for count in counts.values())
+    )
 
 
 def read_header(path: Path, line: bytes | None = None) -> dict[str, Any]:
@@ -230,17 +271,16 @@ def read_header(path: Path, line: bytes | None = None) -> dict[str, Any]:
         if line is None:
             with path.open("rb") as file:
                 line = file.readline()
-        value = json.loads(line)
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise BatchInputError(
-            f"{path}: line 1: must be the header of a journal ({SCHEMA}); replace --resume by "
-            "--overwrite to start again"
-        )
-    return value
+    header = _unsealed(line)
+    if header is not None and header.get("schema") == SCHEMA:
+        return header
+    old = "; an earlier version of ropechat wrote this one" if b'"ropechat.batch/1"' in line[:64] else ""
+    raise BatchInputError(
+        f"{path}: line 1: must be the header of a journal ({SCHEMA}){old}; replace --resume by --overwrite "
+        "to start again"
+    )
 
 
 def has_header(path: Path) -> bool:

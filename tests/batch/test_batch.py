@@ -1,5 +1,6 @@
 """Batches: every line is answered or says why not, in order, and nothing is lost or overwritten."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -17,7 +18,7 @@ from cli_door import Door, command, environment
 from model_folders import chat_folder
 
 from ropechat.batch.hash_index import HashIndex, hash64
-from ropechat.batch.journal import SCHEMA, Journal, differences, line_of
+from ropechat.batch.journal import SCHEMA, Journal, differences, sealed
 from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.text import format_duration
@@ -52,7 +53,9 @@ def test_a_journal_is_locked_and_read_again(tmp_path: Path) -> None:
         offset = journal.append(entry("a", text="é\u2028\n"))
         with pytest.raises(BatchInputError, match="another run"):
             Journal.resume(path)
-    assert path.read_bytes().decode() == line_of(HEADER) + line_of(entry("a", text="é\u2028\n"))
+    written = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [record.pop("crc32").isalnum() for record in written] == [True, True]
+    assert written == [HEADER, entry("a", text="é\u2028\n")]
     with Journal.resume(path) as journal:
         assert (journal.lines, journal.header) == (1, HEADER)
         assert journal.find("a", 0, "0" * 16) == offset
@@ -87,16 +90,16 @@ def test_a_full_disk_keeps_what_is_written(tmp_path: Path, monkeypatch: pytest.M
             journal.append(entry("b"))
         assert journal.lines == 1
     assert caught.value.exit_code == 74
-    assert (tmp_path / "j").read_text() == line_of(HEADER) + line_of(entry("a"))
+    assert (tmp_path / "j").read_bytes() == sealed(HEADER) + sealed(entry("a"))
 
 
-@pytest.mark.parametrize("written", range(0, 70, 3))
+@pytest.mark.parametrize("written", range(0, 102, 3))
 def test_an_interrupted_line_is_whole_or_gone(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C arrives right after the system call, before Python has its result."""
     write = os.write
-    length = len(line_of(entry("b")))
+    length = len(sealed(entry("b")))
     written = min(written, length)
 
     def interrupted(descriptor: int, data: bytes) -> int:
@@ -111,13 +114,13 @@ def test_an_interrupted_line_is_whole_or_gone(
         monkeypatch.undo()
         journal.settle()
         assert journal.lines == (2 if written == length else 1)
-    lines = [line_of(entry(id)) for id in "ab"[: journal.lines]]
-    assert (tmp_path / "j").read_text() == line_of(HEADER) + "".join(lines)
+    lines = [sealed(entry(id)) for id in "ab"[: journal.lines]]
+    assert (tmp_path / "j").read_bytes() == sealed(HEADER) + b"".join(lines)
 
 
 def test_a_torn_line_is_cut_by_bytes(tmp_path: Path) -> None:
     """At every byte, in the middle of a character too, and NULs of a power loss."""
-    head, last = (line_of(HEADER) + line_of(entry("a"))).encode(), line_of(entry("é")).encode()
+    head, last = sealed(HEADER) + sealed(entry("a")), sealed(entry("é"))
     path = tmp_path / "j"
     for cut in range(len(last)):
         path.write_bytes(head + last[:cut])
@@ -130,7 +133,7 @@ def test_a_torn_line_is_cut_by_bytes(tmp_path: Path) -> None:
     path.write_bytes(head + b"\0" * 200_000)
     with Journal.resume(path) as journal:
         journal.append(entry("b"))
-    assert path.read_bytes() == head + line_of(entry("b")).encode()
+    assert path.read_bytes() == head + sealed(entry("b"))
 
 
 @pytest.mark.parametrize(
@@ -142,20 +145,64 @@ def test_a_torn_line_is_cut_by_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_damage_before_the_last_line_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
-    whole = line_of(HEADER).encode() + data + line_of(entry("a")).encode()
+    whole = sealed(HEADER) + data + sealed(entry("a"))
     (tmp_path / "j").write_bytes(whole)
     with pytest.raises(BatchInputError, match=words):
         Journal.resume(tmp_path / "j")
-    (tmp_path / "k").write_bytes(line_of(entry("a")).encode())
+    (tmp_path / "k").write_bytes(sealed(entry("a")))
     with pytest.raises(BatchInputError, match="line 1: must be the header of a journal"):
         Journal.resume(tmp_path / "k")
     assert (tmp_path / "j").read_bytes() == whole  # nothing was changed
 
 
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    """In any place: in the header, in a result, in a checksum, in a newline."""
+    path, rng = tmp_path / "j", random.Random(4)
+    whole = sealed(HEADER) + sealed(entry("a", text="good")) + sealed(entry("b", text="bad"))
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with contextlib.suppress(BatchInputError), Journal.resume(path) as journal:
+            assert (journal.header, journal.lines) == (HEADER, 1)  # the last line is taken for a torn one
+
+
+def test_damage_during_the_run_is_found(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "j", HEADER) as journal:
+        offset = journal.append(entry("a", text="good"))
+        (tmp_path / "j").write_bytes((tmp_path / "j").read_bytes().replace(b"good", b"god!"))
+        with pytest.raises(FileAccessError, match=r"j: byte \d+: damaged while the batch ran"):
+            journal.record(offset)
+
+
+def test_a_journal_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text('{"schema":"ropechat.batch/1","run_seed":1}\n')
+    with pytest.raises(BatchInputError, match="an earlier version of ropechat wrote this one; replace"):
+        Journal.resume(tmp_path / "j")
+
+
+def test_a_long_torn_line_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, torn, pread, looked_at = sealed(HEADER) + sealed(entry("a")), 3_000_000, os.pread, list[int]()
+    (tmp_path / "j").write_bytes(head + b"x" * torn)
+    find = bytes.rfind
+
+    class Block(bytes):
+        def rfind(self, *given: Any) -> int:
+            looked_at.append(len(self))
+            return find(self, *given)
+
+    monkeypatch.setattr(os, "pread", lambda *given: Block(pread(*given)))
+    with Journal.resume(tmp_path / "j") as journal:
+        assert journal.lines == 1
+    assert sum(looked_at) <= torn + (1 << 16)
+    assert (tmp_path / "j").read_bytes() == head
+    assert (tmp_path / "j.torn").stat().st_size == torn
+
+
 def test_failed_records_are_forgotten_on_request(tmp_path: Path) -> None:
     with Journal.create(tmp_path / "j", HEADER) as journal:
         journal.append(entry("a"))
-        journal.append(entry("b", ok=False))
+        journal.append(entry("b", ok=False, error={"class": "RequestError", "message": "x"}))
     for retry, lines in ((False, 2), (True, 1)):
         with Journal.resume(tmp_path / "j", retry_failed=retry) as journal:
             assert journal.lines == lines
