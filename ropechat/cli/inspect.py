@@ -188,10 +188,10 @@ def inspect(
                     watched, name, strings, stream.before, lambda: stop is not None and stop.arrived
                 )
 
-    with contextlib.ExitStack() as opened:
-        opened.enter_context(kept_prefix(engine, keep_prefix))
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(kept_prefix(engine, keep_prefix))
         if isinstance(output.out, Path) and not output.out.is_char_device():
-            stop = opened.enter_context(finish_on_signal(engine))
+            stop = contexts.enter_context(finish_on_signal(engine))
         write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]), stop)
     return failures.exit_code
 

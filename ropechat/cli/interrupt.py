@@ -83,7 +83,7 @@ def finish_on_signal(engine: "Engine") -> Iterator[Stop]:
         with cancel_on_signal(engine):
             yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for held, handler in before.items():
+            signal.signal(held, handler)
     if stop.arrived:
         before[first[0]](first[0], None)
