@@ -30,6 +30,8 @@ SAMPLING_FIELDS = {
     **{name: name for name in Sampling.__dataclass_fields__ if name != "grammar"},
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
 }
 """Field of a line -> field of Sampling."""
 NOT_OFFERED: dict[str, object] = {
@@ -41,8 +43,18 @@ NOT_OFFERED: dict[str, object] = {
     "tools": [],
     "functions": [],
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), None),
+    **dict.fromkeys(("min_tokens", "no_repeat_ngram_size", "mirostat"), 0),
+    **dict.fromkeys(("top_a", "xtc_probability", "dry_multiplier", "dynatemp_range"), 0),
+    **dict.fromkeys(("typical_p", "tfs_z", "length_penalty", "num_beams"), 1),
+    **dict.fromkeys(("ignore_eos", "use_beam_search", "include_stop_str_in_output"), False),
+    **dict.fromkeys(("do_sample", "skip_special_tokens", "spaces_between_special_tokens"), True),
+    **dict.fromkeys(("stop_token_ids", "stop_sequences", "bad_words", "allowed_token_ids"), []),
+    **dict.fromkeys(("truncate_prompt_tokens", "prompt_logprobs", "reasoning_effort"), None),
 }
-"""Fields of unsupported features, with the value that does not request the feature."""
+"""Fields of unsupported features that change an answer, with the value that does not request the feature.
+
+The names are those of OpenAI, vLLM, transformers and llama.cpp.
+"""
 
 _ID_FIELDS = ("id", "custom_id")
 _ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
@@ -191,6 +203,7 @@ def parse_request(
         content = _completion_prompt(prompt)
     else:
         content = _prompt_text(name, prompt)
+    content = _with_system(content, fields.pop("system", None), endpoint)
     stop = _stop(fields.pop("stop", None))
     template_vars = _template_vars(fields.pop("chat_template_kwargs", None))
     samples, logprobs = _samples(fields), _logprobs(fields, endpoint)
@@ -374,6 +387,19 @@ def _content(field: str, value: object) -> str:
             reject(f"{field}[{number}].type: must be 'text' (got {kind!r:.40})")
         texts.append(_text(f"{field}[{number}].text", part.get("text")))
     return "".join(texts)
+
+
+def _with_system(content: Content, value: object, endpoint: str) -> Content:
+    """The prompt with the system message of the field `system`; null and "" are none."""
+    if value is None or value == "":
+        return content
+    message = Message(Role.SYSTEM, _text("system", value))
+    if endpoint == COMPLETIONS:
+        reject(f"system: not possible with {COMPLETIONS}, which uses no chat template (got {value!r:.40})")
+    messages = [Message(Role.USER, content)] if isinstance(content, str) else content
+    if any(isinstance(part, Message) and part.role is Role.SYSTEM for part in messages):
+        reject(f"system: must not be given together with a system message (got {value!r:.40})")
+    return [message, *(part for part in messages if isinstance(part, Message))]
 
 
 def _stop(value: object) -> tuple[str, ...] | None:

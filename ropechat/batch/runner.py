@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 _MAX_NAMES = 5
+_MAX_NOTED = 20
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class _Jobs:
         self._sink, self._settings, self._sampling = sink, settings, sampling
         self._run_seed, self._on_note, self._knows_tool = run_seed, on_note, knows_tool
         self._has_row = has_row
+        self._noted: set[str] = set()  # names of ignored fields
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
 
@@ -123,12 +125,17 @@ class _Jobs:
                 if row.request is None:
                     yield row.error or InternalError(f"line {row.line}: no request and no error")
                     continue
-                if row.request.unused and self._on_note is not None:
-                    self._on_note(describe_unused(row, row.request.unused))
-                    self._on_note = None
+                self._note_unused(row, row.request)
                 yield self._job(pending, row.request)
             while self._waiting and not self._has_row():
                 yield None
+
+    def _note_unused(self, row: BatchRow, request: LineRequest) -> None:
+        """Note ignored fields whose names are new, up to a number of names."""
+        new = [name for name in request.unused if name not in self._noted]
+        if new and self._on_note is not None and len(self._noted) < _MAX_NOTED:
+            self._noted.update(new)
+            self._on_note(describe_unused(row, new))
 
     def take(self, number: int) -> _Pending:
         """The row and sample of a job by its number."""
@@ -197,7 +204,7 @@ def run_batch(
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
     stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
     on_progress: called after each pass and each record. on_failure: called with the message of each failed
-    row. on_note: called once, for ignored fields. has_row: whether the next row of a pipe is there; rows in
+    row. on_note: called for ignored fields, once for each name. has_row: whether the next row of a pipe is there; rows in
     progress do not wait for it. A record depends on the model, the row, the settings and the seed, and not
     on other rows. Raises BatchInputError for that early stop, or above max_errors.
     """

@@ -360,9 +360,11 @@ def test_a_seed_of_a_line_holds_wherever_it_stands(door: Door, tmp_path: Path, m
 def test_fields_that_are_ignored_are_noted_once(door: Door, tmp_path: Path, model: Path) -> None:
     extra = {f"field{i}\x1b[2J": i for i in range(9)}
     data = '{"prompt":"a"}\n' + (json.dumps({"prompt": "a", **extra}) + "\n") * 3
+    data += json.dumps({"prompt": "a", "later": 1, **extra}) + "\n"
     code, records, err = batch(door, tmp_path, model, data)
-    assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 4)
-    assert err.count("ignored fields:") == 1
+    assert (code, [record["text"] for record in records]) == (0, ["bcd"] * 5)
+    assert err.count("ignored fields:") == 2
+    assert "note: in.jsonl: line 5 has ignored fields: later\n" in err
     assert "note: in.jsonl: line 2 has ignored fields: field0" in err
     assert "field4" in err
     assert "field5" not in err

@@ -279,7 +279,10 @@ def test_settings_of_a_line(tmp_path: Path) -> None:
     assert (dict(request.sampling), request.stop, request.unused) == (sampling, ("x",), ())
     nothing = request_of(tmp_path, {"prompt": "a", **dict.fromkeys([*sampling, "stop", "n"])})
     assert (dict(nothing.sampling), nothing.stop, nothing.unused) == ({}, None, ())
-    for name in ("max_completion_tokens", "max_new_tokens"):
+    assert dict(request_of(tmp_path, {"prompt": "a", "repeat_penalty": 1.5}).sampling) == {
+        "repetition_penalty": 1.5
+    }
+    for name in ("max_completion_tokens", "max_new_tokens", "num_predict"):
         assert dict(request_of(tmp_path, {"prompt": "a", name: 3}).sampling) == {"max_tokens": 3}
     assert request_of(tmp_path, {"prompt": "a", "stop": ["x", "y"]}).stop == ("x", "y")
 
@@ -323,6 +326,17 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("structured_outputs", {"grammar": "nothing"}),
     ("structured_outputs", {"ebnf": "x"}),
     ("guided_json", {}),
+    ("min_tokens", 5),
+    ("ignore_eos", True),
+    ("stop_token_ids", [2]),
+    ("stop_sequences", ["x"]),
+    ("bad_words", ["x"]),
+    ("truncate_prompt_tokens", 9),
+    ("typical_p", 0.9),
+    ("num_predict", -1),
+    ("do_sample", False),
+    ("reasoning_effort", "low"),
+    ("system", 5),
     ("Temperature", 0),
     ("max_token", 0),
     ("repitition_penalty", 2),
@@ -334,6 +348,35 @@ def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", field: value})
     assert fault.startswith((f"{field}: ", f"{field}."))
     assert len(fault) < 200
+
+
+def test_settings_that_ask_for_nothing_are_not_errors(tmp_path: Path) -> None:
+    asked = {"min_tokens": 0, "ignore_eos": False, "stop_token_ids": [], "bad_words": [], "typical_p": 1.0}
+    asked |= {"truncate_prompt_tokens": None, "do_sample": True, "system": None}
+    request = request_of(tmp_path, {"prompt": "a", **asked})
+    assert (dict(request.sampling), request.content, request.unused) == ({}, "a", ())
+
+
+def test_a_later_line_of_an_openai_file_is_checked_too(tmp_path: Path) -> None:
+    bodies = [{"messages": [{"role": "user", "content": "a"}], **more} for more in ({}, {"min_tokens": 3})]
+    lines = [
+        {"custom_id": str(i), "url": "/v1/chat/completions", "body": body} for i, body in enumerate(bodies)
+    ]
+    first, second = rows_of(tmp_path, "\n".join(map(json.dumps, lines)).encode(), form="openai")
+    assert first.error is None
+    assert "line 2: min_tokens: not supported: must be 0 or absent (got 3)" in str(second.error)
+
+
+def test_the_system_message_of_a_row(tmp_path: Path) -> None:
+    system, user = Message(Role.SYSTEM, "s"), Message(Role.USER, "a")
+    for prompt in ({"prompt": "a"}, {"text": "a"}, {"messages": [{"role": "user", "content": "a"}]}):
+        assert request_of(tmp_path, {**prompt, "system": "s"}).content == [system, user]
+    assert request_of(tmp_path, {"turns": ["a", "b"], "system": "s"}).content == [system, user]
+    messages = [{"role": "system", "content": "t"}, {"role": "user", "content": "a"}]
+    fault = fault_of(tmp_path, {"messages": messages, "system": "s"})
+    assert fault == "system: must not be given together with a system message (got 's')"
+    body = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "a", "system": "s"}}
+    assert fault_of(tmp_path, body).startswith("system: not possible with /v1/completions")
 
 
 def test_two_names_for_one_setting(tmp_path: Path) -> None:
