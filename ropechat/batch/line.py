@@ -48,7 +48,7 @@ NOT_OFFERED: dict[str, object] = {
     **dict.fromkeys(("typical_p", "tfs_z", "length_penalty", "num_beams"), 1),
     **dict.fromkeys(("ignore_eos", "use_beam_search", "include_stop_str_in_output"), False),
     **dict.fromkeys(("do_sample", "skip_special_tokens", "spaces_between_special_tokens"), True),
-    **dict.fromkeys(("stop_token_ids", "stop_sequences", "bad_words", "allowed_token_ids"), []),
+    **{name: [] for name in ("stop_token_ids", "stop_sequences", "bad_words", "allowed_token_ids")},
     **dict.fromkeys(("truncate_prompt_tokens", "prompt_logprobs", "reasoning_effort"), None),
 }
 """Fields of unsupported features that change an answer, with the value that does not request the feature.

@@ -204,9 +204,9 @@ def run_batch(
     `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
     stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
     on_progress: called after each pass and each record. on_failure: called with the message of each failed
-    row. on_note: called for ignored fields, once for each name. has_row: whether the next row of a pipe is there; rows in
-    progress do not wait for it. A record depends on the model, the row, the settings and the seed, and not
-    on other rows. Raises BatchInputError for that early stop, or above max_errors.
+    row. on_note: called for ignored fields, once for each name. has_row: whether the next row of a pipe is
+    there; rows in progress do not wait for it. A record depends on the model, the row, the settings and the
+    seed, and not on other rows. Raises BatchInputError for that early stop, or above max_errors.
     """
     estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()

@@ -19,9 +19,8 @@ OPTIONS = ("json_schema", "regex", "choices", "lark")
 grammar_options = option_set(
     click.option(
         "--json-schema",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Answers are JSON of this JSON schema.",
+        metavar="FILE|JSON",
+        help='Answers are JSON of this JSON schema: a file, or an object such as \'{"type": "integer"}\'.',
     ),
     click.option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
     click.option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
@@ -52,14 +51,20 @@ def grammar_of(given: dict[str, Any]) -> "Grammar | None":
         raise click.UsageError(f"{second}: must not be given together with {first}")
     if not chosen:
         return None
-    from ropechat.engine.grammars import check_grammar, read_grammar  # imported here: rarely needed
+    from ropechat.engine.grammars import (  # imported here: rarely needed
+        check_grammar,
+        read_grammar,
+        schema_of,
+    )
     from ropechat.sampling.grammar import Grammar
 
     (name,) = chosen
     value = asked[name]
     if name in ("json_schema", "lark"):
         try:
-            return read_grammar(value, "lark" if name == "lark" else "json_schema", flexible=flexible)
+            if name == "json_schema":
+                return schema_of(value, flexible=flexible)
+            return read_grammar(value, "lark")
         except RequestError as error:
             raise RequestError(f"{_flag(name)}: {error}") from None
     if name == "regex":

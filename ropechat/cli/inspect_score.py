@@ -1,5 +1,6 @@
 """What `ropechat inspect` scores: long texts in windows, conversations, answers; and its progress."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,8 @@ def read_prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreI
     if asked.given_file == STREAM and text in (None, STREAM):
         raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
     value = text_argument(text, "text")
+    if value == text and len(value) < 256 and "\0" not in value and os.path.isfile(value):
+        say(f"note: text: the name of a file was given, and the name is scored; its text: -f {value}")
     if not value and not chat and asked.given_file is None:
         raise RequestError("text: must have at least one character (got none)")
     return prompt_of(value, asked, chat=chat)

@@ -49,6 +49,13 @@ def read_grammar(path: Path, kind: Literal["json_schema", "lark"], *, flexible: 
     return check_grammar(Grammar(kind, (text,), flexible), str(path))
 
 
+def schema_of(given: str, *, flexible: bool = False) -> Grammar:
+    """The grammar of a JSON schema: a JSON object, or else the name of a file. Raises as `read_grammar`."""
+    if given.lstrip().startswith("{"):
+        return check_grammar(Grammar("json_schema", (given,), flexible), "schema")
+    return read_grammar(Path(given).expanduser(), "json_schema", flexible=flexible)
+
+
 class GrammarCompiler:
     """Compiles grammars for a tokenizer; thread-safe. Its vocabulary is built on first use."""
 

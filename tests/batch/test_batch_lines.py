@@ -359,9 +359,8 @@ def test_settings_that_ask_for_nothing_are_not_errors(tmp_path: Path) -> None:
 
 def test_a_later_line_of_an_openai_file_is_checked_too(tmp_path: Path) -> None:
     bodies = [{"messages": [{"role": "user", "content": "a"}], **more} for more in ({}, {"min_tokens": 3})]
-    lines = [
-        {"custom_id": str(i), "url": "/v1/chat/completions", "body": body} for i, body in enumerate(bodies)
-    ]
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": str(i), "url": url, "body": body} for i, body in enumerate(bodies)]
     first, second = rows_of(tmp_path, "\n".join(map(json.dumps, lines)).encode(), form="openai")
     assert first.error is None
     assert "line 2: min_tokens: not supported: must be 0 or absent (got 3)" in str(second.error)

@@ -92,6 +92,20 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
     assert table.splitlines()[-1].startswith("3 tokens, 3 scored: ")
 
 
+def test_the_name_of_a_file_as_text_has_a_note(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "para.txt").write_text("abc")
+    code, _, err = door("inspect", "-m", model, "para.txt")
+    assert (code, err) == (
+        0,
+        "note: text: the name of a file was given, and the name is scored; its text: -f para.txt\n",
+    )
+    assert door("inspect", "-m", model, "para")[2] == ""
+    assert door("inspect", "-m", model, ".")[2] == ""
+
+
 def test_progress_is_shown_on_a_terminal_beside_a_file(
     door: Door, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

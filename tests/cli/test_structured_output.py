@@ -44,6 +44,9 @@ def test_run(door: Door, schema: Path, tmp_path: Path) -> None:
     record = json.loads(out)
     assert (code, record["finish_reason"], record["parsed"]) == (OK, "length", None)
     assert "truncated before it matched" in err
+    inline = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMA})
+    same = ["run", "A pet", "--seed", 1, "--temperature", 1, "--quiet", "--json-schema"]
+    assert door(*same, inline)[:2] == door(*same, schema)[:2]
     code, out, _ = door("run", "A pet", "--choices", "yes, no", "--quiet")
     assert (code, out.strip() in ("yes", "no")) == (OK, True)
     code, out, _ = door("run", "A pet", "--regex", "[0-9]{3}", "--quiet")
@@ -65,6 +68,8 @@ def test_what_is_refused_is_refused_before_the_model(door: Door, tmp_path: Path)
     for options, words in (
         (("--json-schema", schema), 'bad.json: Unimplemented keys: ["uniqueItems"]'),
         (("--json-schema", tmp_path / "none.json"), f"--json-schema: {tmp_path}/none.json: file not found"),
+        (("--json-schema", '{"uniqueItems": true}'), '--json-schema: schema: Unimplemented keys: ["unique'),
+        (("--json-schema", "{"), "--json-schema: schema: JSON: "),
         (("--regex", "("), "--regex: "),
         (("--choices", "a,,b"), "--choices: "),
         (("--choices", "a", "--regex", "b"), "--choices: must not be given together with --regex"),

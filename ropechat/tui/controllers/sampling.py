@@ -166,14 +166,15 @@ class SamplingController:
         if words == "off":
             self.use(replace(self.session.sampling, grammar=None))
         elif words:
-            from ropechat.engine.grammars import read_grammar  # imported here: rarely needed
+            from ropechat.engine.grammars import schema_of  # imported here: rarely needed
 
             try:
-                grammar = read_grammar(Path(words).expanduser(), "json_schema")
+                grammar = schema_of(words)
             except RopechatError as error:
                 return str(error)
             self.use(replace(self.session.sampling, grammar=grammar))
-            return f"answers are JSON of the schema {Path(words).name}; /schema off ends this"
+            name = "this schema" if words.startswith("{") else f"the schema {Path(words).name}"
+            return f"answers are JSON of {name}; /schema off ends this"
         now = self.session.sampling.grammar
         return "answers are any text; /schema FILE" if now is None else f"answers match a {now.name}"
 
