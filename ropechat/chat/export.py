@@ -30,20 +30,33 @@ def unknown_words(model: str, id: int) -> bytes:
     return b""
 
 
+def _no_words(id: int) -> bytes:
+    return b""
+
+
 class Spelling:
     """The texts of tokens, from the tokenizers of models on this machine. missing: called with the name of
     each model that is not here.
     """
 
     def __init__(self, missing: Callable[[str], None] = lambda model: None) -> None:
-        self._tokenizers: dict[str, Tokenizer | None] = {}
+        self._known: dict[str, Callable[[int], bytes]] = {}
         self._missing = missing
 
+    def learn(self, model: str, token_bytes: Callable[[int], bytes]) -> None:
+        """Take the vocabulary of a model that is loaded."""
+        self._known[model] = token_bytes
+
+    def knows(self, model: str) -> bool:
+        """Whether no tokenizer must be read for the tokens of a model."""
+        return model in self._known
+
     def __call__(self, model: str, id: int) -> bytes:
-        if model not in self._tokenizers:
-            self._tokenizers[model] = self._load(model)
-        tokenizer = self._tokenizers[model]
-        return tokenizer.token_bytes(id) if tokenizer is not None and tokenizer.present else b""
+        if model not in self._known:
+            tokenizer = self._load(model)
+            here = tokenizer is not None and tokenizer.present
+            self._known[model] = tokenizer.token_bytes if tokenizer is not None and here else _no_words
+        return self._known[model](id)
 
     def _load(self, model: str) -> Tokenizer | None:
         from ropechat.engine.loading import find_tokenizer  # imported here: not every export has tokens

@@ -36,6 +36,7 @@ from ropechat.tui.controllers.terminal import TerminalController
 from ropechat.tui.controllers.tips import TipsController
 from ropechat.tui.controllers.transcript import TranscriptController
 from ropechat.tui.controllers.view import SIDE_PANEL, View
+from ropechat.tui.controllers.vocabularies import Vocabularies
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.routes import MessageRoutes
 from ropechat.tui.screens.dialog import Dialog
@@ -79,8 +80,10 @@ class ChatApp(MessageRoutes):
 
     def _make_widgets(self) -> None:
         self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.transcript, self.inspector = TokenTranscript(id="transcript"), Inspector(id="inspector")
-        self.sampling_panel = SamplingPanel(self.session, self.keymap, self.inspector.spelled, id="dials")
+        self.transcript = TokenTranscript(id="transcript")
+        self.vocabularies = words = Vocabularies(self, self.session, self._respell)
+        self.inspector = Inspector(words.text, id="inspector")
+        self.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="dials")
         self.engine_facts = EngineFacts(self.session, id="engine")
         self.side_panel = SidePanel(self.inspector, self.sampling_panel, self.engine_facts, id="rail")
         self.overview = Overview(id="overview")
@@ -108,10 +111,12 @@ class ChatApp(MessageRoutes):
         )
         self.system_prompt = SystemPromptController(chat, view, path, writing)
         self.overflow = OverflowController(chat, view, path, writing, self.commands.run)
-        self.sampling = SamplingController(chat, view, path, inspector, side_panel, self.sampling_panel)
+        self.sampling = SamplingController(
+            *(chat, view, path, inspector, side_panel, self.sampling_panel, self.vocabularies)
+        )
         self.stats = StatsController(chat, view, side_panel, self.engine_facts)
         self.answers = AnswersController(
-            chat, view, path, writing, transcript, inspector, self.copy_to_clipboard
+            *(chat, view, path, writing, transcript, self.vocabularies, self.copy_to_clipboard)
         )
         self.find = FindController(view, transcript, self.find_bar, self.found)
         self.reading = InspectorController(
@@ -120,7 +125,7 @@ class ChatApp(MessageRoutes):
         )
         self.drafts = DraftsController(self.session.recorder, view, self.composer)
         self.history = HistoryController(
-            *(chat, view, path, writing, self.drafts, hints, resume, self.keys_wanted),
+            *(chat, view, path, writing, self.drafts, hints, self.vocabularies, resume, self.keys_wanted),
             self.look.fixed,
         )
         self.tips = TipsController(chat, view, self.tip, self.settings.remember, wanted=self.look.tips)
@@ -246,6 +251,11 @@ class ChatApp(MessageRoutes):
         self.sampling.refresh_panel()
         self.stats.refresh_panel()
         self.sidebar.refresh()
+
+    def _respell(self) -> None:
+        """Draw what shows tokens of a model whose vocabulary was read."""
+        self.inspector.respell()
+        self.sampling_panel.redraw()
 
     def _dialog_closed(self) -> None:
         self.sidebar.look_again()

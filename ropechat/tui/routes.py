@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.tips import TipsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
+    from ropechat.tui.controllers.vocabularies import Vocabularies
     from ropechat.tui.widgets.bars import Bar, KeyClicked
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.input import FindBar
@@ -64,6 +65,7 @@ class MessageRoutes(BaseApp):
     sampling: SamplingController
     sidebar: SidebarController
     tips: TipsController
+    vocabularies: Vocabularies
 
     def _quit(self) -> None:
         raise NotImplementedError
@@ -78,7 +80,7 @@ class MessageRoutes(BaseApp):
         """Pass an event other than a token to its controllers."""
         match event:
             case ev.ModelLoaded(info):
-                self.inspector.spell = info.token_bytes
+                self.vocabularies.learn(info)
                 self._loaded()
             case ev.Notice(text):
                 self.path.notice("notice", text, len(self.transcript.blocks) - 2 * self.session.generating)

@@ -13,15 +13,20 @@ from fakes import FakeEngine
 from hub_server import Hub, Repo, serve, use
 from model_folders import byte_tokenizer
 from models import write_llama
+from reading import feed, inspected
 from textual.widgets import Input
 
 from ropechat.chat.download import Stage
+from ropechat.chat.export import Spelling
 from ropechat.errors import MemoryLimitError, ModelFileError
 from ropechat.models.catalog import find_short
 from ropechat.models.installed import ModelSummary
 from ropechat.models.resolve import resolve
+from ropechat.store.store import Store
 from ropechat.tui.format import models as rows
 from ropechat.tui.options import ChatOptions
+from ropechat.tui.render.blocks import AnswerBlock
+from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.screens.models import ModelsScreen
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf" / "llama3"
@@ -150,6 +155,61 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         await c.until(lambda: c.app.session.info.name == "other")
         c.app.commands.run("answer.resume")
         assert "only that model can continue it" in c.line("footer")
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+async def test_an_answer_keeps_the_vocabulary_of_its_model(
+    chat: Any, hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch, tokenizer: bool
+) -> None:
+    """In the same program, and in the next one, which reads the tokenizer, if the model is here."""
+    monkeypatch.setattr(FakeEngine, "token_bytes", lambda self, id: f" {self.name}-{id}".encode())
+    models = Models()
+    async with chat(FakeEngine("a b c"), models=models, store=store, size=(100, 40)) as c:
+        inspector = await inspected(c)
+        assert "fake-1m-9" in inspector.text
+        block, id = c.app.transcript.blocks[-1], c.app.session.recorder.id
+        await c.ask("/model other")
+        await c.until(lambda: c.app.session.info.name == "other")
+        await reads_old_answer(c)
+        assert "fake-1m-9" in inspector.text
+        assert "other-" not in inspector.text
+        for command in ("alternative.ban", "alternative.more", "alternative.less"):
+            c.app.commands.run(command)
+            assert "written by fake-1m: only that model has these tokens" in c.line("footer")
+        c.app.commands.run("read.preview")
+        assert "only that model can continue it" in c.line("footer")
+        assert c.app.session.sampling.logit_bias == ()
+        await c.pilot.press("f7")
+        await c.until(lambda: "tokens possible" in c.screen())
+        assert "fake-1m-9" in c.screen()
+        assert "other-" not in c.screen()
+        recorded = list(block.answer.steps)
+
+    class Words:
+        present = True
+
+        def token_bytes(self, id: int) -> bytes:
+            return f" read-{id}".encode()
+
+    monkeypatch.setattr(Spelling, "_load", lambda self, model: Words() if tokenizer else None)
+    async with chat(FakeEngine("x", name="third"), store=store, resume=id, size=(100, 40)) as c:
+        await c.until(lambda: bool(c.app.session.turns))
+        feed(c.app.transcript, newest_answer(c), recorded[-1:])
+        await reads_old_answer(c)
+        wanted = "read-9" if tokenizer else "#9"
+        await c.until(lambda: wanted in c.app.inspector.text)
+        assert "third" not in c.app.inspector.text
+
+
+def newest_answer(c: Any) -> AnswerBlock:
+    return [block for block in c.app.transcript.blocks if isinstance(block, AnswerBlock)][-1]
+
+
+async def reads_old_answer(c: Any) -> None:
+    """A click on the last token of the newest answer."""
+    view, block = c.app.transcript, newest_answer(c)
+    view.move_to(TokenPlace(block, len(block.steps) - 1), clicked=True)
+    await c.until(lambda: "dangle" in c.app.inspector.text)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_another_token_is_drawn_from_those_that_survived() -> None:
     from ropechat.sampling import Sampling
     from ropechat.tui.widgets.inspector import Inspector
 
-    inspector = Inspector()
+    inspector = Inspector(lambda model, id: f"#{id}")
     inspector._explanation = explain(telling_step(0, b" x", 8), Sampling(temperature=1.0, top_k=3, top_p=0.8))
     assert {inspector.another({8}) for _ in range(20)} == {7}  # the only other one that was not cut
     assert inspector.another({8, 7}) == 9

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.inspector import Inspector
+    from ropechat.tui.controllers.vocabularies import Vocabularies
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
@@ -42,12 +42,12 @@ class AnswersController:
         path: TranscriptController,
         composer: ComposerController,
         transcript: TokenTranscript,
-        inspector: Inspector,
+        vocabularies: Vocabularies,
         copy: Callable[[str], None],
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer = path, composer
-        self.transcript, self.inspector = transcript, inspector
+        self.transcript, self._words = transcript, vocabularies
         self._copy = copy
         self._series: tuple[str, ...] = ()  # the answers of the newest series
         self._of = 0  # its intended length; 0: no series is running
@@ -223,8 +223,13 @@ class AnswersController:
         return {steps[index].id for steps in beside if [step.id for step in steps[:index]] == before}
 
     def preview(self, node: str, index: int, token: int, show: Callable[[ev.PreviewReady], None]) -> bool:
-        """Preview how the model would continue after another token; False while it is busy."""
+        """Preview how the model would continue after another token; False while it is busy.
+
+        A hint says why another model's answer has no preview.
+        """
         known = self.session.tree.nodes.get(node)
+        if known is not None and self._same_model(known) is None:
+            return True
         if self.session.generating or known is None or not 0 <= index < len(known.steps):
             return False
         self._on_preview = show
@@ -248,7 +253,7 @@ class AnswersController:
             return
         self.chat.when_idle(
             lambda: self.view.push(
-                ForkScreen(known, index, self.keymap, self.inspector.spelled, self.preview),
+                ForkScreen(known, index, self.keymap, self._words.of_loaded, self.preview),
                 lambda id: self.fork(node, index, id),
             )
         )

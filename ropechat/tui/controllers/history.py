@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.hints import HintsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
+    from ropechat.tui.controllers.vocabularies import Vocabularies
 
 RECALLED = 200  # questions that can be recalled from earlier chats
 PROGRESS_INTERVAL_S = 0.2  # seconds between two updates of an import's progress
@@ -47,13 +48,14 @@ class HistoryController:
         composer: ComposerController,
         drafts: DraftsController,
         hints: HintsController,
+        vocabularies: Vocabularies,
         resume: str | None,
         opened: Event,
         fixed: Collection[str] = (),
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self.path, self.composer, self._hints = path, composer, hints
-        self._drafts = drafts
+        self._drafts, self._spelling = drafts, vocabularies.spelling
         self.resume, self._opened, self._fixed = resume, opened, fixed
         self._shown = 0  # counts the chats that were wanted on screen
         self._importing = ""  # how far an import is
@@ -227,13 +229,9 @@ class HistoryController:
 
     async def _write(self, chat: Chat, form: str, path: Path) -> None:
         """Write an export. The vocabularies of models that are not loaded are read before, on a thread."""
-        from ropechat.chat.export import Spelling, export
+        from ropechat.chat.export import export
 
-        info, spelling = self.session.info, Spelling()
-
-        def spell(model: str, id: int) -> bytes:
-            return info.token_bytes(id) if info is not None and info.name == model else spelling(model, id)
-
+        spell = self._spelling
         if form == "html":
             models = {node.model for node in chat.tree.path() if node.steps}
             await asyncio.to_thread(lambda: [spell(model, 0) for model in models])

@@ -10,6 +10,7 @@ from ropechat.chat import presets
 from ropechat.errors import RopechatError
 from ropechat.sampling import MAX_BIAS, MAX_COUNT
 from ropechat.tui.controllers.view import SIDE_PANEL
+from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.widgets.sampling_panel import ITEMS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
+    from ropechat.tui.controllers.vocabularies import Vocabularies
     from ropechat.tui.widgets.inspector import Inspector
     from ropechat.tui.widgets.sampling_panel import SamplingPanel
     from ropechat.tui.widgets.side_panel import SidePanel
@@ -47,10 +49,11 @@ class SamplingController:
         inspector: Inspector,
         side_panel: SidePanel,
         panel: SamplingPanel,
+        vocabularies: Vocabularies,
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
         self._path, self.transcript, self.inspector = path, path.transcript, inspector
-        self.side_panel, self.panel = side_panel, panel
+        self.side_panel, self.panel, self._words = side_panel, panel, vocabularies
         self._on_encoded: Callable[[Encodings], None] | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -75,7 +78,7 @@ class SamplingController:
         if self.view.closes(SamplingScreen):
             return
         if self.view.app.size.width < SIDE_PANEL:
-            screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.inspector.spelled)
+            screen = SamplingScreen(self._recorded(), self.session, self.keymap, self._words)
             self.view.push(screen)
         elif self.panel.display and self.panel_focus:
             self.close_panel()
@@ -186,6 +189,14 @@ class SamplingController:
         if candidate is None:
             self.view.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
             return
+        info, token = self.session.info, self.inspector.token
+        wrote = "" if token is None else token.block.answer.model
+        if self.session.coming:
+            self.view.hint("another model is being loaded")
+            return
+        if info is not None and wrote != info.name:  # the same ids are other tokens
+            self.view.hint(f"written by {model_heading(wrote)}: only that model has these tokens")
+            return
         self.use(presets.change_bias(self.session.sampling, candidate.id, by))
         self._tell_bias([candidate.id])
 
@@ -197,7 +208,7 @@ class SamplingController:
         )
 
     def _spelled(self, ids: Sequence[int]) -> str:
-        return " and ".join(one_line(self.inspector.spelled(id)) for id in ids)
+        return " and ".join(one_line(self._words.of_loaded(id)) for id in ids)
 
     def ban(self, words: str) -> str:
         """/ban: never draw a token again; without words, list the banned ones. Returns the message."""
@@ -259,7 +270,7 @@ class SamplingController:
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
         note = f"{does} the chosen one, everywhere: also inside other words."
         rows = [(id, "") for id in ids]
-        screen = TokensScreen(title, note, rows, self.keymap, self.inspector.spelled)
+        screen = TokensScreen(title, note, rows, self.keymap, self._words.of_loaded)
         self.view.push(screen, lambda id: self._set_bias([id], bias))
 
     def _set_bias(self, ids: Sequence[int], bias: float) -> None:
@@ -277,6 +288,6 @@ class SamplingController:
         if not rows:
             return f"no token is {what}"
         note = "The chosen one gets its own probability back."
-        screen = TokensScreen(what, note, rows, self.keymap, self.inspector.spelled)
+        screen = TokensScreen(what, note, rows, self.keymap, self._words.of_loaded)
         self.view.push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

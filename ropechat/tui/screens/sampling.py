@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from textual.containers import Vertical
 
 from ropechat.tui.screens.dialog import Dialog
-from ropechat.tui.widgets.sampling_panel import ITEMS, SamplingPanel
+from ropechat.tui.widgets.sampling_panel import ITEMS, SamplingPanel, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from textual.app import ComposeResult
 
     from ropechat.chat.session import Session
@@ -25,12 +23,10 @@ class SamplingScreen(Dialog[None]):
     context = "dials"
     heading = "sampling"
 
-    def __init__(
-        self, token: TokenPlace | None, session: Session, keymap: Keymap, spell: Callable[[int], str]
-    ) -> None:
+    def __init__(self, token: TokenPlace | None, session: Session, keymap: Keymap, words: Words) -> None:
         super().__init__(keymap)
         self._token = token
-        self._dials = SamplingPanel(session, keymap, spell, ITEMS)
+        self._dials = SamplingPanel(session, keymap, words, ITEMS)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):

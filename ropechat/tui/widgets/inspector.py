@@ -64,15 +64,16 @@ class Inspector(StyledWidget):
             super().__init__()
             self.forks = forks
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, spell: Callable[[str, int], str], *, id: str | None = None) -> None:
+        """spell: the text of an id of a model."""
         super().__init__(id=id)
+        self._spell = spell
         self.display = False
         self.details = False  # whether the id, the bytes and the sampler's stages are shown
         self._listed: dict[int, int] = {}  # {row: place of its candidate}
         self.token: TokenPlace | None = None
         self.choice = 0  # the selected alternative
         self.preview: Preview | None = None
-        self.spell: Callable[[int], bytes] | None = None  # the bytes of an id
         self._explanation: Explanation | None = None
         self._rows: list[Row] = []
         self._counted = 0  # tokens of the answer, as the rows say
@@ -120,6 +121,10 @@ class Inspector(StyledWidget):
         """Select the alternative before."""
         event.stop()
         self.choose(-1)
+
+    def respell(self) -> None:
+        """Draw it again: the texts of more tokens are known."""
+        self._lay()
 
     def recount(self) -> None:
         """Update the number of tokens."""
@@ -184,7 +189,7 @@ class Inspector(StyledWidget):
         assert self.token is not None
         block, index = self.token.block, self.token.index
         step = block.steps[index]
-        name = self.spelled(step.id, step.bytes)
+        name = token_name(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [StyledSpan(count, "heading"), StyledSpan(name, "name")]
         rows = [fit_row(about, width)]
@@ -313,13 +318,9 @@ class Inspector(StyledWidget):
             rows.append("accepted draft")
         return rows
 
-    def spelled(self, id: int, data: bytes | None = None) -> str:
-        """The text of a token for the screen."""
-        if data is None:
-            if self.spell is None:
-                return f"#{id}"
-            data = self.spell(id)
-        return token_name(id, data)
+    def spelled(self, id: int) -> str:
+        """The text of a token of this answer's model for the screen."""
+        return self._spell("" if self.token is None else self.token.block.answer.model, id)
 
 
 def _mark(candidate: Candidate) -> str:

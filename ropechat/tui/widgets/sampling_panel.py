@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -21,7 +22,7 @@ from ropechat.tui.widgets.inspector import describe_cut, draw_bar, probability
 from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from textual import events
     from textual.app import ComposeResult
@@ -46,10 +47,20 @@ ITEMS = (
 )
 
 
+class Words(Protocol):
+    """The texts of tokens."""
+
+    def of_loaded(self, id: int) -> str:
+        """Of a token of the loaded model."""
+
+    def text(self, model: str, id: int) -> str:
+        """Of a token of a model."""
+
+
 class SamplingPanel(Vertical, can_focus=True):
     """Changes apply from the next answer on; their effect on a recorded token shows at once.
 
-    session: whose sampling is shown and set; spell: the text of a token id; items: the keys in the last line.
+    session: whose sampling is shown and set; words: the texts of tokens; items: the keys in the last line.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings((*keys.COMMON, *keys.DIALS))]
@@ -64,13 +75,13 @@ class SamplingPanel(Vertical, can_focus=True):
         self,
         session: Session,
         keymap: Keymap,
-        spell: Callable[[int], str],
+        words: Words,
         items: Sequence[Item] = (),
         *,
         id: str | None = None,
     ) -> None:
         super().__init__(id=id, classes="dials")
-        self._session, self._spell = session, spell
+        self._session, self._words = session, words
         self.border_title = Content(" sampling ")
         self._before: Sampling | None = None
         self._token: TokenPlace | None = None
@@ -244,7 +255,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     def _biases(self) -> str:
         return " · ".join(
-            f"{one_line(self._spell(id))} {presets.describe_bias(bias)}"
+            f"{one_line(self._words.of_loaded(id))} {presets.describe_bias(bias)}"
             for id, bias in self.sampling.logit_bias
         )
 
@@ -257,8 +268,12 @@ class SamplingPanel(Vertical, can_focus=True):
         seen = None
         if block.prompt is not None:
             seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
-        info = self._session.info
-        found = resample(step, self.sampling, int(info.facts.get("vocab_size", 0)) if info else 0, seen)
+        info, sampling, vocab_size = self._session.info, self.sampling, 0
+        if info is not None and info.name == block.answer.model:
+            vocab_size = int(info.facts.get("vocab_size", 0))
+        else:
+            sampling = replace(sampling, logit_bias=())  # ids of another vocabulary
+        found = resample(step, sampling, vocab_size, seen)
         kept = "?" if found.kept is None else f"{found.kept:,}"
         name, about = one_line(visible(step.bytes)), "" if found.exact else "about "
         rows = [
@@ -273,14 +288,13 @@ class SamplingPanel(Vertical, can_focus=True):
         if room < 1:
             return []
         best = max((one.sampled or 0.0 for one in found.candidates if one.cut is None), default=0.0)
-        return rows + [
-            self._candidate(one, found, one.id == step.id, best) for one in found.candidates[:room]
-        ]
+        return rows + [self._candidate(one, found, token, best) for one in found.candidates[:room]]
 
-    def _candidate(self, one: Candidate, found: Explanation, drawn: bool, best: float) -> Content:
+    def _candidate(self, one: Candidate, found: Explanation, token: TokenPlace, best: float) -> Content:
+        drawn = one.id == token.block.steps[token.index].id
         cells = max(6, min(40, self.content_size.width - TOKEN - 23))
         look = "" if one.cut is None else "$quiet"
-        name = fit(one_line(self._spell(one.id)), TOKEN)
+        name = fit(one_line(self._words.text(token.block.answer.model, one.id)), TOKEN)
         if one.cut is not None:
             right = fit(describe_cut(one.cut), cells + 7)
         else:
