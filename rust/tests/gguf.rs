@@ -142,7 +142,7 @@ fn faults_are_named() {
             tensor(|q| (q.2, q.1) = (8, vec![40, 8])),
             &format!("{q}: a row of Q8_0 must be whole blocks of 32 values (got 40)"),
         ),
-        (tensor(|q| (q.2, q.1) = (19, vec![256, 4])), &format!("{q}: its shape is")),
+        (tensor(|q| (q.2, q.1) = (19, vec![256, 4])), &format!("data, and {q} ends at")),
         (tensor(|q| (q.2, q.1) = (26, vec![32, 32])), &format!("{q}: it is stored as I32; F32, F16 or BF16")),
         (tensor(|q| q.2 = 27), &format!("data, and {q} ends at")),
         (tensor(|q| q.0 = "output_norm.weight".to_owned()), "output_norm.weight: the name is there twice"),

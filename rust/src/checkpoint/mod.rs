@@ -209,6 +209,11 @@ impl Checkpoint {
         lines.collect()
     }
 
+    /// Bytes of all files together.
+    pub fn bytes(&self) -> usize {
+        self.shards.files.iter().map(|shard| shard.map.len()).sum()
+    }
+
     /// Numbers in all tensors together, as model cards count them.
     pub fn num_parameters(&self) -> usize {
         self.shards.tensors.values().map(|(_, entry)| entry.shape.iter().product::<usize>()).sum()

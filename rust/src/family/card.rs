@@ -31,6 +31,7 @@ pub(super) fn of_folder(checkpoint: &Checkpoint) -> Result<ModelCard> {
     let values = read_object(folder, FILE)?;
     let warnings = RefCell::default();
     let config = registry::from_metadata(Metadata::new(&path, &values, &warnings))?;
+    tensors::check_experts(checkpoint, &config)?;
     let config = tensors::as_in(checkpoint, config);
     let generation = generation::read(folder, config.vocab_size, &warnings)?;
     Ok(ModelCard { config, generation, warnings: warnings.into_inner() })

@@ -180,8 +180,6 @@ impl PyEngine {
             let pool = Arc::new(Pool::new(thread_count(threads)?));
             let context = context_size(context, &config)?;
             let mut notes = Vec::from_iter(context_note(context, &config));
-            let (num_parameters, tensor_types) =
-                (family::num_parameters(&checkpoint, &config), checkpoint.tensor_types());
             let kv = KvRoom { tokens: context.tokens(), dtype: kv_dtype };
             let loading = Loading {
                 pack_cache: pack_cache
@@ -198,6 +196,8 @@ impl PyEngine {
             let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
             let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
             warnings.extend(loaded.warning);
+            let num_parameters = family::num_parameters(&checkpoint, &loaded.model.config);
+            let tensor_types = checkpoint.tensor_types();
             if choice.is_smaller { &mut warnings } else { &mut notes }.push(choice.words);
             let model = loaded.model;
             let mut engine = Engine::new(Arc::clone(&model), kernels, Arc::clone(&pool), context);

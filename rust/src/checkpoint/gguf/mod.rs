@@ -114,11 +114,6 @@ pub(super) fn open(path: &Path) -> Result<(Shards, Keys)> {
 
 /// Adds a file and its tensors; returns its metadata.
 fn add(shards: &mut Shards, shard: Shard, contents: Contents) -> Result<Keys> {
-    if contents.tensors.trailing > 0 {
-        let path = shard.path.display();
-        let bytes = contents.tensors.trailing;
-        shards.warnings.push(format!("{path}: data: {bytes} bytes follow the last tensor"));
-    }
     shards.add(shard, contents.tensors.entries)?;
     Ok(contents.keys)
 }

@@ -68,8 +68,6 @@ fn type_of(number: u32) -> Option<Type> {
 pub(crate) struct Tensors {
     /// By name; every place is inside the file.
     pub entries: BTreeMap<String, Entry>,
-    /// Bytes after the last tensor and its padding.
-    pub trailing: usize,
 }
 
 impl Tensors {
@@ -162,17 +160,15 @@ impl RawTensor {
 }
 
 impl Type {
-    /// Bytes of a tensor of this shape; None when that overflows. Without dimensions there is nothing.
+    /// Bytes of a tensor of this shape; None when that overflows.
     fn size(&self, shape: &[u64]) -> Option<u64> {
-        if shape.is_empty() {
-            return Some(0);
-        }
         let values = shape.iter().try_fold(1u64, |product, &dimension| product.checked_mul(dimension))?;
         (values / self.values).checked_mul(self.bytes)
     }
 }
 
-/// Every tensor is inside the file, and no two share a byte.
+/// Every tensor begins where the one before it ends, and the last one ends with the file, up to padding: a type or a
+/// shape that is not the tensor's own gives another size, and so an overlap or a gap.
 fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) -> Result<Tensors> {
     let data_begin = (cursor.at() as u64).next_multiple_of(alignment);
     let data = (cursor.file_len() as u64).saturating_sub(data_begin);
@@ -196,19 +192,31 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
         }
     }
     places.sort_unstable();
-    let (mut covered, mut before) = (0, "");
+    let (mut covered, mut before) = (0u64, None);
     for (begin, end, name) in places {
-        if begin < covered {
+        let expected = covered.next_multiple_of(alignment);
+        if begin != expected {
+            let after = before.map_or_else(
+                || "it is the first tensor".to_owned(),
+                |before| format!("{} ends at {covered}", escape_for_terminal(before)),
+            );
             let what = format!(
-                "it begins at byte {begin} of the data, and {} ends at {covered}; \
-                 tensors must not overlap; download the file again",
-                escape_for_terminal(before)
+                "it begins at byte {begin} of the data, and {after}: {expected} is expected; \
+                 a type or a shape of the two is wrong; download the file again"
             );
             return Err(cursor.fault(name, &what));
         }
-        (covered, before) = (end, name);
+        (covered, before) = (end, Some(name));
     }
-    let trailing = data.saturating_sub(covered.next_multiple_of(alignment)) as usize;
+    let trailing = data.saturating_sub(covered.next_multiple_of(alignment));
+    if trailing > 0 {
+        let what = format!(
+            "{trailing} bytes follow {} and its padding; its type or shape is wrong, or the file is longer than its \
+             writer made it; download the file again",
+            before.map_or_else(|| "the header".to_owned(), escape_for_terminal)
+        );
+        return Err(cursor.fault("data", &what));
+    }
     let entries = raw
         .into_iter()
         .map(|(name, tensor)| {
@@ -218,5 +226,5 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
             (name, Entry { dtype: tensor.dtype, shape, begin, end: begin + tensor.size as usize })
         })
         .collect();
-    Ok(Tensors { entries, trailing })
+    Ok(Tensors { entries })
 }

@@ -27,8 +27,9 @@ impl QuantState {
         if part.bytes.len() > LONGEST {
             return Err(fault("it is too long for the JSON of a quantization state"));
         }
-        let text = std::str::from_utf8(part.bytes).map_err(|_| fault("it must be JSON in UTF-8"))?;
-        let state = json::parse(text).map_err(|bad| fault(&format!("{}: {}", bad.field, bad.what)))?;
+        // A copy: another process may change the mapped bytes after they were checked.
+        let text = String::from_utf8(part.bytes.to_vec()).map_err(|_| fault("it must be JSON in UTF-8"))?;
+        let state = json::parse(&text).map_err(|bad| fault(&format!("{}: {}", bad.field, bad.what)))?;
         let whole = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
         let integer = |key: &str| {
             let number = state.get(key).and_then(whole).filter(|number| *number > 0);

@@ -32,6 +32,7 @@ use super::card::ModelCard;
 use super::keys::generation::{self, GenerationConfig};
 use super::keys::metadata::Metadata;
 use super::registry::from_metadata;
+use super::tensors;
 use crate::checkpoint::{Checkpoint, gguf};
 use crate::error::Result;
 
@@ -51,6 +52,7 @@ pub(super) fn model_card(checkpoint: &Checkpoint, metadata: gguf::Metadata<'_>) 
     let warnings = RefCell::new(source.not_utf8());
     let metadata = Metadata::new(checkpoint.path(), &translated.values, &warnings);
     let config = from_metadata(metadata.with_origins(&translated.origins))?;
+    tensors::check_experts(checkpoint, &config)?;
     let config = stored::as_stored(config, arch, &source)?;
     source.refuse_unread()?;
     let generation = generation(&source, config.vocab_size, &warnings)?;

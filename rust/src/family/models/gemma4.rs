@@ -73,6 +73,7 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
     config.layers[last].mask = Mask::Causal;
 
     heads(metadata, &mut config)?;
+    check_widths(metadata, &config)?;
     let full_dim = config.all_heads().zip(&config.layers).find(|(_, layer)| layer.mask == Mask::Causal);
     let rope = |theta, head_dim, partial| RopeFacts {
         theta,
@@ -150,8 +151,33 @@ pub(crate) fn share_keys_and_values(
     let Some(sources) = sources.collect::<Option<Vec<usize>>>() else {
         return Err(metadata.bad(KEY, "must leave a layer of each kind with its own keys"));
     };
-    for (layer, source) in config.layers[first..].iter_mut().zip(sources) {
-        layer.shares_kv_of = Some(source);
+    for (layer, source) in (first..).zip(sources) {
+        let [own, read] = [layer, source].map(|layer| config.heads(&config.layers[layer]));
+        if own != read {
+            let what = format!(
+                "layer {layer} reads the keys and values of layer {source}, which has other heads ({} of width {}, \
+                 and it has {} of width {}); correct the heads of the two",
+                read.num_key_value_heads, read.head_dim, own.num_key_value_heads, own.head_dim
+            );
+            return Err(metadata.bad(KEY, &what));
+        }
+        config.layers[layer].shares_kv_of = Some(source);
+    }
+    Ok(())
+}
+
+/// The layers of one kind rotate alike, and so must have heads of one width.
+fn check_widths(metadata: &Metadata<'_>, config: &Config) -> Result<()> {
+    for (index, layer) in config.layers.iter().enumerate() {
+        let first = config.layers.iter().find(|other| other.mask == layer.mask).unwrap_or(layer);
+        let [width, other] = [layer, first].map(|layer| config.heads(layer).head_dim);
+        if width != other {
+            let what = format!(
+                "must be the same in all layers of one of the layer_types (got {width} in layer {index} and {other} \
+                 in an earlier one)"
+            );
+            return Err(metadata.bad("per_layer_config", &format!("head_dim: {what}")));
+        }
     }
     Ok(())
 }

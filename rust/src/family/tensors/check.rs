@@ -8,18 +8,26 @@ use super::spec::NormSpec;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{
-    Config, GateUp, HyperNames, LayerMlp, LinearAttention, LinearRule, LmHead, MoeNames, Names,
+    Config, GateUp, HyperNames, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names,
     NormPlacement, Recurrent, Tensor, tensor,
 };
 use crate::error::{Error, Result};
 
+/// Most experts of all layers together; the largest published models have some 30,000.
+const MOST_EXPERTS: u128 = 1 << 20;
+
 /// Every tensor that the model needs, with its shape. The embedding is listed under its usual name; when it is tied,
 /// [`embedding_names`] says where else it may be.
 pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<> {
-    required(config).into_values().map(|source| (source.name, source.shape))
+    let mut all = BTreeMap::new();
+    for part in required(config) {
+        all.extend(part.into_values().map(|source| (source.name, source.shape)));
+    }
+    all.into_iter()
 }
 
-/// Numbers in all tensors together, as model cards count them; of quantized ones those that they represent.
+/// Numbers in all tensors together, as model cards count them; of quantized ones those that they represent. The tensors
+/// must have been found: only then their number is bounded.
 pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
     match config.quantization {
         Scheme::Plain => checkpoint.num_parameters(),
@@ -27,18 +35,53 @@ pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
     }
 }
 
-/// Every tensor that the model needs, by name, with some rows of it.
-fn required(config: &Config) -> BTreeMap<String, TensorRows> {
-    let mut all = BTreeMap::new();
-    let mut add = |sources: &[TensorRows]| {
-        all.extend(sources.iter().map(|source| (source.name.clone(), source.clone())));
+/// Every tensor that the model needs, by name, with some rows of it: those outside the layers, then layer by layer, made
+/// when they are asked for. A config of a few hundred bytes can describe more tensors than memory holds.
+fn required(config: &Config) -> impl Iterator<Item = BTreeMap<String, TensorRows>> {
+    let part = |each: &dyn Fn(&mut dyn FnMut(&[TensorRows]))| {
+        let mut all = BTreeMap::new();
+        each(&mut |sources| {
+            all.extend(sources.iter().map(|source| (source.name.clone(), source.clone())));
+        });
+        all
     };
-    model_tensors(config).each(&mut add);
-    for layer in 0..config.layers.len() {
-        layer_tensors(config, layer).each(&mut add);
+    let layers = 0..config.layers.len();
+    let model = std::iter::once_with(move || part(&|add| model_tensors(config).each(add)));
+    let layers = layers.map(move |layer| part(&|add| layer_tensors(config, layer).each(add)));
+    let mtp =
+        std::iter::once_with(move || part(&|add| mtp_tensors(config).iter().for_each(|mtp| mtp.each(add))));
+    model.chain(layers).chain(mtp)
+}
+
+/// Refuses more experts than the files can hold, before anything is made of each.
+///
+/// Errors: `Config`.
+pub fn check_experts(checkpoint: &Checkpoint, config: &Config) -> Result<()> {
+    let Some(moe) = &config.moe else { return Ok(()) };
+    let is_mixed = |layer: &&LayerSpec| !matches!(layer.mlp, LayerMlp::None | LayerMlp::Dense);
+    let layers = config.layers.iter().filter(is_mixed).count();
+    let experts = layers as u128 * moe.num_experts as u128;
+    // Each expert has two matrices or three, and no number takes less than a bit.
+    let hidden = moe.latent_size.unwrap_or(config.hidden_size);
+    let bits = experts * 2 * hidden as u128 * moe.intermediate_size as u128;
+    let held = 8 * checkpoint.bytes() as u128;
+    if bits <= held && experts <= MOST_EXPERTS {
+        return Ok(());
     }
-    mtp_tensors(config).iter().for_each(|mtp| mtp.each(&mut add));
-    all
+    let experts = moe.num_experts;
+    let what = match bits > held {
+        true => format!(
+            "{layers} layers of {experts} experts have at least {bits} numbers, and the weight files hold \
+             {} bytes; check that the two belong together",
+            checkpoint.bytes()
+        ),
+        false => format!("{layers} layers of {experts} experts are more than {MOST_EXPERTS} experts"),
+    };
+    let path = match checkpoint.gguf() {
+        Some(_) => checkpoint.path().to_owned(),
+        None => checkpoint.path().with_file_name("config.json"),
+    };
+    Err(Error::Config { path, key: "num_hidden_layers".to_owned(), what })
 }
 
 /// Names under which the embedding may be stored, the usual one first.
@@ -138,7 +181,7 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
     let mut used = std::collections::BTreeSet::new();
     let embedding = embedding_names(config);
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
-    for (name, source) in required(config) {
+    for (name, source) in required(config).flatten() {
         let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
         if name.ends_with(config.names.tid2eid) {
             used.insert(checkpoint.require_integers(&name, &source.shape)?.0);

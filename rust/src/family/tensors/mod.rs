@@ -12,7 +12,7 @@ mod rows;
 mod shared_block;
 mod spec;
 
-pub use check::{as_in, check_tensors, embedding_names, num_parameters, required_tensors};
+pub use check::{as_in, check_experts, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer_tensors, model_tensors, mtp_tensors};
 pub use rows::{Rows, TensorRows};
 pub use spec::{
