@@ -29,7 +29,7 @@ def mixtral(folder: Path, **changes: Any) -> str:
 def test_more_experts_than_the_files_can_hold(tmp_path: Path) -> None:
     model = mixtral(tmp_path / "bytes", num_hidden_layers=4096)
     for look in (check, read_config):
-        with pytest.raises(ConfigError, match="4096 layers of 65536 experts have at least .* numbers"):
+        with pytest.raises(ConfigError, match=r"4096 layers of 65536 experts have at least .* numbers"):
             look(model)
     text = json.dumps({"hole": {"dtype": "U8", "shape": [1 << 20], "data_offsets": [0, 1 << 20]}}).encode()
     large = len(text).to_bytes(8, "little") + text + bytes(1 << 20)
@@ -58,7 +58,7 @@ def test_a_tensor_whose_size_does_not_lead_to_the_next(tmp_path: Path, name: byt
     at = data.index(name) + len(name) + 4 + 8
     assert data[at : at + 4] == bytes(4)  # F32
     bad.write_bytes(data[:at] + b"\1" + data[at + 1 :])
-    with pytest.raises(ModelFileError, match="is expected; a type or a shape|bytes follow c.weight"):
+    with pytest.raises(ModelFileError, match=r"is expected; a type or a shape|bytes follow c\.weight"):
         check(str(bad))
 
 
