@@ -121,6 +121,9 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         return stop.code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
+    except click.exceptions.NoArgsIsHelpError as shown:  # a group of commands without one
+        click.echo(shown.format_message())
+        return OK
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""

@@ -127,7 +127,8 @@ def render(
         yield from candidate_lines(token.row, token.id, bytes_of, at)
     if reading.next is not None:
         entropy = _bits(reading.next.entropy)
-        yield paint(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", DIM, at.color)
+        line = _cut(f"{'→'.rjust(at.index)}  next token  (entropy {entropy})", at.width)
+        yield paint(line, DIM, at.color)
         yield from candidate_lines(reading.next, None, bytes_of, at)
         yield from (found_line(found, at) for found in reading.looked_up())
     for line in summary.role_lines():

@@ -163,6 +163,12 @@ def test_help_and_version(door: Door) -> None:
     assert "--max-tokens" in door("chat", "-h")[1]
 
 
+@pytest.mark.parametrize("group", ["models", "chats", "config"])
+def test_a_group_without_a_command_shows_its_help(door: Door, group: str) -> None:
+    assert door(group) == door(group, "--help")
+    assert door(group)[0] == 0
+
+
 def test_an_error_line_cannot_act_on_the_terminal(door: Door) -> None:
     _, _, err = door("run", "-m", "/no\x1b]52;c;AA\x07\nwhere", "a")
     assert "\x1b" not in err
@@ -279,11 +285,11 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
     code, out, err = door("inspect", "-m", model, "ab", "--top-k", 2)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[1].split() == ["0", "a", "61", "–", "–", "–", "–"]
+    assert lines[1].split() == ["0", "a", "61", *"–––––"]
     assert lines[2].split()[:3] == ["1", "b", "62"]
     assert lines[3].endswith("b ◂")
     assert not lines[4].endswith("◂")
-    assert lines[-1].startswith("2 tokens, 1 scored: nll ")
+    assert lines[-1].startswith("2 tokens, 1 scored: ")
 
 
 def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
