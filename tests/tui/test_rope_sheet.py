@@ -56,6 +56,39 @@ async def test_a_closed_model_is_said(chat: Any) -> None:
         await c.ask("/rope")
         await c.until(lambda: isinstance(c.app.screen, RopeScreen))
         await c.until(lambda: "engine: closed" in str(shown(c, c.app.screen.query_one(".sheet"))))
+        await c.pilot.press("n", "N", "m", "M", "left", "right")  # keys find no model, and end nothing
+        assert isinstance(c.app.screen, RopeScreen)
+
+
+async def test_keys_while_the_model_is_replaced(chat: Any) -> None:
+    """The old model is closed while its dialog is open; then the dialog goes."""
+    gate, old = Event(), FakeEngine("ok")
+
+    class Models:
+        def check(self, model: str) -> None:
+            spec = old.rope_spec
+            old.rope_spec = lambda length=0: closed() if old.closed else spec(length)  # type: ignore[method-assign]
+
+        def load(self, model: str) -> FakeEngine:
+            gate.wait(10)
+            return FakeEngine("new", name="new")
+
+    def closed() -> Any:
+        raise RequestError("engine: closed; load the model again")
+
+    async with chat(old, models=Models()) as c:
+        await c.ask("/rope")
+        await drawn(c, "bands")
+        c.app.models.switch_model("new")
+        await c.until(lambda: old.closed)
+        await c.pilot.press("n", "N", "m", "M", "right", "left", "n")
+        assert "V1 Bands" in await drawn(c, "bands")
+        gate.set()
+        await c.until(lambda: c.app.session.info.name == "new")
+        await c.until(lambda: not isinstance(c.app.screen, RopeScreen))
+        c.app.session.coming = "another"
+        await c.ask("/rope")
+        assert "no model is loaded yet" in c.line("footer")
 
 
 async def test_without_a_model_there_is_no_sheet(chat: Any) -> None:

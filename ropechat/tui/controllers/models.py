@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ropechat.tui.controllers.sampling import SamplingController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
+    from ropechat.tui.screens.rope import RopeScreen
 
 POLL_INTERVAL_S = 0.25  # seconds between two updates of a download
 
@@ -51,6 +52,7 @@ class ModelsController:
         self.downloads = chat.downloads
         self._wanted = ""  # the model that is being loaded
         self._watch: Timer | None = None
+        self._positions: RopeScreen | None = None
 
     def handlers(self) -> dict[str, Handler]:
         return {"model.pick": self._pick, "model.rope": lambda words: self._show_positions()}
@@ -58,12 +60,12 @@ class ModelsController:
     def _show_positions(self) -> str | None:
         from ropechat.tui.screens.rope import RopeScreen
 
-        if self.session.info is None:
+        if self.session.info is None or self.session.coming:
             return "no model is loaded yet"
         messages = self.session.messages()
         worker = SharedWorker(self.chat.inference)
         about = "this chat" if messages else "a sample text"
-        screen = RopeScreen(
+        self._positions = screen = RopeScreen(
             self.session.info.rope_spec,
             self.session.used or 0,
             self.keymap,
@@ -107,6 +109,8 @@ class ModelsController:
         """Finish the switch to another model."""
         if self._wanted:
             gc_pause.thaw()
+            if self._positions is not None:  # of the model before
+                self._positions.dismiss(None)
             self.chat.model, self._wanted = self._wanted, ""
             self.sampling.bias("off")  # token ids differ between models
             self.path.show()

@@ -60,6 +60,7 @@ class RopeScreen(Dialog[None]):
         """
         super().__init__(keymap)
         self._rope_spec, self._length = rope_spec, length
+        self._spec: Mapping[str, Any] | None = None  # once it was read
         self._submit, self._ids, self._about = submit, ids, about
         self._at = 0
         self._layer: int | None = None  # chosen by keys
@@ -108,13 +109,13 @@ class RopeScreen(Dialog[None]):
 
     def action_layer(self, by: int) -> None:
         """The next layer, or the one before, of a view that shows one."""
-        count = self._rope_spec(self._length)["num_hidden_layers"]
-        self._choose(_moved(self._layer, by, count), self._head)
+        if self._spec is not None:
+            self._choose(_moved(self._layer, by, self._spec["num_hidden_layers"]), self._head)
 
     def action_head(self, by: int) -> None:
         """The next head, or the one before."""
-        count = self._rope_spec(self._length)["num_attention_heads"]
-        self._choose(self._layer, _moved(self._head, by, count))
+        if self._spec is not None:
+            self._choose(self._layer, _moved(self._head, by, self._spec["num_attention_heads"]))
 
     def _choose(self, layer: int | None, head: int | None) -> None:
         if self._view_name not in OF_HEADS:
@@ -162,13 +163,18 @@ class RopeScreen(Dialog[None]):
             self._text.update(Text.from_ansi("\n".join(lines), no_wrap=True))
 
     def _lines(self, width: int, color: bool) -> list[str] | None:
-        """The lines of the view; None if it is not measured yet. Imports numpy, so late."""
+        """The lines of the view; None if it is not measured yet. Imports numpy, so late.
+
+        Reads the model's spec once, on a thread: the model may be closed at any time.
+        """
         from ropechat.inspector.rope import report, term
         from ropechat.inspector.rope.spec import spec_of
 
+        if self._spec is None:
+            self._spec = self._rope_spec(self._length)
         views = self._measured.get(self._key)
         if self._view_name in report.CONFIG_VIEWS:
-            spec = spec_of(self._rope_spec(self._length), self._length)
+            spec = spec_of(self._spec, self._length)
             views = list(report.spec_views(spec, (self._view_name,), report.Wishes(length=self._length)))
         return None if views is None else list(term.render(views, max(width, 20), color=color))
 
