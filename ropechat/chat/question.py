@@ -29,6 +29,11 @@ class Question:
         self.sampling: Sampling = with_seed(replace(session.sampling, grammar=grammar), 0)
         self._turn = session.ask(text, self.sampling)
 
+    @property
+    def left_out(self) -> int:
+        """The number of earlier questions that the model does not read for this one."""
+        return self._session.left_out(self._turn.asked)
+
     def answer(
         self, engine: ChatEngine, top_k: int, on_prefill: Callable[[int, int], None]
     ) -> Generator[Step]:
@@ -41,7 +46,9 @@ class Question:
         messages, writing, tokens = request.messages, AnswerWriter(request), 0
         slides = self._session.when_full is OverflowPolicy.SLIDE and len(request.cuts) > 1
         if slides and len(engine.prompt_ids(messages)) >= engine.context:
-            messages = drop_messages(messages, request.cuts[0], choose_cut(engine, request, 0))
+            cut = choose_cut(engine, request, 0)
+            self._session.truncate(self._turn.asked, cut)
+            messages = drop_messages(messages, request.cuts[0], cut)
 
         def begun(done: int, total: int) -> None:
             nonlocal tokens

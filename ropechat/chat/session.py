@@ -126,6 +126,10 @@ class Session:
         self.tree[question].context_start = start
         self.recorder.start(self.tree[question])
 
+    def truncate(self, question: str, cut: int) -> None:
+        """For a question, leave out the messages before one of its `cuts`."""
+        self._start(question, self.reads(question)[cut].id)
+
     def left_out(self, question: str) -> int:
         """The number of earlier questions that the model does not read for this one."""
         asked = [node for node in self.tree.context_nodes(question) if node.role is Role.USER]
@@ -358,7 +362,7 @@ class Session:
                 node.prompt_tokens = prompt_tokens
                 node.model = self.info.name if self.info else node.model  # it was asked before it was loaded
             case ev.ContextTruncated(_, cut):
-                self._start(turn.asked, self.reads(turn.asked)[cut].id)
+                self.truncate(turn.asked, cut)
             case ev.Prefilled(_, done, total, at):
                 answer.record_prefill(done, total, at)
             case ev.PrefixAccepted(_, steps):

@@ -346,6 +346,9 @@ def run(
             say(f"note: {words[0]} was read as the prompt; {asks}")
         if words and STREAM not in words and stdin_waits():
             say("note: stdin was not read; - after the prompt adds its text")
+        if chat is not None and (count := question.left_out):
+            asked = "question is" if count == 1 else f"{count:,} questions are"
+            say(f"note: the chat exceeds the context: its oldest {asked} no longer sent to the model")
         for note in (*engine.facts["notes"], statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":

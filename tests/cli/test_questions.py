@@ -162,6 +162,11 @@ def test_a_chat_that_is_full(door: Door, tmp_path: Path, data: Path) -> None:
     assert len(chats(data)[0].tree) == 2  # the question was taken back
     assert door("run", *options, "-c", "--when-full", "slide", "b")[0] == 0
     assert len(chats(data)[0].tree) == 4
+    options.remove("--quiet")
+    code, _, err = door("run", *options, "-c", "--when-full", "slide", "b" * 20)
+    assert (code, err.count("its oldest 2 questions are no longer sent to the model")) == (0, 1)
+    path = chats(data)[0].tree.path()
+    assert path[4].context_start == path[4].id  # the next start of the program reads the same
     code, _, err = door("run", *options, "b" * 80)
     assert (code, "--when-full" in err) == (2, False)
     assert len(chats(data)) == 1
