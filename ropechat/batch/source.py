@@ -5,6 +5,7 @@ Formats: jsonl (a JSON object per line; OpenAI's batch format is one), json (an 
 A row that cannot be read has a `fault` instead of fields; the others are read.
 """
 
+import contextlib
 import csv
 import itertools
 import json
@@ -129,7 +130,7 @@ class Source:
             return 0
         if self.form in ("jsonl", "openai"):
             rows.close()
-            with self._open() as file:
+            with self._damage_named(), self._open() as file:
                 return sum(1 for _ in _lines(self._unpacked(file)))
         return 1 + sum(1 for _ in rows)
 
@@ -138,12 +139,17 @@ class Source:
         return self._read() if self._rest is None else self._rest
 
     def _read(self) -> Generator[RawRow, None, None]:
-        try:
+        with self._damage_named():
             if isinstance(self._source, Path):
                 with self._open() as file:
                     yield from self._rows_of(self._unpacked(file))
             else:
                 yield from self._rows_of(self._source)
+
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
         except _damages(packed=self._packed) as error:
             raise BatchInputError(f"{self.where}: damaged gzip file ({error}); make it again") from None
         except OSError as error:

@@ -143,6 +143,12 @@ def test_lines_arrays_and_archives(tmp_path: Path) -> None:
         (tmp_path / "a.jsonl.gz").write_bytes(broken)
         with pytest.raises(BatchInputError, match="damaged gzip file"):
             list(Source(tmp_path / "a.jsonl.gz").rows())
+    lines = b"".join(b'{"prompt": "%d"}\n' % number for number in range(30_000))
+    for form, text in (("jsonl", lines), ("csv", b"prompt\n" + lines), ("txt", lines)):
+        file = tmp_path / f"cut.{form}.gz"
+        file.write_bytes(gzip.compress(text)[:-9])
+        with pytest.raises(BatchInputError, match=rf"cut\.{form}\.gz: damaged gzip file"):
+            Source(file).check()
 
 
 def test_parquet(tmp_path: Path) -> None:
