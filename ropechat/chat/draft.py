@@ -7,12 +7,11 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat.util.encodings import decode
-from ropechat.util.paths import complete_path
+from ropechat.util.paths import complete_path, expand_home
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -269,7 +268,7 @@ def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str 
 
 
 def _content(name: str) -> str:
-    path, shown = Path(name).expanduser(), one_line(f'"{name}"' if " " in name else name)
+    path, shown = expand_home(name), one_line(f'"{name}"' if " " in name else name)
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

@@ -49,6 +49,7 @@ from ropechat.conversation import Message
 from ropechat.engine.validation import choose_seed
 from ropechat.errors import BatchInputError
 from ropechat.sampling import Sampling
+from ropechat.util.paths import expand_home
 from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
@@ -489,7 +490,7 @@ def _require_same(target: Target, before: Mapping[str, Any] | None, header: Mapp
 
 def _anywhere(name: str) -> str:
     """A model's name that means the same in every folder."""
-    path = Path(name).expanduser()
+    path = expand_home(name)
     return str(path.absolute()) if path.exists() else name
 
 

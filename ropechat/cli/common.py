@@ -18,6 +18,7 @@ from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.cli.status import ProgressLine
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
+from ropechat.util.paths import expand_home
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def current_setting(name: str) -> Any:
 
 def model_folders() -> list[Path]:
     """The folders of the setting `model_folders`. Raises SettingsError, FileAccessError."""
-    return [Path(one).expanduser() for one in current_setting("model_folders")]
+    return [expand_home(one) for one in current_setting("model_folders")]
 
 
 class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only

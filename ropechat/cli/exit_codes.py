@@ -11,7 +11,7 @@ from typing import IO
 import click
 
 from ropechat.errors import RopechatError
-from ropechat.util.text import one_line
+from ropechat.util.text import is_unicode, one_line
 
 OK = 0
 CHECK_FAILED = 1  # a limit that was asked for, such as --max-kl, was passed
@@ -138,6 +138,11 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         return fail(f"{error.filename or 'stdout'}: {error.strerror or error}", IO_FAILED)
     except MemoryError:
         return fail("memory: out of memory; use a smaller model or --context", REFUSED)
+    except UnicodeEncodeError as error:
+        _traceback_if_wanted()
+        if is_unicode(error.object):  # a stream of another encoding
+            return fail(f"stdout: {error}", IO_FAILED)
+        return fail(f"{error.object!r:.60}: must be valid Unicode (got a lone surrogate)", REFUSED)
     except BaseException as error:
         # Also PyO3's PanicException, which is not an Exception.
         _traceback_if_wanted()

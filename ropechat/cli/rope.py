@@ -18,6 +18,7 @@ from ropechat.cli.common import (
     wants_color,
 )
 from ropechat.errors import FileAccessError
+from ropechat.util.paths import expand_home
 
 if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
@@ -199,7 +200,7 @@ def _config_path(given: dict[str, Any]) -> Path:
     """The config.json or folder that -m names, or the path of the model."""
     model = given["model"]
     if model is not None:
-        path = Path(model).expanduser()
+        path = expand_home(model)
         if path.suffix == ".json" or (path / "config.json").is_file():
             return path
     return model_path(given)

@@ -29,6 +29,7 @@ MAX_INTEGER = 2**62  # limit of the compiled engine
 GIGABYTE = 1_000_000_000
 MAX_GIGABYTES = 1_000_000
 _MAX_BYTES = 1 << 20
+_MAX_DEPTH = 8  # of tables in tables
 _SWITCH = dict.fromkeys(("on", "true", "t", "yes", "y", "1"), True)
 _SWITCH |= dict.fromkeys(("off", "false", "f", "no", "n", "0"), False)
 
@@ -252,7 +253,7 @@ def of_stream(stream: IO[bytes], path: Path) -> UserSettings:
     values: dict[str, object] = {}
     keys: dict[str, tuple[str, ...]] = {}
     made = UserSettings(path, values, keys, lines)
-    for name, value in _flat(document).items():
+    for name, value in _flat(document, path).items():
         if name.startswith(KEYS):
             keys[name.removeprefix(KEYS)] = _key_list(made, name, value)
             continue
@@ -281,12 +282,14 @@ def _key_list(made: UserSettings, name: str, value: object) -> tuple[str, ...]:
     return tuple(key.strip() for key in found)
 
 
-def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Flatten {"sampling": {"top_k": 5}} to {"sampling.top_k": 5}."""
+def _flat(table: Mapping[str, object], path: Path, prefix: str = "", depth: int = 0) -> dict[str, object]:
+    """Flatten {"sampling": {"top_k": 5}} to {"sampling.top_k": 5}. Raises SettingsError naming the file."""
+    if depth > _MAX_DEPTH:
+        raise SettingsError(f"{path}: tables are nested too deeply ({prefix:.40})")
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{name}.")
+            found |= _flat(value, path, f"{prefix}{name}.", depth + 1)
         else:
             found[prefix + name] = value
     return found

@@ -10,6 +10,8 @@ from ropechat.engine.native import load_core
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling.grammar import Grammar
 from ropechat.tokenizer import Tokenizer
+from ropechat.util.paths import expand_home
+from ropechat.util.text import is_unicode
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -24,11 +26,17 @@ def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
 
     where: its origin, for the error. Special tokens that a Lark grammar names are not checked.
     """
+    _require_unicode(grammar, where)
     try:
         load_core().check_grammar(grammar.kind, grammar.source, flexible=grammar.flexible)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from None
     return grammar
+
+
+def _require_unicode(grammar: Grammar, where: str) -> None:
+    if not all(map(is_unicode, grammar.source)):
+        raise RequestError(f"{where}: {grammar.name}: must be valid Unicode (got a lone surrogate)")
 
 
 def read_grammar(path: Path, kind: Literal["json_schema", "lark"], *, flexible: bool = False) -> Grammar:
@@ -53,7 +61,7 @@ def schema_of(given: str, *, flexible: bool = False) -> Grammar:
     """The grammar of a JSON schema: a JSON object, or else the name of a file. Raises as `read_grammar`."""
     if given.lstrip().startswith("{"):
         return check_grammar(Grammar("json_schema", (given,), flexible), "schema")
-    return read_grammar(Path(given).expanduser(), "json_schema", flexible=flexible)
+    return read_grammar(expand_home(given), "json_schema", flexible=flexible)
 
 
 class GrammarCompiler:
@@ -73,6 +81,7 @@ class GrammarCompiler:
                 self._vocabulary = self._make()
             found = self._compiled.get(grammar)
             if found is None:
+                _require_unicode(grammar, "grammar")
                 try:
                     found = self._vocabulary.compile(grammar.kind, grammar.source, flexible=grammar.flexible)
                 except RequestError as error:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ropechat.errors import RopechatError
 from ropechat.models.folders import FoundModel, OnNote
 from ropechat.util.files import parse_json, read_bytes
+from ropechat.util.paths import expand_home
 
 SOURCE = "Ollama"
 _SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the service that the Linux installer sets up
@@ -54,7 +55,7 @@ def parse_name(text: str) -> OllamaName | None:
 def models_folders() -> list[Path]:
     """The folders in which Ollama may keep models: OLLAMA_MODELS, or the user's and the Linux service's."""
     if chosen := os.environ.get("OLLAMA_MODELS"):
-        return [Path(chosen).expanduser()]
+        return [expand_home(chosen)]
     return [Path(os.path.expanduser("~/.ollama/models")), _SERVICE]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ropechat import builtin
 from ropechat.errors import FileAccessError, ModelNotFoundError, ModelPathError, NotDownloadedError
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, join_names, part_names
+from ropechat.util.paths import expand_home
 from ropechat.util.text import format_bytes
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def resolve(model: str | Path, folders: Sequence[Path] = ()) -> Path:
         raise ModelPathError(f"model: must be {ALLOWED_NAMES} (got {text!r})")
     if text == BUILTIN:
         return _builtin()
-    path = Path(text).expanduser()
+    path = expand_home(text)
     if _exists(path):
         return _in_folder(path, None, text) if path.is_dir() else _file(path)
     name = hub_name(model)

@@ -68,8 +68,9 @@ class SpanAligner:
 
 
 def byte_spans(text: str, offsets: Sequence[Span]) -> list[Span]:
-    """Convert character ranges to byte ranges."""
+    """Convert character ranges to byte ranges; the library's may end behind the text."""
     starts = [0]
     for character in text:
         starts.append(starts[-1] + len(character.encode()))
-    return [(starts[begin], starts[end]) for begin, end in offsets]
+    last = len(text)
+    return [(starts[min(begin, last)], starts[min(end, last)]) for begin, end in offsets]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ropechat.tokenizer.library import LibraryTokenizer
 from ropechat.tokenizer.partial_bpe import PartialBpe
+from ropechat.util.text import is_unicode
 
 if TYPE_CHECKING:
     import tokenizers
@@ -46,6 +47,8 @@ class Vocabulary:
         return whole(self.library())
 
     def token_to_id(self, token: str) -> int | None:
+        if not is_unicode(token):  # as JSON may have it: the library would raise
+            return None
         return self._ask(lambda short: short.token_to_id(token), lambda inner: inner.token_to_id(token))
 
     def id_to_token(self, id: int) -> str | None:

@@ -5,6 +5,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+from ropechat.errors import FileAccessError
 from ropechat.util.text import one_line
 
 _LISTED = 5000  # entries of a folder that are read
@@ -15,7 +16,12 @@ def _of_home(variable: str, folder: str) -> Path | None:
     if sys.platform != "linux":
         return None
     given = os.environ.get(variable, "")
-    return (Path(given) if given.strip() else Path.home() / folder) / "ropechat"
+    if given.strip():
+        return Path(given) / "ropechat"
+    try:
+        return Path.home() / folder / "ropechat"
+    except RuntimeError:
+        raise FileAccessError(f"home folder: this user has none; set HOME or {variable}") from None
 
 
 def cache_folder() -> Path:
@@ -56,13 +62,18 @@ def personas_folder() -> Path:
     return settings_file().parent / "personas"
 
 
+def expand_home(name: str) -> Path:
+    """A path with a leading ~ or ~user expanded, if there is such a folder."""
+    return Path(os.path.expanduser(name))
+
+
 def complete_path(begun: str, endings: tuple[str, ...] = ("",), limit: int = 50) -> list[str]:
     """Complete a path by the entries of its folder; a folder ends with a slash. Empty without matches.
 
     endings: of the files that are wanted. Names with control characters or quotes are left out.
     """
     head, _, start = begun.rpartition("/")
-    folder = Path(f"{head}/" if "/" in begun else ".").expanduser()
+    folder = expand_home(f"{head}/" if "/" in begun else ".")
     try:
         with os.scandir(folder) as entries:
             found = sorted(

@@ -22,6 +22,15 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text is valid Unicode: without lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def clean(text: str) -> str:
     """Replace control, bidi, line-separator and tag characters by visible marks.
 

@@ -36,6 +36,12 @@ def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     assert (code, out, err) == (0, "bcdef\n", "")
 
 
+def test_an_argument_that_is_not_unicode(door: Door) -> None:
+    code, out, err = door("chats", "show", "a\udcff")
+    assert (code, out) == (2, "")
+    assert err == "error: 'a\\udcff': must be valid Unicode (got a lone surrogate)\n"
+
+
 def test_run_reads_stdin(door: Door, model: Path) -> None:
     for arguments in (["-"], []):
         code, out, _ = door("run", "-m", model, "--temperature", 0, "--max-tokens", 2, *arguments, stdin=b"a")

@@ -71,6 +71,8 @@ def test_what_a_file_says(file: Path) -> None:
         ("[keys]\nchat.new = 3", "line 2: keys.chat.new: must be a key or a list of keys (got 3)"),
         ("a = \n", "not valid TOML: Invalid value (at line 1, column 5)"),
         ("x = [" + "[" * 5000, "not valid TOML"),
+        (".".join(["a"] * 1500) + " = 1", "tables are nested too deeply"),
+        ("[" + ".".join(["keys"] * 1500) + "]\n", "tables are nested too deeply"),
     ],
 )
 def test_what_is_refused(text: str, message: str, file: Path) -> None:
@@ -105,6 +107,17 @@ def test_without_a_file_all_is_default(tmp_path: Path, monkeypatch: pytest.Monke
     found = settings.read()
     assert not found.values
     assert {origin for _, _, origin in found.effective({})} == {"default"}
+
+
+def test_without_a_home_folder(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user id without an entry in the list of users."""
+    for variable in ("HOME", "XDG_CONFIG_HOME", "ROPECHAT_CONFIG"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda id: {}[id])
+    code, _, err = door("run", "hi")
+    assert (code, err) == (74, "error: home folder: this user has none; set HOME or XDG_CONFIG_HOME\n")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert door("run", "-m", "~nobody-of-this-name/x", "hi")[0] in (2, 4)
 
 
 def test_the_environment_goes_before_the_file(file: Path) -> None:

@@ -241,6 +241,19 @@ def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) 
     assert spent < 5  # a second where nothing else runs
 
 
+def test_a_lone_surrogate_is_refused(engine: Engine) -> None:
+    """As in an argument that is not UTF-8, or in JSON."""
+    for grammar in (
+        Grammar.regex("a\udcff"),
+        Grammar.choices(["a", "\ud800"]),
+        Grammar.json_schema('"\ud800"'),
+    ):
+        with pytest.raises(RequestError, match=r": must be valid Unicode \(got a lone surrogate\)"):
+            check_grammar(grammar, "--regex")
+        with pytest.raises(RequestError, match="must be valid Unicode"):
+            next(iter(engine.generate("x", Sampling(grammar=grammar))))
+
+
 def test_files(tmp_path: Any) -> None:
     path = tmp_path / "s.json"
     with pytest.raises(RequestError, match=r"s\.json: file not found"):

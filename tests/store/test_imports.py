@@ -321,7 +321,12 @@ def test_hostile_files_give_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "CREATE VIEW responses AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
         "SELECT i FROM n;"
     )
+    with zipfile.ZipFile(tmp_path / "h.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("conversations.json", json.dumps([CHATGPT]))
+    lzma = bytearray((tmp_path / "h.zip").read_bytes())
+    lzma[60:70] = bytes(10)
     files = {
+        "lzma.zip": bytes(lzma),
         "bomb.zip": zipped(tmp_path / "b.zip", conversations_json=" " * (2 << 20)),
         "none.zip": zipped(tmp_path / "c.zip", other_json="[]"),
         "encrypted.zip": bytes(encrypted),

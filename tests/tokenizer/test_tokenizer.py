@@ -11,6 +11,7 @@ from model_folders import GOLDEN, adds_bos, byte_folder, byte_tokenizer, write_f
 
 from ropechat.errors import RequestError, TokenizerError, UnsafePathError
 from ropechat.tokenizer import Tokenizer
+from ropechat.tokenizer.alignment import byte_spans
 
 DETOK = json.loads((GOLDEN / "detok" / "detok.json").read_text())["tokenizers"]
 KINDS = sorted(DETOK)
@@ -257,6 +258,8 @@ def test_a_panic_of_the_library_is_an_error_without_noise(
 
 
 def test_config_of_the_tokenizer(tmp_path: Path) -> None:
+    folder = byte_folder(tmp_path, tokenizer_config={"bos_token": "\ud800", "eos_token": None})
+    assert Tokenizer.load(folder, 260).bos_id is None
     folder = byte_folder(tmp_path, tokenizer_config={"bos_token": {"content": "<s>"}, "eos_token": "<nope>"})
     with pytest.raises(
         TokenizerError,
@@ -284,3 +287,8 @@ def test_links_into_the_hub_cache(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "models--a--b" / "snapshots" / "c0ffee")
     (folder / "tokenizer.json").symlink_to("../../blobs/0123")
     assert Tokenizer.load(folder, 260).encode("a") == [97]
+
+
+def test_places_behind_the_text_are_its_end() -> None:
+    """As the library gives them for some models with an end_of_word_suffix."""
+    assert byte_spans("aé", [(0, 1), (1, 6), (6, 9)]) == [(0, 1), (1, 3), (3, 3)]

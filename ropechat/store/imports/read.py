@@ -114,6 +114,8 @@ def _of_zip(stream: IO[bytes]) -> Iterator[Read]:
             if not members:
                 raise HistoryError("no conversations.json in this ZIP file; give ChatGPT's export as it is")
             for member in sorted(members, key=lambda one: one.filename):
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise HistoryError(f"{member.filename}: compressed by another method than deflate")
                 with archive.open(member) as file:
                     data = file.read(left + 1)
                 left -= len(data)

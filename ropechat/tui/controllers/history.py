@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
 from ropechat.tui.workers import begin
+from ropechat.util.paths import expand_home
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
     from threading import Event
 
     from ropechat.chat.live import LiveChat
@@ -136,7 +137,7 @@ class HistoryController:
             return "/import FILE: an export of ropechat, ChatGPT or Open WebUI, or logs of llm"
         if self._importing:
             return "another file is being imported"
-        self.chat.when_idle(lambda: self.take_in(Path(file).expanduser()))
+        self.chat.when_idle(lambda: self.take_in(expand_home(file)))
         return ""
 
     def take_in(self, file: Path) -> None:
@@ -219,7 +220,7 @@ class HistoryController:
             return "/export md|json|html [FILE]"
         session = self.session
         chat = Chat(session.recorder.id, session.title, session.tree)
-        path = Path(target.strip()).expanduser()
+        path = expand_home(target.strip())
         if path.is_dir():
             path = new_file(chat, form, path)
         elif path.exists():

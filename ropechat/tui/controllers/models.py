@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
@@ -13,10 +12,12 @@ from ropechat.errors import NotDownloadedError
 from ropechat.models.resolve import hub_name
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
+from ropechat.util.paths import expand_home
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from textual.timer import Timer
 
@@ -89,7 +90,7 @@ class ModelsController:
 
     def use_folders(self, names: object) -> None:
         """List the models of these folders too."""
-        self._folders = [Path(str(name)).expanduser() for name in names] if isinstance(names, list) else []
+        self._folders = [expand_home(str(name)) for name in names] if isinstance(names, list) else []
 
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is checked."""

@@ -17,6 +17,7 @@ from ropechat.models.resolve import hub_name
 from ropechat.models.speed import known_machine, known_speeds
 from ropechat.tui.render.width import cells, fit
 from ropechat.tui.widgets.bars import draw_meter
+from ropechat.util.paths import expand_home
 from ropechat.util.progress import format_rate
 from ropechat.util.text import format_bytes, one_line
 
@@ -56,7 +57,7 @@ def models_here(rows: Sequence[ModelSummary], wanted: str) -> list[Row]:
     """The models on this machine that a text names; of a typed folder the models in it, if it has several."""
     if not wanted.startswith(PATHS):
         return [row for row in rows if _holds(wanted, (row.name, *_names_in_catalog(row)))]
-    found = list(models_below(Path(wanted).expanduser(), wanted, lambda note: None, depth=0))
+    found = list(models_below(expand_home(wanted), wanted, lambda note: None, depth=0))
     return [str(one.path) for one in found] if len(found) > 1 else [wanted]
 
 
