@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import simulated_time
 
 if TYPE_CHECKING:
     from cli_door import Door
@@ -20,6 +21,7 @@ ISAS = ("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx
 
 def pytest_configure() -> None:
     """Programs that tests start receive SIGINT and SIGHUP, even if pytest was started with them ignored."""
+    simulated_time.install()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+import simulated_time
 
 from ropechat.trace import Step, TokenDistribution
 
@@ -42,6 +43,24 @@ def pieces(text: str) -> list[bytes]:
     return [piece.encode("utf-8", "surrogatepass") for piece in found if piece]
 
 
+class Gate:
+    """A `threading.Event` that says to `changed` when it is set."""
+
+    def __init__(self, changed: simulated_time.Condition, is_set: bool = False) -> None:
+        self.changed, self._is_set = changed, is_set
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        with self.changed:
+            self._is_set = True
+            self.changed.notify()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+
 class FakePrompts:
     """Has nothing to say by itself."""
 
@@ -56,9 +75,9 @@ class FakePrompts:
 class FakePrefill:
     """A text that is read ahead."""
 
-    def __init__(self, total: int, step: int, gate: threading.Event) -> None:
+    def __init__(self, total: int, step: int, gate: Gate) -> None:
         self.done, self.total = 0 if step else total, total
-        self.steps, self.closed, self.cancelled = 0, False, threading.Event()
+        self.steps, self.closed, self.cancelled = 0, False, Gate(gate.changed)
         self._step, self._gate = step, gate
 
     def take(self, path: Path) -> str | None:
@@ -66,8 +85,8 @@ class FakePrefill:
 
     def step(self) -> bool:
         """One step, unless everything is read; a closed gate holds it."""
-        while not self._gate.is_set() and not self.cancelled.wait(0.001):
-            pass
+        with self._gate.changed:
+            self._gate.changed.wait_for(lambda: self._gate.is_set() or self.cancelled.is_set())
         if self.done >= self.total or self.cancelled.is_set():
             return False
         self.steps += 1
@@ -112,8 +131,8 @@ class FakeEngine:
         self.prefill_rate = 0.0  # tokens per second that `reading` expects; 0: not known
         self.fail_after = fail_after
         self.error = error or RuntimeError("broken on purpose")
-        self.gate = threading.Event()  # closed: the answer waits before each token
-        self.gate.set()
+        self._changed = simulated_time.Condition()
+        self.gate = Gate(self._changed, True)  # closed: the answer waits before each token
         self.closed = False
         self.chat = FakePrompts()
         self.reused = 0  # tokens of a prompt that are in the cache
@@ -121,11 +140,10 @@ class FakeEngine:
         self.stop_ids = frozenset({STOP})
         self.prefixes: list[list[int]] = []
         self.read_step = 0  # tokens of a step of `begin_prefill`; 0: everything is cached
-        self.read_gate = threading.Event()  # closed: a step waits, until it is cancelled
-        self.read_gate.set()
+        self.read_gate = Gate(self._changed, True)  # closed: a step waits, until it is cancelled
         self.read: list[FakePrefill] = []
         self.cancels = 0
-        self._cancelled = threading.Event()
+        self._cancelled = Gate(self._changed)
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """One id for each toy token."""
@@ -268,10 +286,11 @@ class FakeEngine:
     def _wait(self, seconds: float) -> bool:
         """Wait for the time and for the gate; True if cancelled."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end or not self.gate.is_set():
-            if self._cancelled.is_set():
-                return True
-            time.sleep(min(0.002, max(0.0, end - time.monotonic())) or 0.001)
+        with self._changed:
+            while (left := end - time.monotonic()) > 0 or not self.gate.is_set():
+                if self._cancelled.is_set():
+                    return True
+                self._changed.wait(left if left > 0 else None)
         return self._cancelled.is_set()
 
 

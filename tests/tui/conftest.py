@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import simulated_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,9 +26,9 @@ class Chat:
 
     async def until(self, condition: Callable[[], bool], limit: float = 10.0) -> None:
         """Wait for a condition; the screen is up to date afterwards."""
-        end = time.monotonic() + limit
+        end = simulated_time.real() + limit
         while not condition():
-            assert time.monotonic() < end, f"not true after {limit} s; the screen:\n{self.screen()}"
+            assert simulated_time.real() < end, f"not true after {limit} s; the screen:\n{self.screen()}"
             await asyncio.sleep(0.01)
         await self.pilot.pause(0.05)
 
@@ -57,6 +57,25 @@ class Chat:
     def line(self, name: str) -> str:
         """The text of title, gauge or footer."""
         return str(self.app.query_one(f"#{name}").text)  # type: ignore[attr-defined]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, type[simulated_time.Loop]]:
+    """No test waits for a timer."""
+    return {"simulated time": simulated_time.Loop}
+
+
+async def next_frame(*_: object) -> None:
+    """What Textual's `wait_for_idle` waits for at least; it would measure the CPU time of the process."""
+    await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of a chat are known to wait when they do."""
+    monkeypatch.setattr("ropechat.chat.inference.SimpleQueue", simulated_time.Queue)
+    monkeypatch.setattr("ropechat.store.writer.Condition", simulated_time.Condition)
+    for module in ("app", "pilot"):
+        monkeypatch.setattr(f"textual.{module}.wait_for_idle", next_frame)
 
 
 @pytest.fixture(autouse=True)

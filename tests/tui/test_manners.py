@@ -306,4 +306,4 @@ def test_loading_is_the_first_request() -> None:
     from ropechat.tui.app import ChatApp
 
     app = ChatApp(LiveChat(FakeEngine, "fake", Sampling()))
-    assert isinstance(app.inference._requests.get_nowait(), Load)
+    assert isinstance(app.inference._requests.get(), Load)
