@@ -8,6 +8,16 @@ _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
 
 
+_INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_JOINERS = "[\u200c\u200d\ufe00-\ufe0f]"
+_JOINED = "[\u0600-\u0dff\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
+_UNSEEN = f"[{_INVISIBLE}]|(?<!{_JOINED}){_JOINERS}(?!\u20e3)"
+"""Characters that Unicode lets a font ignore; joiners within emoji, Arabic and Indic text are not meant."""
+
+
 def _mark(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
@@ -46,8 +56,13 @@ def escape_json(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`clean`, with newline and tab replaced too."""
-    return clean(text).replace("\n", "␊").replace("\t", "␉")
+    """`clean` for names and messages: newline, tab and invisible characters are replaced too.
+
+    With invisible characters, different names would look alike.
+    """
+    if text.isascii():
+        return clean(text).replace("\n", "␊").replace("\t", "␉")
+    return re.sub(_UNSEEN, _mark, clean(text).replace("\n", "␊").replace("\t", "␉"))
 
 
 _SIGNS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"})

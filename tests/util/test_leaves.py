@@ -61,6 +61,15 @@ def test_clean_leaves_nothing_that_acts() -> None:
     assert one_line("a\nb\tc\x1b[2J") == "a␊b␉c␛[2J"
 
 
+def test_names_that_look_alike_are_told_apart() -> None:
+    unseen = [0xAD, 0x34F, 0x115F, 0x3164, 0x200B, 0x200C, 0x200D, 0x2060, 0x2064, 0x206F, 0xFE0F, 0xFEFF]
+    for code in [*unseen, 0xFFA0, 0xFFF9, 0xE0001, 0xE0FFF]:
+        for name in ("Qwen{}3", "{}Qwen3", "Qwen3{}", "é{}"):
+            assert one_line(name.format(chr(code))) == name.format(f"⟨{code:04X}⟩")
+    kept = "👩🏽‍💻 ☺\ufe0f 1\ufe0f\u20e3 می\u200cخواهم क्\u200dष é 日本 Ελλ"
+    assert one_line(kept) == kept
+
+
 def test_a_token_shows_every_blank_and_byte() -> None:
     assert visible(b" a\n\t\r\x1b\xc2\xa0") == "·a⏎⇥␍␛⍽"
     assert visible("日".encode()[:2] + "é\u202e".encode() + b"\xf0") == "⟨E6⟩⟨97⟩é⟨202E⟩⟨F0⟩"
