@@ -174,6 +174,7 @@ def open_stream(
     )
     if asked.roles is not None:
         stream.meta["roles"] = asked.roles
+    stream.meta["only_counted"] = asked.answer is not None
     for line in notes(stream.meta):
         say(line if not name else line.replace(": ", f": {name}: ", 1))
     return stream

@@ -114,12 +114,18 @@ def found_line(found: Found, at: Layout) -> str:
 def render(
     reading: Reading, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
-    """Yield the lines of the table. bytes_of: id -> the bytes of a token."""
+    """Yield the lines of the table. bytes_of: id -> the bytes of a token.
+
+    meta["only_counted"]: whether only tokens that the sums cover have lines, as those of an answer to messages.
+    """
     tokens = reading.meta.get("tokens") or len((reading.meta.get("text") or "").encode("utf-8", "replace"))
     at = layout(tokens, width, color=color)
     summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield header(at)
+    shown = reading.roles if reading.meta.get("only_counted") else None
     for token in producible.watch(summary.watch(reading.tokens)):
+        if shown is not None and (token.role not in shown or token.logprob is None):
+            continue
         yield token_line(token, at)
         yield from stage_lines(token, at)
         for found in reading.found:

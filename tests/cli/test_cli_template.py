@@ -1,6 +1,7 @@
 """Chat templates on the command line: the command that shows them, their options, what is said of them."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,8 @@ def test_the_templates_words_are_in_no_sum(door: Door, model: Path) -> None:
     assert [token["token"] for token in tokens[first : first + 2]] == ["h", "i"]
     assert [line.split(":")[0] for line in table[-4:-1]] == ["template", "text", "special"]
     assert table[-3].split(": ", 1)[1] == table[-1].split(", ", 1)[1]
-    assert table[-1].startswith(f"{len(tokens) - 3} tokens, 2 scored: nll {-sum(own):.3f}, perplexity ")
+    bits = -sum(own) / math.log(2)
+    assert table[-1].startswith(f"{len(tokens) - 3} tokens, 2 scored: {bits:.2f} bits, perplexity ")
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,10 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
     assert [token["token"] for token in tokens[-2:]] == ["y", "o"]
     assert {token["role"] for token in tokens[-2:]} == {"assistant"}
     assert door(*inspect, *messages, "--answer", "-", stdin=b"yo")[1] == out
+    lines = door("inspect", "-m", model, "--context", 200, *messages, "--answer", "yo", "--top-k", 0)[1]
+    shown = [line.split()[:2] for line in lines.splitlines() if line.split()[0].isdecimal()]
+    assert shown[:2] == [[str(token["i"]), token["token"]] for token in tokens[-2:]]
+    assert "2 scored" in lines.splitlines()[-1]
     (tmp_path / "prompt.txt").write_text("abc ")
     code, out, _ = door(*inspect, "--given-file", tmp_path / "prompt.txt", "de")
     meta, tokens, _ = records(out)
