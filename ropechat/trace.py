@@ -310,6 +310,12 @@ class Trace(Sequence[TokenScore]):
             trained += 1  # the last token that a window scores is not part of it
         return sum(token.context >= trained for token in self.tokens)
 
+    def __repr__(self) -> str:
+        """The sums in place of all tokens."""
+        sums = self.totals()
+        facts = f"tokens={sums.tokens}, scored={sums.scored}, nll={sums.nll:.6g}, ppl={sums.ppl:.6g}"
+        return f"Trace({facts}, model={self.meta.get('model')!r})"
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -104,11 +104,15 @@ def closing_line(report: "BatchReport", totals: "Totals", out: "Path | str") -> 
     """A summary of the run for stderr. out: a file, or `-`."""
     rows = count_of(totals.ok + totals.failed, "row")
     cached = f" ({totals.cached_tokens} cached)" if totals.cached_tokens else ""
+    tokens = f"{totals.prompt_tokens}{cached} + {count_of(totals.completion_tokens, 'token')}"
+    if not totals.prompt_tokens:  # --score: records have no number of tokens of their contexts
+        tokens = count_of(totals.completion_tokens, "token")
+        tokens += f", {totals.cached_tokens} of contexts cached" if totals.cached_tokens else ""
     resumed = f"{report.found} of an earlier run; " if report.found else ""
     resumed += f"{report.copied} copied; " if report.copied else ""
     name = "stdout" if out == STREAM else out
     return (
         f"{name}: {rows}, {totals.ok} ok, {totals.failed} failed; {resumed}"
-        f"{totals.prompt_tokens}{cached} + {count_of(totals.completion_tokens, 'token')}, "
+        f"{tokens}, "
         f"{format_duration(report.elapsed)}, {report.tokens_per_second:.0f} tok/s"
     )

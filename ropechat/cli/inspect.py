@@ -107,6 +107,8 @@ def inspect(
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
     --special tokens.
 
+    Numbers are those of the types that the model runs with; --dtype f32 --kv-dtype f32 gives the model's own.
+
     A text above the trained length is scored in windows of that length: each token once, with at least half
     a window of context.
 

@@ -116,7 +116,7 @@ def render(
 ) -> Iterator[str]:
     """Yield the lines of the table. bytes_of: id -> the bytes of a token.
 
-    meta["only_counted"]: whether only tokens that the sums cover have lines, as those of an answer to messages.
+    meta["only_counted"]: whether only tokens that the sums cover have lines, as those of an answer.
     """
     tokens = reading.meta.get("tokens") or len((reading.meta.get("text") or "").encode("utf-8", "replace"))
     at = layout(tokens, width, color=color)

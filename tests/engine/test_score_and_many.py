@@ -98,6 +98,13 @@ def test_what_a_text_is_read_as(engine: Engine) -> None:
     assert (trace.meta["text"], [token.span for token in trace]) == ("ab", [(0, 1), (1, 1), (1, 2)])
 
 
+def test_a_score_prints_its_sums_only(engine: Engine) -> None:
+    trace = engine.score(list(range(1, 60)), top_k=20)
+    assert repr(trace).startswith("Trace(tokens=59, scored=")
+    (_, score) = next(iter(engine.score_many([list(range(1, 60))], top_k=20)))
+    assert len(repr(score)) < 400
+
+
 def test_score_reports_progress(engine: Engine) -> None:
     seen: list[tuple[int, int]] = []
     engine.score("abcdef", on_progress=lambda done, total: seen.append((done, total)))
