@@ -30,6 +30,8 @@ class Summary:
     running: bool
     snippet: str = ""
     """Of a search: the text around the match."""
+    node: str = ""
+    """Of a search: the message that matches; "" if only the title does."""
 
 
 @dataclass(frozen=True)
@@ -222,17 +224,19 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
         clauses.insert(0, "number IN (SELECT rowid FROM node_search WHERE node_search MATCH ?1)")
     match = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
     hits = connection.execute(
-        f"SELECT conversation, text FROM node WHERE ?1 = ?1 AND {' AND '.join(clauses)} ORDER BY number DESC",
+        "SELECT conversation, id, text FROM node "
+        f"WHERE ?1 = ?1 AND {' AND '.join(clauses)} ORDER BY number DESC",
         (match, *words),
     )
-    snippets: dict[str, str] = {}
-    for conversation, text in hits:
-        snippets.setdefault(conversation, _snippet(text, words[0]))
+    snippets: dict[str, tuple[str, str]] = {}
+    for conversation, node, text in hits:
+        snippets.setdefault(conversation, (_snippet(text, words[0]), node))
     found = []
     for summary in read_summaries(connection, -1):
         title = summary.title.lower()
         if summary.id in snippets or all(word in title for word in words):
-            found.append(dataclasses.replace(summary, snippet=snippets.get(summary.id, "")))
+            snippet, node = snippets.get(summary.id, ("", ""))
+            found.append(dataclasses.replace(summary, snippet=snippet, node=node))
     return found[:limit] if limit >= 0 else found
 
 

@@ -125,7 +125,8 @@ class ChatApp(MessageRoutes):
         )
         self.drafts = DraftsController(self.session.recorder, view, self.composer)
         self.history = HistoryController(
-            *(chat, view, path, writing, self.drafts, hints, self.vocabularies, resume, self.keys_wanted),
+            *(chat, view, path, writing, self.drafts, hints, self.find, self.vocabularies),
+            *(resume, self.keys_wanted),
             self.look.fixed,
         )
         self.tips = TipsController(chat, view, self.tip, self.settings.remember, wanted=self.look.tips)

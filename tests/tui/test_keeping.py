@@ -391,3 +391,36 @@ async def test_a_deleted_chat_can_be_brought_back(
         await c.pilot.press("ctrl+z")
         assert "can be brought back for" in c.screen()
         assert done(store.conversations()) == []
+
+
+async def test_a_chat_that_was_searched_for_opens_at_what_was_found(chat: Any, store: Store) -> None:
+    said = "\n\n".join(["Long ago. " * 20] * 6)
+    engine = FakeEngine([f"A Needle here.\n\n{said}", said, said, "Another version."])
+    engine.context = 4000
+    async with chat(engine, store=store) as c:
+        for text in ("First", "Second", "Third"):
+            await c.ask(text)
+            await c.idle()
+        await transcript(c, "r")  # the third answer has a second version, which is shown
+        await c.pilot.press("ctrl+n")
+        for words in ("needle", "here needle"):
+            await c.pilot.press("f2")
+            await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
+            await c.pilot.press(*words)
+            await c.until(lambda words=words: f"with “{words}”" in c.screen())
+            await c.pilot.press("enter")
+            await c.until(lambda: "A Needle here." in c.screen())
+            assert "1/1" in c.screen()
+            await c.pilot.press("escape", "ctrl+n")
+
+
+async def test_what_was_found_in_another_branch_is_shown(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine(["The old one.", "The new one."]), store=store) as c:
+        await c.ask("Hi")
+        await c.idle()
+        await transcript(c, "r")
+        assert "new one" in c.screen()
+        await c.ask("/open old")
+        await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
+        await c.pilot.press("enter")
+        await c.until(lambda: "The old one." in c.screen() and "1/1" in c.screen())

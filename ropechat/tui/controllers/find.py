@@ -34,10 +34,13 @@ class FindController:
         self.view.app.screen.add_class("-finding")
         self.find_bar.focus()
 
-    def find_text(self, text: str) -> None:
-        """Search for a text and focus the transcript."""
+    def find_text(self, text: str, node: str = "") -> None:
+        """Search for a text and focus the transcript. node: the message that has the first match."""
         self.view.app.screen.add_class("-finding")
-        self.find_bar.value = text
+        with self.find_bar.prevent(self.find_bar.Changed):
+            self.find_bar.value = text
+        self.transcript.find(text, node)
+        self.count()
         self.view.give_keys(self.transcript)
 
     def close(self) -> None:

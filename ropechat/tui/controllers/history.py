@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.store.queries import Chat
+from ropechat.tui.render.find import contains
 from ropechat.tui.workers import begin
 from ropechat.util.paths import expand_home
 from ropechat.util.text import one_line
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from ropechat.tui.commands.dispatch import Handler
     from ropechat.tui.controllers.composer import ComposerController
     from ropechat.tui.controllers.drafts import DraftsController
+    from ropechat.tui.controllers.find import FindController
     from ropechat.tui.controllers.hints import HintsController
     from ropechat.tui.controllers.transcript import TranscriptController
     from ropechat.tui.controllers.view import View
     from ropechat.tui.controllers.vocabularies import Vocabularies
+    from ropechat.tui.screens.chats import Opened
 
 RECALLED = 200  # questions that can be recalled from earlier chats
 PROGRESS_INTERVAL_S = 0.2  # seconds between two updates of an import's progress
@@ -49,13 +52,14 @@ class HistoryController:
         composer: ComposerController,
         drafts: DraftsController,
         hints: HintsController,
+        find: FindController,
         vocabularies: Vocabularies,
         resume: str | None,
         opened: Event,
         fixed: Collection[str] = (),
     ) -> None:
         self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.composer, self._hints = path, composer, hints
+        self.path, self.composer, self._hints, self._find = path, composer, hints, find
         self._drafts, self._spelling = drafts, vocabularies.spelling
         self.resume, self._opened, self._fixed = resume, opened, fixed
         self._shown = 0  # counts the chats that were wanted on screen
@@ -82,7 +86,7 @@ class HistoryController:
             recorder, keymap = self.session.recorder, self.keymap
             self.chat.when_idle(
                 lambda: self.view.push(
-                    ChatsScreen(store, recorder, self.begin_chat, keymap, words), self.open_chat
+                    ChatsScreen(store, recorder, self.begin_chat, keymap, words), self._open_found
                 )
             )
 
@@ -104,12 +108,16 @@ class HistoryController:
         self.path.show()
         begin(self.view.app, "draft", self._drafts.bring, replaces=True)
 
+    def _open_found(self, found: Opened) -> None:
+        self.view.write()
+        begin(self.view.app, "open", lambda: self._open_chat(found.id, hit=found), replaces=True)
+
     def open_chat(self, id: str) -> None:
         """Open a stored chat."""
         self.view.write()
         begin(self.view.app, "open", lambda: self._open_chat(id), replaces=True)
 
-    async def _open_chat(self, id: str, fixed: Collection[str] = ()) -> None:
+    async def _open_chat(self, id: str, fixed: Collection[str] = (), hit: Opened | None = None) -> None:
         store = self.session.recorder.store
         if store is None:
             return
@@ -125,6 +133,19 @@ class HistoryController:
         await self._show(chat, fixed)
         for fault in chat.damaged:
             self.path.notice("error", f"Some of this chat cannot be read: {fault}")
+        if hit is not None and hit.words and wanted == self._shown:
+            self._go_to(hit)
+
+    def _go_to(self, hit: Opened) -> None:
+        """Show the branch and the place of what was searched for."""
+        node = self.session.tree.nodes.get(hit.node)
+        if node is None:
+            return
+        if node not in self.session.tree.path():
+            self.session.go(node.id)
+            self.path.show()
+        words = hit.words.lower()
+        self._find.find_text(words if contains(node.text, words) else words.split()[0], node.id)
 
     def _rename(self, title: str) -> str:
         if not title:

@@ -25,6 +25,12 @@ def compile_pattern(wanted: str) -> re.Pattern[str] | None:
     return re.compile(rf"{_MARKUP}\s+{_MARKUP}".join(words), flags) if words else None
 
 
+def contains(text: str, wanted: str) -> bool:
+    """Whether a search for `wanted` finds something in a text."""
+    pattern = compile_pattern(wanted)
+    return pattern is not None and pattern.search(to_display(text)) is not None
+
+
 def _loose(word: str) -> str:
     """A word with optional marks between letters. Also between marks they would make the search very slow."""
     parts = [re.escape(word[0])]
@@ -79,6 +85,12 @@ class Finder:
             return
         found = [match.span() for match in self._pattern.finditer(block.text) if match.end() > match.start()]
         self._spans[id(block)] = found[:MAX_MATCHES]
+
+    def begin_at(self, node: str) -> bool:
+        """Go on from the beginning of a message; False if it is not shown."""
+        block = next((block for block in self._page.blocks if block.node == node), None)
+        self.current = None if block is None else (block, -1)
+        return block is not None
 
     def forget(self, block: Block) -> None:
         """Drop the matches of a removed block."""

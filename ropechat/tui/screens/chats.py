@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -45,8 +45,16 @@ def mark_words(text: str, words: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-class ChatsScreen(Dialog["str | None"]):
-    """A field to search in and the chats, newest first; the result is the id of the one to open.
+class Opened(NamedTuple):
+    """A chat to open. node, words: of a search, the message that was found and what was wanted, or ""."""
+
+    id: str
+    node: str
+    words: str
+
+
+class ChatsScreen(Dialog["Opened | None"]):
+    """A field to search in and the chats, newest first; the result is the one to open.
 
     leave_chat: begins a new chat behind the dialog, before the one that was open is deleted.
     """
@@ -131,10 +139,13 @@ class ChatsScreen(Dialog["str | None"]):
         if self._renaming is not None:
             self._rename(event.value)
         elif chosen is not None:
-            self.dismiss(chosen.id)
+            self._open(chosen)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_id)
+        self._open(next(one for one in self._found if one.id == event.option_id))
+
+    def _open(self, chosen: Summary) -> None:
+        self.dismiss(Opened(chosen.id, chosen.node, self._query if chosen.node else ""))
 
     def action_move(self, by: int) -> None:
         """Up and down, while the field keeps the keyboard."""

@@ -310,12 +310,16 @@ class TokenTranscript(Transcript):
 
     # --- find ---
 
-    def find(self, wanted: str) -> None:
-        """Mark all matches of a text and go to the nearest one above; "" ends the search."""
+    def find(self, wanted: str, node: str = "") -> None:
+        """Mark all matches of a text and go to the nearest one above; "" ends the search.
+
+        node: the message in which to begin instead.
+        """
         self.finder.want(wanted)
         self.redraw()
+        begun = self.finder.begin_at(node) if node else False
         if self.finder.count:
-            self.find_next(-1)
+            self.find_next(1 if begun else -1)
 
     def find_next(self, step: int) -> None:
         """Go to the next match."""
