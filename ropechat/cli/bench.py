@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import StdoutWriter, model_or_builtin
-from ropechat.cli.settings import BY_NAME, DTYPES
+from ropechat.cli.common import StdoutWriter, current_setting
+from ropechat.cli.settings import DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
@@ -39,8 +39,7 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
             raise click.UsageError(
                 f"--dtype {Q4_K_M} requires --shape; use --dtype auto for a file's own types"
             )
-        chosen = model or BY_NAME["model"].of_environment()
-        return resolve(model_or_builtin(None if chosen is None else str(chosen)))
+        return resolve(model or str(current_setting("model")))
     if model is not None:
         raise click.UsageError("--model and --shape exclude each other; give one of them")
     from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf

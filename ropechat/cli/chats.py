@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, StdoutWriter, stdin_stream
+from ropechat.cli.common import (
+    STREAM,
+    FileName,
+    StdoutWriter,
+    overwrite_option,
+    refuse_existing,
+    stdin_stream,
+)
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.util.text import fit, one_line
 
@@ -100,7 +107,8 @@ def _say_missing(model: str) -> None:
     default=STREAM,
     help="Output file; a folder: a file in it, named by title, date and sampling [default: stdout].",
 )
-def export_(id: str, form: str, output: Path | str) -> None:
+@overwrite_option
+def export_(id: str, form: str, output: Path | str, overwrite: bool) -> None:
     """Export a conversation: Markdown, JSON (all branches and token records) or an HTML page.
 
     The page shows the tokens of answers with their probabilities and alternatives. The texts of alternatives
@@ -108,6 +116,7 @@ def export_(id: str, form: str, output: Path | str) -> None:
     """
     from ropechat.chat.export import Spelling, export, format_chat, new_file
 
+    refuse_existing(output, overwrite=overwrite)
     with opened() as store:
         chat = store.load(id).result()
     for fault in chat.damaged:

@@ -348,6 +348,17 @@ STREAM = "-"
 """Stands for stdin or stdout in place of a file name."""
 
 
+def overwrite_option(function: F) -> F:
+    """--overwrite, see `refuse_existing`."""
+    return click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")(function)
+
+
+def refuse_existing(out: Path | str | None, *, overwrite: bool) -> None:
+    """Refuse to write to a file that exists. Raises RequestError."""
+    if isinstance(out, Path) and not overwrite and out.is_file():
+        raise RequestError(f"{out}: exists; choose another output or add --overwrite")
+
+
 class FileName(click.Path):
     """A Path; `-` stays a string and means stdin or stdout (./- is a file of that name)."""
 

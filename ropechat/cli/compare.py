@@ -15,7 +15,9 @@ from ropechat.cli.common import (
     load_chat_engine,
     model_options,
     model_or_builtin,
+    overwrite_option,
     read_text_file,
+    refuse_existing,
     template_options,
     text_argument,
     wants_color,
@@ -121,11 +123,6 @@ def _form(form: str | None, out: Path | str | None) -> str:
     if form is None and suffix and suffix not in (*_FORMATS, "txt"):
         raise click.UsageError(f"-o {out}: unknown suffix; use .txt, .jsonl, .html or .csv, or add --format")
     return form or ("table" if suffix in ("", "txt") else suffix)
-
-
-def _refuse(out: Path | str | None, *, overwrite: bool) -> None:
-    if isinstance(out, Path) and out.exists() and not out.is_char_device() and not overwrite:
-        raise RequestError(f"{out}: exists; choose another output or add --overwrite")
 
 
 def _run(
@@ -298,7 +295,7 @@ def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict
     "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of OUT, or table]."
 )
 @click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")
-@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@overwrite_option
 @progress_option
 def compare(
     text: str | None,
@@ -344,7 +341,7 @@ def compare(
     template = given["template"]
     other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
     kind = _form(form, out)
-    _refuse(out, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     value = text_argument(text, "text") if file is None else read_text_file(file)
     before = "" if given_file is None else read_text_file(given_file)
     prompts = (

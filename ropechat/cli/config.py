@@ -9,6 +9,7 @@ import click
 
 from ropechat.cli import settings
 from ropechat.cli.common import FileName, StdoutWriter, stdin_stream
+from ropechat.cli.exit_codes import say
 from ropechat.util.paths import settings_file
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def path() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per setting.")
 def show(as_json: bool) -> None:
     """Print every setting, its value and its origin."""
-    found = settings.read()
+    found = settings.read(on_missing=lambda message: say(f"warning: {message}"))
     rows: list[tuple[str, Any, str]] = [(one.name, value, at) for one, value, at in found.effective()]
     for name, keys in checked_keys(found).items():
         at = f"{found.path}: line {found.lines.get(settings.KEYS + name)}"

@@ -31,6 +31,7 @@ _COMMANDS_WITH_SETTINGS = {
     "inspect": False,
     "compare": False,
     "rope": False,
+    "template": False,
     "eval": False,
 }  # whether they sample
 ARGUMENTS = "ropechat.arguments"

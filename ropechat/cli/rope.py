@@ -14,7 +14,9 @@ from ropechat.cli.common import (
     load_engine,
     model_options,
     model_path,
+    overwrite_option,
     read_text_file,
+    refuse_existing,
     wants_color,
 )
 from ropechat.errors import FileAccessError
@@ -109,6 +111,7 @@ Examples:
 @click.option(
     "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
 )
+@overwrite_option
 def rope(
     shape: str | None,
     names: tuple[str, ...],
@@ -116,6 +119,7 @@ def rope(
     text: Path | str | None,
     form: str | None,
     output: Path | str,
+    overwrite: bool,
     **given: Any,
 ) -> None:
     """Show what a model does with positions: frequencies, decay, properties, use.
@@ -129,6 +133,7 @@ def rope(
     if shape == "list":
         _list_shapes()
         return
+    refuse_existing(output, overwrite=overwrite)
     if shifts:
         names = (*names, "shift") if "shift" not in names else names
         given["shifts"] = shifts

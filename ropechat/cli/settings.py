@@ -214,8 +214,11 @@ class UserSettings(NamedTuple):
         return found
 
 
-def read(path: Path | None = None) -> UserSettings:
-    """Read a settings file; the default one may be missing. Raises SettingsError, FileAccessError."""
+def read(path: Path | None = None, on_missing: Callable[[str], None] | None = None) -> UserSettings:
+    """Read a settings file; the default one may be missing. Raises SettingsError, FileAccessError.
+
+    on_missing: called with a message instead of an error if the file that ROPECHAT_CONFIG names is missing.
+    """
     wanted = path or settings_file()
     try:
         if wanted.exists() and not wanted.is_file():
@@ -227,9 +230,13 @@ def read(path: Path | None = None) -> UserSettings:
             return UserSettings(wanted, {}, {}, {})
         if path is not None:
             raise SettingsError(f"{wanted}: file not found") from None
-        raise SettingsError(
+        message = (
             f"ROPECHAT_CONFIG: {wanted}: file not found; create it (it may be empty) or unset ROPECHAT_CONFIG"
-        ) from None
+        )
+        if on_missing is None:
+            raise SettingsError(message) from None
+        on_missing(message)
+        return UserSettings(wanted, {}, {}, {})
     except OSError as error:
         raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
 

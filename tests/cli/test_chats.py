@@ -76,6 +76,12 @@ def test_export_import_rename(run: Any, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     assert run("export", "c0", "--format", "json", "-o", str(target)) == (0, "", "")
     assert target.stat().st_mode & 0o077 == 0
+    before = target.read_bytes()
+    code, out, err = run("export", "c0", "--format", "md", "-o", str(target))
+    assert (code, out) == (2, "")
+    assert "out.json: exists; choose another output or add --overwrite" in err
+    assert target.read_bytes() == before
+    assert run("export", "c0", "--format", "json", "-o", str(target), "--overwrite")[0] == 0
     code, out, _ = run("import", str(target))
     assert code == 0
     assert run("rename", out.strip(), "the copy")[0] == 0

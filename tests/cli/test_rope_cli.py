@@ -53,6 +53,10 @@ def test_output_by_suffix(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
         code, out, _ = run(capfd, "-m", LLAMA, "--view", "bands,decay", "--max-distance", 100, "-o", file)
         assert (code, out) == (0, "")
         assert file.read_text().startswith(start)
+        code, out, err = run(capfd, "-m", LLAMA, "-o", file)
+        assert (code, out) == (2, "")
+        assert "exists; choose another output or add --overwrite" in err
+    assert run(capfd, "-m", LLAMA, "-o", file, "--overwrite")[0] == 0
     code, out, _ = run(capfd, "-m", LLAMA, "--format", "json", "--view", "all", "--max-distance", 50)
     assert [view["name"] for view in json.loads(out)["views"]] == ["model", *CONFIG_VIEWS]
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 from cli_door import Door
-from model_folders import byte_folder
+from model_folders import CHATML, byte_folder
 
 from ropechat.cli import settings
 from ropechat.errors import SettingsError
@@ -281,6 +281,29 @@ def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.Monk
     assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f10"]
     assert door("config", "check") == (0, f"{file}: valid\n", "")
     assert "temperature" in door("config", "show")[1]
+
+
+def test_a_missing_file_that_is_named_stops_what_needs_it(door: Door, file: Path) -> None:
+    said = f"ROPECHAT_CONFIG: {file}: file not found; create it (it may be empty) or unset ROPECHAT_CONFIG\n"
+    for command in ("run", "template", "bench"):
+        assert door(command, "x" if command != "bench" else "--quick") == (2, "", f"error: {said}")
+    for words in (["--help"], ["--version"], ["run", "--help"], ["config", "path"], ["chats", "list"]):
+        assert door(*words)[0] == 0
+    code, out, err = door("config", "show")
+    assert (code, err) == (0, f"warning: {said}")
+    assert "temperature" in out
+
+
+def test_every_command_takes_the_model_of_the_file(door: Door, file: Path, tmp_path: Path) -> None:
+    file.write_text(f"model = {str(tmp_path / 'none')!r}\n")
+    for words in (["template"], ["run", "x"], ["bench", "--quick"], ["inspect", "x"], ["rope"]):
+        code, out, err = door(*words)
+        assert (code, out) == (2, "")
+        assert f"{tmp_path / 'none'}: " in err
+    file.write_text(
+        f"model = {str(byte_folder(tmp_path / 'model', tokenizer_config={'chat_template': CHATML}))!r}\n"
+    )
+    assert door("template", "--user", "hi")[1].startswith("<|im_start|>user\nhi")
 
 
 def test_config_check_reads_stdin(door: Door, file: Path) -> None:
