@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +54,27 @@ def test_mixed_config_groups(tmp_path: Path) -> None:
     config = json.loads((quantized / "config.json").read_text())
     groups = config["quantization_config"]["config_groups"]
     groups["a_group"] = {"weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
+    (quantized / "config.json").write_text(json.dumps(config))
+    np.testing.assert_array_equal(logits(load(quantized), IDS), logits(load(plain), IDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("ct_4_zero_points", {"num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": True}),
+        ("ct_4_zero_points", {"num_bits": 4, "strategy": "group", "group_size": 64, "symmetric": False}),
+        ("ct_4_channel_zero_points", {"num_bits": 4, "strategy": "channel", "symmetric": True}),
+        ("ct_8_bytes_group", {"num_bits": 8, "strategy": "channel", "symmetric": False}),
+        ("ct_8_bytes_tensor", {"num_bits": 8, "strategy": "tensor", "symmetric": True}),
+    ],
+)
+def test_schemes_of_equal_bits_in_one_file(name: str, other: dict[str, Any], tmp_path: Path) -> None:
+    """The scheme of a matrix is the one whose scales and zero points the file has, not the first of its bits."""
+    quantized, plain = write_quantized(tmp_path, LAYOUTS[name])
+    config = json.loads((quantized / "config.json").read_text())
+    groups = config["quantization_config"]["config_groups"]
+    groups |= {"a_group": {"weights": {"type": "int", **other}}}
+    config["quantization_config"]["config_groups"] = dict(sorted(groups.items()))
     (quantized / "config.json").write_text(json.dumps(config))
     np.testing.assert_array_equal(logits(load(quantized), IDS), logits(load(plain), IDS))
 

@@ -176,7 +176,7 @@ def bitsandbytes(kind: str, block: int, *, double: bool = False) -> Pack:
 def int8_rows(rng: np.random.Generator, rows: int, columns: int) -> Packed:
     """bitsandbytes, LLM.int8."""
     q, largest = rng.integers(-127, 128, (rows, columns)), rng.uniform(0.1, 0.3, rows).astype("<f4")
-    W = q.astype("<f4") * (largest * np.float32(1 / 127))[:, None]
+    W = q.astype("<f4") * largest[:, None] * np.float32(1 / 127)
     return {".weight": _stored("I8", q.astype("i1")), ".SCB": _stored("F32", largest)}, W
 
 

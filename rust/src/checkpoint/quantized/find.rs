@@ -184,12 +184,11 @@ impl Matrix<'_> {
         let packed = part(parts.shards, self.stored_as);
         let words = |bits: usize| (columns * bits).div_ceil(32);
         let integers = |scheme: &&WeightScheme| matches!(scheme.number, Number::Int(_));
-        // Of several groups of modules, the first whose sizes are these.
         let fits = |scheme: &&WeightScheme| match (scheme.number, packed) {
             (Number::Int(bits), Some(packed)) => *packed.shape == [rows, words(bits)],
             _ => false,
         };
-        let scheme = schemes.iter().find(fits).or_else(|| schemes.iter().find(integers));
+        let scheme = self.scheme_of(parts, schemes, fits).or_else(|| schemes.iter().find(integers));
         let Some((scheme, Number::Int(bits))) = scheme.map(|scheme| (scheme, scheme.number)) else {
             return Err(
                 self.fault(parts, "its integers are packed, and no entry of config_groups has type int")
@@ -224,7 +223,7 @@ impl Matrix<'_> {
     fn bytes<'a>(&self, parts: &mut Parts<'a, '_>, schemes: &[WeightScheme]) -> Result<Found<'a>> {
         self.is_rows_first(parts)?;
         let (rows, columns) = (self.rows, self.columns);
-        let Some(scheme) = schemes.iter().find(|scheme| scheme.number == Number::Int(8)) else {
+        let Some(scheme) = self.scheme_of(parts, schemes, |scheme| scheme.number == Number::Int(8)) else {
             return Err(
                 self.fault(parts, "it is stored as I8, and no entry of config_groups has 8 bits of type int")
             );
@@ -263,26 +262,53 @@ impl Matrix<'_> {
         strategy: Strategy,
     ) -> Result<(Scales<'a>, usize, usize)> {
         let (rows, columns) = (self.rows, self.columns);
-        let name = format!("{}_scale", self.name);
+        let shapes = self.scale_shapes(strategy);
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let scales = parts.require(&format!("{}_scale", self.name), FLOATS, &shapes)?;
         Ok(match strategy {
-            Strategy::Tensor => {
-                (Scales::of_tensor(parts.require(&name, FLOATS, &[&[1], &[], &[1, 1]])?), 1, columns)
-            }
-            Strategy::Channel => {
-                let scales = parts.require(&name, FLOATS, &[&[rows, 1], &[rows]])?;
-                (Scales::by_row(scales, 1), 1, columns)
-            }
+            Strategy::Tensor => (Scales::of_tensor(scales), 1, columns),
+            Strategy::Channel => (Scales::by_row(scales, 1), 1, columns),
             Strategy::Group(size) => {
                 let groups = columns.div_ceil(size);
-                let scales = parts.require(&name, FLOATS, &[&[rows, groups]])?;
                 (Scales::by_row(scales, groups), groups, size)
             }
             Strategy::Block([row_block, size]) => {
                 let groups = columns.div_ceil(size);
-                let scales = parts.require(&name, FLOATS, &[&[rows.div_ceil(row_block), groups]])?;
                 (Scales::by_block(scales, row_block, rows, groups), groups, size)
             }
         })
+    }
+
+    /// The shapes that `weight_scale` of integers may have.
+    fn scale_shapes(&self, strategy: Strategy) -> Vec<Vec<usize>> {
+        let (rows, columns) = (self.rows, self.columns);
+        match strategy {
+            Strategy::Tensor => vec![vec![1], vec![], vec![1, 1]],
+            Strategy::Channel => vec![vec![rows, 1], vec![rows]],
+            Strategy::Group(size) => vec![vec![rows, columns.div_ceil(size)]],
+            Strategy::Block([row_block, size]) => {
+                vec![vec![rows.div_ceil(row_block), columns.div_ceil(size)]]
+            }
+        }
+    }
+
+    /// Of the schemes of several groups of modules, the one that this matrix has all parts of: the shape of its scales,
+    /// and zero points or none. None fits a damaged file: then the first one that `fits` its integers.
+    fn scheme_of<'s>(
+        &self,
+        parts: &Parts<'_, '_>,
+        schemes: &'s [WeightScheme],
+        fits: impl Fn(&&'s WeightScheme) -> bool,
+    ) -> Option<&'s WeightScheme> {
+        let scale = part(parts.shards, &format!("{}_scale", self.name));
+        let has_zero_points = parts.has(&format!("{}_zero_point", self.name));
+        let whole = |scheme: &&WeightScheme| {
+            let shapes = self.scale_shapes(scheme.strategy);
+            scheme.symmetric != has_zero_points
+                && scale.is_some_and(|scale| shapes.iter().any(|shape| shape == scale.shape))
+        };
+        let fitting = || schemes.iter().filter(|scheme| fits(scheme));
+        fitting().find(whole).or_else(|| fitting().next())
     }
 
     /// Floats of a byte; the scale's shape says what shares one: one of `blocks`, or for None the tensor or a row.

@@ -210,7 +210,8 @@ impl RowReader for Integers<'_> {
     fn values(&self, row: usize, out: &mut [f32]) {
         let mut integers = vec![0; self.columns];
         self.values.read(self.bits, row, &mut integers);
-        let value = |q: u8, (scale, zero): (f32, i32)| (i32::from(q) - zero) as f32 * scale;
+        let factor = self.scales.factor;
+        let value = |q: u8, (scale, zero): (f32, i32)| (i32::from(q) - zero) as f32 * scale * factor;
         match &self.groups {
             Groups::Of(size) => {
                 let groups = integers.chunks(*size).zip(out.chunks_mut(*size)).enumerate();
@@ -230,10 +231,12 @@ impl RowReader for Integers<'_> {
 
     fn blocks(&self, row: usize, out: &mut Vec<u8>) {
         let (Groups::Of(size), kept) = (&self.groups, self.kept()) else { return };
+        let factor = self.scales.factor;
         let mut integers = vec![0; self.columns];
         self.values.read(self.bits, row, &mut integers);
         for (index, block) in integers.as_chunks::<BLOCK>().0.iter().enumerate() {
             let (scale, zero) = self.scale_and_zero(row, index * BLOCK / size);
+            let scale = scale * factor;
             out.extend(f16::from_f32(scale).to_le_bytes());
             let offset = match kept {
                 StorageType::Q4_0 => 8 - zero,

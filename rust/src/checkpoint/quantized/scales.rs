@@ -20,8 +20,8 @@ pub(super) struct Scales<'a> {
     matrix_rows: usize,
     row_stride: usize,
     group_stride: usize,
-    /// Multiplied with every scale.
-    factor: f32,
+    /// Multiplied with every value that was multiplied with its scale: another rounding.
+    pub factor: f32,
 }
 
 impl<'a> Scales<'a> {
@@ -46,12 +46,12 @@ impl<'a> Scales<'a> {
         Self { row_block, matrix_rows, row_stride: groups, group_stride: 1, ..Self::of_tensor(values) }
     }
 
-    /// The same, each multiplied with `factor`.
+    /// The same, and then a multiplication with `factor`.
     pub fn times(self, factor: f32) -> Self {
         Self { factor, ..self }
     }
 
-    /// The scale of a row's group.
+    /// The stored scale of a row's group, without the factor.
     pub fn at(&self, row: usize, group: usize) -> f32 {
         let row = match self.row_block {
             1 => row,
@@ -60,7 +60,7 @@ impl<'a> Scales<'a> {
                 row / self.matrix_rows * blocks + row % self.matrix_rows / block
             }
         };
-        self.get(row * self.row_stride + group * self.group_stride) * self.factor
+        self.get(row * self.row_stride + group * self.group_stride)
     }
 
     fn get(&self, index: usize) -> f32 {
