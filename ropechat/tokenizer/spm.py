@@ -2,7 +2,9 @@
 
 SentencePiece joins the two neighbours whose joint text has the best score, leftmost first. Byte-pair encoding
 joins the pair that comes first in its list. So the list has every split of a token into two tokens, sorted by
-the token's score and then by the ids of its parts. The two agree as long as scores differ.
+the token's score. Of equal scores the longer left part comes first, as in transformers' conversion: then a
+run of one character grows from its left end, as SentencePiece joins it (Mistral's runs of spaces have one
+score).
 """
 
 from collections import Counter
@@ -14,11 +16,10 @@ def merges_of(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str
     found = []
     for token, id in ids.items():
         for cut in range(1, len(token)):
-            left, right = ids.get(token[:cut]), ids.get(token[cut:])
-            if left is not None and right is not None:
-                found.append((-scores[id], left, right, token, cut))
+            if token[:cut] in ids and token[cut:] in ids:
+                found.append((-scores[id], -cut, -len(token), id, token))
     found.sort()
-    return [(token[:cut], token[cut:]) for *_, token, cut in found]
+    return [(token[:-left], token[-left:]) for _, left, _, _, token in found]
 
 
 def share_of_commonest_score(ids: Mapping[str, int], scores: Sequence[float]) -> float:

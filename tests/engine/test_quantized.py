@@ -69,7 +69,7 @@ def test_mixed_config_groups(tmp_path: Path) -> None:
     ],
 )
 def test_schemes_of_equal_bits_in_one_file(name: str, other: dict[str, Any], tmp_path: Path) -> None:
-    """The scheme of a matrix is the one whose scales and zero points the file has, not the first of its bits."""
+    """A matrix has the scheme whose scales and zero points the file has, not the first of its bits."""
     quantized, plain = write_quantized(tmp_path, LAYOUTS[name])
     config = json.loads((quantized / "config.json").read_text())
     groups = config["quantization_config"]["config_groups"]

@@ -74,6 +74,20 @@ def test_pieces_of_a_sentencepiece_vocabulary_are_those_of_its_procedure() -> No
         assert tokenizer.encode(text) == [1, *want]
 
 
+def test_runs_of_spaces_with_one_score() -> None:
+    """As in Mistral's vocabulary: tokens of 1 to 14 and 16 spaces: SentencePiece joins from the left."""
+    given = spm_vocabulary()
+    runs = ["▁" * length for length in (4, 2, 8, 5, 16, 6, 12, 13, 10, 14, 3, 9, 7, 11)]
+    tokens = [token for token in given[KEY + "tokens"] if set(token) != {"▁"}]
+    tokens = [*tokens[: 700 - len(runs) - 1], "▁", *runs]
+    scores = [-float(id) if set(token) != {"▁"} else -1e9 for id, token in enumerate(tokens)]
+    tokenizer = tokenizer_of(given | {KEY + "tokens": tokens, KEY + "scores": scores})
+    of_token = {token: scores[id] for id, token in enumerate(tokens) if id >= 259}
+    for length in range(1, 70):
+        want = merged_by_score("▁" * (length + 1), of_token)
+        assert tokenizer.encode(" " * length) == [1, *map(tokens.index, want)], length
+
+
 def test_sentencepiece_ids_of_the_golden_texts() -> None:
     tokenizer = tokenizer_of(spm_vocabulary())
     for case in DETOK["sp"]["cases"]:
