@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from model_folders import GOLDEN, byte_alphabet
 
 from ropechat.tokenizer import Tokenizer
@@ -70,6 +69,8 @@ def read_metadata(path: Path) -> Mapping[str, Any]:
     try:
         from ropechat.engine._core import gguf_metadata
     except ImportError:
+        import pytest
+
         gguf = pytest.importorskip("gguf")
         return {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items()}
     return dict(gguf_metadata(str(path)))
