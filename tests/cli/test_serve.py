@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,3 +133,90 @@ def test_only_its_own_pages_are_answered(headers: dict[str, str], exposed: bool,
             return int(answer.status)
 
     assert asyncio.run(ask()) == status
+
+
+STUCK = "import time; print('__GANGLION__', flush=True); time.sleep(60)"
+"""A chat that reads nothing and does not end."""
+ECHO = """
+import os, sys, json
+print("__GANGLION__", flush=True)
+def tell(text):
+    data = text.encode()
+    os.write(1, b"D" + len(data).to_bytes(4, "big") + data)
+tell(f"{os.getpid()} {os.environ['COLUMNS']}x{os.environ['ROWS']}")
+while head := sys.stdin.buffer.read(5):
+    packet = sys.stdin.buffer.read(int.from_bytes(head[1:], "big"))
+    if b'"quit"' in packet:
+        break
+    tell(packet.decode())
+"""
+
+
+def with_pages(program: str, use: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `use(server, client)` with a server whose chats are that program."""
+    pytest.importorskip("textual_serve")
+    test_utils = pytest.importorskip("aiohttp.test_utils")
+    from ropechat.cli import web_server
+
+    monkeypatch.setattr(web_server, "_PATIENCE", 0.1)
+    command = shlex.join([sys.executable, "-c", program])
+
+    async def run() -> Any:
+        server = web_server.WebServer(command, "127.0.0.1", 8123, exposed=False)
+        async with test_utils.TestClient(test_utils.TestServer(await server._make_app())) as client:
+            return await use(server, client)
+
+    return asyncio.run(asyncio.wait_for(run(), 20))
+
+
+HOST = {"Host": "127.0.0.1:8123"}
+
+
+def test_a_page_of_any_size_and_messages_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(server: Any, client: Any) -> list[str]:
+        async with client.ws_connect("/ws?width=60000&height=-7", headers=HOST) as page:
+            said = [(await page.receive_bytes()).decode()]
+            for bad in ("{", "[]", "5", '["stdin", 5]', '["resize", {"width": "x"}]', '["resize"]', '"x"'):
+                await page.send_str(bad)
+            await page.send_json(["resize", {"width": 10**9, "height": 30}])
+            await page.send_json(["stdin", "é"])
+            await page.send_json(["ping", 1])
+            for _ in range(3):
+                data = (await page.receive()).data
+                said.append(data if isinstance(data, str) else data.decode())
+            return said
+
+    first, *others = with_pages(ECHO, use, monkeypatch)
+    assert first.endswith(" 1000x1")
+    assert set(others) == {'{"type": "resize", "width": 1000, "height": 30}', "é", '["pong", 1]'}
+
+
+def test_a_chat_ends_with_its_page_and_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(server: Any, client: Any) -> list[Any]:
+        page = await client.ws_connect("/ws", headers=HOST)
+        while not server._pages or next(iter(server._pages))._process is None:
+            await asyncio.sleep(0.01)
+        first = next(iter(server._pages))._process
+        await page.close()
+        await first.wait()
+        await client.ws_connect("/ws", headers=HOST)
+        while not server._pages or next(iter(server._pages))._process in (None, first):
+            await asyncio.sleep(0.01)
+        return [first, next(iter(server._pages))._process]
+
+    first, second = with_pages(STUCK, use, monkeypatch)
+    assert (first.returncode, second.returncode) == (-9, -9)
+
+
+def test_pages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(server: Any, client: Any) -> list[int]:
+        from ropechat.cli.web_server import MAX_PAGES
+
+        pages = [await client.ws_connect("/ws", headers=HOST) for _ in range(MAX_PAGES)]
+        refused = [(await client.get(path, headers=HOST)).status for path in ("/", "/ws")]
+        await pages[0].close()
+        while len(server._pages) == MAX_PAGES:
+            await asyncio.sleep(0.01)
+        return [*refused, (await client.get("/", headers=HOST)).status]
+
+    assert with_pages(ECHO, use, monkeypatch) == [503, 503, 200]
