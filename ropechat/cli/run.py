@@ -215,7 +215,7 @@ Examples:
   ropechat "Why is the sky blue?"
   ropechat -c "And at dusk?"
   ropechat run "Once upon a time" --max-tokens 20
-  ropechat run "Summarize this text:" - < README.md
+  ropechat run "Summarize this text:" - < notes.txt
   ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
   ropechat run "Invent a person" --json-schema person.json --json | jq .parsed
   ropechat run "Is water wet?" --choices yes,no

@@ -31,7 +31,7 @@ FILES = {  # what the examples read
     "answer.txt": "The cat sat on the mat.",
     "chat.json": '[{"role": "user", "content": "Which city?"}]',
     "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
-    "README.md": "# A page\n\nIt has one sentence.\n",
+    "notes.txt": "It has one sentence.\n",
     "person.json": '{"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, '
     '"required": ["age"], "additionalProperties": false}',
 }
