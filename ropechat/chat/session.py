@@ -37,7 +37,7 @@ class Session:
     ) -> None:
         self.model = model
         self._sampling = self._of_new = sampling  # of the next answer, and of new chats
-        self.chosen = system  # the system prompt of new chats
+        self._system_of_new = system
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
         self.when_full = OverflowPolicy.ASK
@@ -60,12 +60,12 @@ class Session:
 
     @property
     def sampling(self) -> Sampling:
-        """The settings of the next answer, stored with the chat; new chats begin with what was set last."""
+        """The settings of the next answer, stored with the chat; new chats begin with those of the start."""
         return self._sampling
 
     @sampling.setter
     def sampling(self, sampling: Sampling) -> None:
-        self._sampling = self._of_new = sampling
+        self._sampling = sampling
         self.recorder.keep_sampling(sampling)
 
     @property
@@ -149,7 +149,7 @@ class Session:
 
     def under(self, system: str | None) -> None:
         """Set the system prompt of the next question; a changed prompt starts a new branch."""
-        self.chosen = self.system = system or None
+        self.system = system or None
         self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
         self.draft_tokens = None
 
@@ -304,16 +304,15 @@ class Session:
         self.tree = ConversationTree()
         self.turns.clear()
         self._sampling = self._of_new
-        self.system, self._turned = self.chosen, False
+        self.system, self._turned = self._system_of_new, False
         self.draft_tokens = None
 
     def open(self, chat: Chat, given: Collection[str] = ()) -> None:
-        """Show a stored chat, with its sampling. given: names of settings that stay as they are."""
+        """Show a stored chat, with its sampling. given: names of settings that stay as at the start."""
         self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
-        if chat.sampling is not None:
-            kept = {name: getattr(self._sampling, name) for name in given}
-            self._sampling = replace(chat.sampling, **kept)
+        kept = {name: getattr(self._of_new, name) for name in given}
+        self._sampling = replace(chat.sampling or self._of_new, **kept)
         self.turns.clear()
         self._keep_system()
         self.show()

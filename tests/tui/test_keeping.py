@@ -424,3 +424,27 @@ async def test_what_was_found_in_another_branch_is_shown(chat: Any, store: Store
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
         await c.pilot.press("enter")
         await c.until(lambda: "The old one." in c.screen() and "1/1" in c.screen())
+
+
+async def test_sampling_bans_and_system_text_belong_to_their_chat(chat: Any, store: Store) -> None:
+    async with chat(FakeEngine("ok"), store=store, system="Be brief.", temperature=0.5) as c:
+        start = c.app.session.sampling
+        await c.ask("Hi")
+        await c.idle()
+        first = c.app.session.recorder.id
+        for words in ("/set max_tokens 7", "/set temp 0.25", "/ban #5", "/bias #6 2", "/system Be loud."):
+            await c.ask(words)
+        assert "the model will read nothing of the chat above" in " ".join(c.screen().split())
+        assert "1 banned  1 biased" in c.line("title")
+        changed = c.app.session.sampling
+        await c.pilot.press("ctrl+n")
+        assert c.app.session.sampling == start
+        assert c.app.session.system == "Be brief."
+        assert "banned" not in c.line("title")
+        c.app.history.open_chat(first)
+        await c.until(lambda: c.app.session.recorder.id == first)
+        assert c.app.session.sampling == changed
+        put(store, branched(1), "imported")  # without settings of its own
+        c.app.history.open_chat("imported")
+        await c.until(lambda: c.app.session.recorder.id == "imported")
+        assert c.app.session.sampling == start

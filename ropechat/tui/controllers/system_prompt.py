@@ -60,7 +60,8 @@ class SystemPromptController:
         elif self.session.turned:
             self._turning = self.path.notice(
                 "notice",
-                f"The next question starts a new branch, under {self.path.describe_system(text)}.",
+                f"The next question starts a new branch, under {self.path.describe_system(text)}: "
+                "the model will read nothing of the chat above.",
             )
         self.composer.count()
         self.view.refresh_status()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
 from ropechat.conversation import NodeState
+from ropechat.sampling import MAX_BIAS
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, draw_meter
@@ -33,6 +34,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     mark, colour, words = activity(session)
     right: list[Part] = [
         *_under(session, width),
+        *[(f"  {words}", "$warning") for words in _weighed(session)],
         ("  " + name, "$foreground"),
         (dtype, "$quiet"),
         (f"  {mark} ", colour),
@@ -53,7 +55,15 @@ def title_links(session: Session) -> dict[str, str]:
         "persona": "prompt.persona",
         "system": "prompt.system",
         session.persona or "system": "prompt.persona",
-    }
+    } | dict.fromkeys(_weighed(session), "sampling.bias")
+
+
+def _weighed(session: Session) -> list[str]:
+    """How many tokens are banned, and how many favoured or disfavoured."""
+    biases = [bias for _, bias in session.sampling.logit_bias if bias]
+    banned = sum(bias <= -MAX_BIAS for bias in biases)
+    weighed = len(biases) - banned
+    return [f"{banned} banned"] * bool(banned) + [f"{weighed} biased"] * bool(weighed)
 
 
 def _under(session: Session, width: int) -> list[Part]:
