@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 MAX_FILE = 256 * 1024  # bytes
 LEFT_OUT = 60  # characters of the line that says what is left out
@@ -108,16 +110,19 @@ class Pastes:
         return next((label for label in self._texts if text.endswith(label)), None)
 
 
-def read_attachments(text: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+def read_attachments(
+    text: str, known: Mapping[str, str] = MappingProxyType({}), *, cached: bool = False
+) -> str:
     """Read the files that a text names as @path, as blocks; those in `known` are not read again.
 
+    cached: nor those that did not change since they were read, as far as their times and sizes tell.
     Raises AttachError, also for a file that does not exist.
     """
     found: dict[str, str] = {}
     for match in _NAMED.finditer(text):
         name = _path_in(match[2], known) if match[1] == "@" else None
         if name is not None and name not in found:
-            found[name] = known.get(name) or f"\n\n{name}:\n{_fenced(_content(name))}"
+            found[name] = known.get(name) or f"\n\n{name}:\n{_content(name, cached=cached)}"
     return "".join(found.values())
 
 
@@ -267,7 +272,8 @@ def _path_in(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str 
     return trimmed if is_path else None
 
 
-def _content(name: str) -> str:
+def _content(name: str, *, cached: bool) -> str:
+    """The content of a file, fenced."""
     path, shown = expand_home(name), one_line(f'"{name}"' if " " in name else name)
     try:
         status = path.stat()
@@ -275,19 +281,31 @@ def _content(name: str) -> str:
             raise AttachError(f"@{shown}: a folder; name a text file, or @@{shown} to send it as text")
         if not stat.S_ISREG(status.st_mode):
             raise AttachError(f"@{shown}: must be a regular file; name a text file")
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE + 1)
+        identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        if not cached:
+            _read_file.cache_clear()
+        text, fault = _read_file(path, identity)
     except OSError as error:
         raise AttachError(f"@{shown}: {error.strerror or error}; @@{shown} sends it as text") from None
+    if fault:
+        raise AttachError(f"@{shown}: {fault}")
+    return text
+
+
+@lru_cache(maxsize=16)
+def _read_file(path: Path, identity: tuple[int, ...]) -> tuple[str, str]:
+    """(content, fenced; or why it cannot be attached). identity: changes with the file. Raises OSError."""
+    with path.open("rb") as stream:
+        data = stream.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
-        raise AttachError(f"@{shown}: more than {MAX_FILE // 1024} KiB; attach a part of it")
+        return "", f"more than {MAX_FILE // 1024} KiB; attach a part of it"
     try:
         text, _ = decode(data)
     except ValueError:
         text = "\0"
     if "\0" in text:
-        raise AttachError(f"@{shown}: not a text file; only text files can be attached")
-    return text.replace("\r\n", "\n")
+        return "", "not a text file; only text files can be attached"
+    return _fenced(text.replace("\r\n", "\n")), ""
 
 
 def _fenced(text: str) -> str:

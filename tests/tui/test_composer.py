@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from pathlib import Path
@@ -288,6 +289,30 @@ def test_what_was_attached_is_told_from_what_was_written(
     own = "mine:\n\nx:\n```\nown\n```"  # looks like a file, and names none
     assert draft.split_attachments(own) == (own, {})
     assert draft.to_draft("/x @y.txt @a.b@c.d") == "//x @@y.txt @a.b@c.d"
+
+
+def test_a_file_is_read_again_when_it_changed_or_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    decoded: list[bytes] = []
+    plain = draft.decode
+    monkeypatch.setattr(draft, "decode", lambda data: (decoded.append(data), plain(data))[1])
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.bin").write_bytes(b"\0" * 9)
+    for _ in range(3):  # as after each pause in typing
+        assert "one" in draft.read_attachments("@a.txt", cached=True)
+        with pytest.raises(draft.AttachError, match=r"@b\.bin: not a text file"):
+            draft.read_attachments("@b.bin", cached=True)
+    assert len(decoded) == 2
+    (tmp_path / "a.txt").write_text("three")
+    assert "three" in draft.read_attachments("@a.txt", cached=True)
+    times = (tmp_path / "a.txt").stat()
+    draft.read_attachments("@a.txt")
+    assert len(decoded) == 4
+    (tmp_path / "a.txt").write_text("seven")  # of the same size, and perhaps at the same time
+    os.utime(tmp_path / "a.txt", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "seven" in draft.read_attachments("@a.txt")  # what is sent is what is there
 
 
 async def test_the_gauge_counts_what_will_be_sent(

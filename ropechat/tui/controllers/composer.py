@@ -91,6 +91,8 @@ class ComposerController:
     def expand(self, text: str, *, quiet: bool = False) -> str | None:
         """The text with attached files and unfolded pastes; None, with a hint, if a file cannot be read.
 
+        quiet: no hint, and files that did not change are not read again.
+
         An edited question keeps its files; in an answer, @path is plain text.
         """
         unfold = self.composer.pastes.unfold
@@ -98,7 +100,7 @@ class ComposerController:
             return unfold(text)
         try:
             known = split_attachments(self._editing.text)[1] if self._editing is not None else {}
-            files = read_attachments(text, known)
+            files = read_attachments(text, known, cached=quiet)
         except AttachError as error:
             if not quiet:
                 self.view.hint(str(error))
