@@ -12,8 +12,11 @@
     )
 
 Seeds depend on the row's id, so a row draws the same tokens in any block, order and number of actors.
+Without an id they depend on the row's content: then equal rows draw the same.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 class Answer:
     """Adds the columns text, finish_reason, prompt_tokens, completion_tokens, row_seed and error to a batch.
 
-    A batch has the columns id and prompt (text) or messages (lists of {"role", "content"}), and maybe those
+    A batch has the columns prompt (text) or messages (lists of {"role", "content"}), and maybe id and those
     of a batch file's row (max_tokens, temperature, stop ...), which override `sampling`. A failed row has its
     error; the others are answered. model: as for `Engine.load`, on each node. sampling: fields of `Sampling`.
     seed: of the run. raw, system: as `ropechat batch`. window: rows per forward pass. options: of
@@ -88,11 +91,12 @@ class Answer:
     def _row(index: int, batch: "dict[str, Column]") -> BatchRow:
         fields = {name: _plain(column[index]) for name, column in batch.items()}
         fields = {name: value for name, value in fields.items() if value is not None}
+        own = _content_id(fields)  # the index is a place in this block only
         try:
-            id = read_id(fields, index)
+            id = read_id(fields, index) if {"id", "custom_id"} & fields.keys() else own
             return BatchRow(index, index, id, parse_request(fields))
         except LineError as fault:
-            return BatchRow(index, index, f"line-{index}", error=RequestError(str(fault)))
+            return BatchRow(index, index, own, error=RequestError(str(fault)))
 
 
 _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -122,6 +126,12 @@ class _Kept:
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
         """As `Sink.write`."""
         self.records[row.index] = record
+
+
+def _content_id(fields: Mapping[str, Any]) -> str:
+    """An id that only equal rows share."""
+    text = json.dumps(fields, sort_keys=True, default=str)
+    return f"row-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def _plain(value: Any) -> Any:

@@ -36,6 +36,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ChatProcess(AppService):
     """The chat of one page, which ends with the page: a chat that does not answer is killed."""
 
+    _task: asyncio.Task[None] | None
+
     async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
         """As the base class, but without a shell, which would survive its own end."""
         process = await asyncio.create_subprocess_exec(
