@@ -101,7 +101,9 @@ Examples:
 def inspect(
     text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
 ) -> int:
-    """Show the logprob, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
+    """Show the probability, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
+
+    Surprisal and entropy are in bits, logprobs in nats.
 
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add

@@ -140,7 +140,8 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
     for place, line in zip(places, found, strict=True):
         shown = one_line(place)
         parts = [fit(shown, at) if len(shown) > at else shown.rjust(at), f"{line.bits:8.1f}"]
-        parts += [f"{line.bits_per_byte:7.2f}", bar(line.bits / most if most else 0.0, bars)]
+        by_byte = "–" if math.isnan(line.bits_per_byte) else f"{line.bits_per_byte:.2f}"
+        parts += [by_byte.rjust(7), bar(line.bits / most if most else 0.0, bars)]
         worst = fit(visible(line.worst.bytes), 11)
         parts += [f"{line.worst_bits:5.1f}  {worst}"] if show_worst else []
         yield "  ".join([*parts, fit(one_line(line.text.strip()), room).rstrip()])

@@ -182,6 +182,9 @@ def test_a_newline_is_marked_where_it_is() -> None:
 
 
 def test_sums_of_tokens_without_text_have_no_bits_per_byte() -> None:
+    worst = TokenScore(0, 1, b"", "", (0, 0), "special", -1.0, 2, 1.0, None)
+    (line,) = list(by_line.table([by_line.Line("", 1, (0, 0), "", 1, 1.0, 0, worst)], 80))[1:]
+    assert line.split()[:3] == ["1", "1.4", "–"]
     summary = Summary(("special",))
     for number in range(3):
         one = TokenScore(number, 1, b"", "", (0, 0), "special", -1.0 if number else None, 2, 1.0, None)
