@@ -26,11 +26,33 @@ RopechatError
 └── InternalError            70   a bug in ropechat
 """
 
+_KEPT = "\n\t\u200c\u200d"
+
+
+def _mark(character: str) -> str:
+    """A character that a terminal obeys or hides, as a visible mark; others unchanged."""
+    from unicodedata import category  # imported here: most messages need no marks
+
+    if character in _KEPT or category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return character
+    code = ord(character)
+    return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else f"⟨{code:04X}⟩"
+
 
 class RopechatError(Exception):
-    """Base class of the errors that ropechat raises."""
+    """Base class of the errors that ropechat raises.
+
+    A message may quote strangers' files, so what a terminal would obey is replaced by marks.
+    """
 
     exit_code = 2
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(*(self._clean(one) if isinstance(one, str) else one for one in given))
+
+    @staticmethod
+    def _clean(text: str) -> str:
+        return text if text.isprintable() else "".join(map(_mark, text))
 
 
 class RefusedInputError(RopechatError):
