@@ -4,6 +4,8 @@
 # make quick                       the tests that take least, two per core (half of their time they wait): about two minutes
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
+# make differential                random models, texts, draws and tensors against other implementations: a few minutes
+# make differential DIFFERENTIAL="--size night"    the same for a night; DIFFERENTIAL=--help says more
 # make test-arm                    the Rust tests for 64-bit Arm, cross-compiled and run in an emulator (CONTRIBUTING.md)
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
@@ -17,6 +19,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
+OTHERS := .venv-differential
 RUST := Cargo.toml Cargo.lock rust/Cargo.toml $(shell find rust/src -name '*.rs')
 
 # What maturin and clippy build against, whatever Python is active outside.
@@ -25,7 +28,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-all test-oldest test-arm lint train catalog bench shots build format clean
+.PHONY: help chat test quick test-all test-oldest differential test-arm lint train catalog bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -54,6 +57,16 @@ test-oldest: build
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
 	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical || { [ $$? = 1 ] \
 		&& $(OLDEST)/bin/python -m pytest --last-failed --last-failed-no-failures none; }
+
+differential: build $(OTHERS)/.installed
+	$(OTHERS)/bin/python tests/differential $(DIFFERENTIAL)
+
+$(OTHERS)/.installed: $(VENV)/.maturin pyproject.toml
+	$(PYTHON) -m venv $(OTHERS)
+	$(OTHERS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(OTHERS)/bin/python -m pip install --quiet --group differential $$($(BIN)/python -c \
+		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'])")
+	@touch $@
 
 test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER = aarch64-linux-gnu-gcc
 test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER = qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu
@@ -113,4 +126,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) dist target ropechat/engine/*.so
+	rm -rf $(VENV) $(OLDEST) $(OTHERS) dist target ropechat/engine/*.so
