@@ -12,6 +12,7 @@ from ropechat.inspector.chat_page import Spell, to_html
 from ropechat.inspector.stages import describe_settings
 from ropechat.store.files import write_private
 from ropechat.store.import_export import to_json, to_markdown
+from ropechat.util.text import local_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ def new_file(chat: Chat, form: str, folder: Path) -> Path:
     """The path of a new file in a folder, named by title, date and sampling of the newest answer shown."""
     path = chat.tree.path()
     sampling = next((node.sampling for node in reversed(path) if node.role is Role.ASSISTANT), None)
-    date = time.strftime("%Y-%m-%d", time.localtime(path[-1].created if path else None))
+    date = f"{local_time(path[-1].created if path else time.time()):%Y-%m-%d}"
     parts = [_plain(chat.title) or f"chat-{chat.id}", date]
     parts += [_plain(describe_settings(sampling))] if sampling is not None else []
     name = "-".join(part for part in parts if part)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,8 @@ from ropechat.cli.common import (
     stdin_stream,
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.util.text import fit, one_line
+from ropechat.util.json_lines import finite
+from ropechat.util.text import fit, local_time, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +47,11 @@ def _print(summaries: "list[Summary]", as_json: bool) -> None:
     room = max(20, shutil.get_terminal_size((100, 24)).columns - 34)  # a line is a conversation
     for one in summaries:
         if as_json:
-            out.write(json.dumps({key: getattr(one, key) for key in one.__dataclass_fields__}) + "\n")
+            record = {key: getattr(one, key) for key in one.__dataclass_fields__}
+            times = {key: finite(record[key]) for key in ("created", "changed")}
+            out.write(json.dumps(record | times, allow_nan=False) + "\n")
         else:
-            changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+            changed = f"{local_time(one.changed):%Y-%m-%d %H:%M}"
             title = fit(one_line(one.title), room).rstrip()
             snippet = f"\n          {one_line(one.snippet)}" if one.snippet else ""
             out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {title}{snippet}\n")

@@ -1,7 +1,6 @@
 """A conversation as one HTML page: answers as tinted tokens with candidates, see `page`, `spans`."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -13,7 +12,7 @@ from ropechat.inspector.trace_page import columns
 from ropechat.sampling import Sampling
 from ropechat.store.queries import Chat
 from ropechat.trace import Step
-from ropechat.util.text import count_of, visible
+from ropechat.util.text import count_of, local_time, visible
 
 Spell = Callable[[str, int], bytes]
 """(model's name, id) -> the bytes of the token, b"" if unknown."""
@@ -48,7 +47,7 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
     place, of = chat.tree.sibling_position(node.id)
     facts = [page.line(who)]
     facts += [f"{place}/{of}"] if of > 1 else []
-    facts += [time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))] if node.created else []
+    facts += [f"{local_time(node.created):%Y-%m-%d %H:%M}"] if node.created else []
     if node.steps:
         facts.append(count_of(len(node.steps), "token"))
         facts += [] if math.isnan(node.ppl) else [f"{node.bits:.1f} bits", f"perplexity {node.ppl:.2f}"]

@@ -28,10 +28,13 @@ def take_draft(
 ) -> str:
     """The draft of a chat; of one that is not stored: the owner's, or the newest of an ended program."""
     place = chat or UNSTORED + owner
-    row = connection.execute("SELECT data FROM draft WHERE place = ?", (place,)).fetchone()
+    row = connection.execute("SELECT CAST(data AS TEXT) FROM draft WHERE place = ?", (place,)).fetchone()
     if row is not None or chat:
         return "" if row is None else str(row[0])
-    query = "SELECT place, owner, data FROM draft WHERE substr(place, 1, 1) = ? ORDER BY changed DESC"
+    query = (
+        "SELECT place, CAST(owner AS TEXT), CAST(data AS TEXT) FROM draft "
+        "WHERE substr(place, 1, 1) = ? ORDER BY changed DESC"
+    )
     for other, of, data in connection.execute(query, (UNSTORED,)).fetchall():
         if not is_running(of):
             connection.execute("UPDATE draft SET place = ?, owner = ? WHERE place = ?", (place, owner, other))

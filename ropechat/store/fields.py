@@ -6,6 +6,8 @@ from typing import Any
 from ropechat.errors import HistoryError
 from ropechat.store.queries import replace_surrogates
 
+MIN_TIME, MAX_TIME = -62_135_596_800.0, 253_402_300_799.0  # of the years 1 to 9999
+
 
 class Field:
     """A value of the file with its path; invalid values raise HistoryError that names the path.
@@ -68,9 +70,24 @@ class Field:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise self.fail("a number")
         try:
-            return float(self.value)
+            value = float(self.value)
         except OverflowError:
-            raise self.fail("a number") from None
+            value = math.inf
+        if not math.isfinite(value):  # Python reads NaN and Infinity, which JSON does not have
+            raise self.fail("a finite number")
+        return value
+
+    def time(self) -> float:
+        """Seconds since 1970; 0 for null."""
+        value = self.optional() or 0.0
+        if not MIN_TIME <= value <= MAX_TIME:
+            raise self.fail("seconds since 1970, of a year from 1 to 9999")
+        return value
+
+    def time_or_unknown(self) -> float:
+        """As `time`, but 0 for a number beyond all years: a program may count milliseconds."""
+        value = self.optional() or 0.0
+        return value if MIN_TIME <= value <= MAX_TIME else 0.0
 
     def share(self) -> float:
         value = self.number()

@@ -9,7 +9,6 @@ replaced.
 import dataclasses
 import json
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from ropechat.store.fields import Field
 from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
 from ropechat.util.json_lines import finite
-from ropechat.util.text import clean, escape_json
+from ropechat.util.text import clean, escape_json, local_time
 
 FORMAT = 1
 CHANGES = ("fork", "edit", "continue")
@@ -32,7 +31,7 @@ def to_markdown(chat: Chat) -> str:
     lines = [f"# {' '.join(chat.title.split())}", ""]
     for node in chat.tree.path():
         who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
-        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.created))
+        date = f"{local_time(node.created):%Y-%m-%d %H:%M}"
         lines += [f"## {who} · {date}", "", node.text.rstrip("\n"), ""]
     return clean("\n".join(lines))
 
@@ -55,7 +54,7 @@ def _node(node: Node) -> dict[str, Any]:
         "role": str(node.role),
         "text": node.text,
         "state": str(node.state),
-        "created": node.created,
+        "created": finite(node.created),
         "origin": None if node.origin is None else _origin_record(node.origin),
         "given": node.prefix_length,
         "model": node.model,
@@ -63,8 +62,8 @@ def _node(node: Node) -> dict[str, Any]:
         "prompt_tokens": node.prompt_tokens,
         "finish_reason": node.finish_reason,
         "error": node.error,
-        "first_after": node.first_after,
-        "ended_after": node.ended_after,
+        "first_after": finite(node.first_after),
+        "ended_after": finite(node.ended_after),
         "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
@@ -133,7 +132,7 @@ def _read_node(field: Field, ids: dict[str, str]) -> Node:
         role=role,
         final_text=field.of("text").text(""),
         state=NodeState.STOPPED if state is NodeState.STREAMING else state,
-        created=field.of("created").optional() or 0.0,
+        created=field.of("created").time(),
         steps=steps if role is Role.ASSISTANT else [],
         origin=None if origin.value is None else _origin(origin, ids),
         prefix_length=min(field.of("given").count(), len(steps)),

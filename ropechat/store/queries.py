@@ -16,6 +16,12 @@ _COLUMNS = (
     "id, conversation, parent, role, state, text, created, origin, origin_index, origin_change, given, "
     "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, owner"
 )
+_TYPES = dict.fromkeys(("created", "first_after", "ended_after"), "REAL")
+_TYPES |= dict.fromkeys(("origin_index", "given", "prompt_tokens"), "INTEGER")
+_TYPED_COLUMNS = ", ".join(
+    f"CAST({name} AS {_TYPES.get(name, 'TEXT')}) AS {name}" for name in _COLUMNS.split(", ")
+)
+"""The columns with their types, which SQLite does not enforce."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def read_steps(connection: sqlite3.Connection, id: str) -> tuple[list[Step], str
     """The token records of a node up to the first unreadable one, and an error message or ""."""
     steps: list[Step] = []
     for first, data in connection.execute(
-        "SELECT first, data FROM chunk WHERE node = ? ORDER BY first", (id,)
+        "SELECT CAST(first AS INTEGER), CAST(data AS BLOB) FROM chunk WHERE node = ? ORDER BY first", (id,)
     ):
         if first != len(steps):
             return steps, f"node {id}: the records of tokens {len(steps)} to {first - 1} are missing"
@@ -137,8 +143,14 @@ def _sampling(text: str | None) -> Sampling | None:
 
 
 def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
-    """Convert a row to a node."""
-    origin = Origin(row["origin"], row["origin_index"], row["origin_change"]) if row["origin"] else None
+    """Convert a row of `_TYPED_COLUMNS` to a node. Raises HistoryError."""
+    for name, kinds in (("role", Role), ("state", NodeState)):
+        if row[name] not in set(kinds):
+            allowed = ", ".join(kinds)
+            raise HistoryError(f"node {row['id']}: {name}: must be one of {allowed} (got {row[name]!r:.40})")
+    origin = None
+    if row["origin"]:
+        origin = Origin(row["origin"], row["origin_index"] or 0, row["origin_change"] or "fork")
     return Node(
         id=row["id"],
         parent=row["parent"],
@@ -163,7 +175,8 @@ def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
 def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
     """Read a conversation by its id or a prefix of it. Raises HistoryError for no match or several."""
     found = connection.execute(
-        "SELECT id, title, current, sampling FROM conversation "
+        "SELECT CAST(id AS TEXT), CAST(title AS TEXT), CAST(current AS TEXT), CAST(sampling AS TEXT) "
+        "FROM conversation "
         "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id != ?1 LIMIT 2",
         (id,),
     ).fetchall()
@@ -173,7 +186,7 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
         raise HistoryError(f"conversation {id!r:.40}: several ids start with this; give more of the id")
     whole, title, current, sampling = found[0]
     cursor = connection.execute(
-        f"SELECT {_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
+        f"SELECT {_TYPED_COLUMNS} FROM node WHERE conversation = ? ORDER BY number", (whole,)
     )
     cursor.row_factory = sqlite3.Row
     tree, damaged = ConversationTree(), []
@@ -192,7 +205,8 @@ def read_chat(connection: sqlite3.Connection, id: str) -> Chat:
 def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
     """Read conversations, newest first."""
     rows = connection.execute(
-        "SELECT id, title, created, changed, (SELECT count(*) FROM node WHERE conversation = c.id), "
+        "SELECT CAST(id AS TEXT), CAST(title AS TEXT), CAST(created AS REAL), CAST(changed AS REAL), "
+        "(SELECT count(*) FROM node WHERE conversation = c.id), "
         "EXISTS(SELECT 1 FROM node WHERE conversation = c.id AND state = 'streaming') "
         "FROM conversation AS c ORDER BY changed DESC, id LIMIT ?",
         (limit,),
@@ -205,7 +219,7 @@ def read_summaries(connection: sqlite3.Connection, limit: int) -> list[Summary]:
 
 def read_questions(connection: sqlite3.Connection, limit: int) -> list[str]:
     """The newest questions of all conversations, oldest first, without immediate repetitions."""
-    query = "SELECT text FROM node WHERE role = 'user' ORDER BY number DESC LIMIT ?"
+    query = "SELECT CAST(text AS TEXT) FROM node WHERE role = 'user' ORDER BY number DESC LIMIT ?"
     found = [text for (text,) in connection.execute(query, (limit,))][::-1]
     return [text for index, text in enumerate(found) if index == 0 or text != found[index - 1]]
 
@@ -219,12 +233,12 @@ def search(connection: sqlite3.Connection, query: str, limit: int, indexed: bool
     if not words:
         return read_summaries(connection, limit)
     long = [word for word in words if len(word) >= 3] if indexed else []
-    clauses = [f"instr(fold(text), ?{number + 2})" for number in range(len(words))]
+    clauses = [f"instr(fold(CAST(text AS TEXT)), ?{number + 2})" for number in range(len(words))]
     if long:  # preselects; the exact test is the same without the index
         clauses.insert(0, "number IN (SELECT rowid FROM node_search WHERE node_search MATCH ?1)")
     match = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
     hits = connection.execute(
-        "SELECT conversation, id, text FROM node "
+        "SELECT CAST(conversation AS TEXT), CAST(id AS TEXT), CAST(text AS TEXT) FROM node "
         f"WHERE ?1 = ?1 AND {' AND '.join(clauses)} ORDER BY number DESC",
         (match, *words),
     )

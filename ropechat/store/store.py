@@ -105,7 +105,9 @@ class Store:
 
     def _recover(self, connection: sqlite3.Connection) -> None:
         """Mark streaming answers of ended programs as stopped."""
-        found = connection.execute("SELECT id, owner FROM node WHERE state = 'streaming'").fetchall()
+        found = connection.execute(
+            "SELECT id, CAST(owner AS TEXT) FROM node WHERE state = 'streaming'"
+        ).fetchall()
         alive = {
             owner for owner in {owner for _, owner in found} if owner and is_running(self._running, owner)
         }

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\u2028\u2029\ud800-\udfff\U000e0000-\U000e007f]"
@@ -80,6 +81,14 @@ def visible(data: bytes) -> str:
             parts += [f"⟨{byte:02X}⟩" for byte in data[error.start : error.end]]
             data = data[error.end :]
     return "".join(parts)
+
+
+def local_time(seconds: float) -> datetime:
+    """A time as a local date; 1970 for a number that is none, which an imported file may have."""
+    try:
+        return datetime.fromtimestamp(seconds)
+    except (OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(0)
 
 
 def token_name(id: int, data: bytes) -> str:

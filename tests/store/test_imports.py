@@ -273,6 +273,50 @@ def test_llm_logs_of_both_ages_in_one_file(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["logs.db"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "tip_message_hash TEXT,\n                    model",
+            "hash TEXT,\n                    model",
+            "no such column",
+        ),
+        ("message_hash TEXT, position", "msg TEXT, position", "no such column"),
+        ("'Be brief.'", "CAST(x'ff' AS TEXT)", "UTF-8"),
+        ("VALUES ('x', 'new'", "VALUES ('x', x'00'", ""),
+    ],
+)
+def test_logs_that_llm_does_not_write_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in NEW
+    path = database(tmp_path / "logs.db", OLD + NEW.replace(old, new))
+    if said:
+        with pytest.raises(HistoryError, match=rf"logs\.db: not a readable logs\.db of llm .*{said}"):
+            read_file(path)
+    else:  # only one chat is concerned
+        assert read_file(path).faults == ["threads[0].name: must be a string (got b'\\x00')"]
+
+
+def test_a_schema_that_is_not_text_is_named(tmp_path: Path) -> None:
+    """SQLite's message quotes what it cannot read."""
+    path = database(tmp_path / "logs.db", OLD)
+    path.write_bytes(
+        path.read_bytes().replace(
+            b"CREATE TABLE fragments (", b"CREATE TABLE \xff\xff\xff\xff\xff\xff\xff\xff\xff ("
+        )
+    )
+    with pytest.raises(HistoryError, match=r"logs\.db: "):
+        read_file(path)
+
+
+@pytest.mark.parametrize("time", ["1e300", "-1e300", "Infinity", "NaN", "253402300800"])
+def test_a_time_that_no_calendar_has(tmp_path: Path, time: str) -> None:
+    path = tmp_path / "chat.json"
+    node = f'{{"id": "1", "parent": null, "role": "user", "text": "x", "created": {time}}}'
+    path.write_text(f'{{"ropechat": 1, "title": "t", "current": "1", "nodes": [{node}]}}')
+    with pytest.raises(HistoryError, match=r"nodes\[0\]\.created: must be"):
+        read_file(path)
+
+
 # ---- what strangers send
 
 

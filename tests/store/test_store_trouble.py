@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import itertools
+import math
 import os
 import random
 import sqlite3
@@ -19,6 +20,7 @@ import pytest
 from chats import branched, record
 from stores import done, put
 
+from ropechat.chat.export import format_chat
 from ropechat.conversation import ConversationTree, NodeState, Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
@@ -202,6 +204,52 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
         done(store.conversations())
     assert store.trouble
     assert not store.close(0.5)
+
+
+TYPES: list[tuple[str, object]] = [
+    *[
+        (f"node.{name}", value)
+        for name in ("text", "model", "error", "sampling", "finish_reason", "origin")
+        for value in (7, b"\x00\x01")
+    ],
+    *[
+        (f"node.{name}", value)
+        for name in ("created", "given", "prompt_tokens", "origin_index", "first_after")
+        for value in ("soon", b"\x00", 1e300, math.inf)
+    ],
+    *[("node.role", "king"), ("node.state", 5)],
+    *[("chunk.data", "text"), ("chunk.data", 5), ("chunk.first", "x")],
+    *[(f"conversation.{name}", value) for name in ("title", "current", "sampling") for value in (7, b"\x01")],
+    *[(f"conversation.{name}", value) for name in ("created", "changed") for value in ("soon", math.inf)],
+    *[(f"draft.{name}", value) for name in ("data", "owner", "changed") for value in (7, b"\x01")],
+]
+
+
+@pytest.mark.parametrize(("place", "value"), TYPES)
+def test_a_value_of_another_type_is_read_or_named(
+    opened: Callable[[], Store], place: str, value: object
+) -> None:
+    """SQLite stores any type in any column: no such file may look like a bug."""
+    store = opened()
+    put(store, branched())
+    store.keep_draft("chat-1", "typed")
+    table, column = place.split(".")
+    changed = f"UPDATE {table} SET {column} = ?"
+    store._writer.submit(lambda c: c.execute("PRAGMA ignore_check_constraints = ON"), alone=True)
+    done(store._writer.submit(lambda c: c.execute(changed, (value,))))
+    done(store.questions(5))
+    assert isinstance(done(store.draft("chat-1")), str)
+    found = [*done(store.conversations()), *done(store.search("the", 5))]
+    assert all(isinstance(one.title, str) and isinstance(one.changed, float) for one in found)
+    if column in ("role", "state"):
+        with pytest.raises(HistoryError, match=column):
+            done(store.load("chat-1"))
+        return
+    chat = done(store.load("chat-1"))
+    assert "Infinity" not in "".join(format_chat(chat, form) for form in ("md", "json"))
+    assert format_chat(chat, "html")
+    assert store.close()
+    assert done(opened().conversations())
 
 
 # ---- Killed

@@ -25,7 +25,7 @@ def is_chat(value: object) -> bool:
 def read_chat(field: Field) -> tuple[Chat | None, int]:
     """A conversation with all its branches, and how many messages it lost. Raises HistoryError."""
     mapping = field.of("mapping")
-    begun = field.of("create_time").optional() or 0.0
+    begun = field.of("create_time").time_or_unknown()
     model = field.of("default_model_slug").text("")
     messages = {id: _said(mapping.of(id), begun, model) for id in mapping.names()}
     current = field.of("current_node").optional_text()
@@ -47,7 +47,7 @@ def _said(node: Field, begun: float, model: str) -> Said:
         role = None
     if metadata.value:
         model = metadata.of("model_slug").text(model)
-    created = message.of("create_time").optional() or begun
+    created = message.of("create_time").time_or_unknown() or begun
     text = _text(content) if role is not None else "-"
     return Said(parent, role, text, created, model if role is Role.ASSISTANT else "")
 

@@ -131,7 +131,7 @@ def from_file(path: Path) -> list[Read]:
             return [*_old(log), *_threads(log)]
         finally:
             log.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite may quote bytes of the file
         raise HistoryError(f"not a readable logs.db of llm ({error})") from None
 
 
@@ -156,11 +156,15 @@ def _threads(log: _Log) -> Iterator[Read]:
         return
     fragments = {row["id"]: row["content"] for row in log.rows("SELECT id, content FROM fragments")}
     texts: dict[Any, list[str]] = {}
-    for at, row in enumerate(log.rows("SELECT * FROM parts WHERE type = 'text' ORDER BY position")):
+    for at, row in enumerate(
+        log.rows("SELECT message_hash, * FROM parts WHERE type = 'text' ORDER BY position")
+    ):
         text = _part(Field(row, f"parts[{at}]"), fragments)
         texts.setdefault(row["message_hash"], []).append(text)
     turns: dict[Any, Field] = {}  # the first turn that wrote, or asked, a message
-    for at, row in enumerate(log.rows("SELECT * FROM turns ORDER BY datetime_utc")):
+    for at, row in enumerate(
+        log.rows("SELECT tip_message_hash, parent_message_hash, * FROM turns ORDER BY datetime_utc")
+    ):
         for end in ("tip_message_hash", "parent_message_hash"):
             turns.setdefault(row[end], Field(row, f"turns[{at}]"))
     messages: dict[Any, Said] = {}

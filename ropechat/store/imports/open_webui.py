@@ -24,7 +24,7 @@ def read_chat(field: Field) -> tuple[Chat | None, int]:
     """A chat with all its branches, and how many messages it lost. Raises HistoryError."""
     chat = field.of("chat") if field.of("chat").value is not None else field
     title = field.of("title").text("") or chat.of("title").text("")
-    begun = field.of("created_at").optional() or 0.0
+    begun = field.of("created_at").time_or_unknown()
     history, params = chat.of("history"), chat.of("params")
     system = params.of("system").text("") if params.value else ""
     if history.value is None:  # of an early version: one branch as a list
@@ -53,7 +53,7 @@ def _rest(said: Said) -> tuple[str, float, str]:
 
 def _said(message: Field, parent: str | None, begun: float) -> Said:
     role = _ROLES.get(message.of("role").text())
-    created = message.of("timestamp").optional() or begun
+    created = message.of("timestamp").time_or_unknown() or begun
     content = message.of("content")
     if isinstance(content.value, list):
         parts = [part.of("text").text("") for part in content.items()]

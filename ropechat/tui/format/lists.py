@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import presets
 from ropechat.conversation import Role
 from ropechat.tui.render.width import fit
-from ropechat.util.text import one_line, visible
+from ropechat.util.text import local_time, one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,20 +30,13 @@ MAX_COMPARED = 4  # most answers side by side
 
 def format_time(seconds: float, now: float | None = None) -> str:
     """A time as text: today's as hour and minute, others as a date."""
-    return _at(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
+    return local_time(seconds).strftime("%H:%M" if days_ago(seconds, now) == 0 else "%Y-%m-%d")
 
 
 def days_ago(seconds: float, now: float | None = None) -> int:
     """The number of midnights since then."""
-    today = datetime.now() if now is None else _at(now)
-    return today.toordinal() - _at(seconds).toordinal()
-
-
-def _at(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds)
-    except (OverflowError, OSError, ValueError):  # an imported file may have any number
-        return datetime.fromtimestamp(0)
+    today = datetime.now() if now is None else local_time(now)
+    return today.toordinal() - local_time(seconds).toordinal()
 
 
 def chat_line(summary: Summary, current: str, facts: str, room: int) -> list[Part]:
