@@ -437,20 +437,21 @@ class StdoutWriter:
         self._ends_line = True
 
     def write(self, text: str) -> None:
-        """Write and flush. Raises OSError (BrokenPipeError if the reader closed the pipe)."""
-        if not text or sys.stdout is None:
-            return
-        self._ends_line = text.endswith("\n")
-        data = clean(text) if self.is_terminal else text
-        sys.stdout.buffer.write(data.encode("utf-8", "replace"))
-        sys.stdout.buffer.flush()
+        """Write and flush. Raises BrokenPipeError if the reader closed the pipe, OSError, FileAccessError."""
+        if text:
+            self._ends_line = text.endswith("\n")
+            self._put((clean(text) if self.is_terminal else text).encode("utf-8", "replace"))
 
     def raw_line(self, text: str) -> None:
         """Write a line that is safe for a terminal already and may contain colour codes."""
-        if sys.stdout is not None:
-            self._ends_line = True
-            sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
-            sys.stdout.buffer.flush()
+        self._ends_line = True
+        self._put(text.encode("utf-8", "replace") + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        if sys.stdout is None:
+            raise FileAccessError("stdout: closed; open it, or send it to a file or /dev/null")
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
     def end_line(self) -> None:
         """Write a newline unless the last character was one."""

@@ -21,7 +21,7 @@ from ropechat.cli.common import (
     template_options,
     text_argument,
 )
-from ropechat.cli.exit_codes import say
+from ropechat.cli.exit_codes import IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.settings import WHEN_FULL
@@ -282,7 +282,7 @@ def run(
     store: bool,
     when_full: str,
     **given: Any,
-) -> None:
+) -> int:
     """Answer PROMPT and write the text to stdout; - is stdin, and so is no PROMPT.
 
     A question at a terminal is stored with the chats, so that -c can continue it. In a script or a pipe
@@ -353,3 +353,4 @@ def run(
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")
+    return IO_FAILED if chat is not None and chat.lost else OK

@@ -47,12 +47,16 @@ class _Wanted:
 
     @contextmanager
     def opened(self) -> "Iterator[StoredChat]":
-        """Open the store, and the chat; at the end, wait until all is on disk. Raises as `Store.load`."""
+        """Open the store, and the chat; at the end, wait until all is on disk, see `StoredChat.lost`.
+
+        Raises as `Store.load`.
+        """
         from ropechat.errors import HistoryError
         from ropechat.store.store import Store
         from ropechat.util.paths import conversations_folder
 
         store = Store(conversations_folder())
+        stored = None
         try:
             chat, id = None, self._id
             if id == "":
@@ -64,19 +68,24 @@ class _Wanted:
                 chat = store.load(id).result()
                 for fault in chat.damaged:
                     say(f"warning: {fault}")
-            yield StoredChat(store, chat)
+            stored = StoredChat(store, chat)
+            yield stored
         finally:
             if not store.close(CLOSE_S):
-                say(f"warning: not stored: {store.trouble or 'the disk is slow'}")
+                lost = store.trouble or "the disk is slow"
+                say(f"error: {store.path}: not stored: {lost.removeprefix(f'{store.path}: ')}")
+                if stored is not None:
+                    stored.lost = lost
             for notice in store.notices:
                 say(f"warning: {notice}")
 
 
 class StoredChat:
-    """A stored chat, or a new one (chat: None)."""
+    """A stored chat, or a new one (chat: None). lost: once it is closed, why something is not on disk."""
 
     def __init__(self, store: "Store", chat: "Chat | None") -> None:
         self._store, self._chat = store, chat
+        self.lost = ""
 
     def choose_model(self, given: dict[str, Any], *, quiet: bool) -> None:
         """Without -m, take the model of the newest answer if it is on this machine by name."""

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -179,6 +180,23 @@ def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> N
     assert "model, the model of this chat, was not found; choose one with -m" in err
     code, out, err = door("run", "-c", "--max-tokens", 2, "--json", "c")
     assert (code, json.loads(out)["model"], "note:" in err) == (0, "builtin", False)
+
+
+def test_an_answer_that_the_disk_refuses_is_printed_and_is_no_success(
+    door: Door, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(connection: sqlite3.Connection) -> Any:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    options = ["-m", model, "--max-tokens", 2, "--quiet", "--store"]
+    assert door("run", *options, "a")[0] == 0
+    monkeypatch.setattr("ropechat.store.writer.transaction", full)
+    monkeypatch.setattr("ropechat.cli.run_stored.CLOSE_S", 0.2)
+    code, out, err = door("run", *options, "--json", "b")
+    assert (code, json.loads(out)["finish_reason"]) == (74, "length")
+    assert (
+        err == f"error: {data / 'conversations' / 'conversations.db'}: not stored: database or disk is full\n"
+    )
 
 
 def test_what_was_said_before_a_stop_is_stored(model: Path, data: Path) -> None:
