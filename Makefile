@@ -10,6 +10,7 @@
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
 # make shots                       take the pictures of the chat's main screens again, in tests/shots
+# make notices                     write THIRD-PARTY-NOTICES.txt again, after a change of Cargo.lock
 # make catalog                     check ropechat/models/catalog.toml against the Hub; CATALOG=--write notes the day
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
 #
@@ -28,7 +29,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-all test-oldest differential test-arm lint train catalog bench shots build format clean
+.PHONY: help chat test quick test-all test-oldest differential test-arm lint train notices catalog bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -84,6 +85,9 @@ lint: build $(VENV)/.dev
 
 bench: build
 	$(BIN)/ropechat bench --shape smollm2-135m --dtype bf16 --threads 1,2 $(BENCH)
+
+notices:
+	$(PYTHON) rust/notices.py
 
 catalog: build
 	$(BIN)/python tests/bench/catalog.py $(CATALOG)
