@@ -41,7 +41,6 @@ from ropechat.cli.stages import (
     take_stage_options,
 )
 from ropechat.cli.status import ProgressLine, progress_option
-from ropechat.conversation import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,5 +1,6 @@
 """A file that a command writes text to."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +37,12 @@ class OutputFile:
         self.write(text + "\n")
 
     def close(self, *, complete: bool) -> None:
-        """Give the file its name, or remove an incomplete one."""
-        self._checked(self._file.close)
-        if self._is_direct:
-            return
-        if complete:
-            self._checked(lambda: os.replace(self._partial, self._path))
-        else:
-            self._checked(lambda: self._partial.unlink(missing_ok=True))
+        """Give the file its name, or remove an incomplete one, whose last bytes the disk may refuse."""
+        try:
+            self._checked(self._file.close)
+            if complete and not self._is_direct:
+                self._checked(lambda: os.replace(self._partial, self._path))
+        finally:
+            if not complete and not self._is_direct:
+                with contextlib.suppress(OSError):
+                    self._partial.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Output to a device, such as /dev/null: it is written to directly, and never replaced by a file."""
 
+import errno
 import os
 import stat
 import tty
@@ -10,6 +11,7 @@ import pytest
 from cli_door import Door
 from model_folders import byte_folder
 
+from ropechat.cli.output_file import OutputFile
 from ropechat.cli.settings_file import SettingsFile
 from ropechat.errors import FileAccessError
 from ropechat.store.files import write_private
@@ -86,3 +88,19 @@ def test_settings_do_not_replace_a_device(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(FileAccessError, match="must be a regular file; the setting was not stored"):
         SettingsFile({}).change("theme", "light")
     assert pipe.is_fifo()
+
+
+def test_an_incomplete_output_leaves_nothing_on_a_full_disk(tmp_path: Path) -> None:
+    class Full:
+        """A file whose last bytes the disk refuses."""
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    for complete in (False, True):
+        output = OutputFile(tmp_path / "out")
+        output._file.close()
+        output._file = Full()  # type: ignore[assignment]
+        with pytest.raises(FileAccessError, match="No space left"):
+            output.close(complete=complete)
+        assert [path.name for path in tmp_path.iterdir()] == ["out.partial"] * complete

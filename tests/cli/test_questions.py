@@ -182,6 +182,23 @@ def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> N
     assert (code, json.loads(out)["model"], "note:" in err) == (0, "builtin", False)
 
 
+def test_a_setting_that_stores_nothing_is_named(
+    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door("run", "-m", model, "--max-tokens", 2, "--store", "a")[0] == 0
+    (tmp_path / "config.toml").write_text("store = false\n")
+    monkeypatch.setenv("ROPECHAT_CONFIG", str(tmp_path / "config.toml"))
+    options = ["run", "-m", model, "--max-tokens", 2, "-c"]
+    code, _, err = door(*options, "b")
+    assert (code, "error: store = false (settings; --store overrides it): not possible with -c" in err) == (
+        2,
+        True,
+    )
+    assert door(*options, "--store", "b")[0] == 0
+    monkeypatch.setenv("ROPECHAT_STORE", "off")
+    assert "error: ROPECHAT_STORE: not possible with -c" in door(*options, "b")[2]
+
+
 def test_an_answer_that_the_disk_refuses_is_printed_and_is_no_success(
     door: Door, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
