@@ -61,7 +61,14 @@ class Reading:
 
     def looked_up(self) -> Sequence[Found]:
         """The strings that are looked up after the text, once its tokens have been read."""
-        return () if self._look_up is None else self._look_up.after(list(self._ids))
+        if self._look_up is None or self._is_stopped():
+            return ()
+        try:
+            return self._look_up.after(list(self._ids))
+        except CancelledError:
+            if not self._is_stopped():
+                raise
+            return ()
 
 
 def percent(logprob: float) -> str:

@@ -136,7 +136,7 @@
         ["rank", rank.toLocaleString("en")],
         ["entropy", entropy === null ? "–" : (entropy / LN2).toFixed(2) + " bits"],
         ["margin", Number.isNaN(gap) ? "–" : (100 * gap).toFixed(1) + "%"],
-        ["token", "#" + places[i]],
+        ...(spans[i].closest("[data-first]") ? [["token", "#" + places[i]]] : []),
         ["id", String(id % 2 ** 32)],
       ]));
       const list = make("ol");

@@ -15,6 +15,7 @@ from hostile_html import strings
 from readings import reading, spelled, trace_of
 
 from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
+from ropechat.inspector.draws import Recorded
 from ropechat.inspector.look_up import Found, Strings, look_up
 from ropechat.inspector.reading import Reading, Summary
 from ropechat.inspector.spans import DIGITS
@@ -289,3 +290,11 @@ def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
             total += row[id] - top - math.log(math.fsum(np.exp(row - top)))
         assert found.logprob == pytest.approx(total, abs=1e-12)
         assert found.rank == 1 + int((logits[0] > logits[0][found.ids[0]]).sum())
+
+
+def test_a_page_names_the_number_of_its_first_token() -> None:
+    tokens = list(reading(PIECES).tokens)[2:]
+    behind = Recorded(tuple(tokens), dict(reading(PIECES).meta), None, {})
+    source = "".join(trace_page.render([Reading(behind)], "title", spelled(PIECES)))
+    assert '<pre class="tokens" data-first="2">' in source
+    assert '<pre class="tokens" data-first="0">' in page_of(reading(PIECES), PIECES)
