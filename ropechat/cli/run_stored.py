@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import BY_NAME
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from ropechat.store.store import Store
 
 _FLAG = click.core.ParameterSource.COMMANDLINE
-_NOT_STORED = {
-    _FLAG: "--incognito",
-    click.core.ParameterSource.ENVIRONMENT: BY_NAME["store"].variable,
-    click.core.ParameterSource.DEFAULT_MAP: "store = false (settings; --store overrides it)",
-}  # by where it was said
 CLOSE_S = 2.0  # seconds for what is not on disk yet, at the end
 
 
@@ -32,12 +26,11 @@ def wanted_chat(
 ) -> "_Wanted | None":
     """Which chat the options ask for; None: nothing is stored. Wrong combinations are usage errors."""
     continues = newest or resume is not None
-    source = click.get_current_context().get_parameter_source("store")
-    given = source is _FLAG
+    given = click.get_current_context().get_parameter_source("store") is _FLAG
     if continues:
         name = "--resume" if resume is not None else "-c"
-        incognito = "--incognito" if source is None else _NOT_STORED.get(source, "--incognito")
-        for flag, refused in ((incognito, not store), ("--raw", raw), ("--system", system is not None)):
+        incognito = given and not store  # the setting `store` is about new chats
+        for flag, refused in (("--incognito", incognito), ("--raw", raw), ("--system", system is not None)):
             if refused:
                 raise click.UsageError(f"{flag}: not possible with {name}, which continues a stored chat")
     elif raw and store and given:

@@ -182,21 +182,19 @@ def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> N
     assert (code, json.loads(out)["model"], "note:" in err) == (0, "builtin", False)
 
 
-def test_a_setting_that_stores_nothing_is_named(
-    door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_setting_that_stores_nothing_is_about_new_chats(
+    door: Door, model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert door("run", "-m", model, "--max-tokens", 2, "--store", "a")[0] == 0
+    options = ["run", "-m", model, "--max-tokens", 2]
+    assert door(*options, "--store", "a")[0] == 0
     (tmp_path / "config.toml").write_text("store = false\n")
     monkeypatch.setenv("ROPECHAT_CONFIG", str(tmp_path / "config.toml"))
-    options = ["run", "-m", model, "--max-tokens", 2, "-c"]
-    code, _, err = door(*options, "b")
-    assert (code, "error: store = false (settings; --store overrides it): not possible with -c" in err) == (
-        2,
-        True,
-    )
-    assert door(*options, "--store", "b")[0] == 0
+    assert door(*options, "-c", "b")[0] == 0
     monkeypatch.setenv("ROPECHAT_STORE", "off")
-    assert "error: ROPECHAT_STORE: not possible with -c" in door(*options, "b")[2]
+    assert door(*options, "-c", "c")[0] == 0
+    assert [node.text for node in chats(data)[0].tree.path()][::2] == ["a", "b", "c"]
+    code, _, err = door(*options, "-c", "--incognito", "d")
+    assert (code, "--incognito: not possible with -c" in err) == (2, True)
 
 
 def test_an_answer_that_the_disk_refuses_is_printed_and_is_no_success(

@@ -163,6 +163,7 @@ class HistoryController:
 
     def take_in(self, file: Path) -> None:
         """Import the chats of a file; the newest is shown unless the user did something else meanwhile."""
+        self.view.hint("")  # the footer shows how far it is
         self._importing = f"importing {one_line(file.name)}: reading"
         begin(self.view.app, "import", lambda: self._take_in(file))
 
