@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, help="cases of each kind; samplers: draws in all")
     parser.add_argument("--types", default="", help="kinds as the report names them, separated by ;")
+    parser.add_argument("--gguf", type=Path, nargs="+", default=(), help="tokenizers: more vocabularies")
     parser.add_argument("--out", type=Path, default=TESTS.parent / "target" / "differential")
     options = parser.parse_args()
     if unknown := [name for name in options.subjects if name not in SUBJECTS]:
@@ -52,7 +53,9 @@ def main() -> int:
     for subject in options.subjects or SUBJECTS:
         module, quick, night = SUBJECTS[subject]
         count = options.count or (quick if options.size == "quick" else night)
-        run = Run(options.seed, count, types, options.out, real if real.is_dir() else None)
+        run = Run(
+            options.seed, count, types, options.out, real if real.is_dir() else None, tuple(options.gguf)
+        )
         importlib.import_module(module).run(run, report)
         report.write()
     return 0 if report.is_clean else 1

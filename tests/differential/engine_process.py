@@ -27,7 +27,7 @@ def compute(folder: Path) -> dict[str, object]:
     try:
         engine = Engine.load(str(folder), dtype="f32", threads=1, context=256)
         worst = 0.0
-        for prompt in PROMPTS:
+        for prompt in (prompt for prompt in PROMPTS if f"logits.{prompt}" in golden):
             expected = golden[f"logits.{prompt}"]
             found = engine.logits(golden[f"input_ids.{prompt}"].tolist(), CancelToken())
             if found.shape != expected.shape:

@@ -63,11 +63,14 @@ def _check(run: Run, report: Report, engine: "_Engine", model_type: str, case: P
     described: dict[str, Any] = {"case": case.name, "seed": run.seed, "index": index}
     folder = run.folder / SUBJECT / f"{model_type}-{run.seed}-{index}"
     shutil.rmtree(folder, ignore_errors=True)
+    # Cases without some prompts have a reason: doge has no long one (tests/golden/README.md).
+    known = load_file(case / "golden.safetensors")
+    lengths = {prompt: length for prompt, length in LENGTHS.items() if f"logits.{prompt}" in known}
     try:
         built, changed = _changed(config, rng)
         described["changed"] = changed
         model = _model(built, rng)
-        tensors = _reference(model, rng)
+        tensors = _reference(model, lengths, rng)
         if tensors is None:
             report.add(
                 SUBJECT, model_type, Outcome.SKIPPED, "the reference depends on the last bits of the weights"
@@ -152,20 +155,20 @@ def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return model(ids[None], use_cache=False).logits[0].float()
 
 
-def _reference(model: Any, rng: random.Random) -> dict[str, torch.Tensor] | None:
+def _reference(model: Any, lengths: dict[str, int], rng: random.Random) -> dict[str, torch.Tensor] | None:
     """Prompts and their logits; None if another rounding of the weights changes them (ties of routers)."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     vocab = model.config.get_text_config().vocab_size
     tensors: dict[str, torch.Tensor] = {}
     with torch.no_grad():
-        for prompt, length in LENGTHS.items():
+        for prompt, length in lengths.items():
             ids = torch.randint(0, vocab, (length,), generator=generator)
             tensors |= {f"input_ids.{prompt}": ids, f"logits.{prompt}": _logits(model, ids)}
         parameters = [parameter for _, parameter in sorted(model.named_parameters())]
         kept = [parameter.clone() for parameter in parameters]
         for parameter in parameters:
             parameter.mul_(1 + 3e-7 * torch.randn(parameter.shape, generator=generator))
-        moved = [_apart(_logits(model, tensors[f"input_ids.{p}"]), tensors[f"logits.{p}"]) for p in LENGTHS]
+        moved = [_apart(_logits(model, tensors[f"input_ids.{p}"]), tensors[f"logits.{p}"]) for p in lengths]
         for parameter, value in zip(parameters, kept, strict=True):
             parameter.copy_(value)
     return tensors if max(moved) < 1e-4 else None
@@ -202,7 +205,7 @@ def _complete(model: Any, folder: Path, tensors: dict[str, torch.Tensor]) -> Non
             ids = torch.cat([ids, _logits(model, ids)[-1].argmax()[None]])
     greedy = {"greedy.prompt_ids": ids[:33].clone(), "greedy.output_ids": ids[33:].clone()}
     save_file({**tensors, **greedy}, folder / "golden.safetensors")
-    largest = max(float(tensors[f"logits.{prompt}"].abs().max()) for prompt in LENGTHS)
+    largest = max(float(tensor.abs().max()) for name, tensor in tensors.items() if "logits" in name)
     tolerance = {"atol": 2e-4 * max(1.0, largest), "rtol": 0.0}
     (folder / "golden.json").write_text(json.dumps({"tolerance": tolerance}, indent=1))
 

@@ -15,7 +15,7 @@ from ropechat.errors import RopechatError
 class Run:
     """count: cases per kind. types: kinds that are wanted, empty for all. folder: where cases are kept.
 
-    real: the folder of published vocabularies, or None.
+    real: the folder of published vocabularies, or None. gguf: more files with vocabularies.
     """
 
     seed: int
@@ -23,6 +23,7 @@ class Run:
     types: frozenset[str]
     folder: Path
     real: Path | None
+    gguf: tuple[Path, ...] = ()
 
     def wants(self, kind: str) -> bool:
         return not self.types or kind in self.types

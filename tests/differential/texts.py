@@ -150,6 +150,14 @@ class Texts:
         rng = self.rng
         return "".join(self._part() for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 3, 4, 6))))
 
+    def long(self, size: int) -> str:
+        """A text of at least so many bytes."""
+        parts: list[str] = []
+        while size > 0:
+            parts.append(self.next())
+            size -= len(parts[-1].encode())
+        return "".join(parts)
+
     def _part(self) -> str:
         chance = self.rng.random()
         if chance < 0.15 and self._pieces:

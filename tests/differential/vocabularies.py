@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tokenizers
+import tokenizers.decoders
+import tokenizers.models
 from gguf_vocabularies import BYTE, CONTROL, KEY, NORMAL, UNKNOWN, USER_DEFINED, metadata
 from golden_cases import GOLDEN
 from report import Outcome, Report
 from runs import Run
 from sentencepiece import SentencePieceProcessor
 from texts import Texts
+from tokenizers import pre_tokenizers
 
 from ropechat.engine._core import gguf_metadata
 from ropechat.errors import RopechatError
@@ -29,6 +32,8 @@ from ropechat.tokenizer import Tokenizer
 SUBJECT = "tokenizers"
 FRESH = 25
 """Texts after which a vocabulary is opened from the cache again, so that parts of it are loaded again."""
+LONG_EVERY, LONG_BYTES = 2500, 100_000
+"""Each so many texts, one of so many bytes, which ropechat encodes in pieces."""
 Ids = list[int]
 
 
@@ -68,9 +73,10 @@ def _check(pair: Pair, run: Run, report: Report) -> None:
     for index in range(run.count):
         if pair.reopens and index % FRESH == 0:
             tokenizer = pair.open()
-        text = texts.next()
+        is_long = index % LONG_EVERY == LONG_EVERY - 1
+        text = texts.long(LONG_BYTES) if is_long else texts.next()
         try:
-            said = _differences(pair, tokenizer, text, texts)
+            said = (_long_difference if is_long else _differences)(pair, tokenizer, text, texts)
         except RopechatError as error:
             report.add(SUBJECT, pair.name, Outcome.REFUSED, str(error)[:160])
             continue
@@ -84,6 +90,7 @@ def _check(pair: Pair, run: Run, report: Report) -> None:
             report.add(SUBJECT, pair.name, Outcome.EXPLAINED, cause)
         else:
             kind, found, expected, _ = said
+            text = f"{text[:200]}..." if is_long else text
             case = {"text": ascii(text), "found": found, "expected": expected, "index": index}
             report.fail(SUBJECT, pair.name, Outcome.WRONG, kind, **case)
 
@@ -97,26 +104,37 @@ class Difference(NamedTuple):
     ids: Ids
 
 
+def _long_difference(pair: Pair, tokenizer: Tokenizer, text: str, texts: Texts) -> Difference | None:
+    """Of a text that is encoded in pieces, where they differ first."""
+    found = [token.id for piece in tokenizer.encode_pieces(text) for token in piece]
+    expected = pair.encode(text, True) if pair.adds else tokenizer.encode(text)
+    if found == expected:
+        return None
+    at = next((i for i, (ours, theirs) in enumerate(zip(found, expected, strict=False)) if ours != theirs), 0)
+    return Difference(f"encode_pieces, token {at}", found[at : at + 9], expected[at : at + 9], [])
+
+
 def _differences(pair: Pair, tokenizer: Tokenizer, text: str, texts: Texts) -> Difference | None:
     """The first difference."""
-    for special in (True, False) if pair.adds else (False,):
-        found, expected = tokenizer.encode(text, add_special_tokens=special), pair.encode(text, special)
-        if found != expected:
-            return Difference(
-                f"encode, {'with' if special else 'without'} special tokens", found, expected, []
-            )
-    count = texts.rng.randint(1, 12)
-    for ids in (found, [texts.rng.randrange(tokenizer.vocab_size) for _ in range(count)]):
+    chance = texts.rng.random
+    special = pair.adds and chance() < 0.5
+    found, expected = tokenizer.encode(text, add_special_tokens=special), pair.encode(text, special)
+    if found != expected:
+        return Difference(f"encode, special tokens: {special}", found, expected, [])
+    strange = [texts.rng.randrange(tokenizer.vocab_size) for _ in range(texts.rng.randint(1, 12))]
+    for ids in (found, strange):
         decoded, expected_text = tokenizer.decode(ids), pair.decode(ids)
         if decoded != expected_text:
             return Difference(f"decode of {ids}", ascii(decoded), ascii(expected_text), ids)
-        stream = tokenizer.stream()
-        streamed = "".join([*map(stream.push, ids), stream.flush()])
-        if streamed != decoded:
-            return Difference(f"stream of {ids}", ascii(streamed), ascii(decoded), [])
-    aligned = tokenizer.encode_aligned(text)
-    if (ids := [token.id for token in aligned]) != (expected := tokenizer.encode(text)):
-        return Difference("ids of encode_aligned", ids, expected, [])
+        if chance() < 0.3:
+            stream = tokenizer.stream()
+            streamed = "".join([*map(stream.push, ids), stream.flush()])
+            if streamed != decoded:
+                return Difference(f"stream of {ids}", ascii(streamed), ascii(decoded), [])
+    if chance() < 0.1:
+        aligned = [token.id for token in tokenizer.encode_aligned(text)]
+        if aligned != (expected := tokenizer.encode(text)):
+            return Difference("ids of encode_aligned", aligned, expected, [])
     return None
 
 
@@ -170,6 +188,7 @@ def _reference(library: tokenizers.Tokenizer) -> dict[str, Any]:
 
 def _gguf_pairs(run: Run) -> Iterator[Pair]:
     yield _converted("detok/bl", GOLDEN / "detok" / "bl" / "tokenizer.json", "gpt-2")
+    yield from filter(None, map(_by_parts, run.gguf))
     if run.real is None:
         return
     json_files = {name: run.real / "tokenizers" / name / "tokenizer.json" for name in CONVERTED}
@@ -180,6 +199,7 @@ def _gguf_pairs(run: Run) -> Iterator[Pair]:
         file, folder = run.real / gguf, run.real / other
         if file.exists() and folder.exists():
             yield _published(file, folder / "tokenizer.json")
+    yield from filter(None, map(_by_parts, sorted(run.real.rglob("*.gguf"))))
     for model in sorted(run.real.rglob("tokenizer.model")):
         yield _sentencepiece(f"{model.parent.relative_to(run.real)}/tokenizer.model", model)
 
@@ -252,6 +272,31 @@ def _published(file: Path, other: Path) -> Pair:
         return "a token that only one of the two files has, or that it treats otherwise" if differs else ""
 
     return Pair(f"GGUF {file.name}", _opened(file, keys), cause=cause, adds=False, **_reference(library))
+
+
+BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+DIGITS = pre_tokenizers.Digits(individual_digits=True)
+PARTS = {"gpt-2": [BYTE_LEVEL], "smollm": [DIGITS, BYTE_LEVEL], "starcoder": [DIGITS, BYTE_LEVEL]}
+"""Types of pre-tokenizers that the library has parts for: those of these models' tokenizer.json."""
+
+
+def _by_parts(file: Path) -> Pair | None:
+    """The byte-level vocabulary of a file, against a tokenizer of the library's own parts."""
+    keys = dict(gguf_metadata(str(file)))
+    if keys.get(KEY + "model") != "gpt2" or keys.get(KEY + "pre") not in PARTS:
+        return None
+    tokens = keys[KEY + "tokens"]
+    vocab = {token: id for id, token in enumerate(tokens)}
+    merges = [tuple(merge.split(" ")) for merge in keys[KEY + "merges"]]
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+    library.pre_tokenizer = pre_tokenizers.Sequence(PARTS[keys[KEY + "pre"]])
+    library.decoder = tokenizers.decoders.ByteLevel()
+    types = keys[KEY + "token_type"]
+    of = {kind: [tokens[id] for id, k in enumerate(types) if k == kind] for kind in ADDED}
+    added = [tokenizers.AddedToken(token, normalized=False) for token in of[USER_DEFINED]]
+    library.add_tokens(added)
+    library.add_special_tokens([*of[CONTROL], *of[UNKNOWN]])
+    return Pair(f"GGUF {file.name}, parts", _opened(file, keys), adds=False, **_reference(library))
 
 
 def _sentencepiece(name: str, file: Path) -> Pair:
