@@ -176,11 +176,13 @@ def chat(
     **given: Any,
 ) -> int:
     """Chat with a model. Without a terminal: a plain chat, not stored; each line of stdin is a message."""
+    flags = _flags()
     if not store and (newest or resume):
         raise click.UsageError(
             "--incognito: not possible with --continue or --resume, which open a stored chat"
+            if "store" in flags
+            else "--continue, --resume: the setting store is false, so nothing is stored; add --store"
         )
-    flags = _flags()
     look = {name: given.pop(name) for name in LOOK}
     reads_ahead, kv_bytes = given.pop("read_ahead"), given.pop("kv_disk_gb") * GIGABYTE
     sampling = sampling_of(given)

@@ -128,11 +128,15 @@ def test_what_is_not_there(run: Any, arguments: list[str]) -> None:
     assert err.count("\n") == 1
 
 
-def test_chat_refuses_what_cannot_be_together(capfd: Any) -> None:
+def test_chat_refuses_what_cannot_be_together(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from ropechat.cli import main
 
     assert main(["chat", "-m", "x", "--incognito", "--continue"]) == 2
     assert "--incognito: not possible with" in capfd.readouterr().err
+    monkeypatch.setenv("ROPECHAT_STORE", "off")
+    assert main(["chat", "-m", "x", "--continue"]) == 2
+    assert "the setting store is false, so nothing is stored; add --store" in capfd.readouterr().err
+    monkeypatch.delenv("ROPECHAT_STORE")
     assert main(["chat", "-m", "x", "--resume", "abc"]) == 2
     assert "require a terminal" in capfd.readouterr().err
 
