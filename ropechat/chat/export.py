@@ -65,7 +65,7 @@ class Spelling:
 
         try:
             return find_tokenizer(model)
-        except RopechatError:
+        except (RopechatError, OSError, UnicodeError):  # a name of an imported chat may be anything
             self._missing(model)
             return None
 
