@@ -375,9 +375,9 @@ async def test_a_deleted_chat_can_be_brought_back(
         await c.pilot.press("f2")
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "the first" in c.screen())
         await c.pilot.press("ctrl+x", "ctrl+x")
-        await c.until(lambda: "deleted; ctrl+y brings it back" in c.screen().lower())
+        await c.until(lambda: "deleted; ctrl+t brings it back" in c.screen().lower())
         assert done(store.conversations()) == []
-        await c.pilot.press("ctrl+y")
+        await c.pilot.press("ctrl+t")
         await c.until(lambda: "the first" in c.screen())
         found = done(store.load("first"))
         assert (found.title, found.sampling) == ("the first", Sampling(temperature=0.25))
@@ -388,7 +388,7 @@ async def test_a_deleted_chat_can_be_brought_back(
         monkeypatch.setattr("ropechat.tui.screens.chats.UNDO_S", 0.01)
         await c.pilot.press("ctrl+x", "ctrl+x")
         await c.until(lambda: "chats · 0" in c.screen() and c.app.screen._deleted is None)
-        await c.pilot.press("ctrl+y")
+        await c.pilot.press("ctrl+t")
         assert "can be brought back for" in c.screen()
         assert done(store.conversations()) == []
 

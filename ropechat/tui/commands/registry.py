@@ -111,7 +111,7 @@ CHATS = (
     Command(
         "chats.delete", "ctrl+x", "delete", "Delete the chat, when pressed twice", "delete", priority=True
     ),
-    Command("chats.undo", "ctrl+y", "undo", "Bring back the chat just deleted", "undo", priority=True),
+    Command("chats.undo", "ctrl+t", "undo", "Bring back the chat just deleted", "undo", priority=True),
 )
 BRANCHES = (
     Command("branches.mark", "space", "mark", "Mark an answer, to compare up to four", "mark", priority=True),
