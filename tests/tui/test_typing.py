@@ -195,7 +195,7 @@ async def test_sampling_and_bans_come_back_with_the_chat(chat: Any, tmp_path: An
         assert c.app.session.sampling.temperature == 0.1
         assert c.app.session.sampling.logit_bias == ((5, -100.0),)
         await c.pilot.press("ctrl+n")
-        assert c.app.session.sampling.temperature == 1.5
+        assert c.app.session.sampling.temperature == 0.7  # as at the start
     store.close()
 
 
