@@ -10,6 +10,7 @@ from typing import IO
 
 import click
 
+from ropechat.cli.interrupt import signals_watched
 from ropechat.errors import RopechatError
 from ropechat.util.text import is_unicode, one_line
 
@@ -90,7 +91,8 @@ def fail(text: str, code: int) -> int:
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     """Run a click command and turn every outcome into an exit code."""
-    with _ending_signals():
+    is_chat = arguments[:1] == ["chat"]  # which must leave the terminal as it was
+    with _ending_signals(), contextlib.nullcontext() if is_chat else signals_watched():
         try:
             code = _outcome(command, arguments)
             _flush(sys.stdout)

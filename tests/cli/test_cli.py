@@ -507,3 +507,29 @@ def test_a_signal_that_a_callback_swallows_ends_the_command_later(number: signal
             exit_codes.check_signals()
     with exit_codes._ending_signals():
         exit_codes.check_signals()  # of the next command
+
+
+NATIVE_WAIT = """
+import hashlib, sys
+import click
+from ropechat.cli import interrupt
+from ropechat.cli.exit_codes import run_command
+interrupt._APART, interrupt._GRACE = 0.05, 0.1
+@click.command()
+def wait():
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"x", b"x", 10**9)  # minutes, without the GIL
+sys.exit(run_command(wait, []))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_every_wait(number: signal.Signals, code: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", NATIVE_WAIT], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while child.poll() is None:
+            child.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(0.1)
+    assert child.returncode == code
