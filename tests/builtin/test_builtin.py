@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ropechat import Engine, Sampling, builtin
-from ropechat.builtin.training import questions
+from ropechat.builtin.training import evaluate, questions
 from ropechat.builtin.training.corpus import SOURCES, dialogues
 from ropechat.builtin.training.curves import svg
 from ropechat.builtin.training.dataset import BUCKETS, Batch, batches, examples
@@ -27,6 +28,14 @@ NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_known_words() -> Iterator[None]:
+    """The words of a part of the corpus are enough here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "KNOWN_FROM", 5000)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +75,9 @@ def test_it_answers(engine: Engine, texts: list[str], key: str) -> None:
 def test_some_of_the_evaluation(engine: Engine) -> None:
     """The whole of it is `python -m ropechat.builtin.training.evaluate`; the card has its figures."""
     asked = [one for one in questions.questions() if one["part"] == "test"]
-    some = random.Random(0).sample(asked, 30)
+    some = random.Random(0).sample(asked, 12)
     good = sum(not ask(engine, question).faults for question in some)
-    assert good >= 18
+    assert good >= 7
 
 
 def test_it_knows_its_size(engine: Engine) -> None:
@@ -145,7 +154,7 @@ def test_parts_do_not_share_wordings() -> None:
 def test_no_question_of_the_evaluation_is_learned() -> None:
     banned = questions.banned()
     chats = dialogues(5, "train", banned)
-    for chat in (next(chats) for _ in range(3000)):
+    for chat in (next(chats) for _ in range(1500)):
         assert banned.isdisjoint(normal(turn.question) for turn in chat.turns)
 
 
@@ -165,7 +174,7 @@ def test_the_same_seed_gives_the_same_corpus() -> None:
 def test_every_source_satisfies_its_own_keys() -> None:
     rng = random.Random(2)
     for name, (_, source) in SOURCES.items():
-        made = [turns for turns in (source(rng, "train") for _ in range(300)) if turns]
+        made = [turns for turns in (source(rng, "train") for _ in range(60)) if turns]
         assert made, name
         for turn in (turn for turns in made for turn in turns):
             assert not faults_of(turn.answer, turn.answer, turn.keys, ended=True), turn

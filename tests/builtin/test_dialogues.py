@@ -198,7 +198,7 @@ def test_one_wording_has_one_meaning_after_one_kind_of_answer() -> None:
     rng = random.Random(3)
     turns = [Turn("ropechat.stop", "how do i stop", "Press Esc: the answer stops.", ())]
     meant: dict[str, set[str]] = collections.defaultdict(set)
-    for _ in range(20_000):
+    for _ in range(8_000):
         said = reaction(turns, rng, "train")
         if said is not None:
             meant[normal(said.question)].add(said.answer)

@@ -25,6 +25,7 @@ from ropechat.sampling import Sampling
 MAX_TOKENS = 300
 SAMPLING = Sampling(temperature=0, max_tokens=MAX_TOKENS)
 KNOWN_SHARE = 0.9  # of the words of an answer must occur in answers of the corpus, or in the question
+KNOWN_FROM = 25_000  # dialogues of the corpus whose words are known
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def _words(text: str) -> list[str]:
 def known_words() -> frozenset[str]:
     """Words of answers in the corpus."""
     seen: set[str] = set()
-    for chat in itertools.islice(dialogues(99, "train"), 25_000):
+    for chat in itertools.islice(dialogues(99, "train"), KNOWN_FROM):
         for turn in chat.turns:
             seen.update(_words(turn.answer))
     return frozenset(seen)
