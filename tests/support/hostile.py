@@ -1,28 +1,18 @@
-"""A chat in which everything has text of one kind: titles, questions, answers, personas, names.
-
-python tests/hostile.py KIND FOLDER      KIND: plain, escapes or brackets
-"""
+"""A chat in which all texts are of one kind: titles, questions, answers, names."""
 
 import os
 import random
-import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+from fakes import FakeEngine
+from payloads import BRACKETS, ESCAPES, in_markdown
 
-from fakes import FakeEngine  # noqa: E402
-from payloads import BRACKETS, ESCAPES, in_markdown  # noqa: E402
-
-from ropechat.conversation import (  # noqa: E402
-    ConversationTree,
-    NodeState,
-    Origin,
-    Role,
-)
-from ropechat.sampling import Sampling  # noqa: E402
-from ropechat.store.queries import Chat  # noqa: E402
-from ropechat.store.store import Store  # noqa: E402
-from ropechat.trace import Step, TokenDistribution  # noqa: E402
+from ropechat.chat.live import LiveChat
+from ropechat.conversation import ConversationTree, NodeState, Origin, Role
+from ropechat.sampling import Sampling
+from ropechat.store.queries import Chat
+from ropechat.store.store import Store
+from ropechat.trace import Step, TokenDistribution
 
 CHATS = 40
 TEXTS = {"plain": ["plain"] * 40, "escapes": list(ESCAPES), "brackets": BRACKETS}
@@ -75,6 +65,7 @@ def tree(said: list[str], model: str) -> ConversationTree:
 def furnish(folder: Path, kind: str) -> None:
     """Chats, personas and files to attach."""
     said = texts(kind)
+    folder.mkdir()
     store = Store(folder / "data")
     for number, title in enumerate(said[:CHATS]):
         short = ConversationTree()
@@ -94,20 +85,11 @@ def furnish(folder: Path, kind: str) -> None:
         (files / os.fsdecode(name)).write_bytes(text.encode("utf-8", "replace"))
 
 
-def chat(kind: str, folder: Path) -> int:
-    """The program."""
-    from ropechat.chat.live import LiveChat
-    from ropechat.tui import run_chat
-
+def chat(kind: str, folder: Path) -> LiveChat:
+    """A chat that opens `whole`."""
     said = texts(kind)
     engine = FakeEngine(" ".join(said), context=10**6, name=said[0], facts={"dtype": said[1], "isa": said[2]})
     engine.token_bytes = lambda id: said[id % len(said)].encode("utf-8", "surrogatepass")  # type: ignore[method-assign]
     engine.spell = lambda messages, ids, after=(): [(b"x", said[id % len(said)]) for id in ids]  # type: ignore[method-assign]
     engine.chat.told_in_vain = said[3:6]
-    os.chdir(folder / "files")
-    chat = LiveChat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"))
-    return run_chat(chat, "whole")
-
-
-if __name__ == "__main__":
-    sys.exit(chat(sys.argv[1], Path(sys.argv[2])))
+    return LiveChat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"))

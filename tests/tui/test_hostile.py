@@ -1,26 +1,28 @@
-"""Text that would act on a terminal, and text that looks like markup, in every view of the real program."""
+"""Text that would act on a terminal, and text that looks like markup: what a terminal gets in every view."""
 
 from __future__ import annotations
 
 import re
-import time
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 import hostile
 import pytest
+import simulated_time
 from payloads import BRACKETS, ESCAPES, FORBIDDEN
-from program import OWN_TERMINAL, Program
+from textual.constants import ESCAPE_DELAY
+from textual.drivers.headless_driver import HeadlessDriver
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]  # some fifty views, each awaited
-CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(hostile.__file__).parent)!r}); "
-CODE += "import hostile; from pathlib import Path; sys.exit(hostile.chat(sys.argv[1], Path(sys.argv[2])))"
+from ropechat.tui.app import ChatApp
+from ropechat.tui.terminal.driver import PasteParser
+
+pytestmark = pytest.mark.slow  # some fifty views
 ESC, ENTER, UP, DOWN, LEFT, TAB = b"\x1b", b"\r", b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\t"
 F1, F2, F3, F4 = b"\x1bOP", b"\x1bOQ", b"\x1bOR", b"\x1bOS"
 F5, F6, F7, F9 = b"\x1b[15~", b"\x1b[17~", b"\x1b[18~", b"\x1b[20~"
 FIND, PALETTE, RENAME, CLEAR, SEARCH = b"\x06", b"\x10", b"\x12", b"\x15", b"\x12"
 WIPE = (CLEAR + b"\x7f") * 60  # line by line
+COMMANDS = (b"/rename ", b"/system ", b"/tint ", b"/set ", b"/model ", b"/export md ", b"/", b"@")
 PASTE = b""  # all texts, one after another
 RAW = FORBIDDEN - set(b"\a\t\n\r\x1b")
 VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
@@ -77,23 +79,27 @@ VIEWS: list[tuple[str, list[bytes], bytes]] = [  # name, keys, what is seen then
 ]
 
 
-class Watched(Program):
-    """Keeps all that was written."""
+class Terminal(HeadlessDriver):
+    """Takes what a terminal sends, and keeps what it gets."""
 
-    def __init__(self, *arguments: object, **options: object) -> None:
-        self.output = b""
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+    is_headless = False
 
-    def _read(self, seconds: float) -> bytes:
-        data = super()._read(seconds)
-        self.output += data or b""
-        return data
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.output, self._parser = "", PasteParser()
 
-    def await_rest(self, awaited: bytes) -> None:
-        """Wait until a text was written, and until nothing more is."""
-        end = time.monotonic() + 60
-        while self.drain(0.3) or awaited not in self.output:
-            assert time.monotonic() < end, (awaited, self.output[-2000:])
+    def write(self, data: str) -> None:
+        self.output += data
+
+    def press(self, keys: bytes) -> None:
+        """The events of these bytes."""
+        for event in self._parser.feed(keys.decode("utf-8", "replace")):
+            self.process_message(event)
+
+    def tick(self) -> None:
+        """Nothing else comes: an esc was one."""
+        for event in self._parser.tick():
+            self.process_message(event)
 
 
 def pasted(text: str) -> bytes:
@@ -101,44 +107,56 @@ def pasted(text: str) -> bytes:
     return b"\x1b[200~" + text.encode("utf-8", "replace") + b"\x1b[201~"
 
 
-def shown(kind: str, folder: Path) -> tuple[dict[str, bytes], list[str]]:
-    """What the program writes in each view, and what is exported."""
+async def shown(kind: str, folder: Path) -> tuple[dict[str, bytes], list[str]]:
+    """What the app writes in each view, and what is exported."""
     hostile.furnish(folder, kind)
-    environ = {"XDG_CONFIG_HOME": str(folder / "settings"), "HF_HOME": str(folder / "hub")}
-    screen = Watched([kind, str(folder)], CODE, (200, 160), **environ)
     found: dict[str, bytes] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "settings"))
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.chdir(folder / "files")
+        chat = hostile.chat(kind, folder)
+        app = ChatApp(chat, "whole")
+        app.driver_class = Terminal
+        async with app.run_test(headless=False, size=(120, 70)) as pilot:
+            screen: Any = app._driver
 
-    def see(view: str, awaited: bytes) -> None:
-        screen.await_rest(awaited)
-        found[view], screen.output = found.get(view, b"") + screen.output, b""
+            async def press(keys: bytes) -> None:
+                if keys == WIPE:
+                    app.composer.set_text("")
+                    return
+                if keys == PASTE:
+                    keys = b"".join(map(pasted, hostile.texts(kind)[:40]))
+                screen.press(keys)
+                await pilot.pause(1.1 * ESCAPE_DELAY)
+                screen.tick()
+                await pilot.pause(0.05)
 
-    see("start", b"1,000,000")
-    for view, keys, awaited in VIEWS:
-        for key in keys:
-            if key == PASTE:
-                for text in hostile.texts(kind)[:40]:
-                    screen.press(pasted(text))
-            else:
-                screen.press(key)
-            screen.drain(0.2)
-        see(view, awaited)
-    for command in (b"/rename ", b"/system ", b"/tint ", b"/set ", b"/model ", b"/export md ", b"/", b"@"):
-        for text in hostile.texts(kind)[::7]:
-            screen.press(WIPE + command + pasted(text))
-            screen.drain(0.05)
-            screen.press(ENTER)
-            screen.drain(0.05)
-    screen.await_rest(b"")
-    found["commands"], screen.output = screen.output, b""
-    screen.quit()  # in order: nothing was raised
-    found["end"] = screen.output
+            async def see(view: str, awaited: str) -> None:
+                end = simulated_time.real() + 60
+                while awaited not in screen.output:
+                    assert simulated_time.real() < end, (view, awaited, screen.output[-2000:])
+                    await pilot.pause(0.1)
+                await pilot.pause(0.5)
+                output, screen.output = screen.output.encode("utf-8", "surrogatepass"), ""
+                found[view] = found.get(view, b"") + output
+
+            await see("start", "1,000,000")
+            for view, keys, awaited in VIEWS:
+                for key in keys:
+                    await press(key)
+                await see(view, awaited.decode())
+            for number, command in enumerate(COMMANDS):
+                for text in hostile.texts(kind)[number :: len(COMMANDS)][:3]:
+                    await press(WIPE)
+                    await press(command + pasted(text))
+                    await press(ENTER)
+            await see("commands", "")
+        app.inference.shutdown(2.0)
+        assert chat.session.recorder.store is not None
+        assert chat.session.recorder.store.close()
+        found["end"] = screen.output.encode("utf-8", "surrogatepass")
     return found, [(folder / f"out.{form}").read_text("utf-8") for form in ("md", "json", "html")]
-
-
-@cache
-def plain() -> tuple[dict[str, bytes], list[str]]:
-    with TemporaryDirectory() as folder:
-        return shown("plain", Path(folder))
 
 
 def sequences(output: bytes) -> set[tuple[bytes, ...]]:
@@ -156,12 +174,16 @@ def marks(output: bytes) -> set[bytes]:
     return set(re.findall(rb"Q\d+Q", output))
 
 
-@pytest.mark.parametrize("kind", ["escapes", "brackets"])
-def test_what_is_said_is_text_in_every_view(kind: str, tmp_path: Path) -> None:
+async def test_what_is_said_is_text_in_every_view(tmp_path: Path) -> None:
     assert (len(ESCAPES), len(BRACKETS)) == (40, 500)
-    usual, _ = plain()
+    usual, _ = await shown("plain", tmp_path / "plain")
+    for kind in ("escapes", "brackets"):
+        check(kind, usual, *await shown(kind, tmp_path / kind))
+
+
+def check(kind: str, usual: dict[str, bytes], found: dict[str, bytes], files: list[str]) -> None:
+    """What was shown and exported is text. usual: the same with harmless texts."""
     allowed = set().union(*map(sequences, usual.values()))
-    found, files = shown(kind, tmp_path)
     for view, output in found.items():
         # Where the whole screen was drawn again. How much commands draw depends on the time between keys.
         if view not in {"commands", "end"} and len(marks(usual[view])) > 20:
