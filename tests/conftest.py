@@ -28,6 +28,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that take hours run only where they are asked for."""
+    if "trust" not in config.option.markexpr:
+        long = [item for item in items if item.get_closest_marker("trust")]
+        items[:] = [item for item in items if not item.get_closest_marker("trust")]
+        config.hook.pytest_deselected(items=long)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests neither read nor fill the caches of whoever runs them, nor their chats, settings and models."""

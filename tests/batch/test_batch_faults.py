@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 from batch_faults import BAD, Faults
+from repeats import repeats
 
 
 @pytest.mark.slow
+@repeats(2, 1000)
 @pytest.mark.parametrize("what", ["kill", "full"])
-def test_a_run_survives(what: str, tmp_path: Path) -> None:
+def test_a_run_survives(count: int, what: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     faults = Faults(tmp_path, random.Random(seed))
-    getattr(faults, what)(2)
+    getattr(faults, what)(count)
     assert {name: faults.found[name] for name in BAD} == dict.fromkeys(BAD, 0), f"seed {seed}"
     assert faults.found["finished"] >= 1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from live_chat import Program, expected
+from repeats import repeats
 
 from ropechat.chat import events as ev
 from ropechat.conversation import Role
@@ -307,22 +308,24 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
     one.close()
 
 
+@repeats(60, 5000)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_same_bytes_whatever_happens(
-    program: Callable[..., Program], temperature: float, monkeypatch: pytest.MonkeyPatch
+    program: Callable[..., Program], count: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ropechat.chat.reading_ahead.KEEP_DELAY_S", 0.01)
     seed = secrets.randbits(32)
     print("seed", seed)
-    steps_of(program, random.Random(seed), 150, temperature)
+    steps_of(program, random.Random(seed), count, temperature)
 
 
-def test_kill_9_while_it_is_written() -> None:
+@repeats(2, 1000)
+def test_kill_9_while_it_is_written(count: int) -> None:
     from kv_crashes import FAULTS, kills
 
     seed = secrets.randbits(32)
     print("seed", seed)
-    found = kills(3, random.Random(seed))
+    found = kills(count, random.Random(seed))
     assert {name: found[name] for name in FAULTS} == dict.fromkeys(FAULTS, 0)
     assert found["answers"] > 0
 

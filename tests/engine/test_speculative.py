@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from core import add, generate, generate_with_cancels, load
 from golden_cases import GOLDEN
+from repeats import repeats
 
 from ropechat import Engine, Grammar, Job, Sampling
 from ropechat.errors import RequestError
@@ -91,11 +92,11 @@ def answers(engine: Engine, seed: int, count: int) -> list[list[Step]]:
     return found
 
 
-def test_answers_alone(engines: tuple[Engine, Engine]) -> None:
+@repeats(25, 500)
+def test_answers_alone(count: int, engines: tuple[Engine, Engine]) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     plain, drafting = engines
-    count = 150 if plain.tokenizer.present else 40
     expected, found = answers(plain, seed, count), answers(drafting, seed, count)
     assert found == expected
     drafted = [step.drafted for steps in found for step in steps]

@@ -18,6 +18,7 @@ from typing import Any
 import crashes
 import pytest
 from chats import branched, record
+from repeats import repeats
 from stores import done, put
 
 from ropechat.chat.export import format_chat
@@ -256,9 +257,9 @@ def test_a_value_of_another_type_is_read_or_named(
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """20 kills; `python tests/support/crashes.py run N` does more."""
-    found = crashes.kills(tmp_path / "data", 20, random.Random(), longest=0.6)
+@repeats(5, 1000)
+def test_killed_at_random_moments(count: int, tmp_path: Path) -> None:
+    found = crashes.kills(tmp_path / "data", count, random.Random(), longest=0.6)
     assert {name: found[name] for name in crashes.FAULTS} == dict.fromkeys(crashes.FAULTS, 0), found
     assert found["questions"] > 0
 

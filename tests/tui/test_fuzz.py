@@ -1,21 +1,17 @@
-"""Any keys and clicks from every screen: no draft is lost, nothing is sent without Enter, nothing is raised.
-
-ROPECHAT_FUZZ sets the number of sequences: `ROPECHAT_FUZZ=10000 pytest tests/tui/test_fuzz.py --timeout 0`.
-"""
+"""Any keys and clicks from every screen: no draft is lost, nothing is sent without Enter or raised."""
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine
+from repeats import repeats
 
 from ropechat.store.store import Store
 
 RUNS = 4
-SEQUENCES = int(os.environ.get("ROPECHAT_FUZZ", "24")) // RUNS
 LENGTH = 12  # keys and clicks of a sequence
 SIZES = ((80, 24), (160, 45), (60, 20))
 OPENERS: tuple[tuple[str, ...], ...] = (
@@ -105,13 +101,14 @@ class Fuzzed:
 
 
 @pytest.mark.slow
+@repeats(4, 2500)
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_any_keys_and_clicks(run: int, chat: Any, tmp_path: Any) -> None:
+async def test_any_keys_and_clicks(count: int, run: int, chat: Any, tmp_path: Any) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     store = Store(tmp_path / "data")
     done = 0
-    while done < SEQUENCES:
+    while done < count:
         size = SIZES[(run + done) % len(SIZES)]
         engine = FakeEngine([STORY, "two", "three four five"])
         async with chat(engine, size=size, store=store) as c:
@@ -119,7 +116,7 @@ async def test_any_keys_and_clicks(run: int, chat: Any, tmp_path: Any) -> None:
             await c.idle()
             c.app.drafts.keep()
             fuzz = Fuzzed(c, store, seed + done)
-            while c.app.is_running and done < SEQUENCES and len(fuzz.trail) < 40 * LENGTH:
+            while c.app.is_running and done < count and len(fuzz.trail) < 40 * LENGTH:
                 done += 1
                 fuzz.entered = False
                 await c.pilot.press("escape", "escape", "escape")

@@ -1,0 +1,9 @@
+"""How often a test repeats what it does at random: a few times, or for `make trust` many times."""
+
+import pytest
+
+
+def repeats(few: int, many: int) -> pytest.MarkDecorator:
+    """Give a test `count`: `few`, and in `make trust` `many`."""
+    marks = [pytest.mark.trust, pytest.mark.timeout(0)]
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=marks)])
