@@ -1,7 +1,9 @@
 # make chat                        build what is missing, open the chat with the built-in model
 # make chat MODEL=path/to/model    the same with another model
-# make test                        Rust and Python tests, on what the repository holds
-# make quick                       the tests that take least, two per core (half of their time they wait): about two minutes
+# make test                        Rust and Python tests, at the same time, on what the repository holds
+# make quick                       the fast Python tests
+# make trust                       many repetitions of what the tests do at random; takes hours
+# make mutants                     check that the Python tests notice faults (tests/mutants)
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make differential                random models, texts, draws and tensors against other implementations: a few minutes
@@ -21,6 +23,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 OTHERS := .venv-differential
+# One worker more than cores, because tests that start programs wait for them.
+WORKERS = --numprocesses $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
+PYTEST = $(BIN)/python -m pytest $(WORKERS)
 RUST := Cargo.toml Cargo.lock rust/Cargo.toml $(shell find rust/src -name '*.rs')
 
 # What maturin and clippy build against, whatever Python is active outside.
@@ -29,7 +34,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test quick test-all test-oldest differential test-arm lint train notices catalog bench shots build format clean
+.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -37,13 +42,25 @@ help:
 chat: build
 	@$(BIN)/ropechat chat $(if $(MODEL),-m "$(MODEL)")
 
+# Both at the same time: pytest reports as it goes on, cargo (on all cores: without the job server) when it ends.
 test: build $(VENV)/.dev
-	cargo test --workspace
-	$(BIN)/python -m pytest -m "not extras" || { [ $$? = 1 ] && echo "Once more, each failed test by itself:" \
-		&& $(BIN)/python -m pytest -m "not extras" --last-failed --last-failed-no-failures none; }
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-rust test-python
+
+test-rust:
+	@mkdir -p target
+	@MAKEFLAGS= cargo test --workspace --quiet > target/test-rust.log 2>&1; code=$$?; cat target/test-rust.log; exit $$code
+
+test-python:
+	$(PYTEST) -m "not extras"
 
 quick: build $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not extras" -n $$($(BIN)/python -c "import os; print(2 * os.cpu_count())")
+	$(PYTEST) -m "not slow and not extras"
+
+trust: build $(VENV)/.dev
+	$(PYTEST) -m trust
+
+mutants: build $(VENV)/.dev
+	$(BIN)/python tests/mutants/run.py $(MUTANTS)
 
 test-all: build $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --group extras
@@ -56,8 +73,7 @@ test-oldest: build
 	rm -rf dist
 	$(BIN)/maturin build --release --out dist
 	$(OLDEST)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
-	$(OLDEST)/bin/python -m pytest -m "not slow and not extras" -n logical || { [ $$? = 1 ] \
-		&& $(OLDEST)/bin/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(OLDEST)/bin/python -m pytest $(WORKERS) -m "not slow and not extras"
 
 differential: build $(OTHERS)/.installed
 	$(OTHERS)/bin/python tests/differential $(DIFFERENTIAL)
