@@ -15,9 +15,7 @@ from ropechat.tui.commands.registry import ALL, by_slash
 KEY = re.compile(r"(?<![\w-])(?:F\d{1,2}\b|(?:Ctrl|Alt|Shift)\s?[+-]\s?\w+|Control-\w|\^[A-Za-z]\b)")
 TYPED = re.compile(r"(?<![\w./~{}<:|-])/([a-z_]+)\b(?![/.\w])")
 FILES = sorted(path.stem for path in FOLDER.glob("*.toml") if "topic" in table(path.stem))
-EDITING = program.text_field_keys() - {  # Textual's; the list of chats has some of them for itself
-    name for command in ALL if not command.id.startswith("chats.") for name in program.names_of(command)
-}
+EDITING = program.text_field_keys() - set(program.KEYS)  # Textual's, so that the registry has none of them
 
 
 def topics() -> Iterator[tuple[str, dict]]:
