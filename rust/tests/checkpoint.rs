@@ -10,7 +10,7 @@ use ropechat_core::Error;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::family;
 use ropechat_core::quant::StorageType;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const LM_HEAD: &str = "lm_head.weight";
@@ -33,7 +33,7 @@ fn refusal(folder: &TestFolder) -> (Error, String) {
 fn a_golden_model_is_whole() {
     let checkpoint = Checkpoint::open(&golden("llama3_old")).unwrap();
     let card = family::model_card(&checkpoint).unwrap();
-    assert_eq!(family::check_tensors(&checkpoint, &card.config).unwrap(), Vec::<String>::new());
+    family::check_tensors(&checkpoint, &card.config).unwrap();
     assert!(card.warnings.is_empty() && checkpoint.warnings().is_empty());
     assert_eq!(card.config.eos_token_id, [2, 5]);
     assert_eq!(checkpoint.names().count(), family::required_tensors(&card.config).count());
@@ -263,12 +263,123 @@ fn tied_embeddings_under_either_name() {
         family::check_tensors(&checkpoint, &family::config(&checkpoint).unwrap())
     };
     let table: &[usize] = &[3, 4];
-    assert!(check(&[(EMBEDDING, table)], false).unwrap().is_empty());
-    assert!(check(&[(LM_HEAD, table)], false).unwrap().is_empty());
-    assert!(check(&[(EMBEDDING, table), (LM_HEAD, table)], false).unwrap().is_empty());
+    assert!(check(&[(EMBEDDING, table)], false).is_ok());
+    assert!(check(&[(LM_HEAD, table)], false).is_ok());
+    assert!(check(&[(EMBEDDING, table), (LM_HEAD, table)], false).is_ok());
     let differ = check(&[(EMBEDDING, table), (LM_HEAD, table)], true).unwrap_err();
     assert!(differ.to_string().contains("tie_word_embeddings"), "{differ}");
     let neither = check(&[], false).unwrap_err().to_string();
     assert!(neither.contains(EMBEDDING) && neither.contains(LM_HEAD), "{neither}");
-    assert!(check(&[(EMBEDDING, table), ("extra", table)], false).unwrap()[0].contains("extra"));
+}
+
+/// The check of a model of this config with all that it needs and these tensors, of whose numbers the last one is not 0.
+fn check_with(config: &Value, more: &[(&str, &[usize])]) -> Result<(), String> {
+    let folder = TestFolder::new();
+    folder.write("config.json", config.to_string());
+    let own = family::config_of_file(folder.path()).unwrap();
+    let needed: Vec<_> = family::required_tensors(&own).collect();
+    let needed = needed.iter().map(|(name, shape)| (name.as_str(), &shape[..]));
+    let mut file = tensors(&needed.chain(more.iter().copied()).collect::<Vec<_>>());
+    *file.last_mut().unwrap() = 1;
+    folder.write("model.safetensors", file);
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let config = family::config(&checkpoint).map_err(|error| error.to_string())?;
+    family::check_tensors(&checkpoint, &config).map_err(|error| error.to_string())
+}
+
+fn sizes(model_type: &str, own: Value) -> Value {
+    let mut config = json!({
+        "model_type": model_type, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "vocab_size": 3, "tie_word_embeddings": true,
+    });
+    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    config
+}
+
+#[test]
+fn a_tensor_that_is_not_read_is_refused_by_its_name() {
+    let llama = sizes("llama", json!({}));
+    let refused: [(&str, &[usize]); 9] = [
+        ("extra", &[2]),
+        ("lm_head.bias", &[3]),
+        ("model.layers.0.self_attn.q_proj.bias", &[4]),
+        ("model.layers.0.self_attn.q_norm.weight", &[4]),
+        ("model.layers.0.attn.bias", &[4]),
+        ("model.layers.0.mlp.experts.0.up_proj.weight", &[4, 4]),
+        ("model.layers.1.mlp.up_proj.weight", &[4, 4]),
+        ("model.layers.1.self_attn.k_proj.weight", &[4, 4]),
+        ("model.vision_tower.weight", &[4, 4]),
+    ];
+    for tensor in refused {
+        let error = check_with(&llama, &[tensor]).unwrap_err();
+        assert!(error.contains(&format!("model.safetensors: {}: ", tensor.0)), "{error}");
+    }
+    let error = check_with(&llama, &[("b", &[2]), ("a", &[2]), ("c", &[2])]).unwrap_err();
+    assert!(error.contains(" a: ") && error.contains("nor are 2 others"), "{error}");
+}
+
+#[test]
+fn what_changes_no_logit_may_be_left() {
+    let llama = sizes("llama", json!({}));
+    let left: [(&str, &[usize]); 10] = [
+        ("model.layers.0.mlp.shared_experts.up_proj.weight", &[0, 4]),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", &[2]),
+        ("model.layers.0.attn.bias", &[1, 1, 4, 4]),
+        ("model.layers.0.attn.masked_bias", &[]),
+        ("model.layers.0.self_attn.k_scale", &[1]),
+        ("mtp.fc.weight", &[4, 8]),
+        ("model.mtp_layers.0.input_layernorm.weight", &[4]),
+        ("vision_tower.patch_embed.weight", &[4, 4]),
+        ("score.weight", &[2, 4]),
+        ("v_head.summary.bias", &[1]),
+    ];
+    for tensor in left {
+        check_with(&llama, &[tensor]).unwrap();
+    }
+    // Layers behind the last one: those that predict further tokens are known by what they project.
+    let (mlp, projection) = ("model.layers.1.mlp.up_proj.weight", "model.layers.1.eh_proj.weight");
+    check_with(&llama, &[(mlp, &[4, 4]), (projection, &[4, 8])]).unwrap();
+    assert!(
+        check_with(&llama, &[("model.layers.2.mlp.up_proj.weight", &[4, 4]), (projection, &[4, 8])]).is_err()
+    );
+    // Biases of zeros, which some quantizing tools write for every matrix.
+    check_with(&llama, &[("model.layers.0.self_attn.o_proj.bias", &[4]), ("score.weight", &[2, 4])]).unwrap();
+    // Keys and values of layers that read those of earlier ones.
+    let sharing = json!({
+        "num_hidden_layers": 3, "num_kv_shared_layers": 1, "head_dim": 4, "global_head_dim": 4,
+        "num_key_value_heads": 1, "hidden_size_per_layer_input": 0, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "proportional"}},
+    });
+    let gemma = sizes("gemma4_text", sharing);
+    for part in ["k_proj", "v_proj", "k_norm"] {
+        let name = |layer: usize| format!("model.layers.{layer}.self_attn.{part}.scales");
+        check_with(&gemma, &[(&name(2), &[4])]).unwrap();
+        assert!(check_with(&gemma, &[(&name(1), &[4])]).is_err());
+    }
+}
+
+#[test]
+fn the_head_of_a_text_part() {
+    let of = |own: Value, text: Value| {
+        let mut config =
+            json!({"model_type": "gemma3", "text_config": sizes("gemma3_text", json!({"head_dim": 4}))});
+        let inner = config["text_config"].as_object_mut().unwrap();
+        inner.remove("tie_word_embeddings");
+        inner.extend(text.as_object().unwrap().clone());
+        config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        config
+    };
+    let head: [(&str, &[usize]); 1] = [("lm_head.weight", &[3, 4])];
+    let tied = json!({"tie_word_embeddings": true});
+    let untied = json!({"tie_word_embeddings": false});
+    // As transformers: what the file has, unless the outer key says that both are one.
+    for (own, text) in [(json!({}), json!({})), (untied.clone(), json!({})), (json!({}), untied.clone())] {
+        check_with(&of(own, text), &head).unwrap();
+    }
+    check_with(&of(json!({}), json!({})), &[("vision_tower.weight", &[2])]).unwrap();
+    let differ = check_with(&of(tied, json!({})), &head).unwrap_err();
+    assert!(differ.contains("tie_word_embeddings"), "{differ}");
+    let missing = check_with(&of(untied.clone(), untied), &[("vision_tower.weight", &[2])]).unwrap_err();
+    assert!(missing.contains("lm_head.weight"), "{missing}");
 }

@@ -93,6 +93,6 @@ fn each_layout_is_read_to_the_bit_and_keeps_its_integers() {
 fn a_checked_checkpoint_uses_every_tensor() {
     for case in ["q_gptq_act", "q_ct_int4_group", "q_bnb_nf4", "q_fp8_block", "gpt_oss_mxfp4"] {
         let (checkpoint, config) = open(case);
-        assert_eq!(family::check_tensors(&checkpoint, &config).unwrap(), Vec::<String>::new(), "{case}");
+        family::check_tensors(&checkpoint, &config).unwrap_or_else(|error| panic!("{case}: {error}"));
     }
 }

@@ -149,7 +149,7 @@ impl Checkpoint {
     }
 
     /// Where the shapes come from.
-    fn described_in(&self) -> &'static str {
+    pub(crate) fn described_in(&self) -> &'static str {
         if self.keys.is_some() { "the file's metadata" } else { "config.json" }
     }
 

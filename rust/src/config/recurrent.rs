@@ -66,6 +66,8 @@ pub struct SelectiveScan {
     pub conv_kernel_size: usize,
     /// Bias of that convolution.
     pub conv_bias: Bias,
+    /// What follows it (`hidden_act`).
+    pub conv_activation: Activation,
     /// Bias of the input and output projections.
     pub bias: Bias,
 }
@@ -103,6 +105,8 @@ pub struct LinearAttention {
     pub conv_kernel_size: usize,
     /// Bias of that convolution.
     pub conv_bias: Bias,
+    /// What follows it, or queries, keys and values where there is none (`hidden_act`).
+    pub conv_activation: Activation,
     /// Bias of the input projection.
     pub in_bias: Bias,
     /// Bias of the output projection.

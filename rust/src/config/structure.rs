@@ -582,4 +582,7 @@ pub enum LmHead {
     Tied,
     /// `lm_head.weight`.
     Own,
+    /// `lm_head.weight` where the file has it, else the embedding: a config that does not say (`family/composite.rs`). Never in
+    /// the config of an open model.
+    OwnIfStored,
 }

@@ -10,7 +10,7 @@ use super::keys::metadata::Metadata;
 use super::keys::quantization::scheme;
 use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
-use crate::config::{Config, Names};
+use crate::config::{Config, LmHead, Names};
 use crate::error::Result;
 
 /// Model types with parts for pictures or sound.
@@ -91,6 +91,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         }
         None => (family_of(metadata, model_type)?.config)(metadata)?,
     };
+    let lm_head = lm_head(metadata, config.lm_head, TIED.contains(&model_type))?;
     let eos_token_id = metadata.token_ids("eos_token_id", config.vocab_size)?;
     let bos_token_id = metadata.token_ids("bos_token_id", config.vocab_size)?.first().copied();
     metadata.warn(
@@ -109,7 +110,33 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         names: Names { bases: BASES, base: BASES[0], ..config.names },
         eos_token_id: if eos_token_id.is_empty() { config.eos_token_id } else { eos_token_id },
         bos_token_id: bos_token_id.or(config.bos_token_id),
+        lm_head,
         ..config
+    })
+}
+
+/// Those whose class ties the head to the embedding where `tie_word_embeddings` is absent (`configuration_*.py`).
+const TIED: &[&str] = &[
+    "aya_vision",
+    "cohere2_vision",
+    "cohere_compass",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "gemma4_unified",
+    "internvl",
+    "mistral3",
+];
+
+/// Where the head comes from. The outer `tie_word_embeddings` decides, in older files that of the text part, `text`. Where
+/// the outer key does not say that both are one, a head in the file is used, as transformers does.
+pub(crate) fn lm_head(metadata: &Metadata<'_>, text: LmHead, is_usual: bool) -> Result<LmHead> {
+    const KEY: &str = "tie_word_embeddings";
+    let stated = metadata.get(KEY).is_some();
+    Ok(match (metadata.flag_or(KEY, is_usual)?, text) {
+        (true, _) if stated => LmHead::Tied,
+        (false, LmHead::Own) => LmHead::Own,
+        _ => LmHead::OwnIfStored,
     })
 }
 

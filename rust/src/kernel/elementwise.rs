@@ -107,6 +107,8 @@ pub enum Activation {
     Gelu,
     /// `gelu_new`, `gelu_fast`, `gelu_pytorch_tanh`: the same by a tanh (gemma, gpt2, phi, starcoder2).
     GeluTanh,
+    /// `relu`: max(x, 0).
+    Relu,
     /// `relu2`: max(x, 0)^2 (So et al. 2021, Primer; nemotron).
     Relu2,
     /// sigmoid(x): gates (kimi_linear).
@@ -151,6 +153,7 @@ pub(super) unsafe fn gate<V: Lanes>(activation: Activation, gate: &[f32], up: &[
             Activation::Silu => map!(V, [g = gate, u = up] => to, len, silu(g).mul(u)),
             Activation::Gelu => map!(V, [g = gate, u = up] => to, len, gelu(g).mul(u)),
             Activation::GeluTanh => map!(V, [g = gate, u = up] => to, len, gelu_tanh(g).mul(u)),
+            Activation::Relu => map!(V, [g = gate, u = up] => to, len, relu(g).mul(u)),
             Activation::Relu2 => map!(V, [g = gate, u = up] => to, len, relu2(g).mul(u)),
             Activation::Sigmoid => map!(V, [g = gate, u = up] => to, len, sigmoid_of(u, g)),
             Activation::Xielu { alpha_p, alpha_n } => {
@@ -179,6 +182,7 @@ pub(super) unsafe fn activate<V: Lanes>(activation: Activation, x: &[f32], out: 
             Activation::Silu => map!(V, [x = input] => to, len, silu(x)),
             Activation::Gelu => map!(V, [x = input] => to, len, gelu(x)),
             Activation::GeluTanh => map!(V, [x = input] => to, len, gelu_tanh(x)),
+            Activation::Relu => map!(V, [x = input] => to, len, relu(x)),
             Activation::Relu2 => map!(V, [x = input] => to, len, relu2(x)),
             Activation::Sigmoid => map!(V, [x = input] => to, len, sigmoid_of(V::splat(1.0), x)),
             Activation::Xielu { alpha_p, alpha_n } => {
@@ -261,10 +265,16 @@ unsafe fn xielu<V: Lanes>(x: V, alpha_p: f32, alpha_n: f32) -> V {
 }
 
 #[inline(always)]
+unsafe fn relu<V: Lanes>(x: V) -> V {
+    // SAFETY: the ISA is the caller's duty.
+    unsafe { V::splat(0.0).max(x) }
+}
+
+#[inline(always)]
 unsafe fn relu2<V: Lanes>(x: V) -> V {
     // SAFETY: the ISA is the caller's duty.
     unsafe {
-        let positive = V::splat(0.0).max(x);
+        let positive = relu(x);
         positive.mul(positive)
     }
 }

@@ -206,6 +206,7 @@ fn exact(activation: Activation, x: f64, up: f64) -> f64 {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + u.tanh()) * up
         }
+        Activation::Relu => x.max(0.0) * up,
         Activation::Relu2 => x.max(0.0).powi(2) * up,
         Activation::Sigmoid => sigmoid(x) * up,
         Activation::Xielu { alpha_p, alpha_n } => {
@@ -230,6 +231,7 @@ fn activations_equal_their_definition() {
         Activation::Silu,
         Activation::Gelu,
         Activation::GeluTanh,
+        Activation::Relu,
         Activation::Relu2,
         sigmoid,
         xielu,
@@ -354,7 +356,15 @@ fn squares_that_overflow_become_nan_and_not_zeros() {
 fn nan_survives_every_function() {
     let clamped = Activation::ClampedSwiglu { alpha: 1.702, limit: 7.0, offset: 1.0 };
     let sigmoid = Activation::Sigmoid;
-    let all = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu2, sigmoid, clamped];
+    let all = [
+        Activation::Silu,
+        Activation::Gelu,
+        Activation::GeluTanh,
+        Activation::Relu,
+        Activation::Relu2,
+        sigmoid,
+        clamped,
+    ];
     const N: usize = 35; // two vectors and a tail
     for (kernels, at) in kernels().flat_map(|kernels| [0, 17, 34].map(|at| (kernels, at))) {
         for nan in [f32::NAN, -f32::NAN] {

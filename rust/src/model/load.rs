@@ -557,9 +557,12 @@ impl<'a> Loader<'a> {
     }
 
     fn mlp(&self, tensors: &DenseTensors) -> Result<DenseMlp> {
+        // The factor of the input reaches the gate and what it is multiplied with; the output's factor makes up for one of
+        // both. So each bias has it too.
+        let factor = self.config.mlp_input_factor;
         Ok(DenseMlp {
-            gate_up_proj: self.matrix(&tensors.gate_up_proj)?,
-            down_proj: self.matrix(&tensors.down_proj)?,
+            gate_up_proj: self.matrix_with_bias(&tensors.gate_up_proj, factor)?,
+            down_proj: self.matrix_with_bias(&tensors.down_proj, factor)?,
             intermediate_size: tensors.down_proj.in_features,
             shape: tensors.shape,
             activation: match (self.config.activation, &self.rows(&tensors.activation, 1)?[..]) {
@@ -673,6 +676,11 @@ impl<'a> Loader<'a> {
     }
 
     pub fn matrix(&self, spec: &MatrixSpec) -> Result<Weight> {
+        self.matrix_with_bias(spec, 1.0)
+    }
+
+    /// The same with its biases times `factor`.
+    fn matrix_with_bias(&self, spec: &MatrixSpec, factor: f32) -> Result<Weight> {
         let take = |source: &TensorRows| {
             let (names, shape) = ([source.name.as_str()], source.matrix_shape());
             let matrix = self.checkpoint.matrix(&names, shape, &self.config.quantization)?;
@@ -683,9 +691,13 @@ impl<'a> Loader<'a> {
         if spec.biases.is_empty() {
             return Ok(weight);
         }
-        let biases: Result<Vec<_>> =
-            spec.biases.iter().map(|bias| self.rows(std::slice::from_ref(bias), 1)).collect();
-        Ok(weight.with_bias(&biases?, arrangement(spec.join)))
+        let bias = |bias: &TensorRows| {
+            let mut bias = self.rows(std::slice::from_ref(bias), 1)?;
+            bias.iter_mut().for_each(|bias| *bias *= factor);
+            Ok(bias)
+        };
+        let biases = spec.biases.iter().map(bias).collect::<Result<Vec<_>>>()?;
+        Ok(weight.with_bias(&biases, arrangement(spec.join)))
     }
 
     /// The weight of `spec` out of `parts`, the tensors of its entries; from the pack if there is one. Stacked tensors that are

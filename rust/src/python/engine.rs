@@ -176,6 +176,7 @@ impl PyEngine {
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
             let config = card.config;
+            family::check_tensors(&checkpoint, &config)?;
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             let pool = Arc::new(Pool::new(thread_count(threads)?));
             let context = context_size(context, &config)?;
@@ -520,8 +521,8 @@ pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py
     let (config, num_parameters, tensor_types, warnings) = call_engine(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
-        let unused = family::check_tensors(&checkpoint, &card.config)?;
-        let warnings = [&card.warnings, checkpoint.warnings(), &unused].concat();
+        family::check_tensors(&checkpoint, &card.config)?;
+        let warnings = [&card.warnings, checkpoint.warnings()].concat();
         let num_parameters = family::num_parameters(&checkpoint, &card.config);
         Ok((card.config, num_parameters, checkpoint.tensor_types(), warnings))
     })?;

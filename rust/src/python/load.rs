@@ -93,7 +93,9 @@ impl DraftFiles {
     ) -> Result<Self, Failure> {
         let checkpoint = Checkpoint::open(Path::new(path))?;
         // A draft model needs no drafts.
-        let config = Config { mtp: None, ..family::config(&checkpoint)? };
+        let config = family::config(&checkpoint)?;
+        family::check_tensors(&checkpoint, &config)?;
+        let config = Config { mtp: None, ..config };
         let kv = KvRoom { tokens: kv.tokens.min(config.usable_length()), ..kv };
         let choice = fit::choose(&checkpoint, &config, dtype, kv, pool, *available)?;
         if let Some(available) = available {

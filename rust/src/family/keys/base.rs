@@ -339,12 +339,13 @@ pub(crate) fn activation(metadata: &Metadata<'_>, key: &str, default: Activation
         Some("gelu_new" | "gelu_fast" | "gelu_accurate" | "gelu_pytorch_tanh" | "gelu_python_tanh") => {
             Ok(Activation::GeluTanh)
         }
+        Some("relu") => Ok(Activation::Relu),
         Some("relu2") => Ok(Activation::Relu2),
         Some("xielu") => Ok(Activation::Xielu { alpha_p: 0.0, alpha_n: 0.0 }), // the weights say
         Some(other) => Err(metadata.unsupported(
             key,
             &format!(
-                "must be silu, gelu, gelu_new, gelu_pytorch_tanh, relu2 or xielu (got \"{}\")",
+                "must be silu, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2 or xielu (got \"{}\")",
                 escape_for_terminal(other)
             ),
         )),

@@ -1,5 +1,6 @@
 //! `layer_types` of hybrids: which layers have attention and which have a recurrent mixer.
 
+use super::base::activation;
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
@@ -72,6 +73,7 @@ pub(crate) fn delta_net(metadata: &Metadata<'_>, defaults: [Option<usize>; 4]) -
         value_dim,
         conv_kernel_size: metadata.integer_if_any("linear_conv_kernel_dim", 1..=256)?.unwrap_or(4),
         conv_bias: Bias::None,
+        conv_activation: activation(metadata, "hidden_act", Activation::Silu)?,
         in_bias: Bias::None,
         out_bias: Bias::None,
         output: GatedOutput::Gate,
@@ -112,6 +114,7 @@ pub(crate) fn mamba2(metadata: &Metadata<'_>, width: usize, eps: f32) -> Result<
         value_dim,
         conv_kernel_size: stated("mamba_d_conv", 256)?.unwrap_or(4),
         conv_bias: bias("mamba_conv_bias", true)?,
+        conv_activation: activation(metadata, "hidden_act", Activation::Silu)?,
         in_bias: proj_bias,
         out_bias: proj_bias,
         output: GatedOutput::GateThenNorm { eps, group: width / groups },
@@ -136,7 +139,7 @@ pub(crate) fn check_groups(
 }
 
 /// `time_step_limit`: two numbers, the second of which may be infinite, which transformers writes as an object.
-pub(crate) fn time_step_limit(metadata: &Metadata<'_>) -> Result<[f32; 2]> {
+fn time_step_limit(metadata: &Metadata<'_>) -> Result<[f32; 2]> {
     let Some(value) = metadata.get("time_step_limit") else { return Ok([0.0, f32::INFINITY]) };
     let number = |value: &serde_json::Value| match value.get("__float__").and_then(serde_json::Value::as_str)
     {

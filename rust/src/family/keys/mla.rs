@@ -3,7 +3,7 @@
 use super::base::{Defaults, HeadDim, RopeDefaults, base};
 use super::metadata::Metadata;
 use super::rope::{Partial, rope_object};
-use crate::config::{Attention, Bias, Config, Norm, QueryLatent, RopeLayout};
+use crate::config::{Attention, Config, Norm, QueryLatent, RopeLayout};
 use crate::error::Result;
 
 /// What absent keys mean.
@@ -72,10 +72,6 @@ pub(crate) fn latent(metadata: &Metadata<'_>, defaults: &Defaults, mla: &MlaDefa
     }
     let q_lora_rank = metadata.integer_if_any("q_lora_rank", 1..=1 << 16)?;
     let q_lora_rank = if metadata.has("q_lora_rank") { q_lora_rank } else { mla.q_lora_rank };
-    if q_lora_rank.is_none() && base.attention_bias == Bias::Added {
-        let what = "must be false without q_lora_rank (got true)";
-        return Err(metadata.unsupported("attention_bias", what));
-    }
     if metadata.integer_if_any("qk_head_dim", 1..=1 << 17)?.is_some_and(|width| width != nope + rope) {
         return Err(
             metadata.bad("qk_head_dim", "it is not qk_nope_head_dim + qk_rope_head_dim; they must agree")

@@ -3,7 +3,7 @@
 //! Rhymes AI 2024 (Aria, <https://arxiv.org/abs/2410.05993>). Defaults of absent keys: transformers 5.23,
 //! `configuration_aria.py`.
 
-use crate::config::{Config, GateUp, Moe, MoeNames, Names, Shared, SharedExpert, Stored, tensor};
+use crate::config::{Activation, Config, GateUp, Moe, MoeNames, Names, Shared, SharedExpert, Stored, tensor};
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, base};
 use crate::family::keys::metadata::Metadata;
@@ -39,8 +39,12 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     for key in ["moe_z_loss_coeff", "moe_aux_loss_coeff"] {
         metadata.get(key);
     }
-    let intermediate_size = config.intermediate_size * number("moe_num_shared_experts", 2)?;
-    let shared = SharedExpert::Added { intermediate_size };
-    let moe = Moe { shared, ..Moe::plain(num_experts, per_token, config.intermediate_size) };
+    let shared = match metadata.integer_if_any("moe_num_shared_experts", 0..=1 << 16)?.unwrap_or(2) {
+        0 => SharedExpert::None,
+        count => SharedExpert::Added { intermediate_size: config.intermediate_size * count },
+    };
+    // The routed experts have SiLU, regardless of `hidden_act`.
+    let activation = Some(Activation::Silu);
+    let moe = Moe { shared, activation, ..Moe::plain(num_experts, per_token, config.intermediate_size) };
     Ok(moe_in_all_layers(config, moe))
 }

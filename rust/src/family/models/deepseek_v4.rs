@@ -89,13 +89,14 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         // No MLP is dense.
         intermediate_size: Some(1),
         max_position_embeddings: 1_048_576,
-        attention_bias: BiasKey::Fixed(Bias::None),
+        // No attention has one, regardless of `attention_bias`; shared experts may.
+        attention_bias: BiasKey::Absent(Bias::None),
         attention_out_bias: BiasKey::Absent(Bias::None),
-        mlp_bias: BiasKey::Absent(Bias::None),
         rope: None,
         windows: WindowKeys::OfFamily,
         ..Defaults::LLAMA
     };
+    metadata.get("attention_bias");
     only_word(metadata, "hidden_act", "silu")?;
     only_word(metadata, "topk_method", "noaux_tc")?;
     ignore_multi_token_prediction(metadata);

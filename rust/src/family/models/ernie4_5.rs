@@ -89,5 +89,5 @@ fn mixture(metadata: &Metadata<'_>) -> Result<Config> {
             layer.mlp = LayerMlp::Moe;
         }
     }
-    Ok(Config { moe: Some(moe), ..config })
+    Ok(Config { moe: Some(moe), lm_head_bias: config.attention_bias, ..config })
 }

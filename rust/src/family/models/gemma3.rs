@@ -27,7 +27,12 @@ fn text(metadata: &Metadata<'_>) -> Result<Config> {
     let window = window(metadata, Some(4096))?;
     let config = with_windows(metadata, config, window, |layer| !(layer + 1).is_multiple_of(every))?;
     let ropes = layer_ropes(metadata, &config)?;
-    Ok(Config { qk_norm: QkNorm::PerHead(Bias::None), ..with_ropes(config, ropes) })
+    Ok(Config {
+        qk_norm: QkNorm::PerHead(Bias::None),
+        // The scores have no cap, regardless of `attn_logit_softcapping` (`modeling_gemma3.py`).
+        attn_logit_softcapping: None,
+        ..with_ropes(config, ropes)
+    })
 }
 
 /// The ropes of layers without and with a window: nested in `rope_parameters`, or (old) the scaling for the first

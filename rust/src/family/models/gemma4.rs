@@ -74,7 +74,12 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
 
     heads(metadata, &mut config)?;
     check_widths(metadata, &config)?;
-    let full_dim = config.all_heads().zip(&config.layers).find(|(_, layer)| layer.mask == Mask::Causal);
+    // What is rotated depends on a layer's kind alone.
+    let width_of = |is_full: bool| {
+        let mut heads = config.all_heads().zip(&config.layers);
+        let of_kind = heads.find(|(_, layer)| (layer.mask == Mask::Causal) == is_full);
+        of_kind.map_or(config.head_dim, |(heads, _)| heads.head_dim)
+    };
     let rope = |theta, head_dim, partial| RopeFacts {
         theta,
         head_dim,
@@ -83,9 +88,8 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &[],
     };
-    let full_dim = full_dim.map_or(config.head_dim, |(heads, _)| heads.head_dim);
-    let full = rope(1e6, full_dim, Partial::Usually(0.25));
-    let local = rope(1e4, config.head_dim, Partial::Whole);
+    let full = rope(1e6, width_of(true), Partial::Usually(0.25));
+    let local = rope(1e4, width_of(false), Partial::Whole);
     let kinds = ["full_attention", "sliding_attention"];
     require_rope_of_kinds(metadata, kinds)?;
     let ropes = ropes_by_kind(metadata, kinds, ["rope_theta", "rope_local_base_freq"], [full, local])?;

@@ -11,7 +11,7 @@ use crate::config::{
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, base};
 use crate::family::keys::metadata::Metadata;
-use crate::family::keys::moe::{experts_per_token, only_word};
+use crate::family::keys::moe::experts_per_token;
 
 pub(crate) static JAMBA: Family =
     Family { model_types: &["jamba"], aliases: &[("num_experts", "num_local_experts")], config };
@@ -53,7 +53,6 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         ..Defaults::LLAMA
     };
     let mut config = base(metadata, &defaults)?;
-    only_word(metadata, "hidden_act", "silu")?; // of the convolution too
     let [attention, experts] = [
         ("attn_layer_period", "attn_layer_offset", [8, 4]),
         ("expert_layer_period", "expert_layer_offset", [2, 1]),
@@ -86,10 +85,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     if !metadata.flag_or("mamba_inner_layernorms", true)? {
         return Err(metadata.unsupported("mamba_inner_layernorms", "must be true (got false)"));
     }
-    Ok(Config { recurrent: Some(Recurrent::SelectiveScan(scan(metadata, config.hidden_size)?)), ..config })
+    Ok(Config { recurrent: Some(Recurrent::SelectiveScan(scan(metadata, &config)?)), ..config })
 }
 
-fn scan(metadata: &Metadata<'_>, hidden_size: usize) -> Result<SelectiveScan> {
+fn scan(metadata: &Metadata<'_>, config: &Config) -> Result<SelectiveScan> {
     let size = |key: &str, most: u64, default: usize| -> Result<usize> {
         Ok(metadata.integer_if_any(key, 1..=most)?.unwrap_or(default))
     };
@@ -101,11 +100,12 @@ fn scan(metadata: &Metadata<'_>, hidden_size: usize) -> Result<SelectiveScan> {
         _ => metadata.integer_if_any("mamba_dt_rank", 1..=1 << 16)?,
     };
     Ok(SelectiveScan {
-        width: size("mamba_expand", 256, 2)? * hidden_size,
+        width: size("mamba_expand", 256, 2)? * config.hidden_size,
         state_size: size("mamba_d_state", 1 << 13, 16)?,
-        time_step_rank: time_step_rank.unwrap_or(hidden_size.div_ceil(16)),
+        time_step_rank: time_step_rank.unwrap_or(config.hidden_size.div_ceil(16)),
         conv_kernel_size: size("mamba_d_conv", 256, 4)?,
         conv_bias: bias("mamba_conv_bias", true)?,
+        conv_activation: config.activation,
         bias: bias("mamba_proj_bias", false)?,
     })
 }

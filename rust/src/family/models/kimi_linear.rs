@@ -8,8 +8,8 @@
 use super::deepseek;
 use crate::config::{
     Activation, AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, KeyHeads, KvB, LayerRope,
-    LinearAttention, LinearRule, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames, RopeLayout,
-    tensor,
+    LinearAttention, LinearRule, LmHead, Mixer, MlaNames, MoeNames, Names, Recurrent, RecurrentNames,
+    RopeLayout, tensor,
 };
 use crate::error::Result;
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};
@@ -227,9 +227,10 @@ fn common(
     routing: &Routing,
     first_dense: usize,
 ) -> Result<Config> {
-    only_word(metadata, "hidden_act", "silu")?; // of the convolution too
     metadata.get("head_dim"); // of the part that rotates
-    deepseek::config(metadata, defaults, mla, routing, first_dense)
+    let config = deepseek::config(metadata, defaults, mla, routing, first_dense)?;
+    // The head is never tied, regardless of `tie_word_embeddings`.
+    Ok(Config { lm_head: LmHead::Own, ..config })
 }
 
 /// Kimi Delta Attention with gates from the whole row.
@@ -248,6 +249,7 @@ fn delta_attention(
         value_dim: head_dim,
         conv_kernel_size,
         conv_bias: Bias::None,
+        conv_activation: config.activation,
         in_bias: Bias::None,
         out_bias: Bias::None,
         output: GatedOutput::NormThenGate { eps, group: head_dim, shared_weight: true },

@@ -16,7 +16,7 @@ use crate::family::keys::base::{
 };
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{mixers, with_mixers};
-use crate::family::keys::moe::{experts_per_token, moe_in_all_layers, only_word};
+use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::{layer_numbers, window};
 
@@ -69,7 +69,6 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         ..Defaults::LLAMA
     };
     let config = base(metadata, &defaults)?;
-    only_word(metadata, "hidden_act", "silu")?; // of q, k and v too
     let (layers, heads) = (config.layers.len(), config.num_attention_heads);
     let types = mixers(metadata, layers, &["linear_attention"], &["full_attention"])?;
     let types = match (types, metadata.has("attn_type_list")) {
@@ -106,6 +105,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         value_dim: config.head_dim,
         conv_kernel_size: 1,
         conv_bias: Bias::None,
+        conv_activation: config.activation,
         in_bias: Bias::None,
         out_bias: Bias::None,
         output: GatedOutput::NormThenGate { eps: 1e-6, group: heads * config.head_dim, shared_weight: false },

@@ -46,10 +46,13 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     const LOCAL: &str = "local_attention";
     let local = metadata.integer_if_any(LOCAL, 2..=1 << 40)?;
     let local = if metadata.has(LOCAL) { local } else { Some(128) };
-    // It counts both sides of an encoder; the file also has the half.
-    metadata.get("sliding_window");
     let every = metadata.integer_if_any("global_attn_every_n_layers", 1..=1 << 16)?.unwrap_or(3);
-    let window = local.map(|local| local / 2);
+    // It counts both sides of an encoder; a file that states the half means that.
+    let window = match (metadata.get("sliding_window"), local) {
+        (None, local) => local.map(|local| local / 2),
+        (Some(unset), None) if unset.as_i64() == Some(-1) => None,
+        (Some(_), _) => metadata.integer_if_any("sliding_window", 1..=1 << 40)?,
+    };
     let config = with_windows(metadata, config, window, |layer| !layer.is_multiple_of(every))?;
     let facts = |theta| RopeFacts {
         theta,

@@ -3,16 +3,17 @@
 //! NVIDIA 2025. Defaults of absent keys: transformers 5.23, `configuration_nemotron_h.py`. Older files write the layers as
 //! letters in `hybrid_override_pattern`.
 
-use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
 use crate::config::{
     Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LayerMlp, LinearAttention, LinearRule, Mixer,
     MlpShape, Moe, MoeNames, Names, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
-use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, base, bias};
+use crate::family::keys::base::{
+    BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, activation, base, bias,
+};
 use crate::family::keys::metadata::Metadata;
-use crate::family::keys::mixers::{check_groups, time_step_limit};
+use crate::family::keys::mixers::check_groups;
 use crate::family::keys::moe::{Routing, routed_moe};
 
 pub(crate) static NEMOTRON_H: Family = Family {
@@ -75,6 +76,9 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         norm: NormKey::Rms("layer_norm_epsilon", 1e-5),
         activation_key: "mlp_hidden_act",
         activation: Activation::Relu2,
+        // No attention has one, regardless of `attention_bias`.
+        attention_bias: BiasKey::Absent(Bias::None),
+        attention_out_bias: BiasKey::Absent(Bias::None),
         rope: None,
         ..Defaults::LLAMA
     };
@@ -101,6 +105,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
 
 /// How training begins, how kernels work, and layers for multi-token prediction, which are not computed.
 const KEYS_WITHOUT_EFFECT: &[&str] = &[
+    "attention_bias",
     "expand",
     "mamba_expand",
     "chunk_size",
@@ -115,8 +120,8 @@ const KEYS_WITHOUT_EFFECT: &[&str] = &[
     "rescale_prenorm_residual",
     "residual_in_fp32",
     "time_step_floor",
+    "time_step_limit",
     "time_step_max",
-    "time_step_min",
     "use_mamba_kernels",
 ];
 
@@ -152,15 +157,13 @@ fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
     let bias = |key: &str, default: bool| -> Result<Bias> {
         Ok(if metadata.flag_or(key, default)? { Bias::Added } else { Bias::None })
     };
-    if let Some(other) = metadata.text_if_any("mamba_hidden_act")?.filter(|name| *name != "silu") {
-        let what = format!("must be silu (got \"{}\")", escape_for_terminal(other));
-        return Err(metadata.unsupported("mamba_hidden_act", &what));
-    }
     let (heads, value_dim) = (size("mamba_num_heads", 1 << 16, 128)?, size("mamba_head_dim", 1 << 13, 64)?);
     let groups = size("n_groups", 1 << 16, 8)?;
     let proj_bias = bias("use_bias", false)?;
+    // Steps have no other limit, regardless of `time_step_limit` (`modeling_nemotron_h.py`).
+    let least = metadata.number_or("time_step_min", 0.0..=1e3, 0.001)? as f32;
     let linear = LinearAttention {
-        rule: LinearRule::Mamba2 { time_step_limit: time_step_limit(metadata)?, multipliers: [1.0; 5] },
+        rule: LinearRule::Mamba2 { time_step_limit: [least, f32::INFINITY], multipliers: [1.0; 5] },
         num_key_heads: groups,
         num_value_heads: heads,
         key_heads: KeyHeads::Grouped,
@@ -168,6 +171,7 @@ fn mamba(metadata: &Metadata<'_>, eps: f32) -> Result<LinearAttention> {
         value_dim,
         conv_kernel_size: size("conv_kernel", 256, 4)?,
         conv_bias: bias("use_conv_bias", true)?,
+        conv_activation: activation(metadata, "mamba_hidden_act", Activation::Silu)?,
         in_bias: proj_bias,
         out_bias: proj_bias,
         output: GatedOutput::GateThenNorm { eps, group: heads * value_dim / groups },

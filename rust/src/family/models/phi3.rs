@@ -24,7 +24,8 @@ const DEFAULTS: Defaults = Defaults {
     head_dim: HeadDim::FreeQuotient,
     max_position_embeddings: 4096,
     norm: NormKey::Rms("rms_norm_eps", 1e-5),
-    attention_bias: BiasKey::Fixed(Bias::None),
+    // No matrix has one, regardless of `attention_bias`.
+    attention_bias: BiasKey::Absent(Bias::None),
     attention_out_bias: BiasKey::Absent(Bias::None),
     rope: Some(RopeDefaults { partial: Partial::Usually(1.0), ..RopeDefaults::WHOLE }),
     windows: WindowKeys::OfFamily,
@@ -33,6 +34,7 @@ const DEFAULTS: Defaults = Defaults {
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let config = base(metadata, &DEFAULTS)?;
+    metadata.get("attention_bias");
     const KEY: &str = "original_max_position_embeddings";
     let stated = metadata.has(KEY) || rope_object(metadata)?.is_some_and(|parameters| parameters.has(KEY));
     let is_long = config.ropes.iter().any(|rope| matches!(rope.scaling, RopeScaling::LongRope { .. }));

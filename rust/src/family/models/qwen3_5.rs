@@ -10,6 +10,7 @@ use crate::config::{
     Mixer, MtpNames, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
 use crate::error::Result;
+use crate::family::composite::lm_head;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{delta_net, mixers, with_mixers};
@@ -159,7 +160,7 @@ pub(super) fn text_part(
     ] {
         metadata.get(key);
     }
-    metadata.flag_or("tie_word_embeddings", false)?;
+    let lm_head = lm_head(metadata, config.lm_head, false)?;
     let eos_token_id = metadata.token_ids("eos_token_id", config.vocab_size)?;
     let bos_token_id = metadata.token_ids("bos_token_id", config.vocab_size)?.first().copied();
     Ok(Config {
@@ -167,6 +168,7 @@ pub(super) fn text_part(
         quantization,
         eos_token_id: if eos_token_id.is_empty() { config.eos_token_id } else { eos_token_id },
         bos_token_id: bos_token_id.or(config.bos_token_id),
+        lm_head,
         ..config
     })
 }

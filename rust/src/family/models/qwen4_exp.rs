@@ -12,7 +12,7 @@ use crate::config::{
 use crate::error::Result;
 use crate::family::keys::base::{Defaults, Family, KvHeads, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
-use crate::family::keys::moe::{moe_in_all_layers, only_word, qwen_moe};
+use crate::family::keys::moe::{moe_in_all_layers, qwen_moe};
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::layer_numbers;
 
@@ -76,7 +76,6 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         rope: qwen3_5::DEFAULTS.rope.map(|rope| RopeDefaults { partial: Partial::Usually(1.0), ..rope }),
         ..qwen3_5::DEFAULTS
     };
-    only_word(metadata, "hidden_act", "silu")?;
     let config = hybrid(metadata, base(metadata, &defaults)?, &["full_attention", "indexed_attention"])?;
     let gate = gate_activation(metadata)?;
     let recurrent = match config.recurrent {
@@ -103,15 +102,16 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     with_ngrams(metadata, with_indexers(metadata, config)?)
 }
 
-/// What the gate of linear attention passes: silu or sigmoid.
+/// What the gate of linear attention passes: silu or sigmoid, as `hidden_act` unless it is stated.
 fn gate_activation(metadata: &Metadata<'_>) -> Result<Activation> {
-    const KEY: &str = "output_gate_type";
-    match metadata.text_if_any(KEY)? {
+    const KEYS: [&str; 2] = ["output_gate_type", "hidden_act"];
+    let key = if metadata.get(KEYS[0]).is_some() { KEYS[0] } else { KEYS[1] };
+    match metadata.text_if_any(key)? {
         None | Some("silu") => Ok(Activation::Silu),
         Some("sigmoid") => Ok(Activation::Sigmoid),
         Some(other) => {
             let other = crate::checkpoint::escape_for_terminal(other);
-            Err(metadata.unsupported(KEY, &format!("must be silu or sigmoid (got \"{other}\")")))
+            Err(metadata.unsupported(key, &format!("must be silu or sigmoid (got \"{other}\")")))
         }
     }
 }

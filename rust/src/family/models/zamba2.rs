@@ -130,6 +130,7 @@ fn mamba(metadata: &Metadata<'_>, config: &Config) -> Result<LinearAttention> {
         value_dim: width / heads,
         conv_kernel_size: size("mamba_d_conv", 256, 4)?,
         conv_bias: Bias::Added,
+        conv_activation: Activation::Silu,
         in_bias: config.mlp_bias,
         out_bias: config.mlp_bias,
         output: GatedOutput::GateThenNorm { eps: 1e-5, group: width / groups },

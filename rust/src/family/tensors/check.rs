@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::layout::{layer_tensors, model_tensors, mtp_tensors};
 use super::rows::TensorRows;
 use super::spec::NormSpec;
+use super::unread::refuse_unread;
+use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, Scheme};
-use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{
     Config, GateUp, HyperNames, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names,
     NormPlacement, Recurrent, Tensor, tensor,
@@ -118,6 +119,10 @@ fn as_published(names: Names, checkpoint: &Checkpoint) -> Names {
 pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
     config.names = with_base_of(as_published(config.names, checkpoint), checkpoint);
     let names = config.names;
+    if config.lm_head == LmHead::OwnIfStored {
+        let is_stored = checkpoint.contains(names.lm_head.weight);
+        config.lm_head = if is_stored { LmHead::Own } else { LmHead::Tied };
+    }
     let name = |layer: usize, name: &str| format!("{}{}.{layer}.{name}", names.base, names.layers);
     let layers = || config.layers.iter().map(|layer| layer.mixer).enumerate();
     if let [q, k, v] = names.recurrent.conv
@@ -175,9 +180,9 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
 
 /// Checks the whole checkpoint against the config before a weight is read.
 ///
-/// Returns warnings: tensors that the model does not use. Errors: `Tensor` or `Unsupported` for the first tensor that
-/// is missing, misshapen or of an unusable type; `Config` when tied embeddings are stored twice and differ.
-pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<String>> {
+/// Errors: `Tensor` or `Unsupported` for the first tensor that is missing, misshapen, of an unusable type or not part of the
+/// model; `Config` when tied embeddings are stored twice and differ.
+pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<()> {
     let mut used = std::collections::BTreeSet::new();
     let embedding = embedding_names(config);
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
@@ -202,59 +207,7 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Vec<Str
         check_tied(checkpoint, embed_tokens, lm_head)?;
         used.insert(checkpoint.tensor(lm_head).map_or("", |tensor| tensor.name));
     }
-    let ignored = |name: &str| is_buffer(name) || is_other_part(config, name);
-    let mut unused = checkpoint.names().filter(|name| !used.contains(name) && !ignored(name));
-    let Some(first) = unused.next() else {
-        return Ok(Vec::new());
-    };
-    let others = match unused.count() {
-        0 => String::new(),
-        count => format!(" (and {count} more)"),
-    };
-    Ok(vec![format!(
-        "{}: {}{others}: the model does not use it",
-        checkpoint.path().display(),
-        escape_for_terminal(first)
-    )])
-}
-
-/// Tensors of other parts: of pictures and sound beside a text model below its own path (the config's warning says
-/// that they are ignored), and of layers that predict further tokens.
-fn is_other_part(config: &Config, name: &str) -> bool {
-    let Names { base, layers, .. } = config.names;
-    let beside = base.len() > "model.".len() && config.names.bases.len() > 2 && !name.starts_with(base);
-    let layer = name.strip_prefix(base).and_then(|name| name.strip_prefix(layers)?.strip_prefix('.'));
-    let number = layer.and_then(|name| name.split('.').next()?.parse::<usize>().ok());
-    let further = number.is_some_and(|number| number >= config.layers.len());
-    let tower = ["visual.", "vision_tower.", "mtp."].iter().any(|part| name.starts_with(part));
-    beside || further || tower
-}
-
-/// Frequencies and masks in old files, which are computed here, and divisors, which are in the config.
-fn is_buffer(name: &str) -> bool {
-    const DIVISORS: [&str; 3] =
-        ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
-    let ends = [
-        ".rotary_emb.inv_freq",
-        ".attn.bias",
-        ".masked_bias",
-        ".attention.bias",
-        ".act_fn.beta",
-        ".act_fn.eps",
-        // Lightning attention: what follows from the layer's number.
-        ".slope_rate",
-        ".query_decay",
-        ".key_decay",
-        ".diagonal_decay",
-        // Hashes of n-grams: what follows from the config.
-        ".ple_embedding.layer_multipliers",
-        ".ple_embedding.ngram_heads_offsets",
-        ".ple_embedding.ngram_heads_vocab_sizes",
-        // Scales of a KV cache in fewer bits.
-        ".k_scale",
-        ".v_scale",
-    ];
-    DIVISORS.contains(&name) || ends.iter().any(|end| name.ends_with(end))
+    refuse_unread(checkpoint, config, &used)
 }
 
 /// When the file holds both names of a tied embedding, transformers 4 uses the embedding for both, 5 unties them when they

@@ -24,6 +24,7 @@ impl Prefix<'_> {
         let kv_a = self.matrix(&[(names.kv_a_proj, kv_lora_rank + rope)], hidden, config.attention_bias);
         let norm = |name, width| NormSpec { bias: Vec::new(), ..self.norm(name, width) };
         let (q_or_q_a, q_b) = match q_lora_rank {
+            // Queries straight from the row have no bias.
             None => (self.rows_of(names.q_proj, heads * dim, &queries, hidden, Bias::None), None),
             Some(rank) => {
                 let q_a = self.matrix(&[(names.q_a_proj, rank)], hidden, config.attention_bias);
@@ -100,12 +101,17 @@ fn latent_matrix(weight: TensorRows, in_features: usize) -> MatrixSpec {
     MatrixSpec { weights: vec![weight], biases: Vec::new(), in_features, join: Join::Stacked }
 }
 
-/// Two matrices of the same input as one. Either both have biases or none has.
+/// Two matrices of the same input as one; the biases of one without any are zeros where the other has some.
 fn stacked(first: MatrixSpec, second: MatrixSpec) -> MatrixSpec {
     let join = |a: Vec<_>, b: Vec<_>| a.into_iter().chain(b).collect();
+    let has_bias = !first.biases.is_empty() || !second.biases.is_empty();
+    let biases = |matrix: &MatrixSpec| match &matrix.biases[..] {
+        [] if has_bias => matrix.weights.iter().map(|part| TensorRows::zeros(part.rows.count())).collect(),
+        biases => biases.to_vec(),
+    };
     MatrixSpec {
+        biases: join(biases(&first), biases(&second)),
         weights: join(first.weights, second.weights),
-        biases: join(first.biases, second.biases),
         ..second
     }
 }

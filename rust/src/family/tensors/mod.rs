@@ -11,6 +11,7 @@ mod recurrent;
 mod rows;
 mod shared_block;
 mod spec;
+mod unread;
 
 pub use check::{as_in, check_experts, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer_tensors, model_tensors, mtp_tensors};

@@ -40,8 +40,8 @@ impl Prefix<'_> {
         let (router, experts, shared_expert) = match config.names.moe {
             MoeNames::Each { router, experts, parts, shared, shared_parts } => {
                 let outer = moe.latent_size.unwrap_or(config.hidden_size);
-                let expert =
-                    |number| self.expert(&format!("{experts}.{number}"), parts, outer, moe.intermediate_size);
+                let widths = [outer, moe.intermediate_size];
+                let expert = |number| self.expert(&format!("{experts}.{number}"), parts, widths, Bias::None);
                 (router, each(&expert), self.shared_expert(shared, shared_parts, moe.shared))
             }
             MoeNames::Interleaved { router, gate_up, down } => {
@@ -138,24 +138,31 @@ impl Prefix<'_> {
     }
 
     /// An expert with its own tensors, from `hidden` to `width` and back.
-    fn expert(&self, path: &str, [gate, up, down]: [&str; 3], hidden: usize, width: usize) -> DenseTensors {
+    fn expert(
+        &self,
+        path: &str,
+        [gate, up, down]: [&str; 3],
+        [hidden, width]: [usize; 2],
+        bias: Bias,
+    ) -> DenseTensors {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
         };
-        let matrix = |weights, in_features| MatrixSpec {
-            weights,
-            biases: Vec::new(),
-            in_features,
+        let vector = |part: &str, rows| {
+            let module = part.trim_end_matches("weight");
+            self.vector(&format!("{path}.{module}bias"), Rows::all(rows))
+        };
+        let matrix = |parts: &[&str], rows, columns| MatrixSpec {
+            weights: parts.iter().map(|part| source(part, rows, columns)).collect(),
+            biases: with_bias(bias, parts.iter().map(|part| vector(part, rows)).collect()),
+            in_features: columns,
             join: Join::Stacked,
         };
-        let down_proj = matrix(vec![source(down, hidden, width)], width);
+        let down_proj = matrix(&[down], hidden, width);
         match self.config.mlp {
-            MlpShape::Plain => {
-                mlp(matrix(vec![source(up, width, hidden)], hidden), down_proj, MlpShape::Plain)
-            }
+            MlpShape::Plain => mlp(matrix(&[up], width, hidden), down_proj, MlpShape::Plain),
             MlpShape::Gated => {
-                let gate_up = matrix(vec![source(gate, width, hidden), source(up, width, hidden)], hidden);
-                mlp(gate_up.interleaved(), down_proj, MlpShape::Gated)
+                mlp(matrix(&[gate, up], width, hidden).interleaved(), down_proj, MlpShape::Gated)
             }
         }
     }
@@ -211,21 +218,22 @@ impl Prefix<'_> {
         mlp(gate_up, down, MlpShape::Gated)
     }
 
-    /// The expert that every token passes, and its gate.
+    /// The expert that every token passes, an MLP with the model's biases, and its gate.
     fn shared_expert(
         &self,
         path: &str,
         parts: [&str; 3],
         shared: SharedExpert,
     ) -> Option<(DenseTensors, Option<MatrixSpec>)> {
-        let hidden = self.config.hidden_size;
+        let expert = |intermediate_size| {
+            let widths = [self.config.hidden_size, intermediate_size];
+            self.expert(path, parts, widths, self.config.mlp_bias)
+        };
         match shared {
             SharedExpert::None | SharedExpert::Scored { .. } => None,
-            SharedExpert::Added { intermediate_size } => {
-                Some((self.expert(path, parts, hidden, intermediate_size), None))
-            }
+            SharedExpert::Added { intermediate_size } => Some((expert(intermediate_size), None)),
             SharedExpert::Gated { intermediate_size } => {
-                Some((self.expert(path, parts, hidden, intermediate_size), self.shared_gate(shared)))
+                Some((expert(intermediate_size), self.shared_gate(shared)))
             }
         }
     }
@@ -291,7 +299,7 @@ impl Prefix<'_> {
         match shared {
             SharedExpert::None | SharedExpert::Scored { .. } => None,
             SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
-                Some(self.dense_mlp(names.gate_up, names.down, intermediate_size, Bias::None))
+                Some(self.dense_mlp(names.gate_up, names.down, intermediate_size, self.config.mlp_bias))
             }
         }
     }

@@ -355,7 +355,7 @@ fn rotate_and_store(
     });
 }
 
-/// Clips, norms, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
+/// Norms, clips, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
 fn norm_and_rotate(
     pass: Pass<'_>,
     layer: &AttentionLayer,
@@ -367,9 +367,6 @@ fn norm_and_rotate(
 ) {
     let Pass { config, kernels, .. } = pass;
     let (dim, queries, both) = (layer.heads.head_dim, layer.heads.q_width(), layer.qk_width());
-    if let Some(limit) = config.clip_qkv {
-        qkv.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
-    }
     let norm_both = |qkv: &mut [f32]| {
         if let Some([q_norm, k_norm]) = &layer.qk_norms {
             norm_heads(pass, dim, &mut qkv[..queries], q_norm);
@@ -378,6 +375,9 @@ fn norm_and_rotate(
     };
     if config.qk_norm_place == QkNormPlace::BeforeRotation {
         norm_both(qkv);
+    }
+    if let Some(limit) = config.clip_qkv {
+        qkv.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
     }
     unrotated.copy_from_slice(&qkv[..unrotated.len()]);
     if let LayerRope::Rotary(rope) = layer.spec.rope {

@@ -5,7 +5,7 @@
 use super::conv::{Rows, activate};
 use super::heads::{Job, jobs};
 use super::linear::{Parts, sizes};
-use crate::config::{Activation, LinearAttention};
+use crate::config::LinearAttention;
 use crate::forward::state::{Pass, Run};
 use crate::kernel::{Kernels, LANES};
 use crate::model::RecurrentWeights;
@@ -48,7 +48,7 @@ pub(super) fn attend(
     out: &mut Vec<f32>,
 ) {
     let (Some(block), channels) = (linear.stored_block(), linear.conv_width()) else { return };
-    activate(pass, weights, runs, (projected, channels, block - 1), Activation::Silu, mixed);
+    activate(pass, weights, runs, (projected, channels, block - 1), linear.conv_activation, mixed);
     let mixed = Rows { values: mixed, stride: channels };
     let mut jobs = jobs(weights, runs, sizes(linear), out);
     pass.pool.for_each(&mut jobs, |job| {
@@ -84,8 +84,8 @@ fn run(job: &mut Job<'_>, linear: &LinearAttention, decays: &Decays<'_>, mixed: 
                     let missing = back - (row - job.rows.start);
                     let from =
                         Parts::of(linear, job.head, &window[(block - 1 - missing) * channels..][..channels]);
-                    kernels.activate(Activation::Silu, from.key, &mut early_key);
-                    kernels.activate(Activation::Silu, from.value, &mut early_value);
+                    kernels.activate(linear.conv_activation, from.key, &mut early_key);
+                    kernels.activate(linear.conv_activation, from.value, &mut early_value);
                     add(Parts { query, key: &early_key, value: &early_value });
                 }
                 (None, None) => {}

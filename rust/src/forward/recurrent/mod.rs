@@ -46,7 +46,6 @@ pub(super) fn mix(
     normed_input(pass, weights.input_norm.as_ref(), weights.in_proj.dtype(), x, &mut branch.input);
     matmul(pass, &weights.in_proj, &branch.input, projected);
     let input = Rows { values: projected, stride: weights.in_proj.padded_out() };
-    let silu = Some(Activation::Silu);
     match recurrent {
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
@@ -59,7 +58,8 @@ pub(super) fn mix(
         }
         Recurrent::Linear(linear) => {
             linear::expand_latents(pass, linear, weights, input, &mut branch.input, inner);
-            convolve(pass, weights.into(), runs, input, linear.conv_width(), silu, mixed);
+            let activation = Some(linear.conv_activation);
+            convolve(pass, weights.into(), runs, input, linear.conv_width(), activation, mixed);
             linear::attend(
                 pass,
                 linear,
@@ -71,7 +71,7 @@ pub(super) fn mix(
             );
         }
         Recurrent::SelectiveScan(scan) => {
-            convolve(pass, weights.into(), runs, input, scan.width, silu, mixed);
+            convolve(pass, weights.into(), runs, input, scan.width, Some(scan.conv_activation), mixed);
             selective_scan::prepare(pass, scan, weights, mixed, &mut branch.input, inner);
             selective_scan::scan(pass, scan, weights, runs, mixed, inner, out);
         }
