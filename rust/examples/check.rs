@@ -11,8 +11,8 @@ use ropechat_core::{Error, Result, family};
 fn check(dir: &Path) -> Result<String> {
     let checkpoint = Checkpoint::open(dir)?;
     let card = family::model_card(&checkpoint)?;
-    let unused = family::check_tensors(&checkpoint, &card.config)?;
-    for warning in card.warnings.iter().chain(checkpoint.warnings()).chain(&unused) {
+    family::check_tensors(&checkpoint, &card.config)?;
+    for warning in card.warnings.iter().chain(checkpoint.warnings()) {
         eprintln!("warning: {warning}");
     }
     let config = &card.config;
