@@ -133,10 +133,15 @@ const TIED: &[&str] = &[
 pub(crate) fn lm_head(metadata: &Metadata<'_>, text: LmHead, is_usual: bool) -> Result<LmHead> {
     const KEY: &str = "tie_word_embeddings";
     let stated = metadata.get(KEY).is_some();
-    Ok(match (metadata.flag_or(KEY, is_usual)?, text) {
-        (true, _) if stated => LmHead::Tied,
-        (false, LmHead::Own) => LmHead::Own,
-        _ => LmHead::OwnIfStored,
+    let tied = metadata.flag_or(KEY, is_usual)?;
+    let text_ties = match metadata.object_if_any("text_config")? {
+        Some(inner) if stated => inner.flag_or(KEY, false)?,
+        _ => text == LmHead::Tied,
+    };
+    Ok(match (stated, tied || text_ties) {
+        (true, _) if tied => LmHead::Tied,
+        (_, true) => LmHead::OwnIfStored,
+        (_, false) => LmHead::Own,
     })
 }
 
