@@ -100,14 +100,13 @@ def _changed(config: dict[str, Any], rng: random.Random) -> tuple[Any, dict[str,
     inner = config.get("text_config", config)
     defaults = type(_config(config).get_text_config())().to_dict()
     changed = {} if rng.random() < 0.05 else change(inner, _plain(defaults), rng)
-    built = _config(config)
-    text = built.get_text_config()
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     if (rope := inner.get("rope_parameters")) is not None:
-        share = rope.get("partial_rotary_factor", getattr(text, "partial_rotary_factor", None) or 1.0)
+        known = {**defaults, **inner}
+        head = known.get("qk_rope_head_dim") or known.get("head_dim")
+        head = head or known["hidden_size"] // known["num_attention_heads"]
+        share = rope.get("partial_rotary_factor") or known.get("partial_rotary_factor") or 1.0
         with_factors(rope, int(head * share) // 2, rng)
-        built = _config(config)
-    return built, changed
+    return _config(config), changed
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
