@@ -39,7 +39,8 @@ pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
 /// Every tensor that the model needs, by name, with some rows of it: those outside the layers, then layer by layer, made
 /// when they are asked for. A config of a few hundred bytes can describe more tensors than memory holds.
 fn required(config: &Config) -> impl Iterator<Item = BTreeMap<String, TensorRows>> {
-    let part = |each: &dyn Fn(&mut dyn FnMut(&[TensorRows]))| {
+    type Add<'a> = dyn FnMut(&[TensorRows]) + 'a;
+    let part = |each: &dyn Fn(&mut Add<'_>)| {
         let mut all = BTreeMap::new();
         each(&mut |sources| {
             all.extend(sources.iter().map(|source| (source.name.clone(), source.clone())));
