@@ -26,7 +26,7 @@ OTHERS := .venv-differential
 # One worker more than cores, because tests that start programs wait for them.
 WORKERS = --numprocesses $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(WORKERS)
-RUST := Cargo.toml Cargo.lock rust/Cargo.toml $(shell find rust/src -name '*.rs')
+RUST := Cargo.toml Cargo.lock $(shell find rust -name Cargo.toml -or -path '*/src/*.rs')
 
 # What maturin and clippy build against, whatever Python is active outside.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
@@ -56,7 +56,9 @@ test-python:
 quick: build $(VENV)/.dev
 	$(PYTEST) -m "not slow and not extras"
 
+trust: CHECKED = --config 'profile.test.package.ropechat-kernels={opt-level=1,debug-assertions=true,overflow-checks=true}'
 trust: build $(VENV)/.dev
+	cargo test $(CHECKED) -p ropechat-kernels --target-dir target/checked
 	$(PYTEST) -m trust
 
 mutants: build $(VENV)/.dev

@@ -15,7 +15,7 @@ from typing import Any
 
 TOP = Path(__file__).parents[1]
 FILE = TOP / "THIRD-PARTY-NOTICES.txt"
-ROOT = "ropechat-core"
+ROOT = "ropechat-python"
 HEAD = """ropechat's extension module contains, statically linked, the following Rust crates. Each is used
 under the licence whose text follows its name. (Written by rust/notices.py.)
 """
@@ -26,19 +26,10 @@ def run(*words: str) -> str:
 
 
 def linked_crates() -> Iterator[dict[str, Any]]:
-    """The packages that the feature `python` links on this platform, without our own."""
+    """The packages that the extension links on this platform, without our own."""
     host = re.search(r"host: (\S+)", run("rustc", "-vV"))
     assert host is not None
-    words = [
-        "--format-version",
-        "1",
-        "--locked",
-        "--offline",
-        "--features",
-        "python",
-        "--filter-platform",
-        host[1],
-    ]
+    words = ["--format-version", "1", "--locked", "--offline", "--filter-platform", host[1]]
     found = json.loads(run("cargo", "metadata", *words))
     packages = {package["id"]: package for package in found["packages"]}
     nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
@@ -52,7 +43,8 @@ def linked_crates() -> Iterator[dict[str, Any]]:
             if is_linked and not is_macro and package["id"] not in seen:
                 seen.add(package["id"])
                 waiting.append(package["id"])
-                yield package
+                if package["source"] is not None:  # None: a crate of this workspace
+                    yield package
 
 
 def licence(package: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The compiled engine (rust/src/python/). Private: only `ropechat.engine.native` imports it.
+"""The compiled engine (rust/python/src/). Private: only `ropechat.engine.native` imports it.
 
 Errors are raised as the classes of `ropechat.errors`.
 """

@@ -1,7 +1,7 @@
 """The caches on disk, of packed weights and of keys and values: listing their files, choosing their mode.
 
-The compiled engine writes and reads the files (their layouts are in rust/src/model/pack/ and
-rust/src/kv_cache/file.rs). Deleting them is safe.
+The compiled engine writes and reads the files (their layouts are in rust/core/src/model/pack/ and
+rust/core/src/kv_cache/file.rs). Deleting them is safe.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Packed weights on disk, as people and programs meet them. (The files: rust/tests/pack_cache.rs.)"""
+"""Packed weights on disk, as people and programs meet them. (The files: rust/core/tests/pack_cache.rs.)"""
 
 import json
 import os

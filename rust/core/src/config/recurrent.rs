@@ -1,0 +1,293 @@
+//! Mixers with a state of fixed size in place of keys and values by position.
+
+use super::structure::Bias;
+use ropechat_kernels::kernel::{Activation, LANES};
+
+/// The recurrent mixer of a model's layers; `LayerSpec::mixer` says which layers have one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Recurrent {
+    /// out_proj(C * conv(B * x)): a gated short convolution (lfm2).
+    ShortConv {
+        /// `conv_L_cache`: positions that the convolution sees, its own included.
+        kernel_size: usize,
+        /// Biases of the convolution and of both projections.
+        bias: Bias,
+    },
+    /// A matrix per head that decays, learns from a key and a value, and is read by a query.
+    Linear(LinearAttention),
+    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by its own steps (jamba).
+    SelectiveScan(SelectiveScan),
+    /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
+    /// convolutional attention; zaya). The layer has attention too, to which this belongs.
+    BeforeAttention(QkConvolution),
+    /// Short convolutions of keys, of values, and of what attention and the MLP add; each is added to what it reads (inkling).
+    /// The layer has attention too.
+    OfBranches(BranchConvolutions),
+    /// What is projected for compressed keys, of windows that are not complete (deepseek_v4). The layer has attention, to which
+    /// this belongs.
+    OfCompression {
+        /// Values of the layer that keeps the most.
+        values: usize,
+    },
+    /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
+    RgLru(RgLru),
+}
+
+/// Two convolutions of queries and keys, one per channel and one per head, each added to the mean of the query and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QkConvolution {
+    /// Queries, keys and delayed values.
+    pub channels: usize,
+    /// `cca_time0`: positions that the convolution per channel sees.
+    pub depthwise_size: usize,
+    /// `cca_time1`: positions that the convolution per head sees.
+    pub grouped_size: usize,
+}
+
+/// Sizes of the convolutions of a layer's branches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BranchConvolutions {
+    /// `conv_kernel_size`: positions that each sees.
+    pub kernel_size: usize,
+    /// Keys and values of the layer that has most.
+    pub kv_channels: usize,
+}
+
+/// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SelectiveScan {
+    /// Channels.
+    pub width: usize,
+    /// Values of a channel's state.
+    pub state_size: usize,
+    /// Width of the input of the steps' projection.
+    pub time_step_rank: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_kernel_size: usize,
+    /// Bias of that convolution.
+    pub conv_bias: Bias,
+    /// What follows it (`hidden_act`).
+    pub conv_activation: Activation,
+    /// Bias of the input and output projections.
+    pub bias: Bias,
+}
+
+/// The real-gated linear recurrent unit: per channel, h = a h + sqrt(1 - a^2) i x, out = h gelu(y), where
+/// a = exp(-8 softplus(recurrent_param) r), and r and i are sigmoid gates of a head's channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RgLru {
+    /// Channels.
+    pub width: usize,
+    /// Blocks of channels that each have their own gates; divides `width`.
+    pub num_heads: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_kernel_size: usize,
+    /// The activation of the other branch y.
+    pub activation: Activation,
+}
+
+/// Linear attention with decay: per head, S = decay * S + key (x) update, out = S^T query.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinearAttention {
+    /// The decay and the update of the state.
+    pub rule: LinearRule,
+    /// Heads of queries and keys; divides `num_value_heads`.
+    pub num_key_heads: usize,
+    /// Heads of values, each with its own state.
+    pub num_value_heads: usize,
+    /// Which key head a value head has.
+    pub key_heads: KeyHeads,
+    /// Width of a query and of a key.
+    pub key_dim: usize,
+    /// Width of a value.
+    pub value_dim: usize,
+    /// Positions that the convolution before it sees.
+    pub conv_kernel_size: usize,
+    /// Bias of that convolution.
+    pub conv_bias: Bias,
+    /// What follows it, or queries, keys and values where there is none (`hidden_act`).
+    pub conv_activation: Activation,
+    /// Bias of the input projection.
+    pub in_bias: Bias,
+    /// Bias of the output projection.
+    pub out_bias: Bias,
+    /// The operation on the output before its projection.
+    pub output: GatedOutput,
+    /// The activation of the gate z: silu, or sigmoid (kimi_linear, minimax).
+    pub gate: Activation,
+    /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
+    pub gate_rank: Option<usize>,
+}
+
+/// Which key head a value head has, where there are fewer of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyHeads {
+    /// Neighbours share one.
+    Grouped,
+    /// The key heads in turn, again and again (llama.cpp's files of qwen3_5).
+    Tiled,
+}
+
+/// The decay and the update of the state of linear attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LinearRule {
+    /// Gated DeltaNet (Yang et al. 2024): decay exp(-exp(A_log) softplus(a + dt_bias)) per head, update
+    /// beta (value - S^T key), q and k of length one (qwen3_next, qwen3_5, olmo_hybrid).
+    GatedDelta {
+        /// beta is this times sigmoid(b): 1, or 2 (`linear_allow_neg_eigval`; olmo_hybrid).
+        beta: f32,
+    },
+    /// Kimi Delta Attention (Kimi Team 2025): as Gated DeltaNet, with a decay per key channel, from f + dt_bias
+    /// (kimi_linear, bailing_hybrid).
+    KimiDelta {
+        /// None: decay exp(-exp(A_log) softplus(f + dt_bias)). Else exp(this * sigmoid(exp(A_log) (f + dt_bias)))
+        /// (`kda_lower_bound`; bailing_hybrid).
+        lower_bound: Option<f32>,
+    },
+    /// Lightning attention (Qin et al. 2024): a fixed decay per head, which the layer's number slows down; update v
+    /// (minimax).
+    Lightning {
+        /// Where the file stores the decays, which its type rounds: positions of a block that they are for. transformers
+        /// computes with them.
+        stored_block: Option<usize>,
+    },
+    /// Mamba-2 (Dao and Gu 2024): dt = softplus(dt + dt_bias), decay exp(-exp(A_log) dt), update dt x; D x is added.
+    Mamba2 {
+        /// `time_step_limit`: dt is kept between these.
+        time_step_limit: [f32; 2],
+        /// Factors of z, x, B, C and dt (`ssm_multipliers`; falcon_h1).
+        multipliers: [f32; 5],
+    },
+}
+
+/// The gate z and the norm of the output of linear attention. act: silu or sigmoid.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GatedOutput {
+    /// out * act(z), without a norm (falcon_h1).
+    Gate,
+    /// norm(out) * act(z), the norm over groups of this many values (qwen3_next: a head).
+    NormThenGate {
+        /// Epsilon.
+        eps: f32,
+        /// Values that are normed together.
+        group: usize,
+        /// Whether all groups share one weight.
+        shared_weight: bool,
+    },
+    /// norm(out * act(z)), the norm over groups of this many values (mamba-2 families).
+    GateThenNorm {
+        /// Epsilon.
+        eps: f32,
+        /// Values that are normed together.
+        group: usize,
+    },
+}
+
+/// Factors of a mixer's input and output (`ssm_in_multiplier`, `ssm_out_multiplier`; falcon_h1).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BranchFactors {
+    /// Of the normed row.
+    pub input: f32,
+    /// Of the result.
+    pub output: f32,
+}
+
+impl BranchFactors {
+    /// Neither.
+    pub const ONE: BranchFactors = BranchFactors { input: 1.0, output: 1.0 };
+}
+
+impl LinearAttention {
+    /// The key head of a value head.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.key_heads {
+            KeyHeads::Grouped => value_head / (self.num_value_heads / self.num_key_heads),
+            KeyHeads::Tiled => value_head % self.num_key_heads,
+        }
+    }
+
+    /// Values of all queries, or of all keys.
+    pub fn keys_width(&self) -> usize {
+        self.num_key_heads * self.key_dim
+    }
+
+    /// Values of all values.
+    pub fn values_width(&self) -> usize {
+        self.num_value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub fn conv_width(&self) -> usize {
+        2 * self.keys_width() + self.values_width()
+    }
+
+    /// The block that stored decays of lightning attention are for.
+    pub fn stored_block(&self) -> Option<usize> {
+        match self.rule {
+            LinearRule::Lightning { stored_block } => stored_block,
+            _ => None,
+        }
+    }
+
+    /// Columns of the input projection that z takes, or its latent.
+    pub fn gate_width(&self) -> usize {
+        self.gate_rank.unwrap_or(self.values_width())
+    }
+
+    /// Columns after z in the input projection: b and a, b and f or its latent, or dt.
+    pub fn step_width(&self) -> usize {
+        let heads = self.num_value_heads;
+        match self.rule {
+            LinearRule::GatedDelta { .. } => 2 * heads,
+            LinearRule::KimiDelta { .. } => heads + self.gate_rank.unwrap_or(self.keys_width()),
+            LinearRule::Mamba2 { .. } => heads,
+            LinearRule::Lightning { .. } => 0,
+        }
+    }
+
+    /// Rows of the input projection: the convolution's channels, z, and the inputs of the steps.
+    pub fn in_width(&self) -> usize {
+        self.conv_width() + self.gate_width() + self.step_width()
+    }
+}
+
+impl Recurrent {
+    /// Values per position that the convolution keeps, and how many positions.
+    pub fn window(&self, hidden_size: usize) -> (usize, usize) {
+        match self {
+            Recurrent::ShortConv { kernel_size, .. } => (hidden_size, kernel_size - 1),
+            Recurrent::Linear(linear) => {
+                let positions = linear.stored_block().unwrap_or(linear.conv_kernel_size) - 1;
+                (linear.conv_width(), positions)
+            }
+            Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
+            Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
+            Recurrent::OfBranches(convolutions) => {
+                (convolutions.kv_channels + 2 * hidden_size, convolutions.kernel_size - 1)
+            }
+            Recurrent::OfCompression { values } => (*values, 1),
+            // A value is delayed by one position, with any convolution.
+            Recurrent::BeforeAttention(convolution) => {
+                let positions = convolution.depthwise_size + convolution.grouped_size - 2;
+                (convolution.channels, positions.max(1))
+            }
+        }
+    }
+
+    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
+    pub fn matrices(&self) -> (usize, usize, usize) {
+        match self {
+            Recurrent::ShortConv { .. }
+            | Recurrent::BeforeAttention(_)
+            | Recurrent::OfBranches(_)
+            | Recurrent::OfCompression { .. } => (0, 0, 0),
+            Recurrent::Linear(linear) => {
+                // What was learned before a block, and in it.
+                let matrices = if linear.stored_block().is_some() { 2 } else { 1 };
+                (linear.num_value_heads, matrices * linear.key_dim, linear.value_dim)
+            }
+            Recurrent::SelectiveScan(scan) => (scan.width.div_ceil(LANES), scan.state_size, LANES),
+            Recurrent::RgLru(unit) => (unit.width.div_ceil(LANES), 1, LANES),
+        }
+    }
+}

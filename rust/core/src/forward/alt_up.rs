@@ -1,0 +1,194 @@
+//! AltUp and LAuReL (Gemma 3n): several residual streams, of which a layer computes one and predicts and corrects the
+//! others (Baykal et al. 2023, <https://arxiv.org/abs/2301.13310>), and a low-rank branch beside attention (Menghani et al.
+//! 2024, <https://arxiv.org/abs/2411.07501>).
+
+use super::per_layer::PerLayerInputs;
+use super::residual::{BranchBuffers, matmul, norm_or_copy};
+use super::state::Pass;
+use crate::model::{AltUpLayer, Layer};
+use ropechat_kernels::compute::activations::{RowSource, by_rows};
+use ropechat_kernels::compute::weight::Weight;
+use ropechat_kernels::kernel::Kernels;
+
+/// The streams between two layers; inside a layer `x` is the one that it computes.
+#[derive(Default)]
+pub(super) struct AltUpStreams {
+    all: Vec<Vec<f32>>, // [num_inputs][rows, hidden_size]
+    laurel: Vec<f32>,   // [rows, hidden_size]
+    delta: Vec<f32>,    // [rows, hidden_size]
+}
+
+impl AltUpStreams {
+    /// The embedding, and its projections at the same magnitude.  // x [rows, hidden_size]
+    pub fn start(&mut self, pass: Pass<'_>, projections: &[Weight], x: &[f32], branch: &mut BranchBuffers) {
+        self.all.resize(projections.len() + 1, Vec::new());
+        self.all[0].clear();
+        self.all[0].extend_from_slice(x);
+        for (projection, stream) in projections.iter().zip(&mut self.all[1..]) {
+            project(pass, projection, x, x, stream, branch);
+        }
+    }
+
+    /// Predicts all streams; x is the one that the layer computes. The branch parallel to attention reads its norm.
+    pub fn predict(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut Vec<f32>, branch: &mut BranchBuffers) {
+        let (Some(weights), Some(alt_up)) = (&layer.alt_up, pass.config.alt_up) else { return };
+        let (hidden, kernels, active) = (pass.config.hidden_size, pass.kernels, alt_up.altup_active_idx);
+        let inputs = self.all.len();
+        for row in 0..self.all[0].len() / hidden {
+            let at = row * hidden..(row + 1) * hidden;
+            let modalities = weights.modalities(pass, &self.all[active][at.clone()]);
+            let before: Vec<Vec<f32>> = self.all.iter().map(|stream| stream[at.clone()].to_vec()).collect();
+            for (to, stream) in self.all.iter_mut().enumerate() {
+                for (from, before) in before.iter().enumerate() {
+                    let coefficient =
+                        dot(&weights.prediction_coefs[(to * inputs + from) * inputs..], &modalities);
+                    kernels.axpby(&mut stream[at.clone()], before, 1.0, coefficient);
+                }
+            }
+        }
+        x.clone_from(&self.all[active]);
+        self.laurel(pass, layer, weights, x, branch);
+    }
+
+    /// laurel = n + norm(right(left(n))) with n = norm(x).
+    fn laurel(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        weights: &AltUpLayer,
+        x: &[f32],
+        branch: &mut BranchBuffers,
+    ) {
+        let (hidden, kernels, pool) = (pass.config.hidden_size, pass.kernels, pass.pool);
+        let rows = pass.rows(x);
+        self.laurel.resize(x.len(), 0.0);
+        by_rows(pool, &mut self.laurel, hidden, |row, out| {
+            norm_or_copy(
+                pass,
+                &x[row * hidden..][..hidden],
+                layer.attention.as_ref().and_then(|attention| attention.attention_norm.as_ref()),
+                out,
+            );
+        });
+        let normed = &self.laurel;
+        let stored = |row: usize| &normed[row * hidden..][..hidden];
+        let left = &weights.laurel_left;
+        branch.input.quantize_rows(rows, hidden, left.dtype(), kernels, pool, RowSource::Stored(&stored));
+        let mut narrow = Vec::new();
+        matmul(pass, left, &branch.input, &mut narrow);
+        let (stride, rank) = (left.padded_out(), weights.laurel_rank);
+        let of_rank = |row: usize| &narrow[row * stride..][..rank];
+        let right = &weights.laurel_right;
+        branch.input.quantize_rows(rows, rank, right.dtype(), kernels, pool, RowSource::Stored(&of_rank));
+        matmul(pass, right, &branch.input, &mut branch.out);
+        let (out, stride) = (&branch.out, right.padded_out());
+        by_rows(pool, &mut self.laurel, hidden, |row, laurel| {
+            let mut normed = vec![0.0; hidden];
+            norm_or_copy(pass, &out[row * stride..][..hidden], Some(&weights.laurel_norm), &mut normed);
+            kernels.add(laurel, &normed);
+        });
+    }
+
+    /// x = (x + laurel) / sqrt 2, after attention was added.
+    pub fn join(&self, pass: Pass<'_>, layer: &Layer, x: &mut [f32]) {
+        if layer.alt_up.is_some() {
+            let half = std::f32::consts::FRAC_1_SQRT_2;
+            pass.kernels.axpby(x, &self.laurel, half, half);
+        }
+    }
+
+    /// Corrects all streams by what the layer computed, and adds its part of the second embedding to all but the first.
+    pub fn correct(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        inputs: &mut PerLayerInputs,
+        x: &mut Vec<f32>,
+        branch: &mut BranchBuffers,
+    ) {
+        let (Some(weights), Some(alt_up)) = (&layer.alt_up, pass.config.alt_up) else { return };
+        let (hidden, kernels, active) = (pass.config.hidden_size, pass.kernels, alt_up.altup_active_idx);
+        let count = self.all.len();
+        for (row, x) in x.chunks_exact(hidden).enumerate() {
+            let at = row * hidden..(row + 1) * hidden;
+            let modalities = weights.modalities(pass, x);
+            let mut innovation = x.to_vec();
+            kernels.axpby(&mut innovation, &self.all[active][at.clone()], 1.0, -1.0);
+            for (to, stream) in self.all.iter_mut().enumerate() {
+                let coefficient = 1.0 + dot(&weights.correction_coefs[to * count..], &modalities);
+                kernels.axpby(&mut stream[at.clone()], &innovation, 1.0, coefficient);
+            }
+        }
+        let mut first = self.all[active].clone();
+        if alt_up.altup_correct_scale {
+            for row in first.chunks_exact_mut(hidden) {
+                row.iter_mut().zip(&weights.correct_output_scale).for_each(|(x, scale)| *x *= scale);
+            }
+        }
+        self.delta.clear();
+        self.delta.resize(x.len(), 0.0);
+        inputs.add(pass, layer, Some(&first), branch, &mut self.delta);
+        for stream in &mut self.all[1..] {
+            kernels.add(stream, &self.delta);
+        }
+        x.clone_from(&self.all[active]);
+    }
+
+    /// x = the mean of the first stream and of the others' projections at its magnitude.
+    pub fn finish(
+        &self,
+        pass: Pass<'_>,
+        projections: &[Weight],
+        x: &mut Vec<f32>,
+        branch: &mut BranchBuffers,
+    ) {
+        x.clone_from(&self.all[0]);
+        let mut projected = Vec::new();
+        for (projection, stream) in projections.iter().zip(&self.all[1..]) {
+            project(pass, projection, stream, &self.all[0], &mut projected, branch);
+            pass.kernels.add(x, &projected);
+        }
+        pass.kernels.scale(x, 1.0 / self.all.len() as f32);
+    }
+}
+
+impl AltUpLayer {
+    /// tanh(modality_router(norm(x) / hidden_size)).  // [num_inputs]
+    fn modalities(&self, pass: Pass<'_>, x: &[f32]) -> Vec<f32> {
+        let mut normed = vec![0.0; x.len()];
+        norm_or_copy(pass, x, Some(&self.router_norm), &mut normed);
+        self.modality_router.chunks_exact(x.len()).map(|row| dot(row, &normed).tanh()).collect()
+    }
+}
+
+/// The product of the leading values.
+pub(super) fn dot(row: &[f32], x: &[f32]) -> f32 {
+    row.iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+}
+
+/// out = projection(from), with the magnitude that each row of `like` has.  // all [rows, hidden_size]
+fn project(
+    pass: Pass<'_>,
+    projection: &Weight,
+    from: &[f32],
+    like: &[f32],
+    out: &mut Vec<f32>,
+    branch: &mut BranchBuffers,
+) {
+    let (hidden, kernels, pool): (usize, Kernels, _) = (pass.config.hidden_size, pass.kernels, pass.pool);
+    let stored = |row: usize| &from[row * hidden..][..hidden];
+    let rows = pass.rows(from);
+    branch.input.quantize_rows(rows, hidden, projection.dtype(), kernels, pool, RowSource::Stored(&stored));
+    matmul(pass, projection, &branch.input, &mut branch.out);
+    let (projected, stride) = (&branch.out, projection.padded_out());
+    let mean_square = |row: &[f32]| row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / row.len() as f64;
+    out.resize(from.len(), 0.0);
+    by_rows(pool, out, hidden, |row, out| {
+        out.copy_from_slice(&projected[row * stride..][..hidden]);
+        let target = mean_square(&like[row * hidden..][..hidden]).sqrt();
+        // Not `max`, which would drop NaN.
+        let own = mean_square(out);
+        let own = if own < 1e-5 { 1e-5 } else { own };
+        kernels.scale(out, (target / own.sqrt()) as f32);
+    });
+}

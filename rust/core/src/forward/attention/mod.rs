@@ -1,0 +1,441 @@
+//! Attention of a layer: queries, keys and values of every row, their norms and rotation, the cache, the softmax over
+//! it ([`tiles`]), and the output projection back to the residual stream.
+
+mod compression;
+mod convolution;
+mod dynamic_mask;
+mod group_products;
+mod head_experts;
+mod indexer;
+mod mla;
+mod nth_element;
+mod observed;
+mod online_softmax;
+mod queries;
+mod score_bias;
+mod shared_kv;
+mod tiles;
+
+use super::branch_convolution::{BranchConvolutionBuffers, add_convolved, convolve_columns};
+use super::recurrent;
+use super::residual::{
+    BranchBuffers, adapt, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input,
+};
+use super::rope::{RopeAngles, apply_rope};
+use super::state::{Pass, Run};
+use crate::config::{
+    AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling, Values,
+};
+use crate::kv_cache::{BLOCK, Block, KvSequence};
+use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
+use convolution::ConvolutionBuffers;
+use dynamic_mask::KeyNumbers;
+use group_products::GroupProducts;
+use head_experts::HeadExpertBuffers;
+use indexer::{Choices, Columns};
+use mla::MlaBuffers;
+pub use observed::ObservedHeads;
+use online_softmax::Partials;
+use ropechat_kernels::compute::activations::RowSource;
+use ropechat_kernels::compute::phases::{Phase, lap};
+use ropechat_kernels::compute::weight::Epilogue;
+use score_bias::ScoreBias;
+use shared_kv::SharedKvBuffers;
+use std::cell::RefCell;
+use tiles::Keys;
+
+/// Buffers of attention.
+#[derive(Default)]
+pub(super) struct AttentionBuffers {
+    qkv: Vec<f32>, // [rows, Projection::stride]
+    mla: MlaBuffers,
+    /// What the last layer with an indexer chose.
+    choices: Choices,
+    /// Numbers of the keys that the last layer with a dynamic mask read.
+    key_numbers: KeyNumbers,
+    head_experts: HeadExpertBuffers,
+    convolved: ConvolutionBuffers,
+    branch_convolutions: BranchConvolutionBuffers,
+    shared_kv: SharedKvBuffers,
+    /// Outputs of `o_a_proj`.
+    group_outputs: GroupProducts,
+    partials: Partials,
+    /// Those with compressed keys.
+    compressed: Partials,
+    /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
+    unrotated: Option<Vec<f32>>,
+}
+
+impl AttentionBuffers {
+    /// Whether the next layer keeps its q and k before rotation.
+    pub fn keep_unrotated(&mut self, wanted: bool) {
+        self.unrotated = wanted.then(|| self.unrotated.take().unwrap_or_default());
+    }
+
+    /// The heads of the layer that these buffers are left by.
+    pub fn observed<'a>(
+        &'a self,
+        pass: Pass<'a>,
+        layer: &'a AttentionLayer,
+        run: &'a Run<'_>,
+    ) -> ObservedHeads<'a> {
+        let unrotated = self.unrotated.as_deref().unwrap_or_default();
+        let bias = ScoreBias::of(pass, layer, &self.key_numbers, &self.qkv);
+        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, (chosen(layer, &self.choices), bias))
+    }
+}
+
+/// The choices that a layer's attention follows, if it does.
+fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
+    let compresses = layer.compression.is_some();
+    let chooses = compresses || layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
+    (chooses && !choices.is_empty()).then_some(choices)
+}
+
+/// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
+pub(super) fn attention(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut AttentionBuffers,
+) {
+    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
+    attend_input(pass, layer, None, runs, angles, x, branch, buffers);
+}
+
+/// x += o_proj(attention(branch.input)), whose queries, keys and values may have an adapter.  // x [rows, hidden_size]
+#[allow(clippy::too_many_arguments)] // what attention reads and writes
+pub(super) fn attend_input(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    adapter: Option<&Adapter>,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    x: &mut [f32],
+    branch: &mut BranchBuffers,
+    buffers: &mut AttentionBuffers,
+) {
+    let Pass { config, kernels, pool, .. } = pass;
+    let AttentionBuffers {
+        qkv,
+        mla,
+        choices,
+        key_numbers,
+        head_experts,
+        convolved,
+        branch_convolutions,
+        shared_kv,
+        group_outputs,
+        partials,
+        compressed,
+        unrotated,
+    } = buffers;
+    let rows = pass.rows(x);
+    let stride = layer.projection.stride(config, layer);
+    qkv.resize(rows * stride, 0.0);
+    match &layer.projection {
+        Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
+        Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
+        Projection::Experts(weights) => {
+            head_experts::project(pass, layer, weights, x, &mut branch.input, head_experts, qkv);
+        }
+        Projection::SharedKv(weights) => {
+            shared_kv::project(pass, layer, weights, &mut branch.input, shared_kv, qkv);
+        }
+    }
+    if let Some(adapter) = adapter {
+        adapt(pass, adapter, &mut branch.input, qkv, stride);
+    }
+    if let Some(weights) = &layer.convolution {
+        convolution::convolve(pass, layer, weights, runs, (qkv, stride), &mut branch.input, convolved);
+    }
+    if let Some([of_kv, _]) = layer.branch_convolutions.as_deref() {
+        let first = layer.heads.q_width();
+        convolve_columns(pass, of_kv, runs, (qkv, stride), first, branch_convolutions);
+    }
+    lap(Phase::QkvProj);
+    rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    indexer::write_block_keys(pass, layer, runs);
+    if let Projection::SharedKv(weights) = &layer.projection {
+        let projected = recurrent::Rows { values: &shared_kv.a, stride: weights.a_proj.padded_out() };
+        compression::write_keys(pass, layer, runs, projected);
+    }
+    lap(Phase::RopeAndCache);
+
+    let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
+    if let Some(indexer) = &layer.indexer {
+        choices.choose(pass, layer, &indexer.spec, &caches, qkv);
+    }
+    if let (Some(weights), None) = (&layer.compression, &layer.indexer) {
+        choices.choose_all_compressed(pass, weights.spec, &caches);
+    }
+    if let Some(mask) = config.dynamic_mask {
+        key_numbers.read(pass, layer, &caches);
+        key_numbers.choose(pass, layer, mask, &caches, choices);
+    }
+    let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
+    let (chosen, compresses) = (chosen(layer, choices), layer.compression.is_some());
+    // Choices are of compressed keys where there are any.
+    let of_own = chosen.filter(|_| !compresses);
+    tiles::attend(pass, (layer, Keys::own(layer)), &caches, qkv, (of_own, bias), partials);
+    if compresses {
+        tiles::attend(pass, (layer, Keys::compressed(layer)), &caches, qkv, (chosen, bias), compressed);
+    }
+    let later = compresses.then_some(&*compressed);
+    lap(Phase::Attention);
+    if let Projection::Experts(weights) = &layer.projection {
+        head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
+        return lap(Phase::OProj);
+    }
+    let [o_proj] = &layer.o_proj[..] else { return };
+
+    let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
+    let gates = Columns::of(config, layer).gates;
+    // The output of a row's heads from `first` on.
+    let write_heads = |row: usize, first: usize, out: &mut [f32]| {
+        partials.write_output(later, (row, first), widths, &layer.sinks, out, kernels);
+        if let (Values::OfKeys, LayerRope::Rotary(rope)) = (layer.spec.values, layer.spec.rope) {
+            shared_kv::restore_heads(pass, &angles[rope], row, out, layer.heads.head_dim);
+        }
+    };
+    let finish = |row: usize, out: &mut [f32]| {
+        apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
+        if layer.attention_sub_norm.is_some() {
+            SCRATCH.with_borrow_mut(|scratch| {
+                scratch.clear();
+                scratch.extend_from_slice(out);
+                norm_or_copy(pass, scratch, layer.attention_sub_norm.as_ref(), out);
+            });
+        }
+    };
+    let input = &mut branch.input;
+    let groups = layer.o_a_proj.len();
+    if let Some(heads) = layer.heads.num_attention_heads.checked_div(groups) {
+        let write = |group: usize, row: usize, out: &mut [f32]| write_heads(row, group * heads, out);
+        group_outputs.multiply(pass, &layer.o_a_proj, rows, &write, input);
+    }
+    let attended = |row: usize, out: &mut [f32]| {
+        match layer.lambdas {
+            None if groups == 0 => write_heads(row, 0, out),
+            None => {
+                let width = out.len() / groups;
+                for (group, out) in out.chunks_exact_mut(width).enumerate() {
+                    out.copy_from_slice(&group_outputs.of(group, row)[..width]);
+                }
+            }
+            Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(all, 0.0);
+                write_heads(row, 0, scratch);
+                combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
+            }),
+        }
+        finish(row, out);
+    };
+    let source = RowSource::Computed(&attended);
+    input.quantize_rows(rows, o_proj.in_features(), o_proj.dtype(), kernels, pool, source);
+    lap(Phase::Norm);
+    if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        let output = recurrent::Rows { values: &branch.out, stride: o_proj.padded_out() };
+        return add_convolved(pass, of_output, runs, output, branch_convolutions, x);
+    }
+    if let Some(scales) = &layer.residual_scales {
+        matmul(pass, o_proj, &branch.input, &mut branch.out);
+        return add_scaled(pass, scales, &branch.out, o_proj.padded_out(), x);
+    }
+    let factors = layer.spec.residual_factors[0];
+    add_residual(pass, o_proj, layer.attention_out_norm.as_ref(), factors, branch, x);
+    lap(Phase::OProj);
+}
+
+/// out = (1 - initial) norm(first half of the heads - lambda * second half).  // heads [2n * width], out [n * width]
+fn combine_differential(
+    pass: Pass<'_>,
+    width: usize,
+    [lambda, initial]: [f32; 2],
+    heads: &mut [f32],
+    out: &mut [f32],
+) {
+    let (kernels, ones) = (pass.kernels, vec![1.0; width]);
+    let (first, second) = heads.split_at_mut(out.len());
+    kernels.axpby(first, second, 1.0, -lambda);
+    for (head, out) in first.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+        norm(pass.config.norm, head, &ones, &ones, out, kernels);
+    }
+    kernels.scale(out, 1.0 - initial);
+}
+
+/// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
+fn apply_gate(gate: AttentionGate, gates: &[f32], out: &mut [f32]) {
+    let of_gate: fn(f32) -> f32 = match gate {
+        AttentionGate::None => return,
+        AttentionGate::Sigmoid(_) => |x| 1.0 / (1.0 + (-x).exp()),
+        AttentionGate::Softplus(_) => |x| x.max(0.0) + (-x.abs()).exp().ln_1p() + 0.0 * x, // NaN stays
+    };
+    let width = out.len() / gates.len();
+    for (out, &gate) in out.chunks_exact_mut(width).zip(gates) {
+        let factor = of_gate(gate);
+        out.iter_mut().for_each(|out| *out *= factor);
+    }
+}
+
+/// Rows of one run that fall into one block.
+struct Segment<'a> {
+    qkv: &'a mut [f32],
+    /// Where q and k go before rotation; empty where nobody wants them.  // [rows, q and k of all heads]
+    unrotated: &'a mut [f32],
+    /// The first row's index among the rows of all runs.
+    row: usize,
+    /// Position of the first row.
+    position: usize,
+    block: &'a mut Block,
+    /// Where in the block the first row goes.
+    offset: usize,
+}
+
+/// Norms and rotates q and k in place and stores k and v in the cache's blocks.  // qkv [rows, stride]
+fn rotate_and_store(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    runs: &mut [Run<'_>],
+    angles: &[RopeAngles],
+    qkv: &mut [f32],
+    unrotated: Option<&mut Vec<f32>>,
+) {
+    let stride = layer.projection.stride(pass.config, layer);
+    let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
+        None => (&mut [], 0),
+        Some(kept) => {
+            let width = layer.qk_width();
+            kept.resize(qkv.len() / stride * width, 0.0);
+            (kept, width)
+        }
+    };
+    let mut segments = Vec::new();
+    let (mut qkv, mut first) = (qkv, 0);
+    for run in runs {
+        let (mut position, mut left) = (run.position(), run.ids.len());
+        let mut offset = run.cache.len() % BLOCK;
+        for block in run.cache.writable() {
+            let rows = left.min(BLOCK - offset);
+            let (head, tail) = std::mem::take(&mut qkv).split_at_mut(rows * stride);
+            let (kept, kept_later) = std::mem::take(&mut unrotated).split_at_mut(rows * kept_width);
+            segments.push(Segment { qkv: head, unrotated: kept, row: first, position, block, offset });
+            (qkv, unrotated, offset) = (tail, kept_later, 0);
+            (first, position, left) = (first + rows, position + rows, left - rows);
+            if left == 0 {
+                break;
+            }
+        }
+        assert_eq!(left, 0, "the caller reserved room for every row");
+    }
+    let columns = Columns::of(pass.config, layer).indexer;
+    pass.pool.for_each(&mut segments, |segment| {
+        for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
+            let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
+            norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
+            store(pass, layer, qkv, segment.block, segment.offset + row);
+            if let Some(weights) = &layer.dynamic_mask {
+                let values = &qkv[layer.heads.qk_width()..layer.heads.qkv_width()];
+                let numbers = dynamic_mask::numbers(weights, values);
+                segment.block.write_index_key(layer.kv_index, segment.offset + row, &numbers, pass.kernels);
+            }
+            if let Some(weights) = &layer.indexer {
+                let values = &mut qkv[columns.clone()];
+                indexer::prepare(pass, weights, angles, segment.row + row, values);
+                let key = &values[weights.spec.q_width()..][..weights.spec.key_width()];
+                if !key.is_empty() {
+                    segment.block.write_index_key(layer.kv_index, segment.offset + row, key, pass.kernels);
+                }
+            }
+        }
+    });
+}
+
+/// Norms, clips, rotates and scales one row; q and k before rotation go to `unrotated`.  // qkv [stride]
+fn norm_and_rotate(
+    pass: Pass<'_>,
+    layer: &AttentionLayer,
+    angles: &[RopeAngles],
+    qkv: &mut [f32],
+    row: usize,
+    position: usize,
+    unrotated: &mut [f32],
+) {
+    let Pass { config, kernels, .. } = pass;
+    let (dim, queries, both) = (layer.heads.head_dim, layer.heads.q_width(), layer.qk_width());
+    let norm_both = |qkv: &mut [f32]| {
+        if let Some([q_norm, k_norm]) = &layer.qk_norms {
+            norm_heads(pass, dim, &mut qkv[..queries], q_norm);
+            norm_heads(pass, dim, &mut qkv[queries..both], k_norm);
+        }
+    };
+    if config.qk_norm_place == QkNormPlace::BeforeRotation {
+        norm_both(qkv);
+    }
+    if let Some(limit) = config.clip_qkv {
+        qkv.iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
+    }
+    unrotated.copy_from_slice(&qkv[..unrotated.len()]);
+    if let LayerRope::Rotary(rope) = layer.spec.rope {
+        apply_rope(&angles[rope], row, &mut qkv[..both], dim, kernels);
+    }
+    if config.qk_norm_place == QkNormPlace::AfterRotation {
+        norm_both(qkv);
+    }
+    if config.query_scaling != QueryScaling::None {
+        let factor = config.query_scaling.factor(&layer.spec, position) as f32;
+        kernels.scale(&mut qkv[..queries], factor);
+        kernels.scale(&mut qkv[Columns::of(config, layer).relative], factor);
+    }
+    if layer.spec.shares_kv_of.is_none() {
+        let values = &mut qkv[both..layer.qkv_width()];
+        if let Some(value_norm) = &layer.value_norm {
+            norm_heads(pass, layer.heads.v_head_dim, values, value_norm);
+        }
+        if config.value_scale != 1.0 {
+            kernels.scale(values, config.value_scale);
+        }
+    }
+}
+
+/// Norms q, k or v of all heads.  // heads [n * dim]
+fn norm_heads(pass: Pass<'_>, dim: usize, heads: &mut [f32], weights: &NormWeights) {
+    let (width, kind) = match pass.config.qk_norm {
+        QkNorm::FullWidth => (heads.len(), pass.config.norm),
+        QkNorm::Length => (dim, Norm::RmsNorm { eps: LEAST_LENGTH * LEAST_LENGTH / dim as f32 }),
+        _ => (dim, pass.config.norm),
+    };
+    if heads.is_empty() {
+        return; // the layer has no keys of its own
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        scratch.extend_from_slice(heads);
+        for (head, (x, out)) in scratch.chunks_exact(width).zip(heads.chunks_exact_mut(width)).enumerate() {
+            let part = head * width..(head + 1) * width;
+            let (weight, bias) = (&weights.weight[part.clone()], &weights.bias[part]);
+            norm(kind, x, weight, bias, out, pass.kernels);
+        }
+    });
+}
+
+/// A query or a key is not divided by less than this (transformers, `ZayaQKNorm`).
+const LEAST_LENGTH: f32 = f32::EPSILON;
+
+/// Writes a row's own keys and values into their place in the block.  // qkv [stride]
+fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {
+    let (heads, both) = (layer.heads, layer.qk_width());
+    let mut values = qkv[both..layer.qkv_width()].chunks_exact(heads.v_head_dim);
+    for (head, key) in qkv[heads.q_width()..both].chunks_exact(heads.head_dim).enumerate() {
+        block.write(layer.kv_index, head, offset, key, values.next().unwrap_or_default(), pass.kernels);
+    }
+}
+
+thread_local! {
+    /// Heads before their norm.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}

@@ -1,0 +1,172 @@
+//! The two ends of a branch of the residual stream: the norm before it, and the addition of its result.
+
+use super::state::Pass;
+use crate::config::{Norm, ResidualFactors};
+use crate::model::{Adapter, NormGate, NormWeights, ResidualScales};
+use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
+use ropechat_kernels::compute::phases::{Phase, lap};
+use ropechat_kernels::compute::weight::{Epilogue, Weight};
+use ropechat_kernels::kernel::Kernels;
+use ropechat_kernels::quant::PackedType;
+use std::cell::RefCell;
+
+/// The buffers between a branch and the residual stream; every branch of every layer uses the same.
+#[derive(Default)]
+pub(super) struct BranchBuffers {
+    /// The next matmul's input.
+    pub input: Activations,
+    /// The branch's result where it is not added right away.  // [rows, hidden_size up to whole panels]
+    pub out: Vec<f32>,
+}
+
+/// input = norm(x), in the type that weights of `dtype` are multiplied with.  // x [rows, hidden_size]
+pub(super) fn normed_input(
+    pass: Pass<'_>,
+    weights: Option<&NormWeights>,
+    dtype: PackedType,
+    x: &[f32],
+    input: &mut Activations,
+) {
+    let hidden_size = pass.config.hidden_size;
+    input.quantize_rows(
+        pass.rows(x),
+        hidden_size,
+        dtype,
+        pass.kernels,
+        pass.pool,
+        RowSource::Computed(&|row, out| {
+            norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], weights, out);
+        }),
+    );
+    lap(Phase::Norm);
+}
+
+/// x = norm(x), where the layer has a norm of the stream.  // x [rows, hidden_size]
+pub(super) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut [f32]) {
+    let Some(NormWeights { weight, bias, .. }) = weights else { return };
+    by_rows(pass.pool, x, pass.config.hidden_size, |_, x| {
+        SCRATCH.with_borrow_mut(|row| {
+            row.clear();
+            row.extend_from_slice(x);
+            norm(pass.config.norm, row, weight, bias, x, pass.kernels);
+        });
+    });
+}
+
+/// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]
+pub(super) fn add_residual(
+    pass: Pass<'_>,
+    weight: &Weight,
+    out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
+    branch: &mut BranchBuffers,
+    x: &mut [f32],
+) {
+    let BranchBuffers { input, out } = branch;
+    if out_norm.is_none() && pass.config.residual_multiplier == 1.0 && factors == ResidualFactors::ONE {
+        return weight.matmul(input, pass.kernels, pass.pool, Epilogue::AddTo(x, pass.config.hidden_size));
+    }
+    matmul(pass, weight, input, out);
+    add_result(pass, out_norm, factors, out, weight.padded_out(), x);
+}
+
+/// x += residual_multiplier * norm(result), and the layer's factors.  // result [rows, stride], x [rows, hidden_size]
+pub(super) fn add_result(
+    pass: Pass<'_>,
+    out_norm: Option<&NormWeights>,
+    factors: ResidualFactors,
+    result: &[f32],
+    stride: usize,
+    x: &mut [f32],
+) {
+    let hidden_size = pass.config.hidden_size;
+    let branch = factors.branch * pass.config.residual_multiplier;
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        SCRATCH.with_borrow_mut(|normed| {
+            normed.resize(hidden_size, 0.0);
+            norm_or_copy(pass, &result[row * stride..][..hidden_size], out_norm, normed);
+            pass.kernels.axpby(x, normed, factors.stream, branch);
+        });
+    });
+}
+
+/// x = stream * x + branch * result + bias, by channel.  // result [rows, stride], x [rows, hidden_size]
+pub(super) fn add_scaled(
+    pass: Pass<'_>,
+    scales: &ResidualScales,
+    result: &[f32],
+    stride: usize,
+    x: &mut [f32],
+) {
+    let hidden_size = pass.config.hidden_size;
+    by_rows(pass.pool, x, hidden_size, |row, x| {
+        pass.kernels.mul(x, &scales.stream);
+        pass.kernels.mul_add(x, &scales.branch, &result[row * stride..][..hidden_size]);
+        pass.kernels.add(x, &scales.bias);
+    });
+}
+
+thread_local! {
+    /// One row of a branch's result, normed.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// out = weight(input).  // out [rows, padded_out]
+pub(super) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: &mut Vec<f32>) {
+    out.resize(input.rows() * weight.padded_out(), 0.0);
+    weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(out));
+}
+
+/// product += up(down(input)), part by part; `input` is used for the latents.  // product [rows, stride]
+pub(super) fn adapt(
+    pass: Pass<'_>,
+    adapter: &Adapter,
+    input: &mut Activations,
+    product: &mut [f32],
+    stride: usize,
+) {
+    let (rows, rank, latent_stride) = (input.rows(), adapter.rank, adapter.down.padded_out());
+    let (mut latents, mut added, mut first) = (Vec::new(), Vec::new(), 0);
+    matmul(pass, &adapter.down, input, &mut latents);
+    for (part, (columns, up)) in adapter.ups.iter().enumerate() {
+        let latent = |row: usize| &latents[row * latent_stride + part * rank..][..rank];
+        input.quantize_rows(rows, rank, up.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
+        matmul(pass, up, input, &mut added);
+        by_rows(pass.pool, product, stride, |row, product| {
+            pass.kernels.add(&mut product[first..][..*columns], &added[row * up.padded_out()..][..*columns]);
+        });
+        first += columns;
+    }
+}
+
+/// out = norm(x), or x where the model has no norm.  // [hidden_size]
+pub(super) fn norm_or_copy(pass: Pass<'_>, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32]) {
+    match weights {
+        None => out.copy_from_slice(x),
+        Some(NormWeights { weight, bias, gate }) => {
+            norm(pass.config.norm, x, weight, bias, out, pass.kernels);
+            if let Some(gate) = gate {
+                apply_norm_gate(gate, out);
+            }
+        }
+    }
+}
+
+/// row *= sigmoid(up(silu(down(row)))).  // row [n]
+fn apply_norm_gate(gate: &NormGate, row: &mut [f32]) {
+    let dot = |weights: &[f32], x: &[f32]| weights.iter().zip(x).map(|(weight, x)| weight * x).sum::<f32>();
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    let narrow: Vec<f32> = gate.down.chunks_exact(row.len()).map(|weights| dot(weights, row)).collect();
+    let narrow: Vec<f32> = narrow.into_iter().map(|x| x * sigmoid(x)).collect();
+    for (x, weights) in row.iter_mut().zip(gate.up.chunks_exact(narrow.len())) {
+        *x *= sigmoid(dot(weights, &narrow));
+    }
+}
+
+/// The normalization of one row.  // all [n]
+pub(super) fn norm(kind: Norm, x: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32], kernels: Kernels) {
+    match kind {
+        Norm::RmsNorm { eps } => kernels.rms_norm(x, weight, eps, out),
+        Norm::LayerNorm { eps } => kernels.layer_norm(x, weight, bias, eps, out),
+    }
+}

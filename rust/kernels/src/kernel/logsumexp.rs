@@ -1,0 +1,127 @@
+//! exp in f64, and the two sums over a logit row behind logsumexp and entropy.
+//!
+//! Everything here is plain arithmetic on `[f64; WIDTH]` without branches, fused multiply-adds or calls, so the
+//! compiler vectorizes it for every target, and every instruction set gives the same bits.
+
+/// f64 values of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
+const WIDTH: usize = 8;
+/// Sums in progress, added pairwise at the end.
+pub(super) type Lanes = [f64; WIDTH];
+/// Logits whose terms are computed together; they stay in the first-level cache.
+pub(super) const CHUNK: usize = 256;
+
+/// Below this exp is taken as 0 (exp(-708) = 3.3e-308 is the last step before subnormals).
+pub(super) const LOWEST: f64 = -708.0;
+/// Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits of the sum.
+const ROUND: f64 = 6_755_399_441_055_744.0;
+/// ln 2 in two parts; the first has 32 trailing zero bits, so n * LN2_HIGH is exact (Cody and Waite 1980).
+const LN2_HIGH: f64 = f64::from_bits(0x3FE6_2E42_FEE0_0000);
+const LN2_LOW: f64 = f64::from_bits(0x3DEA_39EF_3579_3C76);
+/// q of exp(r) = 1 + r + r^2 q(r), |r| <= ln 2 / 2, by Remez exchange at 60 digits: relative error 3.0e-16.
+const Q: [f64; 9] = [
+    0.499_999_999_999_984_07,
+    0.166_666_666_666_128,
+    0.041_666_666_668_096_47,
+    0.008_333_333_370_383_639,
+    0.001_388_888_852_212_645,
+    0.000_198_411_858_258_485_1,
+    2.480_192_855_120_973e-5,
+    2.763_476_468_433_586e-6,
+    2.747_723_934_787_555_3e-7,
+];
+
+/// exp(x) for x <= 709; 0 below -708 (also for -inf) and for NaN; relative error below 1e-15; exp(0) is exactly 1.
+#[inline(always)]
+pub fn exp(x: f64) -> f64 {
+    let value = exp_in_range(clamp(x));
+    if x >= LOWEST { value } else { 0.0 }
+}
+
+/// exp(x) for x in [-708, 709]: 2^n exp(r) with x = n ln 2 + r.
+#[inline(always)]
+pub(super) fn exp_in_range(x: f64) -> f64 {
+    let shifted = x * std::f64::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    let mut q = Q[8];
+    for coefficient in Q[..8].iter().rev() {
+        q = q * r + coefficient;
+    }
+    // 2^n, written into the exponent field.
+    let power = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
+    (1.0 + (r + r * r * q)) * power
+}
+
+#[inline(always)]
+pub(super) fn clamp(x: f64) -> f64 {
+    if x > LOWEST { x } else { LOWEST }
+}
+
+/// The sums behind logsumexp and entropy of the scaled logits d = (x - max) / temperature.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpSums {
+    /// sum of exp(d); at least 1.
+    pub exp: f64,
+    /// sum of d exp(d); at most 0. A term with exp(d) = 0 is 0, also for d = -inf.
+    pub d_exp: f64,
+}
+
+impl ExpSums {
+    /// Entropy in nats: H = ln W - (sum d e^d) / W.
+    pub fn entropy(self) -> f64 {
+        (self.exp.ln() - self.d_exp / self.exp).max(0.0)
+    }
+}
+
+/// ExpSums over a row: `logits` without NaN and +inf, `max` their maximum (finite), `inverse_temperature` 1 / T.
+///
+/// The order of additions is fixed: lane i takes every eighth logit of a chunk, chunks are added lane by lane, the lanes
+/// then pairwise. Always inlined, so that a caller compiled for a wider instruction set has wider vectors and the same
+/// bits.
+#[inline(always)]
+pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
+    let max = f64::from(max);
+    let mut exp = [0.0; WIDTH];
+    let mut d_exp = [0.0; WIDTH];
+    let (whole, rest) = logits.as_chunks::<CHUNK>();
+    // The last chunk is padded with masked logits, which add exactly nothing.
+    let mut last = [f32::NEG_INFINITY; CHUNK];
+    last[..rest.len()].copy_from_slice(rest);
+    for block in whole.iter().chain([&last]) {
+        let [e, de] = terms(block, max, inverse_temperature);
+        add_lanes(&mut exp, &e);
+        add_lanes(&mut d_exp, &de);
+    }
+    ExpSums { exp: add_pairwise(exp), d_exp: add_pairwise(d_exp) }
+}
+
+/// exp(d) and d exp(d) of a chunk. Separate from the additions, so that the loop has no reduction and vectorizes.
+#[inline(always)]
+fn terms(block: &[f32; CHUNK], max: f64, inverse_temperature: f64) -> [[f64; CHUNK]; 2] {
+    let mut e = [0.0; CHUNK];
+    let mut de = [0.0; CHUNK];
+    for ((&logit, e), de) in block.iter().zip(&mut e).zip(&mut de) {
+        let d = clamp((f64::from(logit) - max) * inverse_temperature);
+        let value = exp_in_range(d);
+        *e = if d > LOWEST { value } else { 0.0 };
+        *de = *e * d;
+    }
+    [e, de]
+}
+
+#[inline(always)]
+pub(super) fn add_lanes(total: &mut Lanes, terms: &[f64; CHUNK]) {
+    let mut block = [0.0; WIDTH];
+    for lanes in terms.as_chunks::<WIDTH>().0 {
+        for i in 0..WIDTH {
+            block[i] += lanes[i];
+        }
+    }
+    for i in 0..WIDTH {
+        total[i] += block[i];
+    }
+}
+
+pub(super) fn add_pairwise(x: Lanes) -> f64 {
+    ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]))
+}

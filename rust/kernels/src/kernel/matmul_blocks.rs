@@ -1,0 +1,588 @@
+//! Matmuls of the 32-block formats: exact integer dot products, scaled block by block.
+//!
+//! As in `matmul.rs`, the order of additions behind one output never depends on the other rows.
+//!
+//! # Safety
+//! As in `matmul.rs`: the CPU must have the ISA of `V`, and the addresses of the arguments must be valid.
+
+use super::lanes::{BIASED_ZERO, LANES, Lanes};
+use super::matmul::MatmulArgs;
+use super::prefetch::prefetch_l2;
+use super::quantize::x_scales_at;
+use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, place_of, q4_k_q5_k, q6_k};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// How a step of a 32-block format yields the values of its two blocks.
+///
+/// What decides between two ways to multiply is a constant, not a function: without link-time optimization a function of
+/// another compilation unit is called in the innermost loop.
+pub(super) trait BlockFormat {
+    /// The format.
+    const DTYPE: PackedType;
+    /// Bytes of a step, without the numbers that steps share.
+    const STEP_BYTES: usize = Self::DTYPE.step_bytes();
+    /// Bytes of the numbers that come before each four steps.
+    const NUMBERS_BYTES: usize = Self::DTYPE.numbers_bytes();
+    /// Bytes of a step with its part of the shared numbers.
+    const BYTES_PER_STEP: usize = Self::STEP_BYTES + Self::NUMBERS_BYTES * GROUP / SUPER_BLOCK;
+    /// Whether values are unsigned with a minimum per block (`value = scale * q + min`), or signed bytes stored + 128.
+    const HAS_MINS: bool = false;
+    /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
+    const FACTOR: i16 = 1;
+    /// The largest integer as it is stored.
+    const MAX: usize;
+    /// How many groups of four products fit a pair of i16 sums: activations are at most 127.
+    const QUADS_IN_I16: usize = i16::MAX as usize / (2 * 127 * Self::MAX);
+    /// Scales of a block: one, or one for each half.
+    const SCALES: usize = 1;
+    /// Bytes of the values of an unpacked step, 16 groups of four of all lanes: 1,024 bytes, or 1,024 i16.
+    const UNPACKED_VALUES: usize = if Self::QUADS_IN_I16 > 0 { 16 * 4 * LANES } else { 16 * 8 * LANES };
+    /// Bytes of an unpacked step: its values, the scales of each block, the minima.
+    const UNPACKED_STEP: usize =
+        Self::UNPACKED_VALUES + 2 * (Self::SCALES + Self::HAS_MINS as usize) * LANES * size_of::<f32>();
+    /// Where the values of a step begin: after its own scales, and the minima if there are any.
+    const VALUES_AT: usize;
+    /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
+    /// [`BlockFormat::FACTOR`].
+    ///
+    /// # Safety
+    /// The ISA of `V`; `values` valid for the step's bytes from `VALUES_AT` on.
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4;
+    /// Scale `P` (0..SCALES) of block `B` of step `index` of those that share these numbers.
+    ///
+    /// # Safety
+    /// The ISA of `V`; `numbers` valid for the numbers of the step.
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, _index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(B * 2 * LANES).cast()) }
+    }
+    /// The minimum of block `B`, where there are minima.
+    ///
+    /// # Safety
+    /// As in [`BlockFormat::scale`].
+    #[inline(always)]
+    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, _index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(4 * LANES + B * 2 * LANES).cast()) }
+    }
+}
+
+/// Bytes, stored + 128.
+pub(super) struct Q8_0;
+/// 6 bits, stored + 32, with a scale per half of a block: a signed byte times a float. Multiplied by 4, they are bytes
+/// stored + 128.
+pub(super) struct Q6K;
+/// 4 or 5 bits, unsigned, with a scale and a minimum, both f16.
+pub(super) struct WithMin<const BITS: usize>;
+pub(super) type Q5_1 = WithMin<5>;
+pub(super) type Q4_1 = WithMin<4>;
+/// 4 or 5 bits, unsigned, with a scale and a minimum of six bits, each times an f16.
+pub(super) struct KQuant<const BITS: usize>;
+pub(super) type Q5K = KQuant<5>;
+pub(super) type Q4K = KQuant<4>;
+/// 4 bits, stored + 8. Multiplied by 16, they are bytes stored + 128.
+pub(super) struct Q4_0;
+
+impl BlockFormat for Q8_0 {
+    const DTYPE: PackedType = PackedType::Q8_0;
+    const MAX: usize = 255;
+    const VALUES_AT: usize = 4 * LANES;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_u8x4(values.add((B * 8 + t) * 4 * LANES)) }
+    }
+}
+
+impl BlockFormat for Q6K {
+    const DTYPE: PackedType = PackedType::Q6K;
+    const FACTOR: i16 = 4;
+    const MAX: usize = 63;
+    const SCALES: usize = 2;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+        let to = if stored { 0 } else { 2 };
+        // SAFETY: the caller's duty.
+        unsafe { V::or(bits::<V, B, 4>(values, t, to), bits::<V, B, 2>(values.add(UPPER), t, to + 4)) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let scales = numbers.add(q6_k::STEP_SCALES + index * q6_k::STEP_SCALES_BYTES);
+            V::load(numbers.cast()).mul(V::load_i8(scales.add((2 * B + P) * LANES).cast()))
+        }
+    }
+}
+
+/// Values of four or five bits.
+#[inline(always)]
+unsafe fn small_values<V: Lanes, const B: usize, const BITS: usize>(values: *const u8, t: usize) -> V::U8x4 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let low = bits::<V, B, 4>(values, t, 0);
+        if BITS == 4 { low } else { V::or(low, bits::<V, B, 1>(values.add(UPPER), t, 4)) }
+    }
+}
+
+impl<const BITS: usize> BlockFormat for WithMin<BITS> {
+    const DTYPE: PackedType = if BITS == 4 { PackedType::Q4_1 } else { PackedType::Q5_1 };
+    const MAX: usize = (1 << BITS) - 1;
+    const HAS_MINS: bool = true;
+    const VALUES_AT: usize = 8 * LANES;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { small_values::<V, B, BITS>(values, t) }
+    }
+}
+
+impl<const BITS: usize> BlockFormat for KQuant<BITS> {
+    const DTYPE: PackedType = if BITS == 4 { PackedType::Q4K } else { PackedType::Q5K };
+    const MAX: usize = (1 << BITS) - 1;
+    const HAS_MINS: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { small_values::<V, B, BITS>(values, t) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.cast()).mul(six_bits::<V, B>(numbers, index, 0)) }
+    }
+    #[inline(always)]
+    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(2 * LANES).cast()).mul(six_bits::<V, B>(numbers, index, 1)) }
+    }
+}
+
+/// The scale (0) or the minimum (1) of block `B`; `quant/panels/q4_k_q5_k.rs` draws their place.
+#[inline(always)]
+unsafe fn six_bits<V: Lanes, const B: usize>(numbers: *const u8, index: usize, which: usize) -> V {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let step = numbers.add(q4_k_q5_k::STEP_SCALES + index * q4_k_q5_k::STEP_SCALES_BYTES);
+        V::load_u6(step.add(B * LANES), 4 * which, step.add(2 * LANES), 4 * B + 2 * which)
+    }
+}
+
+impl BlockFormat for Q4_0 {
+    const DTYPE: PackedType = PackedType::Q4_0;
+    const FACTOR: i16 = 16;
+    const MAX: usize = 15;
+    const VALUES_AT: usize = 4 * LANES;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 4>(values, t, if stored { 0 } else { 4 }) }
+    }
+}
+
+/// Where the lines of the upper bits begin, after those of the low four bits.
+const UPPER: usize = 8 * 4 * LANES;
+
+/// Four values (group `t`) of block `B` out of lines of `W` bits of each value, moved to bit `to`;
+/// `quant/panels/bit_planes.rs` draws the lines.
+#[inline(always)]
+unsafe fn bits<V: Lanes, const B: usize, const W: usize>(lines: *const u8, t: usize, to: usize) -> V::U8x4 {
+    let (line, from) = (t / (4 / W), 4 * B + W * (t % (4 / W)));
+    let mask = ((1 << W) - 1) << to;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let line = V::load_u8x4(lines.add(line * 4 * LANES));
+        let is_below = 4 * B + (4 - W) <= to;
+        if is_below { V::shift_left(line, to - from, mask) } else { V::shift_right(line, from - to, mask) }
+    }
+}
+
+/// The matmul of a 32-block format in tiles of at most `T` rows by one panel.
+#[inline(always)]
+pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    if args.rows >= const { unpack_from_rows::<V, F>() } {
+        // SAFETY: the caller's duty.
+        return unsafe { matmul_unpacked::<V, F, T>(args) };
+    }
+    if args.rows >= const { split_from_rows::<V, F>() } {
+        // SAFETY: the caller's duty.
+        return unsafe { matmul_split::<V, F, T>(args) };
+    }
+    for panel in 0..args.panels {
+        for row in (0..args.rows).step_by(T) {
+            let (rows, steps) = ((args.rows - row).min(T), 0..args.steps);
+            let tile = Tile { panel, row, rows, steps, values: std::ptr::null(), words: std::ptr::null() };
+            // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
+            unsafe { tile_of::<V, F, T, STORED>(args, &tile) }
+        }
+    }
+}
+
+/// How a tile takes its operands: as they are stored; the rows as i16; the rows as i16 and the panel unpacked.
+const STORED: u8 = 0;
+const SPLIT: u8 = 1;
+const UNPACKED: u8 = 2;
+
+/// From how many rows on these are made i16 once for all panels: where the products are of i16.
+const fn split_from_rows<V: Lanes, F: BlockFormat>() -> usize {
+    if V::SUMS_IN_I16 && F::QUADS_IN_I16 == 0 { V::SPLIT_FROM_ROWS } else { usize::MAX }
+}
+
+/// From how many rows on a panel is unpacked once for all of them: later where the rows are made i16 once before.
+const fn unpack_from_rows<V: Lanes, F: BlockFormat>() -> usize {
+    if split_from_rows::<V, F>() < usize::MAX { 25 } else { V::UNPACK_FROM_ROWS }
+}
+
+/// The same matmul of bytes, with the rows made i16 once for all panels, a part of the steps at a time.
+#[inline(always)]
+unsafe fn matmul_split<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    let mut words = MaybeUninit::<Unpacked<UNPACKED_BYTES>>::uninit();
+    let words = words.as_mut_ptr().cast::<u8>();
+    let parts = args.steps.div_ceil(UNPACKED_BYTES / (args.rows * 2 * GROUP));
+    for part in 0..parts {
+        let steps = args.steps * part / parts..args.steps * (part + 1) / parts;
+        let row_bytes = steps.len() * 2 * GROUP;
+        // SAFETY: the steps and rows are those of `args`; those of a part fit `words`.
+        unsafe {
+            for row in 0..args.rows {
+                split_row::<V>(args.x.add(row * args.x_bytes), steps.clone(), words.add(row * row_bytes));
+            }
+            for panel in 0..args.panels {
+                for row in (0..args.rows).step_by(T) {
+                    let (rows, words) = ((args.rows - row).min(T), words.add(row * row_bytes));
+                    let tile =
+                        Tile { panel, row, rows, steps: steps.clone(), values: std::ptr::null(), words };
+                    tile_of::<V, F, T, SPLIT>(args, &tile);
+                }
+            }
+        }
+    }
+}
+
+/// Some steps of a row as i16.
+#[inline(always)]
+unsafe fn split_row<V: Lanes>(x: *const u8, steps: Range<usize>, to: *mut u8) {
+    for (i, step) in steps.enumerate() {
+        // SAFETY: the caller's duty.
+        unsafe { V::split_words(x.add(step * GROUP), true, to.add(i * 2 * GROUP)) }
+    }
+}
+
+/// Bytes of unpacked values of a panel: with the rows of a tile they fit the first-level cache.
+const UNPACKED_BYTES: usize = 18 * 1024;
+
+/// Values of a panel or of rows, unpacked.
+#[repr(align(64))]
+struct Unpacked<const BYTES: usize>([u8; BYTES]);
+
+/// The same matmul, with the values of each panel unpacked once for all rows, a part of the steps at a time: to bytes where
+/// sums fit i16, to i16 where not, and then the rows' values too. Sums wait in the output from part to part.
+#[inline(always)]
+unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
+    let in_i16 = F::QUADS_IN_I16 > 0;
+    let step_bytes = F::UNPACKED_STEP;
+    // What is read was written before: zeroing these takes 10 % of the time of 8 rows.
+    let mut values = MaybeUninit::<Unpacked<UNPACKED_BYTES>>::uninit();
+    let mut words = MaybeUninit::<Unpacked<{ 12 * UNPACKED_BYTES / LANES }>>::uninit();
+    let (values, words) = (values.as_mut_ptr().cast::<u8>(), words.as_mut_ptr().cast::<u8>());
+    let parts = args.steps.div_ceil(UNPACKED_BYTES / step_bytes);
+    for panel in 0..args.panels {
+        for part in 0..parts {
+            let steps = args.steps * part / parts..args.steps * (part + 1) / parts;
+            // SAFETY: the steps and rows are those of `args`; the steps of a part fit `values`, T rows of it `words`.
+            unsafe {
+                for (i, step) in steps.clone().enumerate() {
+                    let panel = args.weights.add(panel * args.panel_bytes);
+                    unpack::<V, F>(panel, step, in_i16, values.add(i * step_bytes));
+                }
+                let mut row = 0;
+                while row < args.rows {
+                    let rows = tile_rows::<T>(args.rows - row);
+                    if !in_i16 {
+                        for m in 0..rows {
+                            let x = args.x.add((row + m) * args.x_bytes);
+                            split_row::<V>(x, steps.clone(), words.add(m * steps.len() * 2 * GROUP));
+                        }
+                    }
+                    tile_of::<V, F, T, UNPACKED>(
+                        args,
+                        &Tile { panel, row, rows, steps: steps.clone(), values, words },
+                    );
+                    row += rows;
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks a step: its values, then the scales of both blocks, divided by [`BlockFormat::FACTOR`], and the minima, as f32.
+#[inline(always)]
+unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16: bool, to: *mut u8) {
+    let (numbers, values) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
+    let (numbers, values) = (panel.wrapping_add(numbers), panel.wrapping_add(values + F::VALUES_AT));
+    let index = step % (SUPER_BLOCK / GROUP);
+    macro_rules! groups {
+        ($block:literal, $($t:literal)*) => {$(
+            let i = 8 * $block + $t;
+            prefetch_ahead::<F>(panel, step, i);
+            if in_i16 {
+                V::store_u8x4(F::four_values::<V, $block>(values, $t, true), to.add(i * 4 * LANES));
+            } else {
+                V::split_words(values.add(i * 4 * LANES), false, to.add(i * 8 * LANES));
+            }
+        )*};
+    }
+    // SAFETY: the caller's duty. Only q8_0 does not fit i16: its values are stored as bytes.
+    unsafe {
+        groups!(0, 0 1 2 3 4 5 6 7);
+        groups!(1, 0 1 2 3 4 5 6 7);
+        let to: *mut f32 = to.add(F::UNPACKED_VALUES).cast();
+        let mins = to.add(2 * F::SCALES * LANES);
+        scale::<V, F, 0, 0>(numbers, index).store(to);
+        scale::<V, F, 1, 0>(numbers, index).store(to.add(F::SCALES * LANES));
+        if F::SCALES > 1 {
+            scale::<V, F, 0, 1>(numbers, index).store(to.add(LANES));
+            scale::<V, F, 1, 1>(numbers, index).store(to.add(3 * LANES));
+        }
+        if F::HAS_MINS {
+            F::min::<V, 0>(numbers, index).store(mins);
+            F::min::<V, 1>(numbers, index).store(mins.add(LANES));
+        }
+    }
+}
+
+/// Scale `P` of block `B`, for integers that were multiplied by [`BlockFormat::FACTOR`].
+#[inline(always)]
+unsafe fn scale<V: Lanes, F: BlockFormat, const B: usize, const P: usize>(
+    numbers: *const u8,
+    index: usize,
+) -> V {
+    // SAFETY: the caller's duty.
+    unsafe { F::scale::<V, B, P>(numbers, index).mul(V::splat(1.0 / f32::from(F::FACTOR))) }
+}
+
+/// Rows of the next tile of an unpacked panel. Not every number has a tile: a second one there costs little.
+fn tile_rows<const T: usize>(left: usize) -> usize {
+    match left {
+        _ if left >= T => T,
+        0..=4 => left,
+        _ => left & !1,
+    }
+}
+
+/// At most T rows from `row` on, by one panel, for some of the steps.
+struct Tile {
+    panel: usize,
+    row: usize,
+    rows: usize,
+    steps: Range<usize>,
+    /// The unpacked values of these steps.
+    values: *const u8,
+    /// The values of the rows as i16, where those of the panel are.
+    words: *const u8,
+}
+
+/// Whether a tile of so many rows is compiled: each costs seconds.
+const fn has_tile<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(rows: usize) -> bool {
+    let is_used = match MODE {
+        UNPACKED => rows <= 4 || rows.is_multiple_of(2),
+        SPLIT => split_from_rows::<V, F>() < usize::MAX,
+        _ => rows < unpack_from_rows::<V, F>() && rows < split_from_rows::<V, F>(),
+    };
+    rows <= T && is_used
+}
+
+/// Picks the tile compiled for the number of its rows.
+#[inline(always)]
+unsafe fn tile_of<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(args: &MatmulArgs, tile: &Tile) {
+    macro_rules! pick {
+        ($($m:literal)*) => {
+            match tile.rows {
+                // SAFETY: the caller's duty.
+                $($m if const { has_tile::<V, F, T, MODE>($m) } => unsafe {
+                    block_tile::<V, F, $m, MODE>(args, tile)
+                },)*
+                rows => unreachable!("{rows} rows of at most {T}"),
+            }
+        };
+    }
+    pick!(1 2 3 4 5 6 7 8 9 10 11 12)
+}
+
+/// How far ahead weights are prefetched: 4 KiB, because hardware prefetch stops at page borders.
+const AHEAD: usize = 4096;
+
+/// Prefetches, before group `i` (0..16) of a step is used, a sixteenth of a step and of its part of the numbers that steps
+/// share: a whole step's prefetches at once would delay the loads of this step.
+#[inline(always)]
+fn prefetch_ahead<F: BlockFormat>(panel: *const u8, step: usize, i: usize) {
+    let bytes = |groups: usize| F::BYTES_PER_STEP * groups / 16 / 64 * 64;
+    prefetch_l2(panel.wrapping_add(step * F::BYTES_PER_STEP + AHEAD + bytes(i)), bytes(i + 1) - bytes(i));
+}
+
+/// M rows by one panel. Per block: 8 exact integer dot products, then sum += int * weight scale * activation scale.
+#[inline(always)]
+unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
+    args: &MatmulArgs,
+    tile: &Tile,
+) {
+    let &Tile { panel, row, values: mut unpacked, words, .. } = tile;
+    let in_i16 = V::SUMS_IN_I16 && F::QUADS_IN_I16 > 0;
+    let is_unpacked = MODE == UNPACKED;
+    let as_words = MODE != STORED && !in_i16;
+    let converts = in_i16 && F::HAS_MINS;
+    let signed = V::SIGNED && !F::HAS_MINS;
+    let is_simple = !F::HAS_MINS && F::SCALES == 1;
+    let keeps_order = V::TILES_KEEP_ORDER || M == 1 && (is_simple || V::ROWS_KEEP_ORDER);
+    // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
+    unsafe {
+        let weights = args.weights.add(panel * args.panel_bytes);
+        let out = args.out.add(row * args.out_stride + panel * LANES);
+        // A pointer for every third row, the two after it by an index: twelve pointers do not fit the registers.
+        let third_rows = |first: *const u8, stride: usize| -> [*const u8; 4] {
+            std::array::from_fn(|third| first.add((3 * third).min(M - 1) * stride))
+        };
+        let row_of = |from: &[*const u8; 4], m: usize, stride: usize| from[m / 3].add(m % 3 * stride);
+        let rows = args.x.add(row * args.x_bytes);
+        let (first, x_stride, x_step) = if as_words {
+            (words, tile.steps.len() * 2 * GROUP, 2 * GROUP)
+        } else {
+            (rows.add(tile.steps.start * GROUP), args.x_bytes, GROUP)
+        };
+        let mut x = third_rows(first, x_stride);
+        // A step's scales; its compensations and block sums follow at distances that are the same for all rows.
+        let mut numbers = third_rows(rows.add(x_scales_at(args.steps) + 8 * tile.steps.start), args.x_bytes);
+        let mut sums = [V::splat(0.0); M];
+        if tile.steps.start > 0 {
+            for (m, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(out.add(m * args.out_stride));
+            }
+        }
+        for step in tile.steps.clone() {
+            let (numbers_at, values_at) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
+            let (shared, values_at) = (weights.add(numbers_at), weights.add(values_at + F::VALUES_AT));
+            let index = step % (SUPER_BLOCK / GROUP);
+            let scales: *const f32 = unpacked.wrapping_add(F::UNPACKED_VALUES).cast();
+            let number = |m: usize, at: usize| row_of(&numbers, m, args.x_bytes).add(at);
+            let mut ints = [V::int_splat(BIASED_ZERO); M];
+            let mut words = [V::words_zero(); M];
+            macro_rules! quads {
+                ($block:literal, $part:literal, $($t:literal)*) => {$(
+                    if $t * F::SCALES / 8 == $part && as_words {
+                        const AT: usize = 4 * (8 * $block + $t);
+                        let [even, odd] = if is_unpacked {
+                            let at = unpacked.add(2 * LANES * AT);
+                            [V::load_words(at), V::load_words(at.add(4 * LANES))]
+                        } else {
+                            prefetch_ahead::<F>(weights, step, 8 * $block + $t);
+                            V::words_of(F::four_values::<V, $block>(values_at, $t, true))
+                        };
+                        for (weights, x_at) in [(even, AT), (odd, GROUP + AT)] {
+                            for m in 0..M {
+                                let x = row_of(&x, m, x_stride).add(x_at).cast::<u32>().read_unaligned();
+                                ints[m] = V::dot_words(ints[m], weights, x);
+                            }
+                        }
+                    } else if $t * F::SCALES / 8 == $part {
+                        let values = if is_unpacked {
+                            V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
+                        } else {
+                            prefetch_ahead::<F>(weights, step, 8 * $block + $t);
+                            let values = F::four_values::<V, $block>(values_at, $t, in_i16);
+                            if signed { V::to_signed(values) } else { values }
+                        };
+                        for m in 0..M {
+                            let at = row_of(&x, m, x_stride).add($block * BLOCK + 4 * $t);
+                            let x = at.cast::<u32>().read_unaligned();
+                            if in_i16 {
+                                words[m] = V::dot2(words[m], values, x);
+                            } else {
+                                ints[m] = V::dot4(ints[m], values, x);
+                            }
+                            if in_i16 && ($t + 1) % F::QUADS_IN_I16 == 0 {
+                                ints[m] = V::add_words(ints[m], words[m], F::FACTOR);
+                                words[m] = V::words_zero();
+                            }
+                        }
+                        if keeps_order {
+                            V::keep_order();
+                        }
+                    }
+                )*};
+            }
+            macro_rules! part {
+                ($block:literal, $part:literal) => {
+                    for m in 0..M {
+                        let compensation = compensation::<V, F, $part>(number(m, 4 * $block), args.steps);
+                        ints[m] = V::int_splat(if converts { 0 } else { compensation });
+                    }
+                    // Unrolled, so that every offset and every prefetch is a constant of the loop over steps.
+                    quads!($block, $part, 0 1 2 3 4 5 6 7);
+                    let scale = if is_unpacked {
+                        V::load(scales.add(($block * F::SCALES + $part) * LANES))
+                    } else {
+                        scale::<V, F, $block, $part>(shared, index)
+                    };
+                    for m in 0..M {
+                        let x_scale = V::splat(number(m, 4 * $block).cast::<f32>().read_unaligned());
+                        let product = if converts {
+                            V::int_to_float(ints[m]).mul(scale)
+                        } else {
+                            V::scaled(ints[m], scale, V::minus_bias(scale))
+                        };
+                        sums[m] = product.mul_add(x_scale, sums[m]);
+                    }
+                };
+            }
+            macro_rules! block {
+                ($block:literal) => {
+                    part!($block, 0);
+                    if F::SCALES > 1 {
+                        part!($block, 1);
+                    }
+                    if F::HAS_MINS {
+                        let min = if is_unpacked {
+                            V::load(scales.add((2 * F::SCALES + $block) * LANES))
+                        } else {
+                            F::min::<V, $block>(shared, index)
+                        };
+                        for m in 0..M {
+                            let sum = number(m, 16 * args.steps + 4 * $block).cast::<f32>();
+                            sums[m] = min.mul_add(V::splat(sum.read_unaligned()), sums[m]);
+                        }
+                    }
+                };
+            }
+            block!(0);
+            block!(1);
+            unpacked = unpacked.wrapping_add(F::UNPACKED_STEP);
+            for third in 0..4 {
+                x[third] = x[third].add(x_step);
+                numbers[third] = numbers[third].add(8);
+            }
+        }
+        for (m, sum) in sums.iter().enumerate() {
+            sum.store(out.add(m * args.out_stride));
+        }
+    }
+}
+
+/// What the integer sums of part `P` of a block start from; a row's parts are described at
+/// [`super::quantize::x_row_bytes`].
+///
+/// # Safety
+/// `numbers` are those of the block.
+#[inline(always)]
+unsafe fn compensation<V: Lanes, F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
+    let at = match (V::SIGNED || F::HAS_MINS, F::SCALES) {
+        (true, _) => return BIASED_ZERO,
+        (false, 1) => 8 * steps,
+        (false, _) => (24 + 8 * P) * steps,
+    };
+    // SAFETY: the caller's duty.
+    unsafe { numbers.add(at).cast::<i32>().read_unaligned() }
+}

@@ -1,0 +1,127 @@
+//! Rows packed and unpacked in every format.
+
+use ropechat_kernels::quant::{LANES, PackedType};
+
+/// Numbers in [-1, 1) that every run repeats.
+fn noise(n: usize) -> Vec<f32> {
+    let mut state = 1_u64;
+    (0..n)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((state >> 40) as f32) / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+#[test]
+fn a_row_comes_back_within_half_a_step_of_its_format() {
+    for k in [1, 31, 32, 33, 64, 65, 172] {
+        let row = noise(k);
+        let bounds = [
+            (PackedType::F32, 0.0),
+            (PackedType::F16, 5e-4),
+            (PackedType::BF16, 4e-3),
+            (PackedType::Q8_0, 0.5 / 127.0 + 1e-3),
+            (PackedType::Q6K, 1.0 / 32.0 + 5e-3),
+            (PackedType::Q5_1, 0.035),
+            (PackedType::Q5K, 0.055),
+            (PackedType::Q4_1, 0.07),
+            (PackedType::Q4K, 0.09),
+            (PackedType::Q4_0, 0.13),
+        ];
+        for (dtype, bound) in bounds {
+            let mut panel = vec![0; dtype.panel_bytes(dtype.steps(k))];
+            for lane in [0, 7, 15] {
+                dtype.pack_row(&row, lane, &mut panel);
+                let mut back = vec![f32::NAN; k];
+                dtype.unpack_row(&panel, lane, &mut back);
+                for (x, y) in row.iter().zip(&back) {
+                    assert!((x - y).abs() <= bound, "{dtype:?} k {k} lane {lane}: {x} came back as {y}");
+                }
+            }
+        }
+    }
+}
+
+/// Packs on disk outlive the program: a program with another layout must not read them.
+#[test]
+fn a_change_of_layout_raises_its_number() {
+    let sum = |dtype: PackedType| {
+        let mut panel = vec![0; dtype.panel_bytes(dtype.steps(100))];
+        for lane in 0..LANES {
+            let row: Vec<f32> = noise(100).iter().map(|x| x * (lane + 1) as f32).collect();
+            dtype.pack_row(&row, lane, &mut panel);
+        }
+        format!("{} {:016x}", dtype.name(), xxhash_rust::xxh3::xxh3_64(&panel))
+    };
+    let sums = PackedType::ALL.map(sum);
+    let known = [
+        "f32 9675ce0cf3048bff",
+        "bf16 04d0443eda80fbc3",
+        "f16 713d1b11fb9ba334",
+        "q8_0 5398d9ee3826227a",
+        "q6_k 4fc3eb2ae98e2706",
+        "q5_1 8e21b57f3db8d29a",
+        "q5_k 80780881009c8077",
+        "q4_1 ffb30f095cc3c4b5",
+        "q4_k 696da20b48ef4629",
+        "q4_0 e3c818c26e3d94a8",
+    ];
+    assert_eq!(sums, known, "raise PANEL_LAYOUT and write the new sums here");
+}
+
+#[test]
+fn lanes_do_not_touch_each_other() {
+    for dtype in PackedType::ALL {
+        let rows: Vec<Vec<f32>> =
+            (0..LANES).map(|lane| noise(100).iter().map(|x| x * (lane + 1) as f32).collect()).collect();
+        let mut panel = vec![0; dtype.panel_bytes(dtype.steps(100))];
+        for (lane, row) in rows.iter().enumerate() {
+            dtype.pack_row(row, lane, &mut panel);
+        }
+        for (lane, row) in rows.iter().enumerate() {
+            let (mut alone, mut back, mut own) = (vec![0; panel.len()], vec![0.0; 100], vec![0.0; 100]);
+            dtype.pack_row(row, lane, &mut alone);
+            dtype.unpack_row(&alone, lane, &mut own);
+            dtype.unpack_row(&panel, lane, &mut back);
+            assert_eq!(back, own, "{dtype:?} lane {lane}");
+        }
+    }
+}
+
+#[test]
+fn a_nan_stays_nan_in_every_format() {
+    for dtype in PackedType::ALL {
+        for bad in [f32::NAN, -f32::NAN] {
+            let mut row = noise(600);
+            row[300] = bad;
+            let mut panel = vec![0; dtype.panel_bytes(dtype.steps(600))];
+            dtype.pack_row(&row, 5, &mut panel);
+            let mut back = vec![0.0; 600];
+            dtype.unpack_row(&panel, 5, &mut back);
+            assert!(back[300].is_nan(), "{dtype:?}: {}", back[300]);
+            assert!(back[0].is_finite() && back[599].is_finite(), "{dtype:?}: other blocks keep theirs");
+        }
+    }
+}
+
+#[test]
+fn zeros_and_the_extremes_of_a_block_are_exact() {
+    let mut row = [0.0; 64];
+    row[3] = -8.0;
+    for dtype in [PackedType::Q8_0, PackedType::Q6K, PackedType::Q4_0] {
+        let mut panel = vec![0; dtype.panel_bytes(1)];
+        dtype.pack_row(&row, 5, &mut panel);
+        let mut back = [f32::NAN; 64];
+        dtype.unpack_row(&panel, 5, &mut back);
+        let tolerance = match dtype {
+            PackedType::Q8_0 => 8.0 * 5e-4,
+            PackedType::Q6K => 8.0 * 1e-3,
+            _ => 0.0,
+        };
+        assert!(
+            (back[3] + 8.0).abs() <= tolerance && back.iter().enumerate().all(|(i, &x)| i == 3 || x == 0.0),
+            "{dtype:?}"
+        );
+    }
+}

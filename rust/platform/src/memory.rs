@@ -1,0 +1,63 @@
+//! Zeroed memory that starts at a cache line; large blocks may use huge pages.
+
+use crate::error::{Error, Result, size};
+use bytemuck::{Pod, Zeroable};
+use memmap2::MmapMut;
+
+/// From this size on, memory is mapped from the system directly, and goes back to it at once when it is dropped.
+const OWN_PAGES: usize = 2 << 20;
+
+/// 64 bytes, so that every step of a panel starts at a cache line.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct CacheLine([u8; 64]);
+
+/// A block of zeroed memory of fixed size.
+pub struct Buffer(Memory);
+
+enum Memory {
+    Lines(Vec<CacheLine>),
+    Pages(MmapMut),
+}
+
+impl Buffer {
+    /// `bytes` zero bytes (rounded up to a cache line), for `what`.
+    ///
+    /// # Errors
+    /// Memory: the system has no room.
+    pub fn zeroed(bytes: usize, what: &str) -> Result<Self> {
+        let refused = || Error::Memory {
+            what: format!(
+                "{what} needs {}, more than the system gives; choose a smaller model, --dtype or --context",
+                size(bytes as u64)
+            ),
+        };
+        let lines = bytes.div_ceil(64);
+        if bytes >= OWN_PAGES {
+            let pages = MmapMut::map_anon(lines * 64).map_err(|_| refused())?;
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage); // a hint; without it the memory is only slower
+            return Ok(Self(Memory::Pages(pages)));
+        }
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(lines).map_err(|_| refused())?;
+        memory.resize(lines, CacheLine::zeroed());
+        Ok(Self(Memory::Lines(memory)))
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Lines(lines) => bytemuck::cast_slice(lines),
+            Memory::Pages(pages) => pages,
+        }
+    }
+
+    /// All of it, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.0 {
+            Memory::Lines(lines) => bytemuck::cast_slice_mut(lines),
+            Memory::Pages(pages) => pages,
+        }
+    }
+}
