@@ -5,12 +5,13 @@
 //! A text has one position per token, so positions of pictures (`mrope`) do not differ from those of a text.
 
 use super::keys::base::Family;
+use super::keys::head::lm_head;
 use super::keys::known::refuse_unknown;
 use super::keys::metadata::Metadata;
 use super::keys::quantization::scheme;
 use super::models::FAMILIES;
 use crate::checkpoint::escape_for_terminal;
-use crate::config::{Config, LmHead, Names};
+use crate::config::{Config, Names};
 use ropechat_platform::error::Result;
 
 /// Model types with parts for pictures or sound.
@@ -127,23 +128,6 @@ const TIED: &[&str] = &[
     "internvl",
     "mistral3",
 ];
-
-/// Where the head comes from. The outer `tie_word_embeddings` decides, in older files that of the text part, `text`. Where
-/// the outer key does not say that both are one, a head in the file is used, as transformers does.
-pub(crate) fn lm_head(metadata: &Metadata<'_>, text: LmHead, is_usual: bool) -> Result<LmHead> {
-    const KEY: &str = "tie_word_embeddings";
-    let stated = metadata.get(KEY).is_some();
-    let tied = metadata.flag_or(KEY, is_usual)?;
-    let text_ties = match metadata.object_if_any("text_config")? {
-        Some(inner) if stated => inner.flag_or(KEY, false)?,
-        _ => text == LmHead::Tied,
-    };
-    Ok(match (stated, tied || text_ties) {
-        (true, _) if tied => LmHead::Tied,
-        (_, true) => LmHead::OwnIfStored,
-        (_, false) => LmHead::Own,
-    })
-}
 
 /// Keys that concern the text part too.
 const QUANTIZATION: [&str; 3] = ["quantization_config", "compression_config", "quantization"];

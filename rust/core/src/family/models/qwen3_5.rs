@@ -9,8 +9,8 @@ use crate::config::{
     AttentionGate, Bias, Config, GateWidth, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule,
     Mixer, MtpNames, Names, NormWeight, QkNorm, Qkv, Recurrent, RecurrentNames, SharedExpert, tensor,
 };
-use crate::family::composite::lm_head;
 use crate::family::keys::base::{Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
+use crate::family::keys::head::lm_head;
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::{delta_net, mixers, with_mixers};
 use crate::family::keys::moe::{moe_in_all_layers, moe_layers, qwen_moe};
