@@ -3,7 +3,7 @@
 # make test                        Rust and Python tests, at the same time, on what the repository holds
 # make quick                       the fast Python tests
 # make trust                       many repetitions of what the tests do at random; takes hours
-# make mutants                     check that the Python tests notice faults (tests/mutants)
+# make mutants                     check that tests notice faults: 40 changes of one line (tests/mutants)
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
 # make differential                random models, texts, draws and tensors against other implementations: a few minutes

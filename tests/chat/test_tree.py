@@ -84,10 +84,26 @@ def test_what_broke_off_before_its_first_token_is_not_read_again() -> None:
     tree = grown()
     tree.write(Role.USER, "lost")
     answered(tree, "", NodeState.STOPPED)
+    assert tree.messages() == ()
     tree.write(Role.USER, "q")
     assert tree.messages() == (Message(Role.USER, "q"),)
     answered(tree, "")
     assert tree.messages()[-1] == Message(Role.ASSISTANT, "")  # an empty answer that is done is one
+
+
+def test_where_the_shown_answer_was_removed_the_newest_is_shown() -> None:
+    tree = grown()
+    question = tree.write(Role.USER, "q")
+    for text in ("one", "two", "three", "four"):
+        tree.follow(question.id)
+        answered(tree, text)
+    for removed, shown in (("four", "three"), ("one", "three"), ("three", "two")):
+        [gone] = [node.id for node in tree.children(question.id) if node.text == removed]
+        assert tree.remove(gone) == [gone]
+        assert tree.messages()[-1].content == shown
+    assert tree.current is not None
+    tree.remove(tree.current)
+    assert tree.current == question.id
 
 
 def test_what_has_ended_stays() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ropechat.cli import main
-from ropechat.util.kv_files import kv_folder
+from ropechat.util.kv_files import ChatFile, kv_folder, prefix_path, remove_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,6 +166,16 @@ def test_a_name_has_a_file_of_its_own(run: Callable[..., Result]) -> None:
     for name in ("one", "two", "../../three"):
         run("inspect", "--keep-prefix", name)
     assert len(files()) == 3
+
+
+def test_a_name_that_is_the_id_of_a_chat_is_not_its_file(run: Callable[..., Result]) -> None:
+    run("inspect", "--keep-prefix", "chat-1")
+    kept = files()
+    chat = ChatFile.of("chat-1")
+    assert chat is not None
+    assert prefix_path("chat-1", "key") != chat.path("key")
+    remove_files("chat-1")
+    assert files() == kept != []
 
 
 def test_inspect_needs_a_context(capfd: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,9 @@ def test_500_hostile_strings_make_no_element() -> None:
     expected = [clean(piece.encode("utf-8", "surrogatepass").decode("utf-8", "replace")) for piece in pieces]
     assert "".join(parsed.texts) == "".join(expected)
     assert block(source, "words")
+    data = re.findall('<script type="application/json" id="[a-z]+">(.*)</script>', source)
+    assert len(data) == 2
+    assert not set("<>&") & set("".join(data)), "no parser of HTML sees more than text"
     assert source == clean(source)
     tree = ElementTree.fromstring("".join(strip.render([reading(pieces, name=pieces[1], model=pieces[2])])))
     tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in tree.iter()}

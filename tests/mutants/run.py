@@ -1,98 +1,151 @@
-"""Checks that the tests notice faults: applies each one-line fault of `mutants.toml` to a copy of the tree, runs the tests
-of its room, and reports the faults that no test noticed.
+"""Checks that the tests notice faults: applies each one-line fault of `mutants.toml` to a copy of the tree,
+runs the tests of its room, and reports the faults that no test noticed.
 
     python tests/mutants/run.py                  # all; `make mutants`
     python tests/mutants/run.py scheduler ropes  # those whose name holds one of these words
     python tests/mutants/run.py --list
+
+The copy and what is compiled of it lie in `target/mutants`, beside the ordinary builds, and are used again.
 """
 
 import argparse
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 TOP = Path(__file__).parents[2]
+TREE = TOP / "target" / "mutants" / "tree"
 LIMIT_S = 900  # a fault that makes a test wait for ever is noticed too
+PASSED, FAILED, PANICKED = 0, 1, 101
+_NOTICED_BY = re.compile(r"^(?:FAILED (\S+)|test (\S+) \.\.\. FAILED$)", re.MULTILINE)
 
 
-def copy_tree(to: Path) -> None:
-    """The files that git tracks, as they are now, and the compiled engine."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=TOP, check=True, capture_output=True).stdout
-    built = [str(path.relative_to(TOP)) for path in (TOP / "ropechat" / "engine").glob("_core*.so")]
-    for name in [name.decode() for name in listed.split(b"\0") if name] + built:
-        if (TOP / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOP / name, to / name)
+class Mutant(NamedTuple):
+    """A fault: `old`, which occurs once in `file`, becomes `new`. tests: the arguments of pytest or cargo."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: list[str]
+
+    @property
+    def is_rust(self) -> bool:
+        return self.file.endswith(".rs")
 
 
-def command_of(mutant: dict[str, Any], tree: Path) -> tuple[list[str], dict[str, str]]:
-    if mutant["file"].endswith(".rs"):
-        # Beside the ordinary builds, so that these stay as they are.
-        target = {"CARGO_TARGET_DIR": str(TOP / "target" / "mutants")}
-        return ["cargo", "test", "--quiet", "--no-fail-fast", *mutant["tests"]], target
-    pytest = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
-    return [*pytest, *mutant["tests"]], {"PYTHONPATH": str(tree)}
+class Outcome(NamedTuple):
+    """What tests said. test: the first one that failed, where the output names it."""
+
+    passed: bool
+    test: str
+    output: str
 
 
-def run_tests(mutant: dict[str, Any], tree: Path) -> tuple[int, str]:
-    """The exit code of the tests of the mutant's room, and what they printed."""
-    command, variables = command_of(mutant, tree)
-    environment = {**os.environ, **variables}
-    try:
-        done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"no end after {LIMIT_S} s"
-    return done.returncode, done.stdout + done.stderr
+def copy_tree() -> None:
+    """Copy the files that git knows, as they are now, and the compiled engine; equal ones keep their time."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=TOP, check=True, capture_output=True).stdout
+    names = {name.decode() for name in listed.split(b"\0") if name}
+    names |= {str(path.relative_to(TOP)) for path in (TOP / "ropechat" / "engine").glob("_core*.so")}
+    wanted = {TREE / name for name in names if (TOP / name).is_file()}
+    for file in [file for file in TREE.rglob("*") if file.is_file() and file not in wanted]:
+        file.unlink()
+    for file in wanted:
+        source = TOP / file.relative_to(TREE)
+        if not file.exists() or file.read_bytes() != source.read_bytes():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, file)
 
 
-def is_caught(mutant: dict[str, Any], tree: Path) -> bool:
-    file = tree / mutant["file"]
+def run_tests(tests: list[str], *, rust: bool) -> Outcome:
+    """Run tests in the copy."""
+    if rust:
+        command = ["cargo", "test", *tests]
+        variables = {"CARGO_TARGET_DIR": str(TREE.with_name("cargo"))}
+    else:
+        command = [sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *tests]
+        variables = {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=TREE,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output = process.communicate(timeout=LIMIT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the programs that tests have started
+            return Outcome(False, f"no end after {LIMIT_S} s", "")
+    if process.returncode not in (PASSED, FAILED, PANICKED) or "error: could not compile" in output:
+        sys.exit(f"{' '.join(command)}: could not run (exit code {process.returncode})\n{output[-3000:]}")
+    found = _NOTICED_BY.search(output)
+    test = (found[1] or found[2]) if found else ""
+    return Outcome(process.returncode == PASSED, test.rpartition("/")[2], output)
+
+
+def check_sound(mutants: list[Mutant]) -> None:
+    """End with an error unless the tests pass without a fault; else each fault would seem to be noticed."""
+    once = {(one.is_rust, tuple(one.tests)) for one in mutants}
+    runs = [(True, list(tests)) for rust, tests in once if rust]
+    python = sorted({test for rust, tests in once if not rust for test in tests})
+    for rust, tests in runs + ([(False, python)] if python else []):
+        outcome = run_tests(tests, rust=rust)
+        if not outcome.passed:
+            sys.exit(f"fails without a fault: {' '.join(tests)}\n{outcome.output[-3000:]}")
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    """Run the tests of a fault's room with the fault."""
+    file = TREE / mutant.file
     before = file.read_text(encoding="utf-8")
-    if before.count(mutant["old"]) != 1:
-        sys.exit(f"{mutant['name']}: {mutant['file']} must hold {mutant['old']!r} once")
-    file.write_text(before.replace(mutant["old"], mutant["new"]), encoding="utf-8")
+    if (count := before.count(mutant.old)) != 1:
+        sys.exit(f"{mutant.name}: {mutant.file}: must hold {mutant.old!r} once (got {count})")
+    file.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        code, output = run_tests(mutant, tree)
+        return run_tests(mutant.tests, rust=mutant.is_rust)
     finally:
         file.write_text(before, encoding="utf-8")
-    if code != 0 and "error: could not compile" in output:
-        sys.exit(f"{mutant['name']}: does not compile\n{output[-3000:]}")
-    if code not in (0, 1, 101):
-        sys.exit(f"{mutant['name']}: the tests could not run (exit code {code})\n{output[-3000:]}")
-    return code != 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*", help="only mutants whose name holds one of these")
     parser.add_argument("--list", action="store_true", help="print the names")
     chosen = parser.parse_args()
-    every = tomllib.loads((Path(__file__).parent / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
-    mutants = [one for one in every if not chosen.words or any(word in one["name"] for word in chosen.words)]
+    listed = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text(encoding="utf-8"))["mutant"]
+    every = [Mutant(**one) for one in listed]
+    mutants = [one for one in every if not chosen.words or any(word in one.name for word in chosen.words)]
     if chosen.list:
-        print(*(one["name"] for one in mutants), sep="\n")
+        print(*(one.name for one in mutants), sep="\n")
         return
+    copy_tree()
+    check_sound(mutants)
     survivors = []
-    with tempfile.TemporaryDirectory(prefix="ropechat-mutants-") as folder:
-        tree = Path(folder)
-        copy_tree(tree)
-        for one in mutants:
-            begun = time.monotonic()
-            caught = is_caught(one, tree)
-            word = "caught" if caught else "SURVIVED"
-            print(f"{word:9}{one['name']} ({time.monotonic() - begun:.0f} s)", flush=True)
-            survivors += [] if caught else [one["name"]]
+    for one in mutants:
+        begun = time.monotonic()
+        outcome = try_mutant(one)
+        seconds = f"{time.monotonic() - begun:.0f} s"
+        if outcome.passed:
+            survivors.append(one.name)
+            print(f"SURVIVED {one.name} ({seconds})", flush=True)
+        else:
+            print(f"caught   {one.name} ({seconds}: {outcome.test})", flush=True)
     print(f"{len(mutants) - len(survivors)} of {len(mutants)} caught")
     if survivors:
-        sys.exit("survived: " + ", ".join(survivors))
+        sys.exit("survived: " + "; ".join(survivors))
 
 
 if __name__ == "__main__":

@@ -192,6 +192,25 @@ def test_an_unreadable_chunk_keeps_the_text(opened: Callable[[], Store]) -> None
     assert len(chat.damaged) == 1
 
 
+def test_an_answer_that_streams_keeps_the_tokens_before_a_damaged_chunk(opened: Callable[[], Store]) -> None:
+    one, tree, draw = opened(), ConversationTree(), random.Random(3)
+    question = tree.write(Role.USER, "q")
+    done(one.add_node("c1", "t", question))
+    node = tree.answer(question.id, "m", Sampling(seed=1))
+    recorder = one.record_answer("c1", node)
+    words = [record(draw, f"w{number} ", number + 1) for number in range(2 * writer.FLUSH_TOKENS)]
+    for word in words:
+        recorder.add(word)
+    damage = "UPDATE chunk SET data = x'0101' WHERE node = ? AND first = (SELECT max(first) FROM chunk)"
+    done(one._writer.submit(lambda c: c.execute(damage, (node.id,))))
+    last = done(one._writer.ask(lambda c: c.execute("SELECT max(first) FROM chunk").fetchone()[0]))
+    assert last > 0
+    found = done(opened().load("c1"))  # as another program sees it, and finds it if this one is killed
+    assert found.tree[node.id].steps == words[:last]
+    assert found.tree[node.id].text == "".join(word.text for word in words[:last])
+    assert len(found.damaged) == 1
+
+
 def test_a_sound_file_is_not_touched_by_the_check(tmp_path: Path) -> None:
     assert repair.open_checked(lambda: sqlite3.connect(":memory:")).execute("SELECT 1").fetchone() == (1,)
     with pytest.raises(sqlite3.OperationalError):  # not damage: not to be put aside

@@ -55,6 +55,7 @@ SETTINGS = [
     Sampling(temperature=1.0, top_k=0, top_p=0.6),
     Sampling(temperature=1.4, top_k=12, top_p=0.9, min_p=0.2),
     Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05),
+    Sampling(temperature=1.0, top_k=200, top_p=1.0),
     Sampling(temperature=0.7, top_k=40, top_p=0.95, logit_bias=((4, 1.5), (9, -100.0), (11, -2.0))),
     Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5, logit_bias=((3, -1.0),)),
     Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5),
