@@ -1,7 +1,7 @@
 """The files of keys and values: what was read for chats and commands, kept on disk for the next time.
 
-The compiled engine writes and reads them (their layout is in rust/core/src/kv_cache/file.rs). Deleting them is
-safe: the text is then read again.
+The compiled engine writes and reads them (their layout is in rust/core/src/kv_cache/file.rs). Deleting them
+is safe: the text is then read again.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """What a model does with positions: its ropes, which layer uses which, and the trained length.
 
-The numbers come from the engine's own reading of the config (`rust/core/src/config/`), so that every view shows
-the frequencies that the forward pass uses.
+The numbers come from the engine's own reading of the config (`rust/core/src/config/`), so that every view
+shows the frequencies that the forward pass uses.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.dom import DOMNode
 
 from ropechat.tui.format.theme import tint_styles
 
@@ -20,7 +21,7 @@ _TEXT = {"asked", "bar", "caret", "error", "more", "quiet", "title"}
 _MARKED = {"cursor", "found", "here"}
 _MARKDOWN = {"code", "em", "heading", "link", "major", "marker", "quote", "rule", "strike", "strong", "url"}
 _CODE = {"block", "comment", "keyword", "name", "number", "string"}
-COMPONENTS = {f"look--{name}" for name in _TEXT | _MARKED | _MARKDOWN | _CODE}
+LOOKS = _TEXT | _MARKED | _MARKDOWN | _CODE
 
 
 class StyleCache:
@@ -47,9 +48,23 @@ class StyleCache:
             if name.startswith("tint"):
                 style += self._tint(int(name[4:]))
             else:
-                partial = self._widget.get_component_styles(f"look--{name}").partial_rich_style
-                style += partial
+                style += self._look(name)
         return style
+
+    def _look(self, name: str) -> Style:
+        """What app.tcss says of a look.
+
+        Component classes would be styled at every change of the screen, these when they are drawn.
+
+        Raises:
+            KeyError: No look has this name.
+        """
+        if name not in LOOKS:
+            raise KeyError(name)
+        node = DOMNode(classes=f"look--{name}")
+        node._attach(self._widget)
+        self._widget.app.stylesheet.apply(node)
+        return node.styles.partial_rich_style
 
     def _tint(self, level: int) -> Style:
         app = self._widget.app

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
+from ropechat.tui.widgets.style_cache import StyleCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 class StyledWidget(Widget):
     """Knows the styles of looks under the current theme."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

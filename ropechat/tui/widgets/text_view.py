@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -17,7 +17,7 @@ from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.width import cells as cells_of
 from ropechat.tui.render.width import graphemes
-from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache
+from ropechat.tui.widgets.style_cache import StyleCache
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ TAB = 4
 
 class TextView(ScrollView, can_focus=True, inherit_bindings=False):
     """The text of a reader. cursor: the index of the selected token, -1 before there is one."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
     class Selected(Message):
         """A token was clicked."""

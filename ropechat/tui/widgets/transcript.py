@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -15,7 +15,7 @@ from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import fit_title
-from ropechat.tui.widgets.style_cache import COMPONENTS, StyleCache, stylize
+from ropechat.tui.widgets.style_cache import StyleCache, stylize
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -37,7 +37,6 @@ class Transcript(CompatScrollView, can_focus=True):
     """Blocks of wrapped rows. Follows the newest row unless scrolled up."""
 
     FOCUS_ON_CLICK = False  # a click selects; the keyboard stays with the composer
-    COMPONENT_CLASSES: ClassVar[set[str]] = COMPONENTS
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
