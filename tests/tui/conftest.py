@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import simulated_time
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from textual.pilot import Pilot
 
@@ -62,6 +64,23 @@ class Chat:
 def pytest_asyncio_loop_factories() -> dict[str, type[simulated_time.Loop]]:
     """No test waits for a timer."""
     return {"simulated time": simulated_time.Loop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def styles_are_parsed_once() -> Iterator[None]:
+    """The apps of all tests share what Textual parses out of style sheets."""
+    parse, parsed = Stylesheet._parse_rules, {}
+
+    def parse_once(sheet: Stylesheet, *css: Any, **options: Any) -> Any:
+        key = (css, tuple(options.items()), tuple(sheet._variables.items()))
+        if key not in parsed:
+            parsed[key] = parse(sheet, *css, **options)
+        return parsed[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stylesheet, "_parse_rules", parse_once)
+        patch.setattr(RuleSet, "__hash__", object.__hash__)  # the same, not in Python
+        yield
 
 
 async def next_frame(*_: object) -> None:
