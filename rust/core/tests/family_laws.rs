@@ -207,7 +207,7 @@ const FAMILIES: &[(&str, &str)] = &[
     (
         "hrm_text",
         r#""head_dim": 10, "num_layers_per_stack": 2, "H_cycles": 2, "L_cycles": 1, "num_hidden_layers": 8,
-        "embedding_scale": 3, "attention_bias": true, "prefix_lm": false, "num_key_value_heads": 6"#,
+        "embedding_scale": 3, "prefix_lm": false, "num_key_value_heads": 6"#,
     ),
     (
         "hy_v4",
