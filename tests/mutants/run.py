@@ -22,13 +22,17 @@ from typing import NamedTuple
 
 TOP = Path(__file__).parents[2]
 TREE = TOP / "target" / "mutants" / "tree"
+CARGO = TREE.with_name("cargo")
 LIMIT_S = 900  # a fault that makes a test wait for ever is noticed too
 PASSED, FAILED, PANICKED = 0, 1, 101
 _NOTICED_BY = re.compile(r"^(?:FAILED (\S+)|test (\S+) \.\.\. FAILED$)", re.MULTILINE)
 
 
 class Mutant(NamedTuple):
-    """A fault: `old`, which occurs once in `file`, becomes `new`. tests: the arguments of pytest or cargo."""
+    """A fault: `old`, which occurs once in `file`, becomes `new`.
+
+    tests: the arguments of pytest, or of cargo test.
+    """
 
     name: str
     file: str
@@ -37,8 +41,9 @@ class Mutant(NamedTuple):
     tests: list[str]
 
     @property
-    def is_rust(self) -> bool:
-        return self.file.endswith(".rs")
+    def needs_build(self) -> bool:
+        """Whether tests in Python notice a fault in Rust."""
+        return self.file.endswith(".rs") and is_pytest(self.tests)
 
 
 class Outcome(NamedTuple):
@@ -65,14 +70,35 @@ def copy_tree() -> None:
             shutil.copy(source, file)
 
 
-def run_tests(tests: list[str], *, rust: bool) -> Outcome:
+def is_pytest(tests: list[str]) -> bool:
+    return tests[0].startswith("tests/")
+
+
+def run_tests(tests: list[str]) -> Outcome:
     """Run tests in the copy."""
-    if rust:
-        command = ["cargo", "test", *tests]
-        variables = {"CARGO_TARGET_DIR": str(TREE.with_name("cargo"))}
-    else:
-        command = [sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *tests]
-        variables = {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1"}
+    if is_pytest(tests):
+        return run([sys.executable, "-m", "pytest", "-x", "-rf", "-p", "no:cacheprovider", *tests])
+    return run(["cargo", "test", *tests])
+
+
+def build() -> None:
+    """Compile the engine of the copy, as for tests: slower than the release, and compiled much sooner."""
+    run(["cargo", "build", "--profile", "test", "-p", "ropechat-python"])
+    [made] = [path for path in (CARGO / "debug").glob("lib_core.*") if path.suffix in (".so", ".dylib")]
+    [engine] = (TREE / "ropechat" / "engine").glob("_core*.so")
+    engine.unlink()
+    shutil.copy(made, engine)
+
+
+def run(command: list[str]) -> Outcome:
+    """Run a command in the copy; end with an error if it cannot do its work."""
+    variables = {
+        "CARGO_TARGET_DIR": str(CARGO),
+        "PYO3_BUILD_EXTENSION_MODULE": "1",
+        "PYO3_PYTHON": sys.executable,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(TREE),
+    }
     with subprocess.Popen(
         command,
         cwd=TREE,
@@ -96,26 +122,31 @@ def run_tests(tests: list[str], *, rust: bool) -> Outcome:
 
 def check_sound(mutants: list[Mutant]) -> None:
     """End with an error unless the tests pass without a fault; else each fault would seem to be noticed."""
-    once = {(one.is_rust, tuple(one.tests)) for one in mutants}
-    runs = [(True, list(tests)) for rust, tests in once if rust]
-    python = sorted({test for rust, tests in once if not rust for test in tests})
-    for rust, tests in runs + ([(False, python)] if python else []):
-        outcome = run_tests(tests, rust=rust)
+    runs = [list(tests) for tests in {tuple(one.tests) for one in mutants if not is_pytest(one.tests)}]
+    python = {test for one in mutants if is_pytest(one.tests) for test in one.tests}
+    for tests in runs + ([sorted(python)] if python else []):
+        outcome = run_tests(tests)
         if not outcome.passed:
             sys.exit(f"fails without a fault: {' '.join(tests)}\n{outcome.output[-3000:]}")
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
-    """Run the tests of a fault's room with the fault."""
+    """Run the tests of a fault's room with the fault, in Rust or in Python."""
     file = TREE / mutant.file
     before = file.read_text(encoding="utf-8")
     if (count := before.count(mutant.old)) != 1:
         sys.exit(f"{mutant.name}: {mutant.file}: must hold {mutant.old!r} once (got {count})")
     file.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+    engine = {path: path.read_bytes() for path in (TREE / "ropechat" / "engine").glob("_core*.so")}
     try:
-        return run_tests(mutant.tests, rust=mutant.is_rust)
+        if mutant.needs_build:
+            build()
+        return run_tests(mutant.tests)
     finally:
         file.write_text(before, encoding="utf-8")
+        for path, data in engine.items():
+            path.unlink(missing_ok=True)
+            path.write_bytes(data)
 
 
 def main() -> None:

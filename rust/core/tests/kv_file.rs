@@ -95,6 +95,29 @@ fn what_is_cached_is_not_read_and_what_is_missing_is_added() {
 }
 
 #[test]
+fn a_longer_text_takes_the_place_of_its_beginning_and_a_shorter_one_leaves_it() {
+    let model = write_model(SHAPES[0]);
+    let path = model.path().join("text.kv");
+    let ids = Noise(16).ids(100, VOCAB);
+    let mut engine = make(&model, PackedType::F16);
+    let on_disk = || {
+        let mut fresh = make(&model, PackedType::F16);
+        assert_eq!(take(&mut fresh, &ids, &path), None);
+        fresh.cached(&ids)
+    };
+    for (length, expected) in [(40, 40), (100, 100), (64, 100), (100, 100)] {
+        generate(&mut engine, &ids[..length], 1);
+        write(&mut engine, &ids[..length], &path);
+        assert_eq!(on_disk(), expected, "after {length} tokens");
+    }
+    let mut other = ids.clone();
+    other[70] = (other[70] + 1) % VOCAB as u32;
+    generate(&mut engine, &other, 1);
+    write(&mut engine, &other, &path);
+    assert_eq!(on_disk(), 70, "of a text that goes on in another way");
+}
+
+#[test]
 fn a_damaged_file_is_noticed_wherever_it_is_damaged() {
     let model = write_model(SHAPES[0]);
     let path = model.path().join("text.kv");

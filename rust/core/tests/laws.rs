@@ -212,6 +212,24 @@ fn a_cancel_at_any_layer_leaves_no_trace() {
     }
 }
 
+/// Whoever generates gets a token in every step, in whatever order the sequences are named.
+#[test]
+fn a_long_prompt_delays_no_sequence_that_generates() {
+    let noise = &mut Noise(17);
+    let (short, long) = (noise.ids(5, SHAPES[0].vocab), noise.ids(LENGTH, SHAPES[0].vocab));
+    let mut engine = engine(models()[0].path(), PackedType::F32, Isa::Scalar, 2).unwrap();
+    engine.set_rows_per_step(8);
+    let writing = engine.add(&short, greedy(20)).unwrap();
+    engine.step(&[writing], &CancelToken::default()).unwrap();
+    let reading = engine.add(&long, greedy(1)).unwrap();
+    for numbers in [[reading, writing], [writing, reading]].into_iter().cycle().take(LENGTH / 8) {
+        let events = engine.step(&numbers, &CancelToken::default()).unwrap();
+        let kinds: Vec<_> =
+            events.iter().map(|(number, event)| (*number, matches!(event, Event::Token { .. }))).collect();
+        assert!(kinds.contains(&(writing, true)) && kinds.contains(&(reading, false)), "{kinds:?}");
+    }
+}
+
 #[test]
 fn a_draw_depends_on_seed_stream_and_position_only() {
     let ids = Noise(12).ids(30, SHAPES[1].vocab);

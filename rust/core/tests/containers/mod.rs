@@ -38,7 +38,8 @@ pub struct TestFolder(PathBuf);
 impl TestFolder {
     pub fn new() -> TestFolder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("ropechat-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("ropechat-container-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
         TestFolder(path)

@@ -162,6 +162,42 @@ mod tests {
     use super::*;
     use ropechat_kernels::kernel::Isa;
 
+    /// The partial of some positions, each with a score and a value.
+    fn partial(positions: &[(f32, f32)]) -> [f32; 3] {
+        let max = positions.iter().map(|&(score, _)| score).fold(f32::NEG_INFINITY, f32::max);
+        let weight = |score: f32| (score - max).exp();
+        let weighted = positions.iter().map(|&(score, value)| weight(score) * value).sum();
+        [weighted, max, positions.iter().map(|&(score, _)| weight(score)).sum()]
+    }
+
+    #[test]
+    fn merged_parts_are_the_softmax_of_all_positions() {
+        let kernels = Kernels::of(Isa::Scalar).unwrap();
+        let rising = [(-2.0, 1.0), (-1.5, -3.0), (0.5, 2.0), (1.0, 7.0), (2.5, -1.0), (4.0, 0.5)];
+        let mut falling = rising;
+        falling.reverse();
+        for positions in [rising, falling, [rising[2]; 6]] {
+            for sizes in [vec![6], vec![1; 6], vec![2, 3, 1], vec![1, 5]] {
+                let (mut total, mut rest) = ([0.0; 3], &positions[..]);
+                reset(&mut total);
+                for size in sizes {
+                    let (part, after) = rest.split_at(size);
+                    merge(&mut total, &partial(part), kernels);
+                    rest = after;
+                }
+                for sink in [None, Some(3.0)] {
+                    let exps = positions.map(|(score, value)| (f64::from(score).exp(), f64::from(value)));
+                    let of_sink = sink.map_or(0.0, |sink: f32| f64::from(sink).exp());
+                    let sum = exps.iter().map(|(exp, _)| exp).sum::<f64>() + of_sink;
+                    let expected = exps.iter().map(|(exp, value)| exp * value).sum::<f64>() / sum;
+                    let mut out = [0.0];
+                    divide(&total, sink.as_ref(), &mut out);
+                    assert!((f64::from(out[0]) - expected).abs() < 1e-6, "{positions:?} {sink:?}: {out:?}");
+                }
+            }
+        }
+    }
+
     /// One chunk that saw nothing but NaN has a max of -inf, as one that saw nothing.
     #[test]
     fn a_part_of_nan_is_not_a_part_that_saw_nothing() {
