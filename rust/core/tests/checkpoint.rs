@@ -271,7 +271,7 @@ fn tied_embeddings_under_either_name() {
 }
 
 /// The check of a model of this config with all that it needs and these tensors, of whose numbers the last one is not 0.
-fn check_with(config: &Value, more: &[(&str, &[usize])]) -> Result<(), String> {
+fn check_with(config: &Value, more: &[(&str, &[usize])]) -> Result<Option<String>, String> {
     let folder = TestFolder::new();
     folder.write("config.json", config.to_string());
     let own = family::config_of_file(folder.path()).unwrap();
@@ -297,23 +297,42 @@ fn sizes(model_type: &str, own: Value) -> Value {
 #[test]
 fn a_tensor_that_is_not_read_is_refused_by_its_name() {
     let llama = sizes("llama", json!({}));
-    let refused: [(&str, &[usize]); 9] = [
-        ("extra", &[2]),
+    let refused: [(&str, &[usize]); 6] = [
         ("lm_head.bias", &[3]),
         ("model.layers.0.self_attn.q_proj.bias", &[4]),
         ("model.layers.0.self_attn.q_norm.weight", &[4]),
         ("model.layers.0.attn.bias", &[4]),
         ("model.layers.0.mlp.experts.0.up_proj.weight", &[4, 4]),
-        ("model.layers.1.mlp.up_proj.weight", &[4, 4]),
-        ("model.layers.1.self_attn.k_proj.weight", &[4, 4]),
-        ("model.vision_tower.weight", &[4, 4]),
+        ("model.norm.bias", &[4]),
     ];
     for tensor in refused {
         let error = check_with(&llama, &[tensor]).unwrap_err();
         assert!(error.contains(&format!("model.safetensors: {}: ", tensor.0)), "{error}");
     }
-    let error = check_with(&llama, &[("b", &[2]), ("a", &[2]), ("c", &[2])]).unwrap_err();
-    assert!(error.contains(" a: ") && error.contains("nor are 2 others"), "{error}");
+    let norm = |part: &'static str| (part, &[4][..]);
+    let parts = ["model.norm.b", "model.norm.a", "model.norm.c"].map(norm);
+    let error = check_with(&llama, &parts).unwrap_err();
+    assert!(error.contains(" model.norm.a: ") && error.contains("nor are 2 others"), "{error}");
+}
+
+#[test]
+fn what_is_no_part_of_the_model_is_told_by_its_name() {
+    let llama = sizes("llama", json!({}));
+    let told: [(&str, &[usize]); 4] = [
+        ("extra", &[2]),
+        ("model.layers.1.mlp.up_proj.weight", &[4, 4]),
+        ("model.layers.1.self_attn.k_proj.weight", &[4, 4]),
+        ("model.vision_tower.weight", &[4, 4]),
+    ];
+    for tensor in told {
+        let warning = check_with(&llama, &[tensor]).unwrap().unwrap();
+        assert!(
+            warning.contains(&format!("model.safetensors: {}: not part of the model", tensor.0)),
+            "{warning}"
+        );
+    }
+    let warning = check_with(&llama, &[("b", &[2]), ("a", &[2]), ("c", &[2])]).unwrap().unwrap();
+    assert!(warning.contains(" a and 2 more: "), "{warning}");
 }
 
 #[test]
@@ -332,14 +351,13 @@ fn what_changes_no_logit_may_be_left() {
         ("v_head.summary.bias", &[1]),
     ];
     for tensor in left {
-        check_with(&llama, &[tensor]).unwrap();
+        assert_eq!(check_with(&llama, &[tensor]).unwrap(), None);
     }
     // Layers behind the last one: those that predict further tokens are known by what they project.
     let (mlp, projection) = ("model.layers.1.mlp.up_proj.weight", "model.layers.1.eh_proj.weight");
     check_with(&llama, &[(mlp, &[4, 4]), (projection, &[4, 8])]).unwrap();
-    assert!(
-        check_with(&llama, &[("model.layers.2.mlp.up_proj.weight", &[4, 4]), (projection, &[4, 8])]).is_err()
-    );
+    let behind = check_with(&llama, &[("model.layers.2.mlp.up_proj.weight", &[4, 4]), (projection, &[4, 8])]);
+    assert!(behind.unwrap().unwrap().contains("model.layers.2."));
     // Biases of zeros, which some quantizing tools write for every matrix.
     check_with(&llama, &[("model.layers.0.self_attn.o_proj.bias", &[4]), ("score.weight", &[2, 4])]).unwrap();
     // Keys and values of layers that read those of earlier ones.

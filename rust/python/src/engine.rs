@@ -176,8 +176,9 @@ impl PyEngine {
             let checkpoint = Checkpoint::open(Path::new(directory))?;
             let card = family::model_card(&checkpoint)?;
             let config = card.config;
-            family::check_tensors(&checkpoint, &config)?;
+            let unread = family::check_tensors(&checkpoint, &config)?;
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
+            warnings.extend(unread);
             let pool = Arc::new(Pool::new(thread_count(threads)?));
             let context = context_size(context, &config)?;
             let mut notes = Vec::from_iter(context_note(context, &config));
@@ -521,8 +522,9 @@ pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py
     let (config, num_parameters, tensor_types, warnings) = call_engine(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
-        family::check_tensors(&checkpoint, &card.config)?;
-        let warnings = [&card.warnings, checkpoint.warnings()].concat();
+        let unread = family::check_tensors(&checkpoint, &card.config)?;
+        let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
+        warnings.extend(unread);
         let num_parameters = family::num_parameters(&checkpoint, &card.config);
         Ok((card.config, num_parameters, checkpoint.tensor_types(), warnings))
     })?;

@@ -115,6 +115,7 @@ pub(super) fn open(path: &Path) -> Result<(Shards, Keys)> {
 /// Adds a file and its tensors; returns its metadata.
 fn add(shards: &mut Shards, shard: Shard, contents: Contents) -> Result<Keys> {
     shards.add(shard, contents.tensors.entries)?;
+    shards.warnings.extend(contents.tensors.warning);
     Ok(contents.keys)
 }
 

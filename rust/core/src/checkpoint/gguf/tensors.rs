@@ -21,6 +21,9 @@ struct Type {
     bytes: u64,
 }
 
+/// The largest number of a type.
+const LAST_TYPE: u32 = 41;
+
 /// The type of that number (`ggml.h`), also of types that the engine does not read: their sizes are checked too.
 fn type_of(number: u32) -> Option<Type> {
     let (name, values, bytes) = match number {
@@ -68,6 +71,8 @@ fn type_of(number: u32) -> Option<Type> {
 pub(crate) struct Tensors {
     /// By name; every place is inside the file.
     pub entries: BTreeMap<String, Entry>,
+    /// What is odd about the file, though it can be read.
+    pub warning: Option<String>,
 }
 
 impl Tensors {
@@ -167,8 +172,8 @@ impl Type {
     }
 }
 
-/// Every tensor begins where the one before it ends, and the last one ends with the file, up to padding: a type or a
-/// shape that is not the tensor's own gives another size, and so an overlap or a gap.
+/// Every tensor begins where the one before it ends, up to padding: a type or a shape that is not the tensor's own gives
+/// another size, and so an overlap or a gap. Behind the last one there may be other bytes, but not those of another type.
 fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) -> Result<Tensors> {
     let data_begin = (cursor.at() as u64).next_multiple_of(alignment);
     let data = (cursor.file_len() as u64).saturating_sub(data_begin);
@@ -209,13 +214,25 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
         (covered, before) = (end, Some(name));
     }
     let trailing = data.saturating_sub(covered.next_multiple_of(alignment));
+    let last = before.and_then(|name| Some((name, raw.get(name)?)));
+    let is_of_another_type = |(_, tensor): (&str, &RawTensor)| {
+        let ends = |kind: Type| tensor.offset.checked_add(kind.size(&tensor.shape)?);
+        let reaches = |end: u64| end <= data && data - end < alignment;
+        (0..=LAST_TYPE).filter_map(type_of).filter_map(ends).any(reaches)
+    };
+    let mut warning = None;
     if trailing > 0 {
-        let what = format!(
-            "{trailing} bytes follow {} and its padding; its type or shape is wrong, or the file is longer than its \
-             writer made it; download the file again",
-            before.map_or_else(|| "the header".to_owned(), escape_for_terminal)
-        );
-        return Err(cursor.fault("data", &what));
+        let last_name = before.map_or_else(|| "the header".to_owned(), escape_for_terminal);
+        if last.is_some_and(is_of_another_type) {
+            let what = format!(
+                "{trailing} bytes follow {last_name} and its padding, as many as it would have in another type; \
+                 its type is wrong; download the file again"
+            );
+            return Err(cursor.fault("data", &what));
+        }
+        let path = cursor.path().display();
+        warning =
+            Some(format!("{path}: {trailing} bytes follow {last_name} and its padding; they are not read"));
     }
     let entries = raw
         .into_iter()
@@ -226,5 +243,5 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
             (name, Entry { dtype: tensor.dtype, shape, begin, end: begin + tensor.size as usize })
         })
         .collect();
-    Ok(Tensors { entries })
+    Ok(Tensors { entries, warning })
 }

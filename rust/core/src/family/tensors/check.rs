@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::layout::{layer_tensors, model_tensors, mtp_tensors};
 use super::rows::TensorRows;
 use super::spec::NormSpec;
-use super::unread::refuse_unread;
+use super::unread::unread;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::config::{
@@ -181,9 +181,10 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
 
 /// Checks the whole checkpoint against the config before a weight is read.
 ///
-/// Errors: `Tensor` or `Unsupported` for the first tensor that is missing, misshapen, of an unusable type or not part of the
-/// model; `Config` when tied embeddings are stored twice and differ.
-pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<()> {
+/// Returns a warning where the file holds what is no part of the model. Errors: `Tensor` or `Unsupported` for the first tensor
+/// that is missing, misshapen, of an unusable type or not read though it belongs to the model; `Config` when tied embeddings
+/// are stored twice and differ.
+pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Option<String>> {
     let mut used = std::collections::BTreeSet::new();
     let embedding = embedding_names(config);
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
@@ -206,9 +207,9 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<()> {
     }
     if let [embed_tokens, lm_head] = embedding[..] {
         check_tied(checkpoint, embed_tokens, lm_head)?;
-        used.insert(checkpoint.tensor(lm_head).map_or("", |tensor| tensor.name));
+        used.extend(checkpoint.tensor(lm_head).map(|tensor| tensor.name));
     }
-    refuse_unread(checkpoint, config, &used)
+    unread(checkpoint, config, &used)
 }
 
 /// When the file holds both names of a tied embedding, transformers 4 uses the embedding for both, 5 unties them when they

@@ -1,6 +1,10 @@
-//! Tensors of a file that the model does not read: a few kinds may be left, every other one is refused by name.
+//! Tensors of a file that the model does not read: a few kinds may be left, others are refused or told by name.
 //!
-//! A tensor that is not read is missing from every result: a bias whose key is absent, a head beside a tied embedding. The kinds that may be left, with their reasons:
+//! A tensor that is not read can be missing from every result: a bias whose key is absent, a head beside a tied embedding.
+//! So what is inside the layers of the model or beside its tensors in the same module is refused. Layers behind the last one
+//! and modules that the model does not have are not read by transformers either: a warning names them.
+//!
+//! The kinds that may be left without a word, with their reasons:
 //!
 //! 1. Buffers: what follows from the config and is computed here ([`is_buffer`]).
 //! 2. Other parts: pictures and sound beside a text model, heads for other tasks, layers that predict further tokens.
@@ -16,10 +20,15 @@ use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{Config, Mixer, MoeNames, Names, Qkv};
 use ropechat_platform::error::{Error, Result};
 
-/// Refuses a file with a tensor that is neither `used` nor may be left.
+/// Refuses a file with a tensor that is not `used` though it belongs to the model. Returns a warning that names the first
+/// one that is outside of the model.
 ///
 /// Errors: `Tensor` naming the first one.
-pub(super) fn refuse_unread(checkpoint: &Checkpoint, config: &Config, used: &BTreeSet<&str>) -> Result<()> {
+pub(super) fn unread(
+    checkpoint: &Checkpoint,
+    config: &Config,
+    used: &BTreeSet<&str>,
+) -> Result<Option<String>> {
     let of_further_layers = further_layers(checkpoint, config);
     let may_be_left = |name: &str| {
         is_buffer(checkpoint, name)
@@ -33,21 +42,49 @@ pub(super) fn refuse_unread(checkpoint: &Checkpoint, config: &Config, used: &BTr
             || is_empty(checkpoint, name)
             || is_zero_bias(checkpoint, name)
     };
-    let mut unread = checkpoint.names().filter(|name| !used.contains(name) && !may_be_left(name));
-    let Some(first) = unread.next() else { return Ok(()) };
-    let others = match unread.count() {
-        0 => String::new(),
-        count => format!(", nor are {count} others"),
-    };
+    let unread = checkpoint.names().filter(|name| !used.contains(name) && !may_be_left(name));
+    let modules: BTreeSet<&str> = used.iter().map(|name| module(name)).collect();
+    let (outside, inside): (Vec<&str>, Vec<&str>) =
+        unread.partition(|name| is_outside(config, name, &modules));
     let described_in = checkpoint.described_in();
-    Err(Error::Tensor {
-        path: checkpoint.path().to_owned(),
-        name: escape_for_terminal(first),
-        what: format!(
-            "it is not part of the model that {described_in} describes{others}; results without it would be wrong; check \
-             that the two belong together"
-        ),
-    })
+    if let [first, ..] = inside[..] {
+        let others = match inside.len() - 1 {
+            0 => String::new(),
+            count => format!(", nor are {count} others"),
+        };
+        return Err(Error::Tensor {
+            path: checkpoint.path().to_owned(),
+            name: escape_for_terminal(first),
+            what: format!(
+                "it is not part of the model that {described_in} describes{others}; results without it would be \
+                 wrong; check that the two belong together"
+            ),
+        });
+    }
+    Ok(outside.first().map(|first| {
+        let (path, name) = (checkpoint.path().display(), escape_for_terminal(first));
+        let others = match outside.len() - 1 {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        format!("{path}: {name}{others}: not part of the model that {described_in} describes; not read")
+    }))
+}
+
+/// The path of a tensor without its last part.
+fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
+/// Whether it is in a layer behind the last one, or in a module of which nothing is read. Such a module inside of a layer is
+/// a part of that layer.
+fn is_outside(config: &Config, name: &str, modules: &BTreeSet<&str>) -> bool {
+    let Names { base, layers, lm_head, .. } = config.names;
+    if let Some((layer, _)) = layer_of(config, name) {
+        return layer >= config.layers.len();
+    }
+    let is_of_layers = name.strip_prefix(base).is_some_and(|rest| rest.starts_with(layers));
+    !is_of_layers && !modules.contains(module(name)) && module(name) != module(lm_head.weight)
 }
 
 /// The number of the layer that a tensor is in, and its name below that.
