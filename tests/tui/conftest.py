@@ -26,7 +26,7 @@ class Chat:
     def __init__(self, app: ChatApp, pilot: Pilot[None], engine: Any) -> None:
         self.app, self.pilot, self.engine = app, pilot, engine
 
-    async def until(self, condition: Callable[[], bool], limit: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], limit: float = 60.0) -> None:
         """Wait for a condition; the screen is up to date afterwards."""
         end = simulated_time.real() + limit
         while not condition():

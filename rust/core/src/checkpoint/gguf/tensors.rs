@@ -217,7 +217,7 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
     let last = before.and_then(|name| Some((name, raw.get(name)?)));
     let is_of_another_type = |(_, tensor): (&str, &RawTensor)| {
         let ends = |kind: Type| tensor.offset.checked_add(kind.size(&tensor.shape)?);
-        let reaches = |end: u64| end <= data && data - end < alignment;
+        let reaches = |end: u64| end == data || end.next_multiple_of(alignment) == data;
         (0..=LAST_TYPE).filter_map(type_of).filter_map(ends).any(reaches)
     };
     let mut warning = None;
