@@ -8,6 +8,7 @@ from typing import Any
 
 import hostile
 import pytest
+import simulated_time
 from payloads import BRACKETS, ESCAPES, FORBIDDEN
 from textual.constants import ESCAPE_DELAY
 from textual.drivers.headless_driver import HeadlessDriver
@@ -121,8 +122,6 @@ async def shown(kind: str, folder: Path) -> tuple[dict[str, bytes], list[str]]:
             screen: Any = app._driver
 
             async def press(keys: bytes) -> None:
-                while app.session.generating or app.inference.busy:  # then esc would stop that
-                    await pilot.pause(0.1)
                 if keys == WIPE:
                     app.composer.set_text("")
                     return
@@ -134,7 +133,9 @@ async def shown(kind: str, folder: Path) -> tuple[dict[str, bytes], list[str]]:
                 await pilot.pause(0.05)
 
             async def see(view: str, awaited: str) -> None:
-                while awaited not in screen.output:  # or the test ends at its time-out
+                end = simulated_time.real() + 60
+                while awaited not in screen.output:
+                    assert simulated_time.real() < end, (view, awaited, screen.output[-2000:])
                     await pilot.pause(0.1)
                 await pilot.pause(0.5)
                 output, screen.output = screen.output.encode("utf-8", "surrogatepass"), ""
@@ -173,7 +174,7 @@ def marks(output: bytes) -> set[bytes]:
     return set(re.findall(rb"Q\d+Q", output))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.trust  # on a busy machine a view does not come at times
 async def test_what_is_said_is_text_in_every_view(tmp_path: Path) -> None:
     assert (len(ESCAPES), len(BRACKETS)) == (40, 500)
     usual, _ = await shown("plain", tmp_path / "plain")
