@@ -21,6 +21,9 @@ struct Type {
     bytes: u64,
 }
 
+/// Bytes at the end of a file that are padding even if the alignment is smaller: some writers fill up a cache line.
+const WIDEST_PADDING: u64 = 64;
+
 /// The largest number of a type.
 const LAST_TYPE: u32 = 41;
 
@@ -223,7 +226,7 @@ fn place(cursor: &Cursor<'_>, raw: BTreeMap<String, RawTensor>, alignment: u64) 
     let mut warning = None;
     if trailing > 0 {
         let last_name = before.map_or_else(|| "the header".to_owned(), escape_for_terminal);
-        if last.is_some_and(is_of_another_type) {
+        if trailing > WIDEST_PADDING && last.is_some_and(is_of_another_type) {
             let what = format!(
                 "{trailing} bytes follow {last_name} and its padding, as many as it would have in another type; \
                  its type is wrong; download the file again"
