@@ -97,11 +97,14 @@ def test_answers_alone(count: int, engines: tuple[Engine, Engine]) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     plain, drafting = engines
-    expected, found = answers(plain, seed, count), answers(drafting, seed, count)
-    assert found == expected
-    drafted = [step.drafted for steps in found for step in steps]
-    assert not any(step.drafted for steps in expected for step in steps)
-    assert any(drafted)
+    for more in range(20):  # half of the time no draft of 25 answers of random weights is right
+        expected, found = (answers(engine, seed + more, count) for engine in engines)
+        assert found == expected
+        assert not any(step.drafted for steps in expected for step in steps)
+        if any(step.drafted for steps in found for step in steps):
+            break
+    else:
+        pytest.fail("no drafted token was ever right")
     # The records of a trace are the same but for the mark.
     for with_drafts, without in zip(found, expected, strict=True):
         pair = []
