@@ -42,15 +42,16 @@ help:
 chat: build
 	@$(BIN)/ropechat chat $(if $(MODEL),-m "$(MODEL)")
 
-# Both at the same time: pytest reports as it goes on, cargo (on all cores: without the job server) when it ends.
-test: build $(VENV)/.dev
+# Both at the same time, the build beside what cargo compiles for tests: pytest reports as it goes on, cargo (on all cores:
+# without the job server) when it ends.
+test: $(VENV)/.maturin
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-rust test-python
 
-test-rust:
+test-rust: $(VENV)/.maturin
 	@mkdir -p target
 	@MAKEFLAGS= cargo test --workspace --quiet > target/test-rust.log 2>&1; code=$$?; cat target/test-rust.log; exit $$code
 
-test-python:
+test-python: build $(VENV)/.dev
 	$(PYTEST) -m "not extras"
 
 quick: build $(VENV)/.dev
@@ -130,7 +131,7 @@ build: $(VENV)/.built
 
 # Only Rust sources and manifests need a build; Python files are used where they lie.
 $(VENV)/.built: $(VENV)/.maturin pyproject.toml $(RUST)
-	$(BIN)/maturin develop --release
+	MAKEFLAGS= $(BIN)/maturin develop --release
 	@touch $@
 
 $(VENV)/.maturin:

@@ -1,6 +1,5 @@
 """The grammar of a line: OpenAI's `response_format`, vLLM's `structured_outputs`."""
 
-import functools
 import json
 from typing import Any, NoReturn
 
@@ -39,15 +38,10 @@ def grammar_of(fields: dict[str, Any], *, flexible: bool) -> tuple[bool, Grammar
     grammar = (_response_format if name == RESPONSE_FORMAT else _structured)(value, flexible)
     if grammar is not None:
         try:
-            _check(grammar)
+            check_grammar(grammar, grammar.name)
         except RequestError as error:
             _reject(f"{name}: {error}")
     return True, grammar
-
-
-@functools.lru_cache(maxsize=64)
-def _check(grammar: Grammar) -> None:
-    check_grammar(grammar, grammar.name)
 
 
 def _response_format(value: dict[str, Any], flexible: bool) -> Grammar | None:

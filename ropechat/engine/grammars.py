@@ -1,17 +1,21 @@
 """Grammars for an engine: read from files, checked, and compiled for a tokenizer."""
 
+import functools
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ropechat.engine.grammar_child import CPU_SECONDS, MAX_MEMORY_BYTES, WALL_SECONDS
 from ropechat.engine.native import load_core
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling.grammar import Grammar
 from ropechat.tokenizer import Tokenizer
+from ropechat.util.limited_process import LimitedProcess, LimitExceededError
 from ropechat.util.paths import expand_home
-from ropechat.util.text import is_unicode
+from ropechat.util.text import format_bytes, is_unicode
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
@@ -26,17 +30,45 @@ def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
 
     where: its origin, for the error. Special tokens that a Lark grammar names are not checked.
     """
-    _require_unicode(grammar, where)
     try:
-        load_core().check_grammar(grammar.kind, grammar.source, flexible=grammar.flexible)
+        _check(grammar)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from None
     return grammar
 
 
-def _require_unicode(grammar: Grammar, where: str) -> None:
+@functools.lru_cache(maxsize=_KEPT)
+def _check(grammar: Grammar) -> None:
+    """Compile a grammar in a process of its own, as nothing bounds the time and memory of some of them.
+
+    Raises RequestError, FileAccessError if no process can be started.
+    """
     if not all(map(is_unicode, grammar.source)):
-        raise RequestError(f"{where}: {grammar.name}: must be valid Unicode (got a lone surrogate)")
+        raise RequestError(f"{grammar.name}: must be valid Unicode (got a lone surrogate)")
+    request = json.dumps([grammar.kind, grammar.source, grammar.flexible]).encode()
+    try:
+        reply = _process().ask(request, CPU_SECONDS)
+    except LimitExceededError as error:
+        limits = f"{CPU_SECONDS:g} s of CPU time and {format_bytes(MAX_MEMORY_BYTES)} of memory"
+        if error.kind == "stopped":
+            raise RequestError(f"{grammar.name}: {error.what}") from None
+        raise RequestError(
+            f"{grammar.name}: is too complex: compiling must take at most {limits}; make numbers such as "
+            "multipleOf, lengths and counts smaller"
+        ) from None
+    if "error" in reply:
+        raise RequestError(str(reply["error"]))
+
+
+@functools.cache
+def _process() -> LimitedProcess:
+    return LimitedProcess(
+        "ropechat.engine.grammar_child",
+        (),
+        "compiles grammars",
+        wall_seconds=WALL_SECONDS,
+        max_reply=1 << 20,
+    )
 
 
 def read_grammar(path: Path, kind: Literal["json_schema", "lark"], *, flexible: bool = False) -> Grammar:
@@ -81,8 +113,8 @@ class GrammarCompiler:
                 self._vocabulary = self._make()
             found = self._compiled.get(grammar)
             if found is None:
-                _require_unicode(grammar, "grammar")
                 try:
+                    _check(grammar)
                     found = self._vocabulary.compile(grammar.kind, grammar.source, flexible=grammar.flexible)
                 except RequestError as error:
                     raise RequestError(f"grammar: {error}") from None

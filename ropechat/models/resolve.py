@@ -12,7 +12,7 @@ from ropechat import builtin
 from ropechat.errors import FileAccessError, ModelNotFoundError, ModelPathError, NotDownloadedError
 from ropechat.models.weights import CONFIG, INDEX, SINGLE, choose_gguf, gguf_sets, join_names, part_names
 from ropechat.util.paths import expand_home
-from ropechat.util.text import format_bytes
+from ropechat.util.text import format_bytes, is_unicode
 
 if TYPE_CHECKING:
     from ropechat.models.hub.names import HubName
@@ -55,6 +55,8 @@ def resolve(model: str | Path, folders: Sequence[Path] = ()) -> Path:
     text = str(model)
     if not text or "\0" in text:
         raise ModelPathError(f"model: must be {ALLOWED_NAMES} (got {text!r})")
+    if not is_unicode(text):
+        raise ModelPathError(f"{text!a}: the name of a model must be UTF-8; rename the file or folder")
     if text == BUILTIN:
         return _builtin()
     path = expand_home(text)

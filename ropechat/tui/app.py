@@ -237,6 +237,7 @@ class ChatApp(MessageRoutes):
     def leave(self, code: int) -> None:
         """End with an exit code; running work is cancelled, and the typed text is kept."""
         self.drafts.keep()
+        self.history.write_exports()
         if self.size.width >= SIDE_PANEL:
             self.settings.remember("inspector", self.inspector.display)
         self.settings.write()

@@ -24,13 +24,16 @@ def begin() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
 
 
-def lock_down(memory_bytes: int) -> None:
+def lock_down(memory_bytes: int, *, threads: bool = False) -> None:
     """Forbid new files, sockets, processes and writes to disk.
 
-    memory_bytes: limit of address space in addition to what is in use.
+    memory_bytes: limit of address space in addition to what is in use. threads: allow new threads, which
+    Linux counts as processes.
     """
     used = _address_space()
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NPROC": 0, "RLIMIT_NOFILE": 0}
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 0}
+    if not threads:
+        limits["RLIMIT_NPROC"] = 0
     if used:
         limits["RLIMIT_AS"] = used + memory_bytes
     for name, value in limits.items():

@@ -77,8 +77,6 @@ def rows_of(real: Path, name: str, count: int) -> tuple[list[str], bool]:
     folder, lines, kept = real / name / "hf", [], True
     exact = Engine.load(folder, dtype="f32")
     engines = {dtype: Engine.load(folder, dtype=dtype, kv_dtype="f16") for dtype in DTYPES}
-    for kv_dtype in ("bf16", "q8_0"):
-        engines[f"q8_0, cache {kv_dtype}"] = Engine.load(folder, dtype="q8_0", kv_dtype=kv_dtype)
     for title, texts in texts_of(real, name, exact, count).items():
         tokens = sum(len(ids) - 1 for ids in texts)
         base = compare(exact, exact, texts).perplexity

@@ -92,6 +92,20 @@ def test_rows_do_not_see_their_company(name: str, rng: np.random.Generator) -> N
     assert generate(two, prompts[1], 12)[:2] == grown[:2]
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "words"),
+    [
+        ("llama_k256/q4_k", "auto", "mixed, as stored (q6_k, q4_k)"),
+        ("llama_k256/q5_k", "auto", "mixed, as stored (q6_k, q5_k)"),
+        ("llama_k256/q6_k", "auto", "q6_k, as stored"),
+        ("llama_k256/q4_k", "q8_0", "q8_0, made from q4_k, q6_k"),
+        ("llama3/f16", "auto", "f16, as stored"),
+    ],
+)
+def test_the_types_of_a_file_are_said(name: str, dtype: str, words: str) -> None:
+    assert load(GOLDEN / f"gguf/{name}.gguf", dtype=dtype).facts["notes"][0].startswith(f"dtype: {words} (")
+
+
 def test_the_python_engine_takes_a_file() -> None:
     file = GOLDEN / "gguf/qwen2/q8_0.gguf"
     engine = Engine.load(file, dtype="f32")

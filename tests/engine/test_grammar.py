@@ -12,6 +12,7 @@ import pytest
 
 from ropechat import Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.engine.grammars import check_grammar, read_grammar
+from ropechat.engine.native import load_core
 from ropechat.errors import RequestError
 
 PERSON = {
@@ -213,6 +214,7 @@ def hostile() -> list[tuple[str, Grammar]]:
         ("parentheses", Grammar.regex("(" * 100_000 + ")" * 100_000)),
         ("long regex", Grammar.regex("ab?" * 300_000)),
         ("nested Lark", Grammar.lark("start: " + "(" * 50_000 + '"a"' + ")" * 50_000)),
+        ("large multiple", Grammar.json_schema({"type": "integer", "multipleOf": 2147483648})),
         ("left recursion", Grammar.lark('start: start start | "a" | ')),
         (
             "Lark rules",
@@ -225,7 +227,7 @@ def hostile() -> list[tuple[str, Grammar]]:
 
 @pytest.mark.parametrize(("name", "grammar"), hostile(), ids=[name for name, _ in hostile()])
 def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) -> None:
-    """Each is refused or honoured within a second of CPU time, in bounded memory; none ends the process."""
+    """Each is refused or honoured within seconds of CPU time, in bounded memory; none ends the process."""
     before = resource.getrusage(resource.RUSAGE_SELF)
     begun = time.process_time()
     try:
@@ -239,6 +241,26 @@ def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) 
     print(f"{name}: {spent:.3f} s, {grown:.0f} MiB: {told:.150}")
     assert grown < 600
     assert spent < 5  # a second where nothing else runs
+
+
+def test_a_grammar_beyond_the_limits_is_refused_and_the_next_one_is_compiled(engine: Engine) -> None:
+    """Its states are more than a hundred million: the process that compiles it ends, this one goes on."""
+    endless = Grammar.json_schema({"type": "integer", "multipleOf": 2147483648})
+    with pytest.raises(RequestError, match=r"here: JSON schema: is too complex.*multipleOf"):
+        check_grammar(endless, "here")
+    jobs = [Job("Once", Sampling(**HOT, grammar=grammar)) for grammar in (endless, Grammar.choices(["yes"]))]
+    first, second = (done for _, done in engine.generate_many(jobs, window=2))
+    assert "too complex" in str(first.error)
+    assert second.text == "yes"
+
+
+def test_what_the_vocabulary_cannot_spell_is_said_in_plain_words(engine: Engine) -> None:
+    vocabulary = load_core().Vocabulary([b"", b"a", b"b", b"1"], [], [0])
+    vocabulary.compile("json_schema", ['{"type": "integer"}'])
+    with pytest.raises(RequestError, match=r"must begin with '\{', which no token"):
+        vocabulary.compile("json_schema", ['{"type": "object"}'])
+    with pytest.raises(RequestError, match="no token of this model's tokenizer can begin one"):
+        vocabulary.compile("regex", ["[xyz]+"])
 
 
 def test_a_lone_surrogate_is_refused(engine: Engine) -> None:

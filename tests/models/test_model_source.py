@@ -308,3 +308,9 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("HF_HUB_CACHE")
     monkeypatch.delenv("HF_HOME")
     assert cache_folder() == Path(os.path.expanduser("~/.cache/huggingface/hub"))
+
+
+@pytest.mark.parametrize("given", ["./\udcff\udcfe", Path("\udcff")])
+def test_a_name_that_is_no_unicode_is_refused(given: str | Path) -> None:
+    with pytest.raises(ModelPathError, match="must be UTF-8; rename"):
+        resolve(given)

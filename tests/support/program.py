@@ -27,6 +27,7 @@ class Program:
         self, arguments: Sequence[str], code: str = MAIN, size: tuple[int, int] = SIZE, **environ: str
     ) -> None:
         self.master, slave = pty.openpty()
+        self.attributes = termios.tcgetattr(self.master)  # before the program has changed them
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT)}
         for name in ("NO_COLOR", "SSH_CONNECTION"):

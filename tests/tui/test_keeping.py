@@ -132,7 +132,7 @@ async def test_the_list_of_chats(chat: Any, store: Store) -> None:
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and "Apples?" in c.screen())
         assert "Pears?" in c.screen()
         await c.pilot.press(*"about app")
-        await c.until(lambda: "About apples." in c.screen())
+        await c.until(lambda: "About apples." in c.screen() and "About pears." not in c.screen())
         await c.pilot.press("ctrl+r", "end", *"!!", "enter")
         await c.until(lambda: "Apples?!!" in c.screen())
         await c.pilot.press("down", "enter")
@@ -316,6 +316,17 @@ async def test_an_export_is_written_though_another_chat_is_opened(
         await c.until(lambda: "written: " in c.line("footer"))
         await c.until(lambda: c.app.session.recorder.id == "other")
         assert "Asked here" in (tmp_path / "x.html").read_text()
+
+
+async def test_exports_are_written_though_the_chat_is_left_at_once(chat: Any, tmp_path: Path) -> None:
+    async with chat(FakeEngine("An answer.")) as c:
+        await c.ask("Asked here")
+        await c.idle()
+        for form in ("md", "json", "html"):
+            c.app.commands.run_line(f"export {form} {tmp_path}/x.{form}")
+        await c.app.action_quit()
+        for form in ("md", "json", "html"):
+            assert "Asked here" in (tmp_path / f"x.{form}").read_text()
 
 
 async def test_a_new_chat_at_once_does_not_stop_the_start(chat: Any, store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,13 +176,19 @@ async def test_an_answer_that_streams_costs_it_nothing(
     engine = FakeEngine(STORY, rate=400)
     async with chat(engine, store=store, size=WIDE) as c:
         await two_chats(c)
-        asked, drawn, seen = [], [], []
+        asked: list[Future[Any]] = []
+        drawn, seen = [], []
         conversations, show = store.conversations, c.app.overview.show
-        monkeypatch.setattr(store, "conversations", lambda limit: (asked.append(1), conversations(limit))[1])
+
+        def ask(limit: int) -> Future[Any]:
+            asked.append(conversations(limit))
+            return asked[-1]
+
+        monkeypatch.setattr(store, "conversations", ask)
         monkeypatch.setattr(c.app.overview, "show", lambda parts: (drawn.append(1), show(parts)))
         engine.gate.clear()
         await c.ask("More?")
-        await c.until(lambda: c.app.session.generating and bool(asked))
+        await c.until(lambda: c.app.session.generating and bool(asked) and asked[-1].done())
         await c.pilot.pause(0.1)
         begun = len(asked), len(drawn)
         look = c.app.sidebar.refresh

@@ -15,11 +15,10 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | bytes, tmp_p
     file = tmp_path / "story.txt"
     file.write_text(TEXT)
     program = Program(["inspect", "-i", str(file), "--against-dtype", "q4_0"], ROPECHAT_CACHE="off")
-    before = termios.tcgetattr(program.master)
     program.until(b"scored", 60)
     program.press(b"c")
     program.until(b"KL", 60)  # both models compute
-    assert termios.tcgetattr(program.master)[:4] != before[:4]
+    assert termios.tcgetattr(program.master)[:4] != program.attributes[:4]
     if isinstance(end, bytes):
         program.press(end)
     else:
@@ -28,6 +27,6 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | bytes, tmp_p
     program.drain(1)
     code = program.child.wait(10)
     seen = program.drain(1)
-    assert termios.tcgetattr(program.master)[:4] == before[:4]
+    assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
     assert b"Traceback" not in seen
     assert code == (0 if isinstance(end, bytes) else -end if end == signal.SIGKILL else 128 + end)

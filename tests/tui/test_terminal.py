@@ -41,6 +41,7 @@ class Terminal:
 
     def __init__(self, code: str, log: Path | None = None, rows: int = 24, **environ: str) -> None:
         self.master, slave = pty.openpty()
+        self.attributes = termios.tcgetattr(self.master)  # before the program has changed them
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
         env = {
             **os.environ,
@@ -153,15 +154,14 @@ def test_a_closed_window_ends_the_app() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
 def test_a_killed_program_leaves_the_terminal_restored(number: signal.Signals) -> None:
     terminal = Terminal("import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n" + RUN)
-    before = termios.tcgetattr(terminal.master)
     terminal.generating()
-    assert termios.tcgetattr(terminal.master)[3] != before[3]  # raw: no echo
+    assert termios.tcgetattr(terminal.master)[3] != terminal.attributes[3]  # raw: no echo
     terminal.process.send_signal(number)
     terminal.process.wait()
     terminal.wait_for(b"\x1b[?1003l")
     terminal.wait_for(b"\x1b[?25h\x1b[?7h")
     assert b"\x1b[?1049l" in terminal.output
-    assert termios.tcgetattr(terminal.master)[3] == before[3]
+    assert termios.tcgetattr(terminal.master)[3] == terminal.attributes[3]
     assert terminal.leave() == -number
 
 

@@ -66,33 +66,30 @@ termios.tcsetattr(0, termios.TCSANOW, before)
 
 def test_what_is_typed_ahead_is_not_shown_and_stays_for_who_reads_next() -> None:
     program = Program([], HOLDING)
-    before = termios.tcgetattr(program.master)
     program.until(b"held", 20)
-    assert termios.tcgetattr(program.master)[3] != before[3]
+    assert termios.tcgetattr(program.master)[3] != program.attributes[3]
     program.press(b"typed\r")
     seen = program.drain(20)
     assert program.child.wait(10) == 0
     assert b"got b'typed\\r'" in seen
     assert seen.count(b"typed") == 1  # no echo
-    assert termios.tcgetattr(program.master)[:4] == before[:4]
+    assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
 
 
 @pytest.mark.parametrize("arguments", [["chat", "--nonsense"], ["--nonsense"], ["chat", "--help"]])
 def test_a_refused_start_gives_the_terminal_back(arguments: Sequence[str]) -> None:
     program = Program(arguments)
-    before = termios.tcgetattr(program.master)
     program.drain(30)
     program.child.wait(10)
-    assert termios.tcgetattr(program.master) == before
+    assert termios.tcgetattr(program.master) == program.attributes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
 def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | None, tmp_path: Path) -> None:
     program = typed_early.started(tmp_path)
-    before = termios.tcgetattr(program.master)
     program.until(b"ready", 60)
-    assert termios.tcgetattr(program.master)[:4] != before[:4]
+    assert termios.tcgetattr(program.master)[:4] != program.attributes[:4]
     if end is None:
         program.press(b"\x11")
     else:
@@ -101,7 +98,7 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | None, tmp_pa
     program.drain(1)
     program.child.wait(10)
     program.drain(1)
-    assert termios.tcgetattr(program.master)[:4] == before[:4]
+    assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
 
 
 # --- pastes ---

@@ -64,6 +64,7 @@ class HistoryController:
         self.resume, self._opened, self._fixed = resume, opened, fixed
         self._shown = 0  # counts the chats that were wanted on screen
         self._importing = ""  # how far an import is
+        self._exports: list[tuple[Chat, str, Path]] = []  # those that are not written
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -247,23 +248,29 @@ class HistoryController:
             path = new_file(chat, form, path)
         elif path.exists():
             return f"{path} exists; name another file"
+        self._exports.append((chat, form, path))
         begin(self.view.app, "export", lambda: self._write(chat, form, path))
         return ""
 
     async def _write(self, chat: Chat, form: str, path: Path) -> None:
         """Write an export. The vocabularies of models that are not loaded are read before, on a thread."""
-        from ropechat.chat.export import export
-
-        spell = self._spelling
         if form == "html":
             models = {node.model for node in chat.tree.path() if node.steps}
-            await asyncio.to_thread(lambda: [spell(model, 0) for model in models])
-        try:
-            export(chat, form, path, spell)
-        except RopechatError as error:
-            self.view.hint(explain(error))
-            return
-        self.view.hint(f"written: {path}")
+            await asyncio.to_thread(lambda: [self._spelling(model, 0) for model in models])
+        self.write_exports()
+
+    def write_exports(self) -> None:
+        """Write the exports that were asked for; also before the end."""
+        from ropechat.chat.export import export
+
+        while self._exports:
+            chat, form, path = self._exports.pop(0)
+            try:
+                export(chat, form, path, self._spelling)
+            except RopechatError as error:
+                self.view.hint(explain(error))
+            else:
+                self.view.hint(f"written: {path}")
 
     def tell_other_model(self) -> None:
         """Add a notice if another model wrote the answers so far."""

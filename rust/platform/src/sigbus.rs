@@ -34,11 +34,10 @@ static TABLE: [Entry; MAPS] = [const {
     }
 }; MAPS];
 
-/// A map in the table, with the line that is written when its file is truncated.
+/// A map in the table. The table owns the line that is written when its file is truncated.
 #[derive(Debug)]
 pub struct Watched {
     entry: usize,
-    _line: Box<[u8]>,
 }
 
 impl Watched {
@@ -51,13 +50,13 @@ impl Watched {
             "error: {}: the file was truncated while it was in use; load the model again when it is complete\n",
             path.display().to_string().escape_debug()
         );
-        let mut line = text.into_bytes().into_boxed_slice();
+        let line = text.into_bytes().into_boxed_slice();
         let at = &TABLE[entry];
-        at.line.store(line.as_mut_ptr(), Ordering::Relaxed);
         at.line_len.store(line.len(), Ordering::Relaxed);
+        at.line.store(Box::into_raw(line).cast(), Ordering::Relaxed);
         at.end.store(map.as_ptr() as usize + map.len(), Ordering::Relaxed);
         at.begin.store(map.as_ptr() as usize, Ordering::Release);
-        Some(Self { entry, _line: line })
+        Some(Self { entry })
     }
 }
 
@@ -71,7 +70,13 @@ pub fn entry_of(address: usize) -> Option<&'static Entry> {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        TABLE[self.entry].begin.store(0, Ordering::Release);
+        let at = &TABLE[self.entry];
+        let (line, len) = (at.line.load(Ordering::Relaxed), at.line_len.load(Ordering::Relaxed));
+        // No address is in the entry any more, and no other map takes it yet.
+        at.begin.store(1, Ordering::SeqCst);
+        // SAFETY: `new` made both from one box, and only this drops it.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(line, len)) });
+        at.begin.store(0, Ordering::Release);
     }
 }
 

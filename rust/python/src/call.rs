@@ -2,7 +2,17 @@
 
 use pyo3::prelude::*;
 use ropechat_platform::error::Error;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+/// Where the last panic was, in any thread: those of the pool end in the thread that called it.
+static PLACE: Mutex<Option<String>> = Mutex::new(None);
+
+/// Keeps the place of a panic for the error that it becomes.
+pub(super) fn note_place(place: Option<&Location<'_>>) {
+    let place = place.map(|place| format!("{}:{}", place.file(), place.line()));
+    *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = place;
+}
 
 /// Why a call into the engine has no result.
 pub(super) enum Failure {
@@ -26,7 +36,8 @@ pub(super) fn call_engine<T: Send>(
         catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
-            Err(Error::Internal(text.to_owned()).into())
+            let place = PLACE.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Err(Error::Internal(format!("{text} ({})", place.unwrap_or_default())).into())
         })
     });
     result.map_err(|failure| match failure {

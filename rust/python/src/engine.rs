@@ -432,8 +432,9 @@ impl PyEngine {
         readout_top_k: usize,
         position: usize,
     ) -> PyResult<Vec<PyRowPair>> {
-        let (a, b) = (a.as_slice()?, b.as_slice()?);
-        let pairs = self.with(py, |engine| engine.compare_rows(a, b, &next, readout_top_k, position))?;
+        // Copies: another thread may write to the arrays while the GIL is released.
+        let (a, b) = (a.as_slice()?.to_vec(), b.as_slice()?.to_vec());
+        let pairs = self.with(py, |engine| engine.compare_rows(&a, &b, &next, readout_top_k, position))?;
         pairs.into_iter().map(|pair| PyRowPair::new(py, pair)).collect()
     }
 

@@ -68,7 +68,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // Panics are raised as InternalError; the default hook would write on the user's screen (law 4).
-        std::panic::set_hook(Box::new(|_| ()));
+        std::panic::set_hook(Box::new(|panic| super::call::note_place(panic.location())));
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -228,6 +228,19 @@ impl Checkpoint {
         types
     }
 
+    /// The types of the tensors that are neither vectors nor integers, those of most numbers first.
+    pub fn matrix_types(&self) -> Vec<&'static str> {
+        let mut types = BTreeMap::<_, usize>::new();
+        let is_number = |dtype: &str| !matches!(dtype, "I8" | "I16" | "I32" | "I64" | "U8" | "BOOL");
+        let matrices = self.shards.tensors.values().filter(|(_, entry)| entry.shape.len() > 1);
+        for (_, entry) in matrices.filter(|(_, entry)| is_number(entry.dtype)) {
+            *types.entry(entry.dtype).or_default() += entry.shape.iter().product::<usize>();
+        }
+        let mut names: Vec<_> = types.keys().copied().collect();
+        names.sort_by_key(|name| std::cmp::Reverse(types[name]));
+        names
+    }
+
     /// What is unusual but harmless, one line each, in the form of the errors.
     pub fn warnings(&self) -> &[String] {
         &self.shards.warnings

@@ -13,6 +13,7 @@ use crate::model::Model;
 use crate::model::pack::PanelSource;
 use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::quant::PackedType;
+use ropechat_kernels::quant::StorageType;
 use ropechat_platform::error::{Error, Result, size};
 use ropechat_platform::limits::Available;
 
@@ -51,9 +52,12 @@ pub struct KvRoom {
 }
 
 /// Bytes that a model needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Need {
+    /// The type of most bytes of the layers.
     dtype: PackedType,
+    /// The types of all matrices.
+    types: Vec<PackedType>,
     weights: u64,
     /// Bytes of the whole KV cache.
     kv: u64,
@@ -79,6 +83,7 @@ impl Need {
         let states = 2 * model.kv_layout.recurrent.bytes() as u64;
         Ok(Self {
             dtype: model.dtype(),
+            types: model.bytes_by_type().into_iter().map(|(dtype, _)| dtype).collect(),
             weights: model.weight_bytes() as u64,
             kv: blocks.saturating_mul(kv_block).saturating_add(states),
             kv_block,
@@ -126,21 +131,21 @@ pub fn choose(
 ) -> Result<Choice> {
     let context = kv.tokens;
     let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
-    let in_file = stored_as(checkpoint, config);
+    let chosen = |dtype, need: &Need| chosen(checkpoint, config, dtype, need);
     let smaller = |than: u64| -> Result<Vec<(PackedType, Need)>> {
         let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
         Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
     };
     let need = measure(dtype)?;
-    let Some(available) = available else { return Ok(chosen(dtype, &need, &in_file)) };
+    let Some(available) = available else { return Ok(chosen(dtype, &need)) };
     if dtype.is_some() && need.total() > available.bytes {
         return Err(refusal(checkpoint, &need, context, &smaller(need.weights)?, available));
     }
     let comfortable = available.bytes - available.bytes / LEFT_TO_OTHERS;
     if dtype.is_some() || need.total() <= comfortable {
-        return Ok(chosen(dtype, &need, &in_file));
+        return Ok(chosen(dtype, &need));
     }
-    let (stored, smaller) = (need, smaller(need.weights)?);
+    let (smaller, stored) = (smaller(need.weights)?, need);
     let by_room = |limit: u64| smaller.iter().find(|(_, need)| need.total() <= limit);
     let as_stored_fits = stored.total() <= available.bytes;
     match by_room(comfortable).or_else(|| by_room(available.bytes)) {
@@ -152,37 +157,55 @@ pub fn choose(
                 "dtype: {} ({}): as stored ({}) the model takes {} with its KV cache, and {} are {}",
                 dtype.name(),
                 size(need.weights),
-                in_file,
+                stored_as(checkpoint, config),
                 size(stored.total()),
                 size(available.bytes),
                 available.limit
             ),
             is_smaller: true,
         }),
-        None if as_stored_fits => Ok(chosen(None, &stored, &in_file)),
+        None if as_stored_fits => Ok(chosen(None, &stored)),
         None => Err(refusal(checkpoint, &stored, context, &smaller, available)),
     }
 }
 
-/// The type that most of a model's numbers are stored in.
+/// The types of a file's matrices, as a message says them.
 fn stored_as(checkpoint: &Checkpoint, config: &Config) -> String {
     if config.quantization != Scheme::Plain {
         return config.quantization.words();
     }
-    let types = checkpoint.tensor_types();
-    types
-        .into_iter()
-        .max_by_key(|(_, count)| *count)
-        .map_or_else(String::new, |(name, _)| name.to_lowercase())
+    let types: Vec<String> = checkpoint.matrix_types().iter().map(|name| name.to_lowercase()).collect();
+    types.join(", ")
 }
 
-/// The type that was asked for, or the stored one.
-fn chosen(asked: Option<PackedType>, need: &Need, in_file: &str) -> Choice {
-    let (name, size) = (need.dtype.name(), size(need.weights));
-    let words = match name == in_file {
-        true => format!("dtype: {name}, as stored ({size})"),
-        false => format!("dtype: {name}, made from {in_file} ({size})"),
+/// The types of the weights if all of them are the file's own values: those that the file's matrices are packed into.
+/// Some matrices are always f32 (routers); they count only where the file has them as F32.
+fn own_types(checkpoint: &Checkpoint, config: &Config, need: &Need) -> Vec<PackedType> {
+    let names = checkpoint.matrix_types();
+    let in_file: Vec<_> = names.iter().filter_map(|name| StorageType::named(name)).collect();
+    let is_exact = in_file.iter().all(|kind| kind.is_packed_exactly()) && in_file.len() == names.len();
+    if config.quantization != Scheme::Plain || !is_exact {
+        return Vec::new();
+    }
+    let is_own =
+        |dtype: &PackedType| need.types.contains(dtype) && in_file.iter().any(|kind| kind.packed() == *dtype);
+    PackedType::ALL.into_iter().filter(is_own).collect()
+}
+
+/// The type that was asked for, or the stored ones.
+fn chosen(checkpoint: &Checkpoint, config: &Config, asked: Option<PackedType>, need: &Need) -> Choice {
+    let in_file = stored_as(checkpoint, config);
+    let own = own_types(checkpoint, config, need);
+    let dtype = asked.unwrap_or(need.dtype);
+    let words = match own[..] {
+        [only] if only == dtype => format!("{}, as stored", only.name()),
+        [_, _, ..] if asked.is_none() => {
+            let names: Vec<&str> = own.iter().map(|dtype| dtype.name()).collect();
+            format!("mixed, as stored ({})", names.join(", "))
+        }
+        _ => format!("{}, made from {in_file}", dtype.name()),
     };
+    let words = format!("dtype: {words} ({})", size(need.weights));
     Choice { dtype: asked, weights: need.weights, needed: need.total(), words, is_smaller: false }
 }
 

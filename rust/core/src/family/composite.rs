@@ -29,6 +29,7 @@ pub(crate) static COMPOSITE: Family = Family {
         "gemma4_unified",
         "idefics3",
         "internvl",
+        "lfm2_vl",
         "llama4",
         "llava",
         "llava_next",

@@ -1,6 +1,7 @@
 //! A block: keys and values of 32 positions in every layer, as panels of the matmul kernel.
 
 use super::recurrent::{RecurrentLayout, Slot, State};
+use super::rotation::rotate;
 use crate::config::Config;
 use ropechat_kernels::kernel::{Kernels, LANES, q8_parts, x_row_bytes};
 use ropechat_kernels::quant::{self, PackedType};
@@ -182,6 +183,11 @@ impl Block {
         self.layout.dtype
     }
 
+    /// Whether a layer's keys are rotated: in q8_0, where values are not in keys.
+    pub(super) fn has_rotated_keys(&self, layer: usize) -> bool {
+        self.layout.dtype == PackedType::Q8_0 && !self.layout.layers[layer].values_in_keys
+    }
+
     /// Everything that is stored.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.data.bytes()[..self.layout.block_bytes()]
@@ -222,7 +228,7 @@ impl Block {
         &self.data.bytes()[self.layout.values(layer, head)]
     }
 
-    /// Key panels of a head for so many queries; in `scratch` if they are q8_0, or f16 for many.
+    /// Key panels of a head for so many queries, rotated in q8_0; in `scratch` if they are q8_0, or f16 for many.
     /// // [2][head_dim][16], of bf16 [2][head_dim / 2][16][2]
     pub fn key_panels<'a>(
         &'a self,
@@ -327,9 +333,20 @@ impl Block {
         value: &[f32],
         kernels: Kernels,
     ) {
+        let is_rotated = self.has_rotated_keys(layer);
         let (layout, data) = (&self.layout, &mut self.data);
         let keys = &mut data.bytes_mut()[layout.keys(layer, head)];
-        store(keys, layout.dtype, key, key_place(layout.dtype, key.len(), position), position, kernels);
+        let at = key_place(layout.dtype, key.len(), position);
+        if is_rotated {
+            ROTATED.with_borrow_mut(|rotated| {
+                rotated.clear();
+                rotated.extend_from_slice(key);
+                rotate(rotated);
+                store(keys, layout.dtype, rotated, at, position, kernels);
+            });
+        } else {
+            store(keys, layout.dtype, key, at, position, kernels);
+        }
         if layout.layers[layer].values_in_keys {
             return;
         }
@@ -431,6 +448,8 @@ fn store(
 }
 
 thread_local! {
+    /// A head's key, rotated.
+    static ROTATED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     /// A head's key or value as signed bytes.
     static ROUNDED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// A head's keys as f32, where they are stored as bytes.
@@ -571,9 +590,12 @@ mod tests {
                 assert_eq!(block.key_panels(1, 2, 1, &mut keys, kernels).0, PackedType::F32);
                 block.value_panels(1, 2, 1, &mut values, kernels);
                 for (position, (key, value)) in all.iter().enumerate() {
-                    for (d, &x) in key.iter().enumerate() {
+                    let mut rotated = key.clone();
+                    rotate(&mut rotated);
+                    let half_step = 0.5001 / 127.0 * rotated.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+                    for (d, &x) in rotated.iter().enumerate() {
                         let found = keys[(position / LANES * head_dim + d) * LANES + position % LANES];
-                        assert!((found - x).abs() <= 0.5001 / 127.0, "{kernels:?} key {position} {d}");
+                        assert!((found - x).abs() <= half_step, "{kernels:?} key {position} {d}");
                     }
                     for (d, &x) in value.iter().enumerate() {
                         let found = values[(d / LANES * BLOCK + position) * LANES + d % LANES];

@@ -1,7 +1,7 @@
 //! Cached keys and values on disk: those of the beginning of a text.
 //!
 //! ```text
-//! | "RCKEYS\0\1" | u64: n | u64: checksum of the n bytes | n bytes: JSON | index | a block per 32 tokens | a state |
+//! | "RCKEYS\0\2" | u64: n | u64: checksum of the n bytes | n bytes: JSON | index | a block per 32 tokens | a state |
 //! {"key": .., "model": .., "tokens": .., "blocks": bytes of one, "state": bytes, "index": its checksum}
 //! index: a u32 per token, then the checksum of each block and of the state, a u64 each
 //! ```
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use xxhash_rust::xxh3::xxh3_64;
 
-const MAGIC: &[u8; 8] = b"RCKEYS\0\x01";
+const MAGIC: &[u8; 8] = b"RCKEYS\0\x02";
 /// Magic, length and checksum of the header.
 const PREFIX: u64 = 24;
 /// The key has a line for each file of the model, so that no header is longer.

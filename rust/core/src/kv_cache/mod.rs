@@ -3,8 +3,8 @@
 //! A block is also a tile of attention, and a head's keys and values are panels of the matmul kernel:
 //! keys `[2 panels of 16 positions][head_dim][16]`, so that scores are a matmul over head_dim, and
 //! values `[panels of 16 dimensions][32 positions][16]`, so that the weighted sum is a matmul over positions.
-//! In q8_0 they are signed bytes in the same order, with a scale per position and 32 dimensions behind each matrix;
-//! attention dequantizes one tile at a time. In bf16 a step is a pair: keys `[2][head_dim / 2][16][2]`, values
+//! In q8_0 they are signed bytes in the same order, with a scale per position and 32 dimensions behind each matrix, and keys
+//! are rotated ([`rotate`]); attention dequantizes one tile at a time. In bf16 a step is a pair: keys `[2][head_dim / 2][16][2]`, values
 //! `[panels][16 pairs of positions][16][2]`.
 //!
 //! Law 3: a forward pass writes beyond `len` only, and [`KvSequence::commit`] moves `len` at its end, so a cancelled one
@@ -18,11 +18,13 @@ mod block;
 mod file;
 mod prefix_tree;
 mod recurrent;
+mod rotation;
 
 pub use block::{BLOCK, Block, KvLayout};
 pub use file::{CachedFile, CachedPrefix};
 pub use prefix_tree::{Place, PrefixTree};
 pub use recurrent::RecurrentLayout;
+pub use rotation::rotate;
 
 use recurrent::{RecurrentSequence, State, StateStore};
 use ropechat_kernels::quant::PackedType;
@@ -53,6 +55,11 @@ impl KvSequence {
     /// The blocks, the last one partly filled.
     pub fn blocks(&self) -> &[Arc<Block>] {
         &self.blocks
+    }
+
+    /// Whether a layer's keys are rotated; a query that is multiplied with them must be too.
+    pub fn has_rotated_keys(&self, layer: usize) -> bool {
+        self.blocks.first().is_some_and(|block| block.has_rotated_keys(layer))
     }
 
     /// The type of keys and values; F32 where there is no block yet.

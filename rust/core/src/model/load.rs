@@ -15,8 +15,8 @@ use super::weights::{
 use crate::checkpoint::quantized::{Matrix, MatrixShape, Quantized};
 use crate::checkpoint::{Checkpoint, TensorView};
 use crate::config::{
-    Activation, Attention, Compression, Config, LayerRope, LinearRule, Mixer, NormPlacement, NormWeight,
-    Recurrent, RecurrentForm, ResidualFactors, Stored,
+    Activation, Attention, Compression, Config, LayerRope, LayerSpec, LinearRule, Mixer, NormPlacement,
+    NormWeight, QkNorm, Recurrent, RecurrentForm, ResidualFactors, Rope, RopeLayout, Sinks, Stored,
 };
 use crate::family::{
     self, AdapterTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors, DenseTensors,
@@ -173,6 +173,13 @@ impl<'a> Loader<'a> {
             Attention::Mla { latent_factors, .. } => latent_factors,
             _ => [1.0; 2],
         };
+        let common_key = self.common_key(&spec, &tensors.projection)?;
+        let convolution = match (&tensors.convolution, &tensors.projection) {
+            (Some(convolution), QkvTensors::Heads(qkv)) => {
+                Some(self.qk_convolution(index, convolution, qkv)?)
+            }
+            _ => None,
+        };
         let projection = match tensors.projection {
             QkvTensors::Heads(matrix) => Projection::Heads(self.matrix_of_layer(index, &matrix)?),
             QkvTensors::Mla(tensors) => Projection::Mla(Box::new(MlaWeights {
@@ -214,10 +221,6 @@ impl<'a> Loader<'a> {
             Some([q, k]) => Some([self.norm(&q)?, self.norm(&k)?]),
             None => None,
         };
-        let convolution = match &tensors.convolution {
-            None => None,
-            Some(tensors) => Some(self.qk_convolution(index, tensors)?),
-        };
         let some = |spec: Option<&NormSpec>| spec.map(|spec| self.norm(spec)).transpose();
         let indexer = match (self.config.indexer_of(&spec), &tensors.indexer) {
             (Some(&indexer), Some(tensors)) => Some(IndexerWeights {
@@ -254,6 +257,7 @@ impl<'a> Loader<'a> {
             indexer,
             dynamic_mask,
             relative_scores: self.relative_scores(&tensors.relative_scores)?,
+            common_key,
             branch_convolutions: None,
             convolution,
             qk_norms,
@@ -300,13 +304,60 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn qk_convolution(&self, layer: usize, tensors: &QkConvolutionTensors) -> Result<QkConvolutionWeights> {
+    /// The bias of a layer's keys in the dimensions that turn by less than a radian within the trained length; empty where it
+    /// is not all that keys have in common, or where softmax would see a number that is added to all scores of a query.
+    fn common_key(&self, spec: &LayerSpec, projection: &QkvTensors) -> Result<Vec<f32>> {
+        let config = self.config;
+        let is_seen = config.sinks != Sinks::None
+            || config.attn_logit_softcapping.is_some()
+            || config.dynamic_mask.is_some()
+            || config.indexer_of(spec).is_some()
+            || spec.compression.is_some()
+            || config.layers.iter().any(|layer| layer.shares_kv_of.is_some());
+        let is_changed =
+            config.qk_norm != QkNorm::None || config.clip_qkv.is_some() || config.recurrent.is_some();
+        let QkvTensors::Heads(matrix) = projection else { return Ok(Vec::new()) };
+        let Some(bias) = matrix.biases.get(1).filter(|_| !is_seen && !is_changed) else {
+            return Ok(Vec::new());
+        };
+        let mut bias = self.rows(std::slice::from_ref(bias), 1)?;
+        if let LayerRope::Rotary(rope) = spec.rope {
+            let Rope { theta, rotary_dim, layout, .. } = config.ropes[rope];
+            for head in bias.chunks_exact_mut(config.cached_heads(spec).head_dim) {
+                for pair in 0..rotary_dim / 2 {
+                    let frequency = theta.powf(-2.0 * pair as f64 / rotary_dim as f64);
+                    if frequency * config.max_position_embeddings as f64 > 1.0 {
+                        let both = match layout {
+                            RopeLayout::Neox => [pair, pair + rotary_dim / 2],
+                            RopeLayout::Interleaved => [2 * pair, 2 * pair + 1],
+                        };
+                        for dimension in both {
+                            head[dimension] = 0.0;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(bias)
+    }
+
+    /// qkv: the projection of q, k, delayed and other values.
+    fn qk_convolution(
+        &self,
+        layer: usize,
+        tensors: &QkConvolutionTensors,
+        qkv: &MatrixSpec,
+    ) -> Result<QkConvolutionWeights> {
         let positions = tensors.depthwise.shape[2];
         let by_channel = self.rows(std::slice::from_ref(&tensors.depthwise), positions)?;
         Ok(QkConvolutionWeights {
             state_layer: self.state_layer(layer),
             depthwise: by_position(&by_channel, positions),
             depthwise_bias: self.vector(&tensors.depthwise_bias)?,
+            first_values: match qkv.biases.get(2) {
+                Some(bias) => self.rows(std::slice::from_ref(bias), 1)?,
+                None => vec![0.0; qkv.weights[2].rows.count()],
+            },
             grouped: tensors.grouped.iter().map(|matrix| self.matrix(matrix)).collect::<Result<_>>()?,
         })
     }

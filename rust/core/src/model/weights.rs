@@ -81,6 +81,8 @@ pub struct QkConvolutionWeights {
     pub depthwise: Vec<f32>,
     /// Its bias.  // [channels]
     pub depthwise_bias: Vec<f32>,
+    /// The delayed values of the first position, which has none before it: their bias.  // [values / 2]
+    pub first_values: Vec<f32>,
     /// Per head.  // each [head_dim, head_dim * positions]
     pub grouped: Vec<Weight>,
 }
@@ -139,6 +141,9 @@ pub struct AttentionLayer {
     pub indexer: Option<IndexerWeights>,
     /// Learned scores by distance.
     pub relative_scores: Option<RelativeScoreWeights>,
+    /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.  // [num_kv_heads *
+    /// head_dim]
+    pub common_key: Vec<f32>,
     /// Convolution of k and v, and of attention's output.
     pub branch_convolutions: Option<Box<[ShortConvolution; 2]>>,
     /// Convolutions of q and k.

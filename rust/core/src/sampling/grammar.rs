@@ -138,10 +138,29 @@ fn factory(tokens: &TokEnv) -> Result<ParserFactory> {
 /// A matcher at the beginning, where something can follow.
 fn compile(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<llguidance::Matcher> {
     let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
-    let start = llguidance::Matcher::new(Ok(parser));
-    let mask = start.deep_clone().compute_mask_or_eos();
-    mask.map_err(|error| refused(&format!("no text matches it, or it is too complex: {error:#}")))?;
-    Ok(start)
+    let mut start = llguidance::Matcher::new(Ok(parser));
+    match start.deep_clone().compute_mask_or_eos() {
+        Ok(_) => Ok(start),
+        Err(error) if has_no_token(&error) => {
+            let first = String::from_utf8_lossy(&start.compute_ff_bytes()).chars().next();
+            Err(Error::Request(match first {
+                Some(first) => format!(
+                    "the answer must begin with {first:?}, which no token of this model's tokenizer can; use another model or \
+                     grammar"
+                ),
+                None => {
+                    "no text matches it, or no token of this model's tokenizer can begin one; use another model or grammar"
+                        .into()
+                }
+            }))
+        }
+        Err(error) => Err(refused(&format!("no text matches it, or it is too complex: {error:#}"))),
+    }
+}
+
+/// Whether no token of the vocabulary fits: `StopReason::NoExtensionBias`, which errors say by name only.
+fn has_no_token(error: &impl std::fmt::Display) -> bool {
+    format!("{error:#}").contains("NoExtensionBias")
 }
 
 /// Runs `work` with a large stack; a panic is an error.
@@ -241,6 +260,13 @@ impl Matcher {
     pub fn mask(&mut self) -> Result<Mask> {
         let mask = self.matcher.compute_mask_or_eos();
         mask.map(|mask| Mask::new(mask.into())).map_err(|error| {
+            if has_no_token(&error) {
+                return Error::Request(
+                    "grammar: no token of this model's tokenizer can continue the answer as the grammar asks; use another \
+                     model or grammar"
+                        .into(),
+                );
+            }
             let Error::Request(text) = refused(&format!("{error:#}")) else { return Error::Cancelled };
             Error::Request(format!("grammar: no token can follow here: {text}"))
         })

@@ -10,7 +10,8 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
             "this hybrid of Mamba and attention has no family file; CONTRIBUTING says how to add one"
         }
         "bailing_moe_linear" => {
-            "this hybrid of lightning attention and attention has no family file; CONTRIBUTING says how to add one"
+            "of the hybrids of lightning attention only bailing_hybrid and minimax are computed; CONTRIBUTING says how to \
+             add a family"
         }
         "inkling_mm_model" => {
             "its tensors have other names and orders of rows than inkling_text, the text model that is computed"
@@ -36,7 +37,7 @@ pub(crate) fn reason(model_type: &str) -> Option<&'static str> {
         }
         "blt" => "a model of bytes in patches; it would need two more decoders and a patcher",
         "phi4_multimodal" | "mllama" | "paligemma" | "pixtral" | "phi3_v" | "fuyu" | "exaone4_5"
-        | "lfm2_vl" | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {
+        | "glm4v" | "glm4v_moe" | "ernie4_5_vl_moe" | "got_ocr2" => {
             "a model of pictures and text whose text part is not computed here; a text model is needed"
         }
         "qwen3_vl_moe" => {

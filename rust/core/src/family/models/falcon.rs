@@ -46,8 +46,8 @@ const SEQUENTIAL: Names = Names { mlp_norm: tensor!("post_attention_layernorm"),
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     if metadata.flag_or("alibi", false)? {
-        let what =
-            "must be false (got true); ALiBi biases are not computed; use a model with rotary positions";
+        let what = "must be false (got true); transformers adds ALiBi biases once or twice, depending on its attention \
+             implementation, so there is no right number to compare with; use a model with rotary positions";
         return Err(metadata.unsupported("alibi", what));
     }
     let new = metadata.flag_or("new_decoder_architecture", false)?;

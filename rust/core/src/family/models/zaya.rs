@@ -52,8 +52,8 @@ const DEFAULTS: Defaults = Defaults {
     activation_key: "hidden_act",
     activation: Activation::Silu,
     lm_head: LmHead::Tied,
-    attention_bias: BiasKey::Absent(Bias::None),
-    attention_out_bias: BiasKey::Absent(Bias::None),
+    attention_bias: BiasKey::Key("attention_bias", false),
+    attention_out_bias: BiasKey::Key("attention_bias", false),
     mlp_bias: BiasKey::Absent(Bias::None),
     rope: None,
     windows: WindowKeys::OfFamily,
@@ -61,10 +61,6 @@ const DEFAULTS: Defaults = Defaults {
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let mut config = base(metadata, &DEFAULTS)?;
-    if metadata.flag_or("attention_bias", false)? {
-        let what = "must be false, as in every published model (got true)";
-        return Err(metadata.unsupported("attention_bias", what));
-    }
     let window = window(metadata, None)?;
     let words = metadata.texts_if_any("layer_types")?.unwrap_or_else(|| vec!["hybrid"; config.layers.len()]);
     if words.len() != config.layers.len() {

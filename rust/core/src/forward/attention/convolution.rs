@@ -86,7 +86,7 @@ pub(super) fn convolve(
         out[width..width + half].copy_from_slice(&own[width + half..all]);
         match earlier(row, 1) {
             Some(before) => out[width + half..].copy_from_slice(&before[width..width + half]),
-            None => out[width + half..].fill(0.0),
+            None => out[width + half..].copy_from_slice(&weights.first_values),
         }
     });
     by_rows(pool, qkv, stride, |row, qkv| qkv[..all].copy_from_slice(&result[row * all..][..all]));

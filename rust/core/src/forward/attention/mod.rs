@@ -39,6 +39,7 @@ use online_softmax::Partials;
 use ropechat_kernels::compute::activations::RowSource;
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::Epilogue;
+use ropechat_kernels::quant::PackedType;
 use score_bias::ScoreBias;
 use shared_kv::SharedKvBuffers;
 use std::cell::RefCell;
@@ -429,10 +430,23 @@ const LEAST_LENGTH: f32 = f32::EPSILON;
 /// Writes a row's own keys and values into their place in the block.  // qkv [stride]
 fn store(pass: Pass<'_>, layer: &AttentionLayer, qkv: &[f32], block: &mut Block, offset: usize) {
     let (heads, both) = (layer.heads, layer.qk_width());
+    let is_whole = layer.common_key.is_empty() || block.dtype() == PackedType::F32;
     let mut values = qkv[both..layer.qkv_width()].chunks_exact(heads.v_head_dim);
-    for (head, key) in qkv[heads.q_width()..both].chunks_exact(heads.head_dim).enumerate() {
-        block.write(layer.kv_index, head, offset, key, values.next().unwrap_or_default(), pass.kernels);
+    let mut write = |keys: &[f32]| {
+        for (head, key) in keys.chunks_exact(heads.head_dim).enumerate() {
+            block.write(layer.kv_index, head, offset, key, values.next().unwrap_or_default(), pass.kernels);
+        }
+    };
+    let keys = &qkv[heads.q_width()..both];
+    if is_whole {
+        return write(keys);
     }
+    // Qwen 2.5 has biases of 150, whose rounding alone would change what is attended to.
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        scratch.extend(keys.iter().zip(&layer.common_key).map(|(key, common)| key - common));
+        write(scratch);
+    });
 }
 
 thread_local! {

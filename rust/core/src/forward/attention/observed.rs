@@ -10,6 +10,7 @@ use crate::forward::state::{Pass, Run};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::model::AttentionLayer;
 use ropechat_kernels::compute::pool::Pool;
+use ropechat_kernels::quant::PackedType;
 use std::ops::Range;
 
 /// The heads of one layer in a pass over one run.
@@ -90,7 +91,8 @@ impl<'a> ObservedHeads<'a> {
         let qkv_stride = self.layer.projection.stride(config, self.layer);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let mut queries = Queries::default();
-        queries.set(self.cache.dtype(), dim, rows.clone().map(query), kernels);
+        let keys = (self.cache.dtype(), self.cache.has_rotated_keys(self.layer.kv_index));
+        queries.set(keys, dim, rows.clone().map(query), kernels);
         let (mask, mut scratch) = (self.layer.spec.mask, Vec::new());
         let mut products = |kv_head: usize, tile: usize, out: &mut [f32]| {
             let block = &self.cache.blocks()[tile];
@@ -107,6 +109,9 @@ impl<'a> ObservedHeads<'a> {
                 products(self.layer.heads.num_key_value_heads, tile, &mut compressed);
             }
         }
+        let is_left_out = self.cache.dtype() != PackedType::F32 && !self.layer.common_key.is_empty();
+        let common =
+            is_left_out.then(|| &self.layer.common_key[head / self.layer.heads.group_size() * dim..][..dim]);
         let scale = config.attention_multiplier * self.layer.spec.attention_scale;
         let first_row = rows.start;
         for (row, scores) in rows.zip(out.chunks_exact_mut(stride)) {
@@ -114,6 +119,10 @@ impl<'a> ObservedHeads<'a> {
             let first = mask.first(place);
             scores[..first].fill(f32::NEG_INFINITY);
             scores[place + 1..].fill(f32::NEG_INFINITY);
+            if let Some(common) = &common {
+                let product: f32 = query(row).iter().zip(*common).map(|(query, key)| query * key).sum();
+                scores[first..=place].iter_mut().for_each(|score| *score += product);
+            }
             if self.bias.is_some() {
                 let of_query = ScoredQuery { row, head, place, first };
                 self.bias.add(kernels, of_query, scale, &mut scores[first..=place]);

@@ -1,5 +1,6 @@
 //! Query vectors in the type that the cache's keys are multiplied with: f32, or bf16 where keys are bf16.
 
+use crate::kv_cache::rotate;
 use ropechat_kernels::kernel::{Kernels, Panels, Rows};
 use ropechat_kernels::quant::PackedType;
 use std::ops::Range;
@@ -13,10 +14,10 @@ pub(super) struct Queries {
 }
 
 impl Queries {
-    /// Sets the vectors, for keys in `dtype`.  // values: parts of [n, dim]
+    /// Sets the vectors, for keys in `dtype` that are rotated or not.  // values: parts of [n, dim]
     pub fn set<'a>(
         &mut self,
-        dtype: PackedType,
+        (dtype, is_rotated): (PackedType, bool),
         dim: usize,
         values: impl Iterator<Item = &'a [f32]>,
         kernels: Kernels,
@@ -24,6 +25,9 @@ impl Queries {
         self.dim = dim;
         self.values.clear();
         values.for_each(|part| self.values.extend_from_slice(part));
+        if is_rotated {
+            self.values.chunks_exact_mut(dim).for_each(rotate);
+        }
         if dtype == PackedType::BF16 {
             let padded = dim.next_multiple_of(2);
             self.bf16.resize(self.values.len() / dim * padded, 0);

@@ -209,7 +209,8 @@ impl LayerAttention<'_> {
             let at = move |row: usize| row * self.stride + head * group * dim;
             task.rows.clone().map(move |row| &self.qkv[at(row)..][..group * dim])
         });
-        scratch.queries.set(dtype, dim, vectors, self.pass.kernels);
+        let is_rotated = task.cache.has_rotated_keys(self.layer.kv_index);
+        scratch.queries.set((dtype, is_rotated), dim, vectors, self.pass.kernels);
         if dtype == PackedType::BF16 {
             scratch.bf16_weights.resize(queries * CHUNK, 0);
         }

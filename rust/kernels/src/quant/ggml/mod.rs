@@ -164,6 +164,11 @@ impl StorageType {
         }
     }
 
+    /// Whether [`StorageType::packed`] keeps all of its values.
+    pub fn is_packed_exactly(self) -> bool {
+        !matches!(self, StorageType::Q2_K | StorageType::IQ4_NL | StorageType::IQ4_XS)
+    }
+
     /// Whether [`StorageType::pack_row`] keeps its integers.
     pub fn is_kept_in(self, dtype: PackedType) -> bool {
         self.packed() == dtype
