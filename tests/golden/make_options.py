@@ -39,6 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron_h_biases": ("nemotron_h", {"mlp_bias": True, "use_bias": True, "mamba_hidden_act": "relu2"}),
     "olmoe_clip": ("olmoe", {"clip_qkv": 0.7}),
     "qwen3_next_relu2": ("qwen3_next", {"hidden_act": "relu2"}),
+    "zaya_biases": ("zaya", {"attention_bias": True}),
 }
 
 ties = 0

@@ -304,6 +304,8 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
         ("zaya", "num_experts_per_tok", json!(2)),
         ("zaya", "layer_types", json!(["hybrid", "linear_attention"])),
         ("doge", "is_moe", json!(true)),
+        ("hrm_text", "attention_bias", json!(true)),
+        ("hrm_text", "mlp_bias", json!(true)),
         ("jetmoe", "attention_bias", json!(true)),
         ("inkling_text", "layer_types", json!(["hybrid", "linear_attention"])),
         ("recurrent_gemma", "embeddings_scale_by_sqrt_dim", json!(false)),

@@ -127,6 +127,7 @@ const TIED: &[&str] = &[
     "gemma4",
     "gemma4_unified",
     "internvl",
+    "lfm2_vl",
     "mistral3",
 ];
 

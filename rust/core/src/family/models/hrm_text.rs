@@ -24,6 +24,11 @@ const NAMES: Names = Names {
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let defaults = Defaults { names: NAMES, head_dim: HeadDim::Usually(128), ..Defaults::LLAMA };
+    for key in ["attention_bias", "mlp_bias"] {
+        if metadata.flag_or(key, false)? {
+            return Err(metadata.unsupported(key, "must be false, as in every published model (got true)"));
+        }
+    }
     let config = base(metadata, &defaults)?;
     let stated = |key: &str| metadata.integer_if_any(key, 1..=MOST_LAYERS as u64);
     let h_cycles = stated("H_cycles")?.unwrap_or(2);
