@@ -8,7 +8,7 @@ from ropechat.util.limited_child import answer_requests, begin, cpu_limit, lock_
 
 MAX_MEMORY_BYTES = 500_000_000
 """Address space in addition to that of the idle process."""
-CPU_SECONDS = 3.0
+CPU_SECONDS = 2.0
 """CPU time for a grammar: the largest schemas in use take 0.3 s."""
 WALL_SECONDS = 30.0
 """For a process that is stopped or starved; any other one reaches its limit of CPU time first."""

@@ -37,27 +37,33 @@ def check_grammar(grammar: Grammar, where: str = "grammar") -> Grammar:
     return grammar
 
 
-@functools.lru_cache(maxsize=_KEPT)
 def _check(grammar: Grammar) -> None:
-    """Compile a grammar in a process of its own, as nothing bounds the time and memory of some of them.
+    """Raise RequestError if a grammar cannot be used, FileAccessError if that cannot be found out."""
+    fault = _fault(grammar)
+    if fault:
+        raise RequestError(fault)
 
-    Raises RequestError, FileAccessError if no process can be started.
+
+@functools.lru_cache(maxsize=_KEPT)
+def _fault(grammar: Grammar) -> str:
+    """What is wrong with a grammar, or "".
+
+    It is compiled in a process of its own, as nothing bounds the time and memory of some.
     """
     if not all(map(is_unicode, grammar.source)):
-        raise RequestError(f"{grammar.name}: must be valid Unicode (got a lone surrogate)")
+        return f"{grammar.name}: must be valid Unicode (got a lone surrogate)"
     request = json.dumps([grammar.kind, grammar.source, grammar.flexible]).encode()
     try:
         reply = _process().ask(request, CPU_SECONDS)
     except LimitExceededError as error:
-        limits = f"{CPU_SECONDS:g} s of CPU time and {format_bytes(MAX_MEMORY_BYTES)} of memory"
         if error.kind == "stopped":
             raise RequestError(f"{grammar.name}: {error.what}") from None
-        raise RequestError(
+        limits = f"{CPU_SECONDS:g} s of CPU time and {format_bytes(MAX_MEMORY_BYTES)} of memory"
+        return (
             f"{grammar.name}: is too complex: compiling must take at most {limits}; make numbers such as "
             "multipleOf, lengths and counts smaller"
-        ) from None
-    if "error" in reply:
-        raise RequestError(str(reply["error"]))
+        )
+    return str(reply.get("error", ""))
 
 
 @functools.cache

@@ -118,7 +118,7 @@ def test_a_trained_length_beyond_all_memory_is_not_allocated(tmp_path: Path) -> 
 
 
 def test_the_dtype_is_that_of_most_weights(tmp_path: Path) -> None:
-    """Files with a few finer matrices, as Q4_K_M is of GGUF, have the name of the rest; the note names all."""
+    """Files with a few finer matrices (Q4_K_M of GGUF) have the name of the rest; the note names all."""
     folder = write_llama(tmp_path, dtype="bf16")
     config = json.loads((folder / "config.json").read_text())
     finer = "model.layers.0.self_attn.q_proj.weight"
