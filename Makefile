@@ -119,8 +119,8 @@ train: export MALLOC_ARENA_MAX = 1
 train: export MALLOC_MMAP_MAX_ = 0
 train: export MALLOC_TRIM_THRESHOLD_ = 8000000000
 train: $(VENV)/.train
-	nice -n 19 $(BIN)/python -m ropechat.builtin.training.train --work "$(WORK)" $(TRAIN)
-	$(BIN)/python -m ropechat.builtin.training.export --work "$(WORK)" --to "$(WORK)/model"
+	nice -n 19 $(BIN)/python -m training.train --work "$(WORK)" $(TRAIN)
+	$(BIN)/python -m training.export --work "$(WORK)" --to "$(WORK)/model"
 
 format: $(VENV)/.dev
 	cargo fmt --all
@@ -141,7 +141,7 @@ $(VENV)/.maturin:
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.built
-	$(BIN)/maturin develop --release --extras train
+	$(BIN)/python -m pip install --quiet --group train
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.maturin pyproject.toml

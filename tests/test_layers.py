@@ -19,14 +19,14 @@ LIBRARIES = {
     "rich": {"tui", "cli"},
     "markdown_it": {"tui"},
     "pygments": {"tui"},
-    "tokenizers": {"tokenizer", "builtin"},
+    "tokenizers": {"tokenizer"},
     "jinja2": {"engine"},
     "huggingface_hub": {"models"},
-    "click": {"cli", "builtin"},
+    "click": {"cli"},
     "platformdirs": {"util"},
     "sqlite3": {"store"},
 }
-"""Library: the rooms that may import it. The training in `builtin` reads the commands of app and shell."""
+"""Library: the rooms that may import it."""
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Questions as new users type them, in material/asked."""
 
-from ropechat.builtin.training import topics
-from ropechat.builtin.training.material import asked, table
+from training import topics
+from training.material import asked, table
 
 
 def test_every_question_has_a_topic():

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from ropechat import Engine, Sampling, builtin
-from ropechat.builtin.training import evaluate, questions
-from ropechat.builtin.training.corpus import SOURCES, dialogues
-from ropechat.builtin.training.curves import svg
-from ropechat.builtin.training.dataset import BUCKETS, Batch, batches, examples
-from ropechat.builtin.training.evaluate import ask, faults_of, loops
-from ropechat.builtin.training.patterns import draw, expand, normal, part_of, wordings
 from ropechat.conversation import Message, Role
+from training import evaluate, questions
+from training.corpus import SOURCES, dialogues
+from training.curves import svg
+from training.dataset import BUCKETS, Batch, batches, examples
+from training.evaluate import ask, faults_of, loops
+from training.patterns import draw, expand, normal, part_of, wordings
 
 GREEDY = Sampling(temperature=0, max_tokens=300)
 MAX_WHEEL_BYTES = 16_000_000
@@ -73,7 +73,7 @@ def test_it_answers(engine: Engine, texts: list[str], key: str) -> None:
 
 @pytest.mark.slow
 def test_some_of_the_evaluation(engine: Engine) -> None:
-    """The whole of it is `python -m ropechat.builtin.training.evaluate`; the card has its figures."""
+    """The whole of it is `python -m training.evaluate`; the card has its figures."""
     asked = [one for one in questions.questions() if one["part"] == "test"]
     some = random.Random(0).sample(asked, 12)
     good = sum(not ask(engine, question).faults for question in some)
@@ -243,7 +243,7 @@ def test_curves_are_drawn() -> None:
 
 def test_an_interrupted_training_ends_the_same(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from ropechat.builtin.training.train import Recipe, Run, prepared, train
+    from training.train import Recipe, Run, prepared, train
 
     recipe = Recipe(steps=6, batch_tokens=512, dialogues=60, held_out=20, hidden=32, layers=1, heads=2)
 
@@ -265,7 +265,7 @@ def test_an_interrupted_training_ends_the_same(tmp_path: Path) -> None:
 
 def test_only_the_number_of_steps_may_change_when_a_training_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from ropechat.builtin.training.train import Recipe, Run, prepared, train
+    from training.train import Recipe, Run, prepared, train
 
     shape = {"dialogues": 20, "held_out": 5, "batch_tokens": 256, "hidden": 64, "layers": 1, "heads": 2}
     short = Recipe(**shape, kv_heads=1, intermediate=96, steps=2)
@@ -283,8 +283,8 @@ def test_only_the_number_of_steps_may_change_when_a_training_goes_on(tmp_path: P
 
 def test_the_engine_computes_what_was_trained(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from ropechat.builtin.training.export import export
-    from ropechat.builtin.training.train import Recipe, Run, prepared
+    from training.export import export
+    from training.train import Recipe, Run, prepared
 
     recipe = Recipe(dialogues=20, held_out=5, hidden=64, layers=2, heads=4, kv_heads=2, intermediate=96)
     tokenizer, _, _ = prepared(recipe, tmp_path)

@@ -7,10 +7,10 @@ from typing import Any
 import click
 import pytest
 
-from ropechat.builtin.training import command_line, commands
-from ropechat.builtin.training.material import FOLDER
-from ropechat.builtin.training.patterns import expand, wordings
 from ropechat.models.catalog import read_catalog
+from training import command_line, commands
+from training.material import FOLDER
+from training.patterns import expand, wordings
 
 OTHERS = {"--cached", "--help", "--version", "--yes"}  # of every command, or of the group
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*|(?<![\w-])-[a-zA-Z](?![\w-])")

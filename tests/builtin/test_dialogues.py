@@ -8,15 +8,15 @@ import re
 import pytest
 
 from ropechat import Engine, builtin
-from ropechat.builtin.training import memory, sums, topics
-from ropechat.builtin.training.corpus import Dialogue, dialogues
-from ropechat.builtin.training.dataset import BUCKETS
-from ropechat.builtin.training.dress import mistyped
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import normal, wordings
-from ropechat.builtin.training.reactions import REACTIONS, kind_of, reaction
-from ropechat.builtin.training.stories import a_list, story
-from ropechat.builtin.training.turns import FOLLOW, Turn
+from training import memory, sums, topics
+from training.corpus import Dialogue, dialogues
+from training.dataset import BUCKETS
+from training.dress import mistyped
+from training.material import table
+from training.patterns import normal, wordings
+from training.reactions import REACTIONS, kind_of, reaction
+from training.stories import a_list, story
+from training.turns import FOLLOW, Turn
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from ropechat.builtin.training import echo, languages, outside, sums, topics, world
-from ropechat.builtin.training.corpus import SOURCES, dialogues
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import normal, wordings
-from ropechat.builtin.training.turns import Turn
+from training import echo, languages, outside, sums, topics, world
+from training.corpus import SOURCES, dialogues
+from training.material import table
+from training.patterns import normal, wordings
+from training.turns import Turn
 
 
 def drawn(name: str, count: int, seed: int = 1) -> list[list[Turn]]:

@@ -3,9 +3,9 @@
 import random
 import re
 
-from ropechat.builtin.training import leaning, topics
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.turns import Turn
+from training import leaning, topics
+from training.material import table
+from training.turns import Turn
 
 
 def read(name: str, file: str) -> list[Turn]:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from ropechat.builtin import training
+import training
 from ropechat.cli.group import LateGroup
 from ropechat.tui.commands import registry
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropechat.builtin.training import commands, program
-from ropechat.builtin.training.material import FOLDER, table
-from ropechat.builtin.training.patterns import expand
 from ropechat.tui.commands.dispatch import SYNONYMS
 from ropechat.tui.commands.registry import ALL, by_slash
+from training import commands, program
+from training.material import FOLDER, table
+from training.patterns import expand
 
 KEY = re.compile(r"(?<![\w-])(?:F\d{1,2}\b|(?:Ctrl|Alt|Shift)\s?[+-]\s?\w+|Control-\w|\^[A-Za-z]\b)")
 TYPED = re.compile(r"(?<![\w./~{}<:|-])/([a-z_]+)\b(?![/.\w])")

@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from ropechat.builtin.training.material import asked, capital, table
-from ropechat.builtin.training.patterns import Part, as_typed, draw, wordings
-from ropechat.builtin.training.turns import Turn
+from training.material import asked, capital, table
+from training.patterns import Part, as_typed, draw, wordings
+from training.turns import Turn
 
 _LANGUAGES: dict[str, dict[str, Any]] = table("languages")
 _ASKED = {name: asked().get(f"language.{name}", []) for name in _LANGUAGES}

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part, draw, fill
+from training.material import table
+from training.patterns import Part, draw, fill
 
 FOLLOW: dict[str, Any] = table("followups")
 

@@ -2,10 +2,10 @@
 
 import random
 
-from ropechat.builtin.training.material import capital, table
-from ropechat.builtin.training.outside import made_up
-from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, literal
+from training.material import capital, table
+from training.outside import made_up
+from training.patterns import Part, draw, fill
+from training.turns import Turn, literal
 
 _E: dict[str, list[str]] = table("echo")
 _WORLD = table("world")

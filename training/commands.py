@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.program import spell_out
 from ropechat.cli.route import HELP
+from training.material import table
+from training.program import spell_out
 
 MATERIAL: dict[str, Any] = table("commands")
 _NAME = re.compile(r"<([^<>|]+)>")  # not <|im_end|>

@@ -2,9 +2,9 @@
 
 import random
 
-from ropechat.builtin.training.material import article, capital, table
-from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, literal
+from training.material import article, capital, table
+from training.patterns import Part, draw, fill
+from training.turns import Turn, literal
 
 _LOGIC = table("logic")
 _NAMES: list[str] = table("sums")["names"]

@@ -1,4 +1,4 @@
-"""Make a run the built-in model: `python -m ropechat.builtin.training.release --work FOLDER ...`.
+"""Make a run the built-in model: `python -m training.release --work FOLDER ...`.
 
 Exports it to ropechat/builtin, asks the test questions, writes transcript.md, and MODEL_CARD.md from card.md
 and newcomers.md (which `newcomers.py` makes from a reader's verdicts).
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.builtin import FOLDER
-from ropechat.builtin.training.evaluate import ask, held_out_bits, table, transcript
-from ropechat.builtin.training.export import export
-from ropechat.builtin.training.questions import questions
-from ropechat.builtin.training.train import Recipe
 from ropechat.engine.engine import Engine
+from training.evaluate import ask, held_out_bits, table, transcript
+from training.export import export
+from training.questions import questions
+from training.train import Recipe
 
 HERE = Path(__file__).parent
 FILES = (
@@ -33,7 +33,7 @@ def command(recipe: dict[str, Any]) -> str:
     """The command that makes this run: what differs from the defaults of Recipe."""
     usual = dataclasses.asdict(Recipe())
     words = [f"--{name.replace('_', '-')} {value}" for name, value in recipe.items() if value != usual[name]]
-    return " ".join(["python -m ropechat.builtin.training.train --work FOLDER", *words])
+    return " ".join(["python -m training.train --work FOLDER", *words])
 
 
 def losses(log: list[dict[str, Any]]) -> str:

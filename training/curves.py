@@ -1,4 +1,4 @@
-"""Loss curves as SVG: `python -m ropechat.builtin.training.curves OUT.svg NAME=log.json ...`."""
+"""Loss curves as SVG: `python -m training.curves OUT.svg NAME=log.json ...`."""
 
 import json
 import sys

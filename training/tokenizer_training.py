@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.builtin.training.corpus import dialogues
-from ropechat.builtin.training.material import table
+from training.corpus import dialogues
+from training.material import table
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

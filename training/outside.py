@@ -3,11 +3,11 @@
 import random
 from typing import Any
 
-from ropechat.builtin.training.material import asked, table
-from ropechat.builtin.training.patterns import Part, as_typed, draw, fill, part_of
-from ropechat.builtin.training.program import fill_names
-from ropechat.builtin.training.sums import big_question
-from ropechat.builtin.training.turns import Turn, follow
+from training.material import asked, table
+from training.patterns import Part, as_typed, draw, fill, part_of
+from training.program import fill_names
+from training.sums import big_question
+from training.turns import Turn, follow
 
 _O: dict[str, Any] = table("outside")
 _CAPITAL: list[str] = table("relations")["capital"]["ask"]

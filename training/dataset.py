@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ropechat.builtin.training.corpus import Dialogue, dialogues
-from ropechat.builtin.training.patterns import Part
-from ropechat.builtin.training.tokenizer_training import END, TURN_END, TURN_START
+from training.corpus import Dialogue, dialogues
+from training.patterns import Part
+from training.tokenizer_training import END, TURN_END, TURN_START
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,9 +5,9 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ropechat.builtin.training.material import article, capital, table
-from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, follow, literal
+from training.material import article, capital, table
+from training.patterns import Part, draw, fill
+from training.turns import Turn, follow, literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import random
 import re
 from typing import Any
 
-from ropechat.builtin.training import memory, topics
-from ropechat.builtin.training.material import article, capital, table
-from ropechat.builtin.training.patterns import Part, draw, every_wording, fill, normal
-from ropechat.builtin.training.turns import Turn, follow, main_words
+from training import memory, topics
+from training.material import article, capital, table
+from training.patterns import Part, draw, every_wording, fill, normal
+from training.turns import Turn, follow, main_words
 
 _D: dict[str, Any] = table("dialogues")
 _TO: dict[str, dict[str, list[str]]] = _D["to"]

@@ -1,4 +1,4 @@
-"""The questions made by rule; `python -m ropechat.builtin.training.questions` wrote questions.jsonl.
+"""The questions made by rule; `python -m training.questions` wrote questions.jsonl.
 
 They are made before training from wordings and things that are held out. Dialogues in which one of them
 occurs are left out of the corpus. The part `dev` is for looking at while working on the corpus, `test` for
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ropechat.builtin.training.newcomers import banned_texts
-from ropechat.builtin.training.patterns import Part, normal
+from training.newcomers import banned_texts
+from training.patterns import Part, normal
 
 FILE = Path(__file__).parent / "questions.jsonl"
 SEED = 7
@@ -49,7 +49,7 @@ def _line(part: Part, group: str, *turns: tuple[str, list[str]]) -> Question:
 
 def _by_rule(part: Part) -> Iterator[Question]:
     """Questions of one part without end; in proportion to the corpus."""
-    from ropechat.builtin.training.corpus import unit
+    from training.corpus import unit
 
     number = 0
     while True:

@@ -1,6 +1,6 @@
 """The corpus: dialogues drawn from all sources by a seed.
 
-`python -m ropechat.builtin.training.corpus` shows some.
+`python -m training.corpus` shows some.
 """
 
 import itertools
@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ropechat.builtin.training import (
+from training import (
     command_line,
     echo,
     languages,
@@ -20,13 +20,13 @@ from ropechat.builtin.training import (
     topics,
     world,
 )
-from ropechat.builtin.training.dress import dressed
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.memory import remembered
-from ropechat.builtin.training.patterns import Part, normal
-from ropechat.builtin.training.reactions import kind_of, reaction
-from ropechat.builtin.training.stories import a_list, haiku, story, tale, themes
-from ropechat.builtin.training.turns import FOLLOW, Turn
+from training.dress import dressed
+from training.material import table
+from training.memory import remembered
+from training.patterns import Part, normal
+from training.reactions import kind_of, reaction
+from training.stories import a_list, haiku, story, tale, themes
+from training.turns import FOLLOW, Turn
 
 Source = Callable[[random.Random, Part], list[Turn] | None]
 

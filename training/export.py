@@ -1,6 +1,6 @@
 """From a work folder to a model folder.
 
-`python -m ropechat.builtin.training.export --work FOLDER --to FOLDER`
+`python -m training.export --work FOLDER --to FOLDER`
 
 Writes config.json, model.safetensors (bf16), generation_config.json and the tokenizer's files under the names
 that transformers uses.
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from ropechat.builtin.training.train import Recipe
+from training.train import Recipe
 
 
 def export(work: Path, folder: Path) -> None:

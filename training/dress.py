@@ -3,8 +3,8 @@
 import random
 import re
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part
+from training.material import table
+from training.patterns import Part
 
 _FRAMES: dict[str, list[str]] = {**table("frames")}
 _SAME: dict[str, list[str]] = table("frames")["same"]

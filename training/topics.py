@@ -3,11 +3,11 @@
 import random
 from typing import Any
 
-from ropechat.builtin.training import commands
-from ropechat.builtin.training.material import asked, table
-from ropechat.builtin.training.patterns import Part, as_typed, draw, fill, wordings
-from ropechat.builtin.training.program import filled
-from ropechat.builtin.training.turns import FOLLOW, Turn, follow
+from training import commands
+from training.material import asked, table
+from training.patterns import Part, as_typed, draw, fill, wordings
+from training.program import filled
+from training.turns import FOLLOW, Turn, follow
 
 _MORE: dict[str, list[str]] = table("paraphrases")
 _ASKED = asked()

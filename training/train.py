@@ -1,4 +1,4 @@
-"""Train the built-in model: `python -m ropechat.builtin.training.train --work FOLDER`.
+"""Train the built-in model: `python -m training.train --work FOLDER`.
 
 Everything is drawn from the seed. The work folder holds the tokenizer, the corpus as numbers, a checkpoint
 and the loss log; the same command goes on where the last one stopped, and one with more `--steps` goes on at
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ropechat.builtin.training.dataset import Example, batches, examples
-from ropechat.builtin.training.model import Config, Decoder, Positions, config_of
-from ropechat.builtin.training.questions import banned
-from ropechat.builtin.training.tokenizer_training import learn, save
+from training.dataset import Example, batches, examples
+from training.model import Config, Decoder, Positions, config_of
+from training.questions import banned
+from training.tokenizer_training import learn, save
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,7 +4,7 @@ import functools
 import random
 import re
 
-from ropechat.builtin.training.commands import (
+from training.commands import (
     ASKED,
     MATERIAL,
     command_answer,
@@ -14,9 +14,9 @@ from ropechat.builtin.training.commands import (
     option_answer,
     options,
 )
-from ropechat.builtin.training.outside import made_up
-from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn, literal
+from training.outside import made_up
+from training.patterns import Part, draw, fill
+from training.turns import Turn, literal
 
 
 @functools.cache

@@ -4,9 +4,9 @@ import random
 import re
 from typing import Any
 
-from ropechat.builtin.training.material import article, capital, table
-from ropechat.builtin.training.patterns import Part, draw, fill, part_of
-from ropechat.builtin.training.turns import Turn, follow, literal
+from training.material import article, capital, table
+from training.patterns import Part, draw, fill, part_of
+from training.turns import Turn, follow, literal
 
 _S: dict[str, Any] = table("stories")
 _IDEAS = {name: entry["items"] for entry in table("lists")["ideas"] for name in entry["names"]}

@@ -11,11 +11,11 @@ from typing import Any
 
 from textual.widgets import TextArea
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part, draw, fill
-from ropechat.builtin.training.turns import Turn
 from ropechat.tui.commands.dispatch import SYNONYMS
 from ropechat.tui.commands.registry import ALL, BY_ID, Command, by_slash, shown
+from training.material import table
+from training.patterns import Part, draw, fill
+from training.turns import Turn
 
 _P: dict[str, Any] = table("program")
 _PLACEHOLDER = re.compile(r"\{(/[a-z]+|[a-z]+\.[a-z_0-9]+)(?:#(\d))?\}")

@@ -1,4 +1,4 @@
-"""RoPE, sinusoidal positions or none: `python -m ropechat.builtin.training.compare_positions --work FOLDER`.
+"""RoPE, sinusoidal positions or none: `python -m training.compare_positions --work FOLDER`.
 
 Trains the same small model three times on the same data from the same seed and draws the curves. The
 question is that of J. Su et al., "RoFormer" (2021): does RoPE train faster?
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ropechat.builtin.training.curves import curve_of, svg
+from training.curves import curve_of, svg
 
 NAMES = {"rope": "RoPE", "sinusoidal": "sinusoidal", "none": "no positions"}
 SMALL = {
@@ -45,7 +45,7 @@ def main() -> None:
                 shutil.copyfile(first / name, work / name)
         options = {**SMALL, "work": work, "positions": positions, **sizes}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "ropechat.builtin.training.train", "--no-compile", *words]
+        command = [sys.executable, "-m", "training.train", "--no-compile", *words]
         subprocess.run(command, check=True)
     curves = {name: curve_of(given.work / positions / "log.json") for positions, name in NAMES.items()}
     (given.work / "positions.svg").write_text(svg(curves), encoding="utf-8")

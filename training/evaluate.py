@@ -1,4 +1,4 @@
-"""The evaluation: `python -m ropechat.builtin.training.evaluate DIRECTORY --part test --transcript FILE`.
+"""The evaluation: `python -m training.evaluate DIRECTORY --part test --transcript FILE`.
 
 Asks the questions of questions.jsonl at temperature 0 with ropechat's own engine. An answer is acceptable
 when it holds the key facts, ends by itself, does not loop, and is made of words that the corpus knows.
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ropechat.builtin.training.corpus import dialogues
-from ropechat.builtin.training.questions import COUNTS, Question, questions
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
+from training.corpus import dialogues
+from training.questions import COUNTS, Question, questions
 
 MAX_TOKENS = 300
 SAMPLING = Sampling(temperature=0, max_tokens=MAX_TOKENS)

@@ -7,11 +7,11 @@ before; where one of them is unknown, the next text of the list is tried.
 import re
 from typing import TYPE_CHECKING, Any
 
-from ropechat.builtin.training import commands, topics, world
-from ropechat.builtin.training.material import capital, table
-from ropechat.builtin.training.patterns import Part, as_typed, draw, fill
-from ropechat.builtin.training.program import fill_names
-from ropechat.builtin.training.turns import Turn, main_words
+from training import commands, topics, world
+from training.material import capital, table
+from training.patterns import Part, as_typed, draw, fill
+from training.program import fill_names
+from training.turns import Turn, main_words
 
 if TYPE_CHECKING:
     import random

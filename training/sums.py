@@ -7,9 +7,9 @@ import random
 import re
 from collections.abc import Callable
 
-from ropechat.builtin.training.material import table
-from ropechat.builtin.training.patterns import Part, draw, fill, part_of
-from ropechat.builtin.training.turns import Turn, follow
+from training.material import table
+from training.patterns import Part, draw, fill, part_of
+from training.turns import Turn, follow
 
 _SUMS = table("sums")
 _WORDS: list[str] = _SUMS["numbers"]

@@ -1,7 +1,7 @@
 """Questions of new users, from somebody who never saw the material; a reader judges the answers.
 
-    python -m ropechat.builtin.training.newcomers ask MODEL > answers.jsonl
-    python -m ropechat.builtin.training.newcomers transcript answers.jsonl verdicts.jsonl > newcomers.md
+    python -m training.newcomers ask MODEL > answers.jsonl
+    python -m training.newcomers transcript answers.jsonl verdicts.jsonl > newcomers.md
 
 newcomers.jsonl has a line per dialogue: id, group (program, general, dialogue), turns, and what a sensible
 answer says. A line of verdicts.jsonl has the id, `sensible` (true or false per turn) and `why`, for a person.
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ropechat.builtin.training.patterns import normal
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
 from ropechat.sampling import Sampling
+from training.patterns import normal
 
 FILE = Path(__file__).parent / "newcomers.jsonl"
 GROUPS = {"program": 50, "general": 150, "dialogue": 40}

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ropechat.builtin.training.material import article, capital, table
-from ropechat.builtin.training.outside import made_up
-from ropechat.builtin.training.patterns import Part, as_typed, draw, fill
-from ropechat.builtin.training.turns import Turn, literal
+from training.material import article, capital, table
+from training.outside import made_up
+from training.patterns import Part, as_typed, draw, fill
+from training.turns import Turn, literal
 
 _M: dict[str, Any] = table("memory")
 _KINDS: list[dict[str, Any]] = _M["kind"]
