@@ -20,6 +20,8 @@ from ropechat.models.pack_cache import packed_entries, packed_folder
 
 IDS = [5, 6, 7, 8]
 RUN = "import sys; from ropechat.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
+RUN_AND_PACK = "import ropechat.cli.common as common; common._PACK_S = 60.0; " + RUN
+"""The end waits for the pack however busy the machine is."""
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME says where the cache is")
 
 
@@ -221,7 +223,7 @@ def test_one_token_is_enough_for_a_quick_next_start(model: Path, tmp_path: Path)
     one_token = ("--max-tokens", "1", "--temperature", "0")
     outputs = []
     for _ in range(2):
-        process = run(model, tmp_path / "home", *one_token)
+        process = run(model, tmp_path / "home", *one_token, code=RUN_AND_PACK)
         outputs.append(process.communicate(timeout=60)[0])
         assert process.returncode == 0
         packs = list((tmp_path / "home/ropechat/packed").iterdir())
@@ -240,8 +242,8 @@ ENDLESS = ("--raw", "--max-tokens", "1000000", "--context", "1000000")
 @needs_linux
 @pytest.mark.parametrize("before", ["", "import faulthandler; faulthandler.enable(); "])
 def test_a_file_that_is_cut_ends_the_program_in_order(model: Path, tmp_path: Path, before: str) -> None:
-    run(model, tmp_path, "--max-tokens", "1").communicate(timeout=60)
-    pack_file = next((tmp_path / "ropechat/packed").iterdir())
+    run(model, tmp_path, "--max-tokens", "1", code=RUN_AND_PACK).communicate(timeout=60)
+    (pack_file,) = (tmp_path / "ropechat/packed").iterdir()
     process = run(model, tmp_path, *ENDLESS, code=before + RUN)
     assert process.stdout is not None
     process.stdout.read(50)

@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,11 +159,12 @@ def test_windows_with_bos_begin_with_it(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_scores_stream_before_the_text_is_encoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "abcdefgh\n" * 40_000
-    encoded = 0
+    encoded, scored = 0, threading.Event()
     encode = engine.tokenizer.encode_aligned
 
     def count(part: str, *rest: Any) -> list[EncodedToken]:
         nonlocal encoded
+        assert encoded + len(part) < len(text) / 2 or scored.wait(60)
         encoded += len(part)
         return encode(part, *rest)
 
@@ -171,6 +173,7 @@ def test_scores_stream_before_the_text_is_encoded(engine: Engine, monkeypatch: p
     assert (stream.meta["tokens"], stream.meta["window"]) == (None, 64)
     first = [next(stream) for _ in range(1000)]
     assert encoded < len(text) / 2
+    scored.set()
     assert [token.index for token in first] == [*range(1000)]
     assert b"".join(token.bytes for token in first) == text.encode()[:1000]
     stream.close()
