@@ -32,6 +32,8 @@ RUST := Cargo.toml Cargo.lock $(shell find rust -name Cargo.toml -or -path '*/sr
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start hundreds of programs, which would compile all of ropechat each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots build format clean

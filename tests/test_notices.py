@@ -26,6 +26,7 @@ def test_every_notice_is_of_a_locked_version() -> None:
     assert "THIRD-PARTY-NOTICES.txt" in project["license-files"]
 
 
+@pytest.mark.slow
 def test_no_crate_lacks_its_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", pwd.getpwuid(os.getuid()).pw_dir)  # where rustup and cargo keep theirs
     if not (shutil.which("cargo") and shutil.which("rustc")):

@@ -409,6 +409,7 @@ def test_nothing_is_overwritten(door: Door, tmp_path: Path, model: Path) -> None
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -433,6 +434,7 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_lost_terminal_keeps_what_is_done(tmp_path: Path, model: Path) -> None:
     """As when ssh ends: SIGHUP, and what is written to stderr from then on fails."""
     (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n' * 500)
@@ -504,6 +506,7 @@ def test_from_stdin_to_stdout(
     assert json.loads((tmp_path / "-.out").read_text())["text"] == "bcd"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["/dev/stdin", "fifo"])
 def test_pipes_by_name(name: str, tmp_path: Path, model: Path) -> None:
     os.mkfifo(tmp_path / "fifo")

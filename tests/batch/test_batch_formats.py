@@ -55,6 +55,7 @@ def test_formats_go_by_the_suffix() -> None:
     assert form_of(Path("a.txt")) == "jsonl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_a_table_survives_reading_and_writing(end: str, bom: str, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_the_file_of_a_shard(out: str, file: str) -> None:
     assert Shard.parse("2/8").file_of(Path(out)) == Path(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "options"),
     [

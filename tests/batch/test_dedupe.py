@@ -69,6 +69,7 @@ def test_equal_rows_are_computed_once(source: Path, tmp_path: Path, capfd: Any) 
     assert capfd.readouterr().out.strip() == text.strip()
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_however_it_runs(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ def test_the_bytes_are_the_same_however_it_runs(
     assert (tmp_path / "merged.jsonl").read_bytes() == plain.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 1, 5, 17, 39])
 def test_a_stopped_run_goes_on(source: Path, tmp_path: Path, kept: int) -> None:
     plain, out = tmp_path / "plain.jsonl", tmp_path / "out.jsonl"

@@ -116,6 +116,7 @@ def test_refused(
     assert message in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_cleanly(model: Path) -> None:
     process = subprocess.Popen(
         [*LAUNCH, "bench", "-m", model, "--rounds", "1000", "--progress", "json"],

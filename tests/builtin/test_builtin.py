@@ -88,6 +88,7 @@ def test_it_knows_its_size(engine: Engine) -> None:
     assert millions == pytest.approx(engine.facts["num_parameters"] / 1e6, rel=0.15), said
 
 
+@pytest.mark.slow
 def test_it_is_small_and_complete(engine: Engine) -> None:
     """In the wheel, which is compressed."""
     names = ["config.json", "generation_config.json", "model.safetensors", "MODEL_CARD.md"]
@@ -151,6 +152,7 @@ def test_parts_do_not_share_wordings() -> None:
     assert drawn["test"]
 
 
+@pytest.mark.slow
 def test_no_question_of_the_evaluation_is_learned() -> None:
     banned = questions.banned()
     chats = dialogues(5, "train", banned)
@@ -183,6 +185,7 @@ def test_every_source_satisfies_its_own_keys() -> None:
 # ---- The evaluation's own checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "ended", "fault"),
     [

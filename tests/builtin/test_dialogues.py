@@ -57,6 +57,7 @@ def test_what_was_said_is_in_the_later_answer() -> None:
     assert asked > 800
 
 
+@pytest.mark.slow
 def test_the_corrected_word_is_the_answer() -> None:
     found = 0
     for seed in range(6000):
@@ -86,6 +87,7 @@ def test_what_was_not_said_is_not_known() -> None:
                 assert "not told" in turn.answer
 
 
+@pytest.mark.slow
 def test_words_to_copy_are_typed_without_errors(chats: list[Dialogue]) -> None:
     words = [(word, turn.question) for chat in chats for turn in chat.turns for word in turn.copied]
     assert len(words) > 500
@@ -93,6 +95,7 @@ def test_words_to_copy_are_typed_without_errors(chats: list[Dialogue]) -> None:
     assert any(mistyped(word, random.Random(1)) != word for word, _ in words)
 
 
+@pytest.mark.slow
 def test_words_to_copy_are_of_many_kinds(chats: list[Dialogue]) -> None:
     told = collections.Counter(
         word for chat in chats for turn in chat.turns if turn.kind.endswith("tell") for word in turn.copied

@@ -69,6 +69,7 @@ def test_worked_sums_of_plain_texts_are_right() -> None:
         assert len({value(step) for step in row.split(" = ")}) == 1, row
 
 
+@pytest.mark.slow
 def test_every_product_of_the_table_is_trained_on() -> None:
     """Only wordings of products are held out."""
     seen = set()
@@ -142,6 +143,7 @@ def test_text_without_latin_letters_is_told_apart() -> None:
     assert len({normal(text) for text in texts}) == len(texts)
 
 
+@pytest.mark.slow
 def test_foreign_sentences_reach_the_corpus_unchanged() -> None:
     chats = dialogues(7, "train")
     kinds = {f"language.{name}" for name in table("languages")}

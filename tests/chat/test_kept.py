@@ -77,6 +77,7 @@ def bytes_of(paths: list[Path]) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_a_chat_that_is_opened_again_is_not_read_again(program: Callable[..., Program], cache: Path) -> None:
     first = program()
     first.answer(first.session.ask(text(random.Random(1), 300)))
@@ -153,6 +154,7 @@ def test_nothing_is_written(program: Callable[..., Program], cache: Path, option
     assert files(cache) == []
 
 
+@pytest.mark.slow
 def test_another_model_and_a_damaged_file_are_ignored_with_a_note(
     program: Callable[..., Program], cache: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_a_deleted_branch_takes_the_file_along(program: Callable[..., Program], 
     assert [path.suffix for path in files(cache)] == [".kv"], "what is left is kept again"
 
 
+@pytest.mark.slow
 def test_the_bound_holds_over_fifty_chats(program: Callable[..., Program], cache: Path) -> None:
     one = program()
     one.answer(one.session.ask(text(random.Random(8), 40)))
@@ -308,6 +311,7 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
     one.close()
 
 
+@pytest.mark.slow
 @repeats(60, 5000)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_same_bytes_whatever_happens(
@@ -319,6 +323,7 @@ def test_the_same_bytes_whatever_happens(
     steps_of(program, random.Random(seed), count, temperature)
 
 
+@pytest.mark.slow
 @repeats(2, 1000)
 def test_kill_9_while_it_is_written(count: int) -> None:
     from kv_crashes import FAULTS, kills
@@ -403,6 +408,7 @@ again.close()
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A file system of 3 MB, of which all but 100 KB is taken; a file of the chat needs more."""
     paths = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]

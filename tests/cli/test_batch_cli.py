@@ -372,6 +372,7 @@ def test_links_are_not_followed(door: Door, tmp_path: Path, model: Path, source:
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 900, 2500])
 def test_a_full_disk_anywhere(size: int, door: Door, tmp_path: Path, model: Path, source: Path) -> None:
     """In the header, in the records, in the output: RLIMIT_FSIZE stands for the disk."""
@@ -392,6 +393,7 @@ def test_a_full_disk_anywhere(size: int, door: Door, tmp_path: Path, model: Path
     assert [one["id"] for one in records(out.read_text())] == [f"r{i}" for i in range(12)]
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
     """kill -9, as soon as there are some records."""
     out, plain = tmp_path / "out.jsonl", tmp_path / "plain.jsonl"
@@ -421,6 +423,7 @@ def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, sour
     assert out.read_bytes() == plain.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[*map(str, COOL)], ["--score"]])
 def test_a_pipe_that_stays_open_gets_its_answers(model: Path, options: list[str]) -> None:
     """A program that writes one row and waits for its answer; --limit ends without a further row."""

@@ -234,6 +234,7 @@ def test_a_reader_that_leaves_is_quiet(model: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
@@ -257,12 +258,14 @@ def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path)
 # ---- On a terminal
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_cleaned_text_a_pipe_the_raw(model: Path) -> None:
     arguments = ["run", "-m", str(model), "--temperature", "0", "--max-tokens", "5", "--quiet", "\x19"]
     assert process(arguments).stdout == b"\x1a\x1b\x1c\x1d\x1e\n"
     assert "␚␛␜␝␞\n" in on_terminal(arguments)[1]
 
 
+@pytest.mark.slow
 def test_colours_only_where_they_are_wanted(model: Path) -> None:
     arguments = ["inspect", "-m", str(model), "abz"]
     assert "\x1b[" in on_terminal(arguments)[1]
@@ -401,6 +404,7 @@ def test_line_chat_starts_over_when_the_context_is_full(door: Door, model: Path)
 # ---- What is imported
 
 
+@pytest.mark.slow
 def test_run_inspect_and_batch_import_little(model: Path, tmp_path: Path) -> None:
     after = "print(*sorted({m.partition('.')[0] for m in sys.modules}), file=sys.stderr)"
     source = tmp_path / "in.jsonl"

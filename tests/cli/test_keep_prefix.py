@@ -69,6 +69,7 @@ def tokens_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "batch", "score"])
 def test_the_same_bytes_and_less_reading(
     run: Callable[..., Result], command: str, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_rows_in_another_order_share_the_prefix(
     assert found[:2] == run("batch")[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "empty"])
 def test_a_file_that_cannot_be_used_is_ignored_with_a_note(
     run: Callable[..., Result], damage: str, monkeypatch: pytest.MonkeyPatch

@@ -83,6 +83,7 @@ def read_by_chat(weights: Path) -> int:
 # ---- pull, run
 
 
+@pytest.mark.slow
 def test_pull_then_run(door: Door, hub: Hub, folder: Path) -> None:
     code, out, err = door("models", "pull", "org/name")
     assert (code, out) == (0, f"{folder}/snapshots/{COMMIT}\n")
@@ -160,6 +161,7 @@ def test_refusals(door: Door, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None
 # ---- Stopped, full, killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
@@ -189,6 +191,7 @@ def test_a_stopped_pull_goes_on(number: int, code: int, door: Door, hub: Hub, fo
     assert (folder / "snapshots" / COMMIT / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_network(door: Door, hub: Hub, folder: Path) -> None:
     hub.seconds_per_piece = 60
     child = subprocess.Popen(command(["models", "pull", "org/name"]), env=environment())
@@ -276,6 +279,7 @@ def test_a_model_in_place_of_the_prompt_is_noticed(door: Door, tiny: CatalogMode
         assert ("`ropechat run -m tiny:1b PROMPT` asks that model" in err) == noticed
 
 
+@pytest.mark.slow
 def test_a_shell_completes_models_and_commands(tmp_path: Path) -> None:
     put = tmp_path / "models"
     put.mkdir()
@@ -342,6 +346,7 @@ def test_the_catalog_says_what_is_here_and_what_fits(
     assert (record["short"], record["needs"], record["here"]) == (["tiny:1b", "tiny"], 514_048, True)
 
 
+@pytest.mark.slow
 def test_the_catalog_on_a_terminal(hub: Hub) -> None:
     for columns in (60, 80, 160):
         code, text = on_terminal(["models", "catalog"], COLUMNS=str(columns))

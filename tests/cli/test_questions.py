@@ -96,6 +96,7 @@ def test_nothing_is_stored_in_a_pipe(door: Door, model: Path, data: Path) -> Non
     assert not (data / "conversations").exists()
 
 
+@pytest.mark.slow
 def test_a_question_at_a_terminal_is_stored(model: Path, data: Path) -> None:
     for flag, count in (("--quiet", 1), ("--incognito", 1), ("--raw", 1)):
         code, out = on_terminal(
@@ -173,6 +174,7 @@ def test_a_chat_that_is_full(door: Door, tmp_path: Path, data: Path) -> None:
     assert len(chats(data)) == 1
 
 
+@pytest.mark.slow
 def test_the_model_of_the_chat_answers(door: Door, model: Path, data: Path) -> None:
     assert door("run", "-m", model, "--max-tokens", 2, "--quiet", "--store", "a")[0] == 0
     code, _, err = door("run", "-c", "--max-tokens", 2, "b")
@@ -214,6 +216,7 @@ def test_an_answer_that_the_disk_refuses_is_printed_and_is_no_success(
     )
 
 
+@pytest.mark.slow
 def test_what_was_said_before_a_stop_is_stored(model: Path, data: Path) -> None:
     slow = "import time, fake_core; fake_core.Engine._advance_fast = fake_core.Engine._advance\n"
     slow += (

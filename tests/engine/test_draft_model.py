@@ -82,6 +82,7 @@ def test_a_model_without_a_tokenizer_to_compare_is_refused(tmp_path: Path) -> No
 # ---- what is accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_copy_of_the_model_is_nearly_always_right(plain: Engine, temperature: float) -> None:
     engine = with_draft("builtin")
@@ -96,6 +97,7 @@ def test_a_copy_of_the_model_is_nearly_always_right(plain: Engine, temperature: 
     assert drafted / drawn > 0.85, f"{drafted} of {drawn}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["", "scalar", "avx2", "avx512"])
 def test_another_model_is_right_now_and_then(
     shallow: Path, isa: str, monkeypatch: pytest.MonkeyPatch
@@ -122,6 +124,7 @@ def test_another_model_is_right_now_and_then(
     assert 0 < drafted < drawn
 
 
+@pytest.mark.slow
 def test_what_the_clock_decides_is_the_same(plain: Engine, shallow: Path) -> None:
     for draft in ("builtin", shallow):
         engine = with_draft(draft, "auto")
@@ -135,6 +138,7 @@ def test_what_the_clock_decides_is_the_same(plain: Engine, shallow: Path) -> Non
 # ---- what is left behind
 
 
+@pytest.mark.slow
 def test_forks_and_stopped_answers_go_on_as_without(plain: Engine, shallow: Path) -> None:
     """An answer is stopped midway, forked at each of several tokens, and asked for again."""
     engine = with_draft(shallow)
@@ -170,6 +174,7 @@ def test_a_cancelled_step_leaves_no_draft() -> None:
     assert drafted > 20
 
 
+@pytest.mark.slow
 def test_the_draft_models_cache_is_counted_and_freed() -> None:
     plain, engine = Engine.load("builtin", threads=2, speculative="off"), with_draft("builtin")
     answer = engine.generate("Once upon a time", Sampling(max_tokens=40, temperature=0))
@@ -197,6 +202,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, out, err
 
 
+@pytest.mark.slow
 def test_run_and_batch_write_the_same(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, shallow: Path
 ) -> None:

@@ -52,6 +52,7 @@ def fork(engine: Engine, answer: Node, index: int, id: int) -> tuple[list[Step],
     return steps, read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1, 63, 64, 500, 998])
 def test_the_same_token_brings_the_same_rest(engine: Engine, answer: Node, index: int) -> None:
     steps, read = fork(engine, answer, index, answer.steps[index].id)

@@ -37,6 +37,7 @@ def test_greedy(directory: Path, isa: str) -> None:
         assert [event.id for event in events] == expected
 
 
+@pytest.mark.slow
 def test_scores(directory: Path) -> None:
     """Through the Python API: each token's logprob and rank, and the whole row behind it."""
     golden = Golden.read(directory)
@@ -59,6 +60,7 @@ def test_scores(directory: Path) -> None:
         assert token.entropy == pytest.approx(entropy, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_python_api(directory: Path) -> None:
     """logits, probabilities and a greedy generation of `ropechat.Engine` (which does stop at an EOS)."""
     golden = Golden.read(directory)

@@ -68,6 +68,7 @@ def test_the_other_kinds(engine: Engine) -> None:
         assert json.loads(text) in (True, False)
 
 
+@pytest.mark.slow
 def test_an_answer_is_the_same_in_any_company(engine: Engine) -> None:
     grammars = [Grammar.json_schema(PERSON), Grammar.regex("[a-z ]{20,40}"), None]
     jobs = [Job("Once" * (1 + n % 5), Sampling(**HOT, seed=n, grammar=grammars[n % 3])) for n in range(30)]
@@ -225,6 +226,7 @@ def hostile() -> list[tuple[str, Grammar]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "grammar"), hostile(), ids=[name for name, _ in hostile()])
 def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) -> None:
     """Each is refused or honoured within seconds of CPU time, in bounded memory; none ends the process."""
@@ -243,6 +245,7 @@ def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) 
     assert spent < 5  # a second where nothing else runs
 
 
+@pytest.mark.slow
 def test_a_grammar_beyond_the_limits_is_refused_and_the_next_one_is_compiled(engine: Engine) -> None:
     """Its states are more than a hundred million: the process that compiles it ends, this one goes on."""
     endless = Grammar.json_schema({"type": "integer", "multipleOf": 2147483648})

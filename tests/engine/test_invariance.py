@@ -71,6 +71,7 @@ def same(found: Rows, expected: Rows) -> None:
         assert row == expected[position], f"the row for position {position} differs"
 
 
+@pytest.mark.slow
 def test_the_oracle_agrees(model: Path, ids: list[int], isa: str) -> None:
     expected = forward(ids, Model.load(model)).T
     np.testing.assert_allclose(logits(load(model), ids), expected, rtol=1e-5, atol=1e-3)
@@ -92,6 +93,7 @@ def test_logits_and_scores_are_the_same_rows(model: Path, ids: list[int]) -> Non
         np.testing.assert_allclose(top_logprobs, row[list(top_ids)] - logsumexp, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 7, 33])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_batch(model: Path, rng: np.random.Generator, batch: int, threads: int, isa: str) -> None:
@@ -104,6 +106,7 @@ def test_batch(model: Path, rng: np.random.Generator, batch: int, threads: int, 
         same(rows, alone)
 
 
+@pytest.mark.slow
 def test_scored_or_generated(model: Path, ids: list[int], isa: str) -> None:
     """What a token was drawn from is what it is scored under."""
     for length in (1, 63, 64, 65, 200):
@@ -113,6 +116,7 @@ def test_scored_or_generated(model: Path, ids: list[int], isa: str) -> None:
         same(rows, scored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 2, 31, 32, 64])
 def test_a_prompt_that_grows(model: Path, ids: list[int], piece: int, isa: str) -> None:
     """One engine is given a longer and longer prompt: all but the last piece comes from its cache."""

@@ -83,6 +83,7 @@ def test_auto_takes_a_smaller_type_where_the_stored_one_does_not_fit(model: Path
     assert all(said.startswith(tuple(f"ok {name} dtype: {name}" for name in types)) for said in smaller)
 
 
+@pytest.mark.slow
 def test_a_draft_model_takes_its_part_of_the_memory(model: Path) -> None:
     """41 MB of weights each, mapped files of the same size, buffers and threads."""
     said = [outcome(model, room << 20, draft=model) for room in (160, 190, 220)]

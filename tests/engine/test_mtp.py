@@ -175,6 +175,7 @@ def random_layer(tensors: Tensors, tmp_path_factory: pytest.TempPathFactory) -> 
     return write(tmp_path_factory.mktemp("mtp") / "model", with_mtp(tensors, fc))
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_with_it(random_layer: Path) -> None:
     plain, drafting, timed = (
         Engine.load(random_layer, threads=2, speculative=mode, dtype="f32")

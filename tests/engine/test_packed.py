@@ -160,6 +160,7 @@ def test_runs_that_are_too_short_for_a_pack_leave_one_together(cache: Path, mode
     assert np.array_equal(engine.logits(IDS), expected)
 
 
+@pytest.mark.slow
 @needs_linux
 def test_a_pack_survives_the_death_of_its_writers(cache: Path, model: Path) -> None:
     """Killed at any time, they leave a whole pack or a part of one with which the next goes on."""

@@ -23,6 +23,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROPECHAT_CACHE", "auto")
 
 
+@pytest.mark.slow
 def test_the_machine_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known_machine() is None
     found = probe.probe_machine()

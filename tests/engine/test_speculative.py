@@ -92,6 +92,7 @@ def answers(engine: Engine, seed: int, count: int) -> list[list[Step]]:
     return found
 
 
+@pytest.mark.slow
 @repeats(25, 500)
 def test_answers_alone(count: int, engines: tuple[Engine, Engine]) -> None:
     seed = random.randrange(1 << 32)
@@ -116,6 +117,7 @@ def test_answers_alone(count: int, engines: tuple[Engine, Engine]) -> None:
         assert pair[0] == pair[1]
 
 
+@pytest.mark.slow
 def test_answers_in_company(engines: tuple[Engine, Engine]) -> None:
     """Many prompts in a window, several answers to each, with stop strings and grammars."""
     seed = random.randrange(1 << 32)
@@ -142,6 +144,7 @@ def test_answers_in_company(engines: tuple[Engine, Engine]) -> None:
     assert runs[0] == runs[1]
 
 
+@pytest.mark.slow
 def test_what_the_clock_decides_is_the_same() -> None:
     plain, drafting = of("builtin", "off"), of("builtin", "auto")
     biases = tuple((id, -100.0) for id in plain.stop_ids)

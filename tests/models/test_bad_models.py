@@ -21,6 +21,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(tmp_path_factory.mktemp("bad") / "corpus")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_model_of_the_corpus(group: str, corpus: Corpus) -> None:
     cases = [case for case in corpus.cases(group) if case["stage"] != "render"]

@@ -102,6 +102,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_nothing_differs(
     script: ModuleType, hub: Hub, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def test_every_model_type_is_served_by_one_family() -> None:
     assert {"llama", "gemma4_text", "llama4", "dtransformer_rope"} <= set(model_types())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "case", "path", "head"),
     [

@@ -94,6 +94,7 @@ def same(one: ConversationTree, other: ConversationTree) -> None:
         assert other[id].text == node.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_random_continues_forks_and_stops_come_back(opened: Callable[[], Store], seed: int) -> None:
     draw, store = random.Random(seed), opened()

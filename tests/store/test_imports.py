@@ -413,6 +413,7 @@ def spoil(draw: random.Random, value: Any) -> Any:
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("good", [CHATGPT, WEBUI, row(1, "a", "b")], ids=["chatgpt", "webui", "llm"])
 def test_spoiled_files_are_read_or_refused(tmp_path: Path, good: dict[str, Any]) -> None:
     seed = random.randrange(2**32)

@@ -143,6 +143,7 @@ def damaged(path: Path, how: str, draw: random.Random) -> None:
         path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["text", "cut", "page", "bytes"])
 def test_damage_is_put_aside_and_the_rest_saved(
     opened: Callable[[], Store], tmp_path: Path, how: str
@@ -245,6 +246,7 @@ TYPES: list[tuple[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "value"), TYPES)
 def test_a_value_of_another_type_is_read_or_named(
     opened: Callable[[], Store], place: str, value: object

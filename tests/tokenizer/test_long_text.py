@@ -54,6 +54,7 @@ def tokenizers(request: pytest.FixtureRequest) -> list[Tokenizer]:
     return [Tokenizer.load(folder / name, 1 << 20, keep=False) for name in ("gpt2-50257", "minueza-32m-chat")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_pieces_are_the_whole(tokenizers: list[Tokenizer], seed: int) -> None:
     text = sample(seed, 15_000)
@@ -63,6 +64,7 @@ def test_pieces_are_the_whole(tokenizers: list[Tokenizer], seed: int) -> None:
         assert [token for piece in found for token in piece] == tokenizer.encode_aligned(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "a", "a" * 9000, "1" * 9000, " " * 9000, "é\n" * 3000, "ab" * PIECE])
 def test_texts_of_one_kind(tokenizers: list[Tokenizer], text: str) -> None:
     for tokenizer in tokenizers:

@@ -196,6 +196,7 @@ def test_damage_and_others_files_are_ignored(tmp_path: Path, folder: Path) -> No
     assert tokenizer_cache.load_cached(model / "tokenizer.json", 260) is not None
 
 
+@pytest.mark.slow
 def test_damage_that_is_found_late(tmp_path: Path, folder: Path) -> None:
     """A kept file is read in parts: whichever is damaged, the tokenizer says the same."""
     model = byte_folder(tmp_path / "model")

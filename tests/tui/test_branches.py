@@ -359,6 +359,7 @@ async def test_a_fork_that_never_begins_shows_nothing_of_it(chat: Any) -> None:
         assert last(c).answer.node.text == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)])
 async def test_no_frame_of_many_branches_is_wrapped(
     size: tuple[int, int], chat: Any, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ def answer(c: Any) -> Any:
     return c.app.session.last.answer
 
 
+@pytest.mark.slow
 async def test_first_frame_before_the_model(chat: Any) -> None:
     gate = threading.Event()
     engine = FakeEngine()

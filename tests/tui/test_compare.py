@@ -221,6 +221,7 @@ def test_how_an_answer_was_drawn() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 20), (160, 45)])
 async def test_what_it_looks_like(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine(FOUR), size=size, seed=7) as c:

@@ -82,6 +82,7 @@ async def test_files_are_put_before_the_text(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

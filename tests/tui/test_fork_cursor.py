@@ -129,6 +129,7 @@ async def test_a_fork_that_is_taken_back_leaves_no_cursor_waiting(chat: Any) -> 
         assert c.app.transcript.cursor is None
 
 
+@pytest.mark.slow
 async def test_the_inspector_keeps_what_it_says_until_the_new_token_is_there(chat: Any) -> None:
     engine = FakeEngine(STORY)
     async with chat(engine, size=(120, 40)) as c:

@@ -69,6 +69,7 @@ async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store:
     assert seen == [["Kept?", ""]]
 
 
+@pytest.mark.slow
 async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Store) -> None:
     gate = threading.Event()
 
@@ -222,6 +223,7 @@ async def test_a_database_that_cannot_be_opened_leaves_the_chat_usable(chat: Any
     assert not broken.close(0.5)
 
 
+@pytest.mark.slow
 async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(" upon a time", has_chat_template=False), store=store) as c:
         await c.ask("Once")
@@ -260,6 +262,7 @@ async def test_what_was_left_out_of_a_full_context_stays_left_out(chat: Any, sto
         assert [m.content for m in c.engine.asked[-1]] == ["two " * 4, "beta " * 5, "three " * 6]
 
 
+@pytest.mark.slow
 async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         await c.ask("Hi")
@@ -282,6 +285,7 @@ def test_only_one_helper_starts_work_in_the_background() -> None:
     assert found == {"workers.py"}
 
 
+@pytest.mark.slow
 async def test_an_import_goes_on_while_another_chat_is_opened(
     chat: Any, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +408,7 @@ async def test_a_deleted_chat_can_be_brought_back(
         assert done(store.conversations()) == []
 
 
+@pytest.mark.slow
 async def test_a_chat_that_was_searched_for_opens_at_what_was_found(chat: Any, store: Store) -> None:
     said = "\n\n".join(["Long ago. " * 20] * 6)
     engine = FakeEngine([f"A Needle here.\n\n{said}", said, said, "Another version."])

@@ -122,6 +122,7 @@ def test_places_are_those_of_the_source(width: int) -> None:
             assert exact or DOCUMENT[at : at + len(text)] == text, (text, at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_growing_equals_laying_out_at_once(seed: int) -> None:
     text, width, draw = fuzz(seed)

@@ -80,6 +80,7 @@ async def opened(c: Any, key: str = "f6") -> ModelsScreen:
     return screen
 
 
+@pytest.mark.slow
 async def test_another_model_goes_on_with_the_chat(chat: Any, hub: Hub) -> None:
     models, engine = Models(), FakeEngine("First one.")
     async with chat(engine, models=models) as c:
@@ -142,6 +143,7 @@ async def test_a_model_is_not_changed_under_an_answer(chat: Any, hub: Hub) -> No
         assert c.app.session.last.answer.node.text.startswith("word word")
 
 
+@pytest.mark.slow
 async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub) -> None:
     models = Models()
     async with chat(FakeEngine("a b c"), models=models) as c:
@@ -157,6 +159,7 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         assert "only that model can continue it" in c.line("footer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", [True, False])
 async def test_an_answer_keeps_the_vocabulary_of_its_model(
     chat: Any, hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch, tokenizer: bool

@@ -86,6 +86,7 @@ async def test_versions_are_stepped_through_in_the_heading(chat: Any) -> None:
         assert last(c).node == shown
 
 
+@pytest.mark.slow
 async def test_columns_of_a_comparison_are_chosen(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "another"])) as c:
         await told(c)

@@ -112,6 +112,7 @@ def test_the_first_minutes(tmp_path: Path) -> None:
         tmux("kill-server")
 
 
+@pytest.mark.slow
 def test_a_bigger_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first screen to an answer of a downloaded model; the Hub is a stand-in with a tiny one."""
     known = find_short("smollm2:135m")

@@ -282,6 +282,7 @@ def test_days_are_counted_by_midnights() -> None:
     assert lists.format_time(1e300, noon).count("-") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("height", [45, 20])
 async def test_what_it_looks_like(
     chat: Any, store: Store, height: int, monkeypatch: pytest.MonkeyPatch

@@ -247,6 +247,7 @@ async def test_a_question_too_long_by_itself_is_not_sent_whatever_is_set(chat: A
             await c.until(lambda: isinstance(c.app.screen, ContextScreen) or c.screen().count("Not sent") > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", OverflowPolicy)
 async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setting: OverflowPolicy) -> None:
     """With turns before it: no sheet whose ways cannot work, one number on all places, no new chat."""
@@ -288,6 +289,7 @@ async def test_the_sheet_the_gauge_and_the_refusal_have_one_number(chat: Any) ->
         assert "begin a new chat with ctrl+n" in " ".join(c.screen().split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [OverflowPolicy.ASK, OverflowPolicy.SLIDE])
 async def test_an_answer_that_the_context_ended_goes_on_without_the_oldest_turns(
     chat: Any, setting: OverflowPolicy

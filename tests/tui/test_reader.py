@@ -54,6 +54,7 @@ def shown(pilot: Pilot[None]) -> str:
     return "\n".join([screen._bar.text, *lines, screen.panel.text, str(screen._hints.render())])
 
 
+@pytest.mark.slow
 async def test_everything_is_scored_and_a_token_explained(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -80,6 +81,7 @@ async def test_the_token_stands_below_or_beside_the_text(
         assert screen.region.contains_region(panel)
 
 
+@pytest.mark.slow
 async def test_n_goes_to_the_next_surprise(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -93,6 +95,7 @@ async def test_n_goes_to_the_next_surprise(engine: Engine) -> None:
         await until(pilot, lambda: screen.text_view.cursor == first)
 
 
+@pytest.mark.slow
 async def test_any_string_is_looked_up(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -104,6 +107,7 @@ async def test_any_string_is_looked_up(engine: Engine) -> None:
         assert re.search(r"' dog': \S+ \(\d+\.\d bits, rank \d+", screen.panel.text)
 
 
+@pytest.mark.slow
 async def test_another_text_in_the_place_of_a_token(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -117,6 +121,7 @@ async def test_another_text_in_the_place_of_a_token(engine: Engine) -> None:
         await until(pilot, lambda: screen.reader.is_done)
 
 
+@pytest.mark.slow
 async def test_how_the_model_would_go_on(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -124,6 +129,7 @@ async def test_how_the_model_would_go_on(engine: Engine) -> None:
         await until(pilot, lambda: "greedy: …" in screen.panel.text)
 
 
+@pytest.mark.slow
 async def test_the_page(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with reader(engine, TEXT) as pilot:
@@ -135,6 +141,7 @@ async def test_the_page(engine: Engine, tmp_path: Path, monkeypatch: pytest.Monk
         await until(pilot, lambda: "exists" in shown(pilot))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (160, 45), (40, 12)])
 async def test_hostile_text_stays_text(engine: Engine, size: tuple[int, int]) -> None:
     text = "a\x1b[31mred\x07\t\u202eabc 猫猫猫猫 👩‍👩‍👧 \ue000 e\u0301\n" * 20 + "x" * 300
@@ -150,6 +157,7 @@ async def test_hostile_text_stays_text(engine: Engine, size: tuple[int, int]) ->
             assert screen.text_view.render_line(y).cell_length == width
 
 
+@pytest.mark.slow
 async def test_a_click_selects(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading
@@ -212,6 +220,7 @@ async def test_without_a_second_model_c_says_how(engine: Engine) -> None:
         await until(pilot, lambda: "--against-dtype" in shown(pilot))
 
 
+@pytest.mark.slow
 async def test_what_was_looked_up_is_shown_at_the_next_token_too(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:
         screen = app_of(pilot).reading

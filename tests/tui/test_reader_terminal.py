@@ -10,6 +10,7 @@ from program import Program
 TEXT = "Once upon a time there was a zzqx little girl.\n" * 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, b"q", b"\x03"])
 def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | bytes, tmp_path: Path) -> None:
     file = tmp_path / "story.txt"

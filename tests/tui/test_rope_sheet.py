@@ -60,6 +60,7 @@ async def test_a_closed_model_is_said(chat: Any) -> None:
         assert isinstance(c.app.screen, RopeScreen)
 
 
+@pytest.mark.slow
 async def test_keys_while_the_model_is_replaced(chat: Any) -> None:
     """The old model is closed while its dialog is open; then the dialog goes."""
     gate, old = Event(), FakeEngine("ok")

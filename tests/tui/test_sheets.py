@@ -101,6 +101,7 @@ async def test_facts(chat: Any, size: tuple[int, int]) -> None:
         compare(name("facts", size), shown(c, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_models(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size) as c:

@@ -143,6 +143,7 @@ def test_signals_restore_the_terminal(number: signal.Signals, code: int) -> None
     assert all(mark in terminal.output for mark in RESTORED)
 
 
+@pytest.mark.slow
 def test_a_closed_window_ends_the_app() -> None:
     terminal = Terminal(RUN)
     terminal.generating()
@@ -165,6 +166,7 @@ def test_a_killed_program_leaves_the_terminal_restored(number: signal.Signals) -
     assert terminal.leave() == -number
 
 
+@pytest.mark.slow
 def test_the_death_of_a_child_is_no_death() -> None:
     code = "import subprocess\ndef load():\n    child = subprocess.Popen(['sleep', '60'])\n"
     code += "    child.kill()\n    return FakeEngine(STORY * 50, rate=50, context=10**6)\n"
@@ -174,6 +176,7 @@ def test_the_death_of_a_child_is_no_death() -> None:
     assert terminal.leave() == 0
 
 
+@pytest.mark.slow
 def test_the_editor_has_the_terminal(tmp_path: Path) -> None:
     script = tmp_path / "edit.sh"
     script.write_text('#!/bin/sh\n[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && printf "from the editor" > "$1"\n')
@@ -186,6 +189,7 @@ def test_the_editor_has_the_terminal(tmp_path: Path) -> None:
     assert terminal.leave() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
     script = tmp_path / "edit.sh"
     script.write_text("#!/bin/sh\ntrap 'printf interrupted > \"$0.out\"; exit 0' INT\n")
@@ -241,6 +245,7 @@ def test_stray_output_stays_off_the_screen() -> None:
     assert "stray ␛]0;x␇ words".encode() in terminal.output.rsplit(b"\x1b[?1049l", 1)[1]
 
 
+@pytest.mark.slow
 def test_alt_enter_is_a_newline() -> None:
     terminal = Terminal(RUN)
     terminal.wait_for(b"ready")
@@ -253,6 +258,7 @@ def test_alt_enter_is_a_newline() -> None:
     assert terminal.leave() == 0
 
 
+@pytest.mark.slow
 def test_no_color_sends_no_colours() -> None:
     terminal = Terminal(RUN, NO_COLOR="1")
     terminal.generating()

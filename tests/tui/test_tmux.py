@@ -82,6 +82,7 @@ def test_ask_stop_fork_quit_resume(tmux: Tmux) -> None:
     tmux.press("C-q")
 
 
+@pytest.mark.slow
 def test_copying_reaches_the_terminal(tmux: Tmux) -> None:
     tmux("set-option", "-s", "set-clipboard", "on")
     demo = Path(__file__).with_name("demo.py")

@@ -12,6 +12,7 @@ from ropechat.tui.format.status import rounded
 from ropechat.util.progress import Progress
 
 
+@pytest.mark.slow
 async def test_a_load_shows_a_bar_the_rate_and_the_time_left(chat: Any) -> None:
     loaded, begun = threading.Event(), time.monotonic()
 
