@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not (BIN / "ray").exists(), reason="Ray is not installed (make test-all)"),
 ]
 DRAWN = ("--seed", "7", "--temperature", "0.8", "--kv-dtype", "f16")
-"""On AMD processors with AVX-512 BF16 auto is another type of KV cache than on a node with older instructions."""
+"""On AMD with AVX-512 BF16 auto is another type of KV cache than on a node with older instructions."""
 
 
 def settings(**changes: str) -> dict[str, str]:
