@@ -50,7 +50,7 @@ def read_builtin() -> Tensors:
 
 def write_model(folder: Path, tensors: Tensors, layers: int) -> Path:
     """The built-in model with other weights."""
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("training", "*.py", "__pycache__"))
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": layers}
     (folder / "config.json").write_text(json.dumps(config))
     header, end = {}, 0

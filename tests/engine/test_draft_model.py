@@ -24,7 +24,7 @@ ASKED = [Message(Role.USER, "Tell a story about a fox.")]
 
 def fewer_layers(folder: Path, layers: int) -> Path:
     """The built-in model without its last layers: its tokens are right now and then."""
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("training", "*.py", "__pycache__"))
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
     return folder

@@ -12,8 +12,7 @@ use crate::kv_cache::BLOCK;
 use crate::model::Model;
 use crate::model::pack::PanelSource;
 use ropechat_kernels::compute::pool::Pool;
-use ropechat_kernels::quant::PackedType;
-use ropechat_kernels::quant::StorageType;
+use ropechat_kernels::quant::{PackedType, StorageType};
 use ropechat_platform::error::{Error, Result, size};
 use ropechat_platform::limits::Available;
 

@@ -164,7 +164,7 @@ impl StorageType {
         }
     }
 
-    /// Whether [`StorageType::packed`] keeps all of its values.
+    /// Whether [`StorageType::packed`] has room for all of its values; for the others it is the nearest type.
     pub fn is_packed_exactly(self) -> bool {
         !matches!(self, StorageType::Q2_K | StorageType::IQ4_NL | StorageType::IQ4_XS)
     }
