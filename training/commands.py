@@ -154,8 +154,8 @@ def facts() -> dict[str, str]:
     """Numbers and names for the answers of commands.toml, from the code."""
     from ropechat.batch.source import FORMATS
     from ropechat.cli.inspect_output import BY_SUFFIX
-    from ropechat.cli.settings import DTYPES
     from ropechat.models.catalog import read_catalog
+    from ropechat.settings.spec import DTYPES
     from ropechat.util.text import format_bytes
 
     catalog = read_catalog()

@@ -18,12 +18,15 @@ Without an id they depend on the row's content: then equal rows draw the same.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.line import LineError, parse_request, read_id
-from ropechat.batch.output import OnFailedCopy
+from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
-from ropechat.batch.runner import PromptOptions, run_batch
+from ropechat.batch.runner import compute_rows
+from ropechat.batch.spec import BatchSpec, PromptOptions
+from ropechat.engine.spec import ModelSpec
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
@@ -55,14 +58,11 @@ class Answer:
         window: int = 16,
         **options: Any,
     ) -> None:
-        from ropechat.engine.engine import Engine
-
         threads = options.pop("threads", None) or _assigned_cpus()
-        self._engine = Engine.load(model, threads=threads, **options)
-        if raw:
-            self._engine.chat.template = None
-        self._sampling, self._settings = Sampling(**(sampling or {})), PromptOptions(raw, system)
-        self._seed, self._window = seed, window
+        spec = ModelSpec(model, threads=threads, raw=raw, **options)
+        self._engine, self._seed = spec.load(), seed
+        drawn, prompts = Sampling(**(sampling or {})), PromptOptions(raw, system)
+        self._spec = BatchSpec(Path(), spec, prompts=prompts, sampling=drawn, window=window)
 
     def __call__(self, batch: "dict[str, Column]") -> "dict[str, Column]":
         """Answer the rows of a batch."""
@@ -71,17 +71,7 @@ class Answer:
         size = len(next(iter(batch.values()), ()))
         rows = [self._row(index, batch) for index in range(size)]
         kept = _Kept(size)
-        run_batch(
-            self._engine,
-            rows,
-            kept,
-            self._sampling,
-            self._settings,
-            run_seed=self._seed,
-            total=size,
-            window=self._window,
-            early_stop=False,
-        )
+        compute_rows(self._engine, rows, kept, self._spec, self._seed, total=size, early_stop=False)
         made = {
             name: np.array([found(record) for record in kept.records]) for name, found in _COLUMNS.items()
         }
@@ -109,22 +99,17 @@ _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 
 
-class _Kept:
-    """A sink that keeps the records by row."""
-
-    ordered = is_full = False
-    found = copied = 0
-    on_failed_copy: OnFailedCopy | None = None
+class _Kept(Sink):
+    """Keeps the records by row."""
 
     def __init__(self, size: int) -> None:
         self.records: list[Mapping[str, Any]] = [{} for _ in range(size)]
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """As `Sink.begin`: one answer per row."""
+        """One answer per row."""
         return [0]
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
-        """As `Sink.write`."""
         self.records[row.index] = record
 
 

@@ -4,6 +4,8 @@ Rows go to the nodes a few windows at a time, and records come back as they fini
 lost are computed by the others; rows depend on nothing else, so the records are the same.
 """
 
+import contextlib
+import io
 import logging
 import os
 import signal
@@ -11,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ropechat.batch.journal import differences
@@ -18,7 +21,9 @@ from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import error_record, samples_of, tokens_of
 from ropechat.batch.report import BatchReport, Failures
-from ropechat.batch.worker import Model, Node, Task, Work, least_isa
+from ropechat.batch.spec import BatchSpec, BatchWatcher
+from ropechat.batch.worker import Node, Task, least_isa
+from ropechat.engine.spec import ModelSpec
 from ropechat.errors import BatchInputError, FileAccessError, InternalError, RequestError, RopechatError
 from ropechat.util.text import count_of
 
@@ -54,7 +59,7 @@ class Cluster:
     """
 
     def __init__(
-        self, address: str | None, model: Model, *, any_isa: bool, on_note: Callable[[str], None]
+        self, address: str | None, model: ModelSpec, *, any_isa: bool, on_note: Callable[[str], None]
     ) -> None:
         self._ray = _connect(address)
         self._on_note = on_note
@@ -62,7 +67,7 @@ class Cluster:
         self._loading: dict[Any, _Actor] = {}
         """Actors of nodes that joined, by the reference of their header."""
         self._strikes: dict[str, int] = {}
-        self._model = replace(model, isa=os.environ.get("ROPECHAT_ISA"))
+        self._model, self._isa = model, os.environ.get("ROPECHAT_ISA")
         self._looked = 0.0
         self.header: dict[str, Any] = {}
         try:
@@ -94,14 +99,11 @@ class Cluster:
         """Start an actor on a node; return it, and the reference of its header."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        options = dict(self._model.options)
-        if options.get("threads") is None:
-            options["threads"] = (
-                cpus  # a process sees all cores of its machine, not only those of its Ray node
-            )
+        # A process sees all cores of its machine, not only those of its Ray node.
+        model = replace(self._model, threads=self._model.threads or cpus)
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         handle = self._ray.remote(num_cpus=cpus, max_restarts=0, scheduling_strategy=place)(Node).remote()
-        return _Actor(node, address, handle), handle.load.remote(replace(self._model, options=options))
+        return _Actor(node, address, handle), handle.load.remote(model, self._isa)
 
     def _load_all(self, *, any_isa: bool) -> None:
         nodes = self._nodes()
@@ -115,7 +117,7 @@ class Cluster:
             self._on_note(
                 f"note: instruction sets {', '.join(sorted(found))}: all nodes use {least} (--any-isa)"
             )
-            self._model = replace(self._model, isa=least)
+            self._isa = least
             for node, header in headers.items():
                 if header["isa"] != least:
                     self._ray.kill(begun[node][0].handle)
@@ -183,27 +185,26 @@ class Cluster:
         self,
         rows: Iterator[BatchRow],
         sink: Sink,
-        work: Work,
-        *,
+        spec: BatchSpec,
+        run_seed: int,
         total: int | None,
-        max_errors: int | None = None,
-        on_progress: Callable[[BatchReport], None] | None = None,
-        on_failure: Callable[[str], None] | None = None,
+        watcher: BatchWatcher,
     ) -> BatchReport:
-        """Answer rows and write a record for each sample to `sink`: see `run_batch` and `score_batch`.
+        """Answer rows and write a record for each sample to `sink`, see `compute_rows`.
 
         Raises FileAccessError if all nodes are lost.
         """
         report, begun = BatchReport(total), time.monotonic()
-        failures = Failures(report, sink, max_errors, on_failure)
-        flow = _Flow(self._tasks(rows, sink, work, failures))
+        failures = Failures(report, sink, spec.max_errors, watcher.failure)
+        sent = replace(spec, source=Path())  # nodes get rows, not the input
+        flow = _Flow(self._tasks(rows, sink, spec, failures))
         calls: dict[Any, _Actor] = {}
         while True:
             busy = {actor.node for actor in calls.values()}
             for actor in [actor for node, actor in self._actors.items() if node not in busy]:
-                tasks = flow.take(actor, AHEAD * work.window)
+                tasks = flow.take(actor, AHEAD * spec.window)
                 if actor.tasks:
-                    calls[actor.handle.exchange.remote(work, tasks, _WAIT_SECONDS)] = actor
+                    calls[actor.handle.exchange.remote(sent, run_seed, tasks, _WAIT_SECONDS)] = actor
             if not calls and not flow.waiting:
                 break
             if not calls or time.monotonic() - self._looked >= _LOOK_SECONDS:
@@ -220,18 +221,17 @@ class Cluster:
                     _write(record, row, sink, report, failures)
             report.elapsed = time.monotonic() - begun
             report.found, report.copied = sink.found, sink.copied
-            if on_progress is not None:
-                on_progress(report)
+            watcher.progress(report)
         return report
 
     def _tasks(
-        self, rows: Iterator[BatchRow], sink: Sink, work: Work, failures: Failures
+        self, rows: Iterator[BatchRow], sink: Sink, spec: BatchSpec, failures: Failures
     ) -> Iterator[Task | None]:
         """Yield the rows to compute, with their missing samples; None: there is none now."""
         for row in rows:
             while sink.is_full:
                 yield None
-            wanted = sink.begin(row, 1 if work.score else samples_of(row.request, work.settings.samples))
+            wanted = sink.begin(row, 1 if spec.rows.score else samples_of(row.request, spec.prompts.samples))
             if wanted and row.request is None:
                 error = row.error or InternalError(f"line {row.line}: no request and no error")
                 failures.take(row, error_record(row, 0, error))
@@ -310,6 +310,11 @@ class _Flow:
         """Take the rows of a lost actor back."""
         self._back.extend((row, sorted(missing)) for row, missing in actor.tasks.values())
         actor.tasks.clear()
+
+
+def without_stdout() -> contextlib.AbstractContextManager[Any]:
+    """Drop what Ray prints: its own account of lost nodes; the notes of `Cluster` say it in a line each."""
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def _connect(address: str | None) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropechat.batch.hash_index import HashIndex, hash64
-from ropechat.batch.output import Journaled, OnFailedCopy
+from ropechat.batch.output import Journaled, Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import copy_record
 
@@ -12,36 +12,23 @@ MAX_WAITING = 4096
 """Rows that wait for a record in progress; beyond that no more rows are read."""
 
 
-class Deduplicated:
+class Deduplicated(Sink):
     """A sink in front of a journal, which computes each request once per sample.
 
     Equal rows have equal seeds (drawn from `BatchRow.same`), so a copy equals the record of the row
     alone.
     """
 
-    ordered = False
-    on_failed_copy: OnFailedCopy | None = None
-
     def __init__(self, sink: Journaled) -> None:
         self._sink = sink
         self._done = HashIndex(wide=True)  # request and sample -> offset in the journal
         self._progress: dict[int, list[BatchRow]] = {}  # the same -> rows that wait for it
         self._waiting = 0
-        self.copied = 0
-
-    @property
-    def found(self) -> int:
-        """As `Sink.found`."""
-        return self._sink.found
-
-    @property
-    def is_full(self) -> bool:
-        """As `Sink.is_full`."""
-        return self._waiting >= MAX_WAITING
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """As `Sink.begin`; existing records are copied at once."""
+        """Announce a row; existing records are copied at once."""
         missing = self._sink.begin(row, samples)
+        self.found = self._sink.found
         if not row.same:
             return missing
         wanted = []
@@ -55,22 +42,26 @@ class Deduplicated:
                 self._copy(row, self._sink.journal.record(offset))
             elif key in self._progress:
                 self._progress[key].append(row)
-                self._waiting += 1
+                self._wait(1)
             else:
                 self._progress[key] = []
                 wanted.append(sample)
         return wanted
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> int:
-        """As `Sink.write`, for this row and those that wait for it."""
+        """Write the record of this row, and copies for those that wait for it."""
         offset = self._sink.write(row, record)
         if row.same:
             key = _key(row, record["sample"])
             self._done.put(key, offset)
             for other in self._progress.pop(key):
-                self._waiting -= 1
+                self._wait(-1)
                 self._copy(other, record)
         return offset
+
+    def _wait(self, more: int) -> None:
+        self._waiting += more
+        self.is_full = self._waiting >= MAX_WAITING
 
     def _copy(self, row: BatchRow, record: Mapping[str, Any]) -> None:
         made = copy_record(record, row)

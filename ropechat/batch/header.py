@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.journal import SCHEMA
-from ropechat.batch.reader import RowOptions
 from ropechat.batch.row_template import canonical
-from ropechat.batch.runner import PromptOptions
+from ropechat.batch.spec import BatchSpec
 from ropechat.engine.native import load_core
 from ropechat.errors import FileAccessError
-from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -22,11 +20,10 @@ _SAMPLED_PLACES = 64
 _MODEL_SUFFIXES = (".safetensors", ".gguf", ".json", ".jinja", ".model")
 
 
-def settings_header(
-    run_seed: int, sampling: Sampling, settings: PromptOptions, rows: RowOptions
-) -> dict[str, Any]:
-    """The fields that the command line determines."""
-    drawn = dataclasses.asdict(sampling)
+def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
+    """The fields that do not depend on the model."""
+    settings, rows = spec.prompts, spec.rows
+    drawn = dataclasses.asdict(spec.sampling)
     del drawn["seed"]
     grammar = drawn.pop("grammar")
     template = None if rows.template is None else _sha(canonical(rows.template.sources).encode())

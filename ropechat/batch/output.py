@@ -1,54 +1,44 @@
 """The output of a run: stdout, or a file that is made from the journal when all rows are done."""
 
-import contextlib
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import Any
 
 from ropechat.batch.forms import Form, Records, write_parquet
 from ropechat.batch.journal import Journal, journal_name, line_of
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import tokens_of
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.util.files import partial_name, replacing
 
 _MISSING = -1
 RUN_SCHEMA = "ropechat.run/1"
 OnFailedCopy = Callable[[BatchRow, Mapping[str, Any]], None]
 
 
-class Sink(Protocol):
-    """A destination of records."""
+class Sink:
+    """A destination of records.
 
-    ordered: bool
-    """Whether records must come in the order of the rows."""
+    ordered: whether records must come in the order of the rows. found: records of earlier runs that are used
+    again. copied: records that are copies of others, see `dedupe`. is_full: whether no row may be announced
+    until records in progress are written. on_failed_copy: called after a copy of a failed record is written.
+    """
 
-    on_failed_copy: OnFailedCopy | None
-    """Called after a copy of a failed record is written, see `dedupe`."""
-
-    @property
-    def found(self) -> int:
-        """Records of earlier runs that are used again."""
-
-    @property
-    def copied(self) -> int:
-        """Records that are copies of others, see `dedupe`."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no row may be announced until records in progress are written."""
+    ordered = False
+    found = 0
+    copied = 0
+    is_full = False
+    on_failed_copy: OnFailedCopy | None = None
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         """Announce a row, in order; return which of its samples must be computed."""
+        return [*range(samples)]
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> object:
         """Write a record of an announced row."""
-
-
-def partial_name(path: Path) -> Path:
-    """The name of a file until it is complete."""
-    return path.with_name(path.name + ".partial")
+        raise NotImplementedError
 
 
 def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
@@ -126,16 +116,18 @@ class Target:
             )
 
 
-class Printed:
-    """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError."""
+class Printed(Sink):
+    """Writes records in their order with `put`, which writes text to stdout and flushes; raises OSError.
+
+    count: called with each record.
+    """
 
     ordered = True
-    found = copied = 0
-    is_full = False
-    on_failed_copy: OnFailedCopy | None = None
 
-    def __init__(self, put: Callable[[str], None], form: Form) -> None:
-        self._put, self._form = put, form
+    def __init__(
+        self, put: Callable[[str], None], form: Form, count: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._put, self._form, self._count = put, form, count
         self._head = form.head
         self._waiting: list[Mapping[str, Any]] = []
         self._samples: dict[int, int] = {}
@@ -143,9 +135,10 @@ class Printed:
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
         self._samples[row.index] = samples
-        return [*range(samples)]
+        return super().begin(row, samples)
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
+        self._count(record)
         self._waiting.append(record)
         if len(self._waiting) < self._samples[row.index]:
             return
@@ -161,17 +154,12 @@ class Printed:
             self._put(self._head + self._form.tail)
 
 
-class Journaled:
+class Journaled(Sink):
     """Writes records to a journal as they come, and knows the place of each in the output.
 
     ok, failed, and tokens (prompt, cached, new) are those of all records, earlier runs included, once
     `write_output` has read them.
     """
-
-    ordered = False
-    copied = 0
-    is_full = False
-    on_failed_copy: OnFailedCopy | None = None
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -204,7 +192,7 @@ class Journaled:
         return offset
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> int:
-        """As `Sink.write`; return where the journal has the record."""
+        """Write a record; return where the journal has it."""
         offset = self.journal.append(record)
         self._offsets[self._places[row.index] + record["sample"]] = offset
         self._left[row.index] -= 1
@@ -250,12 +238,12 @@ def write_output(target: Target, rows: Iterator[Records], form: Form | None, **p
     """
     try:
         if form is None:
-            with _replacing(target.temporary, target.out, packed=False) as file:
+            with replacing(target.out, partial=target.temporary, sync=True) as file:
                 write_parquet(file, rows, **parquet)
             return
         packed = target.out.name.lower().endswith(".gz")
         if target.errors is None:
-            with _replacing(target.temporary, target.out, packed=packed) as file:
+            with replacing(target.out, partial=target.temporary, packed=packed, sync=True) as file:
                 file.write(form.head.encode())
                 for records in rows:
                     file.write(form.lines(records).encode())
@@ -268,52 +256,15 @@ def write_output(target: Target, rows: Iterator[Records], form: Form | None, **p
 
 def _write_two(target: Target, errors: Path, rows: Iterator[Records], form: Form, *, packed: bool) -> None:
     """Write answered rows to OUT, failed ones to the errors file, which exists only if there are some."""
-    temporary = partial_name(errors)
-    with _replacing(target.temporary, target.out, packed=packed) as file:
+    with replacing(target.out, partial=target.temporary, packed=packed, sync=True) as file:
         failed = False
-        with _replacing(temporary, errors, packed=packed) as bad:
+        with replacing(errors, partial=partial_name(errors), packed=packed, sync=True) as bad:
             for records in rows:
                 is_bad = not all(record["ok"] for record in records)
                 failed |= is_bad
                 (bad if is_bad else file).write(form.lines(records).encode())
         if not failed:
             errors.unlink()
-
-
-@contextlib.contextmanager
-def _replacing(temporary: Path, path: Path, *, packed: bool) -> Iterator[IO[bytes]]:
-    """A file that gets its name when it is complete and on disk; without that it is removed."""
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-    )
-    try:
-        with open(descriptor, "wb", buffering=1 << 18) as file:
-            if packed:
-                import gzip  # imported here: rarely needed
-
-                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
-                    yield cast("IO[bytes]", zipped)
-            else:
-                yield file
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def run_record(
@@ -328,9 +279,8 @@ def run_record(
 
 def write_run_record(target: Target, record: Mapping[str, Any]) -> None:
     """Write OUT.run.json. Raises FileAccessError."""
-    temporary = partial_name(target.run_record)
     try:
-        with _replacing(temporary, target.run_record, packed=False) as file:
+        with replacing(target.run_record, sync=True) as file:
             file.write(line_of(record).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise FileAccessError(f"{target.run_record}: {error.strerror or error}") from None

@@ -32,6 +32,8 @@ from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source, printable
 from ropechat.errors import BatchInputError, RequestError, RopechatError
 
 ALL = "all"
+TABLES = ("csv", "tsv", "parquet")
+"""Formats with columns."""
 EARLY_ROWS = 20
 """If the first rows all fail with the same error, the options do not fit the file: the run stops."""
 _MAX_EXPECTED = 1 << 24  # ids for which memory is reserved at once
@@ -317,3 +319,15 @@ def _kind(name: str, message: str) -> str:
     """An error without the parts that differ from row to row: numbers and values. name: of its class."""
     text = message.partition(" (got")[0]
     return name + re.sub(r"\d+", "0", text)
+
+
+def table_columns(reader: BatchReader, form: str) -> list[str]:
+    """The kept fields as columns of a table; [] for other forms. Use it after `check`."""
+    keep, columns = reader.options.keep, reader.source.columns
+    if columns and keep != ALL and (missing := [name for name in keep if name not in columns]):
+        raise RequestError(f"--keep: {missing[0]}: no such column (got {', '.join(columns):.200})")
+    if form not in TABLES or keep != ALL:
+        return list(keep) if keep != ALL else []
+    if reader.source.form not in TABLES:
+        raise RequestError(f"--keep all: {form} needs the names of its columns; list the fields: --keep a,b")
+    return [name for name in columns if name not in ("id", "custom_id")]

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.line import COMPLETIONS, Content, LineRequest
@@ -12,12 +12,12 @@ from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of
 from ropechat.batch.report import BatchReport, Failures
+from ropechat.batch.score import score_rows
 from ropechat.batch.seeds import row_seed, turn_seed
+from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
-from ropechat.engine.convert import token_bytes
 from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RequestError
-from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,48 +28,18 @@ _MAX_NAMES = 5
 _MAX_NOTED = 20
 
 
-@dataclass(frozen=True)
-class PromptOptions:
-    """How rows become prompts.
+def make_job(request: LineRequest, spec: BatchSpec, seed: int | None = None) -> Job:
+    """The engine's job for a row: the row's settings override those of the run.
 
-    raw: no chat template. system: a system message for rows without one. samples: answers per row.
-    logprobs: candidates to record per token; None records no logprobs.
+    seed: of the row; the run's seed is not that of a row.
     """
-
-    raw: bool = False
-    system: str | None = None
-    samples: int = 1
-    logprobs: int | None = None
-
-    def prompt(self, content: Content, *, raw: bool = False) -> Prompt:
-        """The prompt of a row for the engine. raw: use no chat template for this row."""
-        raw = raw or self.raw
-        if isinstance(content, str):
-            if raw:
-                return (self.system or "") + content
-            content = [Message(Role.USER, content)]
-        messages = [part for part in content if isinstance(part, Message)]
-        if not messages:
-            return [part for part in content if isinstance(part, int)]
-        if self.system is not None and messages[0].role is not Role.SYSTEM:
-            messages = [Message(Role.SYSTEM, self.system), *messages]
-        return "".join(message.content for message in messages) if raw else messages
-
-
-def make_job(
-    request: LineRequest, settings: PromptOptions, sampling: Sampling, seed: int | None = None
-) -> Job:
-    """The engine's job for a row: the row's settings override those of the command.
-
-    seed: of the row; the command's seed is not that of a row.
-    """
-    own = dataclasses.replace(sampling, **{**request.sampling, "seed": seed})
-    prompt, prefix = settings.prompt(request.content, raw=request.endpoint == COMPLETIONS), ""
+    own = dataclasses.replace(spec.sampling, **{**request.sampling, "seed": seed})
+    prompt, prefix = spec.prompts.prompt(request.content, raw=request.endpoint == COMPLETIONS), ""
     if isinstance(prompt, list) and len(prompt) > 1 and request.continues:
         last = prompt[-1]
         if isinstance(last, Message) and last.role is Role.ASSISTANT:
             prompt, prefix = prompt[:-1], last.content
-    top_k = settings.logprobs if request.logprobs is None else request.logprobs
+    top_k = spec.prompts.logprobs if request.logprobs is None else request.logprobs
     return Job(prompt, own, request.stop, request.template_vars, prefix, top_k or 0)
 
 
@@ -96,16 +66,14 @@ class _Jobs:
     def __init__(
         self,
         sink: Sink,
-        settings: PromptOptions,
-        sampling: Sampling,
+        spec: BatchSpec,
         run_seed: int,
-        on_note: Callable[[str], None] | None,
+        watcher: BatchWatcher,
         knows_tool: bool,
         has_row: Callable[[], bool],
     ) -> None:
-        self._sink, self._settings, self._sampling = sink, settings, sampling
-        self._run_seed, self._on_note, self._knows_tool = run_seed, on_note, knows_tool
-        self._has_row = has_row
+        self._sink, self._spec, self._run_seed = sink, spec, run_seed
+        self._watcher, self._knows_tool, self._has_row = watcher, knows_tool, has_row
         self._noted: set[str] = set()  # names of ignored fields
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
@@ -118,7 +86,7 @@ class _Jobs:
                 continue
             while self._sink.is_full:
                 yield None
-            for sample in self._sink.begin(row, samples_of(row.request, self._settings.samples)):
+            for sample in self._sink.begin(row, samples_of(row.request, self._spec.prompts.samples)):
                 pending = _Pending(row, sample)
                 self._waiting[self._count] = pending
                 self._count += 1
@@ -133,9 +101,9 @@ class _Jobs:
     def _note_unused(self, row: BatchRow, request: LineRequest) -> None:
         """Note ignored fields whose names are new, up to a number of names."""
         new = [name for name in request.unused if name not in self._noted]
-        if new and self._on_note is not None and len(self._noted) < _MAX_NOTED:
+        if new and len(self._noted) < _MAX_NOTED:
             self._noted.update(new)
-            self._on_note(describe_unused(row, new))
+            self._watcher.tell(describe_unused(row, new))
 
     def take(self, number: int) -> _Pending:
         """The row and sample of a job by its number."""
@@ -152,7 +120,7 @@ class _Jobs:
         return turn_seed(seed, len(pending.before))
 
     def _job(self, pending: _Pending, request: LineRequest) -> Prompt | Job:
-        job = make_job(request, self._settings, self._sampling, self._seed(pending, request))
+        job = make_job(request, self._spec, self._seed(pending, request))
         if not self._knows_tool and isinstance(request.content, list):
             for part in request.content:
                 if isinstance(part, Message) and part.role is Role.TOOL:
@@ -180,49 +148,55 @@ def _as_messages(content: Content) -> list[Message]:
     return [part for part in content if isinstance(part, Message)]
 
 
-def run_batch(
+def compute_rows(
     engine: "Engine",
     rows: "Iterable[BatchRow | None]",
     sink: Sink,
-    sampling: Sampling,
-    settings: PromptOptions,
-    *,
+    spec: BatchSpec,
     run_seed: int,
-    total: int | None,
-    window: int = 16,
-    max_errors: int | None = None,
+    *,
+    total: int | None = None,
+    watcher: BatchWatcher | None = None,
     early_stop: bool = True,
-    timeout: float | None = None,
-    on_progress: Callable[[BatchReport], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    on_note: Callable[[str], None] | None = None,
     has_row: Callable[[], bool] = lambda: True,
 ) -> BatchReport:
-    """Answer rows and write a record for each sample to `sink`.
+    """Answer rows, or with `spec.rows.score` score them; write a record for each sample to `sink`.
 
     rows: None in place of a row says that there is none now, see `Engine.generate_many`. run_seed: see
-    `row_seed`. window: maximum sequences per forward pass. max_errors: stop when more rows fail. early_stop:
-    stop if the first rows all fail with the same error. timeout: seconds after which a row fails.
-    on_progress: called after each pass and each record. on_failure: called with the message of each failed
-    row. on_note: called for ignored fields, once for each name. has_row: whether the next row of a pipe is
-    there; rows in progress do not wait for it. A record depends on the model, the row, the settings and the
-    seed, and not on other rows. Raises BatchInputError for that early stop, or above max_errors.
+    `row_seed`. total: the number of records, if it is known. watcher: told of progress after each pass and
+    each record. early_stop: stop if the first rows all fail with the same error. has_row: whether the next
+    row of a pipe is there; rows in progress do not wait for it. A record depends on the model, the row, the
+    spec and the seed, and not on other rows. Raises BatchInputError for that early stop, or above
+    `spec.max_errors`.
     """
-    estimate = RowsEstimate(sampling.max_tokens, window, engine.progress.read, engine.speed)
+    watcher = watcher or BatchWatcher()
+    compute = score_rows if spec.rows.score else _answer_rows
+    return compute(engine, rows, sink, spec, run_seed, total, watcher, early_stop, has_row)
+
+
+def _answer_rows(
+    engine: "Engine",
+    rows: "Iterable[BatchRow | None]",
+    sink: Sink,
+    spec: BatchSpec,
+    run_seed: int,
+    total: int | None,
+    watcher: BatchWatcher,
+    early_stop: bool,
+    has_row: Callable[[], bool],
+) -> BatchReport:
+    """As `compute_rows`."""
+    estimate = RowsEstimate(spec.sampling.max_tokens, spec.window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()
-    failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
+    failures = Failures(report, sink, spec.max_errors, watcher.failure, early_stop=early_stop)
     template = engine.chat.template
     knows_tool = template is None or template.mentions("tool")
-    jobs = _Jobs(sink, settings, sampling, run_seed, on_note, knows_tool, has_row)
-
-    def bytes_of(id: int) -> bytes:
-        return token_bytes(engine.tokenizer, id)
+    jobs = _Jobs(sink, spec, run_seed, watcher, knows_tool, has_row)
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
         report.found, report.copied = sink.found, sink.copied
-        if on_progress is not None:
-            on_progress(report)
+        watcher.progress(report)
 
     def on_tokens(count: int) -> None:
         report.made_tokens += count
@@ -230,11 +204,11 @@ def run_batch(
 
     results = engine.generate_many(
         jobs.of(rows),
-        sampling,
-        window=window,
+        spec.sampling,
+        window=spec.window,
         ordered=sink.ordered,
         grouped=total is not None,  # a pipe is read no further than needed
-        timeout=timeout,
+        timeout=spec.timeout,
         on_tokens=on_tokens,
         on_pass=estimate.take,
     )
@@ -246,31 +220,24 @@ def run_batch(
         if result.error is not None:
             failures.take(pending.row, error_record(pending.row, pending.sample, result.error))
         else:
-            _answered(sink, report, pending, result, settings, sampling, bytes_of)
+            completions = [*pending.before, result]
+            sink.write(pending.row, _record(pending, completions, spec, engine.token_bytes))
+            report.ok += 1
+            for completion in completions:
+                report.prompt_tokens += completion.prompt_tokens
+                report.cached_tokens += completion.cached_tokens
+                report.completion_tokens += completion.completion_tokens
         tell()
     tell()
     return report
 
 
-def _answered(
-    sink: Sink,
-    report: BatchReport,
-    pending: _Pending,
-    result: Completion,
-    settings: PromptOptions,
-    sampling: Sampling,
-    bytes_of: BytesOf,
-) -> None:
-    completions = [*pending.before, result]
+def _record(
+    pending: _Pending, completions: Sequence[Completion], spec: BatchSpec, bytes_of: BytesOf
+) -> dict[str, Any]:
+    """The record of an answered row."""
     request = pending.row.request
     own = None if request is None else request.logprobs
-    said = {} if request is None else request.sampling
-    logprobs = settings.logprobs if own is None else own
-    grammar = said.get("grammar", sampling.grammar)
-    record = ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)
-    sink.write(pending.row, record)
-    report.ok += 1
-    for completion in completions:
-        report.prompt_tokens += completion.prompt_tokens
-        report.cached_tokens += completion.cached_tokens
-        report.completion_tokens += completion.completion_tokens
+    logprobs = spec.prompts.logprobs if own is None else own
+    grammar = ({} if request is None else request.sampling).get("grammar", spec.sampling.grammar)
+    return ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.forms import Records
-from ropechat.batch.output import OnFailedCopy, Sink
+from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import error_record, finish_record
 from ropechat.batch.report import BatchReport, Failures
+from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
@@ -22,32 +23,29 @@ if TYPE_CHECKING:
     from ropechat.engine.score_input import ScoreItem
 
 
-def score_batch(
+def score_rows(
     engine: "Engine",
-    rows: Iterable[BatchRow],
+    rows: "Iterable[BatchRow | None]",
     sink: Sink,
-    *,
+    spec: BatchSpec,
+    run_seed: int,
     total: int | None,
-    window: int = 16,
-    max_errors: int | None = None,
-    early_stop: bool = True,
-    on_progress: Callable[[BatchReport], None] | None = None,
-    on_failure: Callable[[str], None] | None = None,
-    has_row: Callable[[], bool] = lambda: True,
+    watcher: BatchWatcher,
+    early_stop: bool,
+    has_row: Callable[[], bool],
 ) -> BatchReport:
-    """Score rows and write a record for each to `sink`.
+    """As `compute_rows`: score rows and write a record for each.
 
-    A text prompt is continued as it is; messages are rendered with the chat template. The arguments are those
-    of `run_batch`; the report's tokens are the scored ones. A record depends on the model and its row only.
-    Raises as `run_batch`.
+    A text prompt is continued as it is; messages are rendered with the chat template. The report's tokens are
+    the scored ones. A record depends on the model and its row only.
     """
     report, begun = BatchReport(total), time.monotonic()
-    failures = Failures(report, sink, max_errors, on_failure, early_stop=early_stop)
+    failures = Failures(report, sink, spec.max_errors, watcher.failure, early_stop=early_stop)
     waiting: deque[BatchRow] = deque()
 
     def items() -> "Iterator[ScoreItem | RopechatError | None]":
         for row in rows:
-            if not sink.begin(row, 1):
+            if row is None or not sink.begin(row, 1):
                 continue
             waiting.append(row)
             yield from _items(row)
@@ -56,7 +54,7 @@ def score_batch(
 
     scores: list[Score] = []
     try:
-        for _, score in engine.score_many(items(), window=window):
+        for _, score in engine.score_many(items(), window=spec.window):
             scores.append(score)
             report.made_tokens += score.tokens
             row = waiting[0]
@@ -71,8 +69,7 @@ def score_batch(
                     report.completion_tokens += sum(one.tokens for one in scores)
                 scores.clear()
             report.elapsed, report.found = time.monotonic() - begun, sink.found
-            if on_progress is not None:
-                on_progress(report)
+            watcher.progress(report)
     except CancelledError:
         report.cancelled = True
     report.elapsed, report.found = time.monotonic() - begun, sink.found
@@ -176,37 +173,3 @@ class Accuracy:
             for error in (self._error(correct),)
         ]
         return f"{', '.join(shown)}; {count_of(self.rows, 'row')} with an answer"
-
-
-class Counted:
-    """A sink that passes records on and counts them."""
-
-    on_failed_copy: OnFailedCopy | None = None
-
-    def __init__(self, sink: Sink, accuracy: Accuracy) -> None:
-        self._sink, self._accuracy = sink, accuracy
-        self.ordered = sink.ordered
-
-    @property
-    def found(self) -> int:
-        """As `Sink.found`."""
-        return self._sink.found
-
-    @property
-    def copied(self) -> int:
-        """As `Sink.copied`."""
-        return self._sink.copied
-
-    @property
-    def is_full(self) -> bool:
-        """As `Sink.is_full`."""
-        return self._sink.is_full
-
-    def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """As `Sink.begin`."""
-        return self._sink.begin(row, samples)
-
-    def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
-        """As `Sink.write`."""
-        self._accuracy.add(record)
-        self._sink.write(row, record)

@@ -4,52 +4,36 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.header import engine_header, model_header
+from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.report import BatchReport
-from ropechat.batch.runner import PromptOptions, run_batch
-from ropechat.batch.score import score_batch
+from ropechat.batch.runner import compute_rows
+from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.engine.arrivals import Arrivals
+from ropechat.engine.spec import ModelSpec
 from ropechat.errors import InternalError, RequestError
 from ropechat.models.resolve import resolve
-from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
-    from ropechat.batch.output import OnFailedCopy
     from ropechat.engine.engine import Engine
 
 Task = tuple[BatchRow, Sequence[int]]
 """A row, and which of its samples must be computed."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """The settings of each row: the arguments of `run_batch`, or with `score` of `score_batch`."""
-
-    sampling: Sampling
-    settings: PromptOptions
-    run_seed: int
-    window: int = 16
-    score: bool = False
-    timeout: float | None = None
-
-
-class Worker:
+class Worker(Sink):
     """Computes rows in its own thread; new rows join those in progress in the same forward passes."""
 
-    def __init__(self, engine: "Engine", work: Work) -> None:
-        self._engine, self._work = engine, work
+    def __init__(self, engine: "Engine", spec: BatchSpec, run_seed: int) -> None:
+        self._engine, self._spec, self._run_seed = engine, spec, run_seed
         self._tasks = Arrivals[Task]()
         self._records: queue.SimpleQueue[Mapping[str, Any] | BaseException] = queue.SimpleQueue()
         self._samples: dict[int, Sequence[int]] = {}
         self._unfinished = 0
-        self.found = self.copied = 0  # as a Sink
-        self.is_full = False
-        self.ordered = False
-        self.on_failed_copy: OnFailedCopy | None = None
         self.made_tokens = 0
         """New tokens so far, including those of unfinished rows."""
         self._thread = threading.Thread(target=self._run, name="ropechat-rows", daemon=True)
@@ -91,7 +75,7 @@ class Worker:
 
     def _rows(self) -> Iterator[BatchRow | None]:
         # Scores are read ahead, so a pause would delay them: the rows that arrived are scored, then the rest.
-        for task in self._tasks.take(lambda: self._unfinished > 0 and not self._work.score):
+        for task in self._tasks.take(lambda: self._unfinished > 0 and not self._spec.rows.score):
             if task is None:
                 yield None
                 continue
@@ -101,58 +85,30 @@ class Worker:
 
     def _compute(self, rows: Iterator[BatchRow | None]) -> bool:
         """Compute rows; return whether they were finished, not cancelled."""
-        work, before = self._work, self.made_tokens
-
-        def tell(report: BatchReport) -> None:
-            self.made_tokens = before + report.made_tokens
-
-        if work.score:
-            given = (row for row in rows if row is not None)
-            report = score_batch(
-                self._engine, given, self, total=None, window=work.window, early_stop=False, on_progress=tell
-            )
-        else:
-            report = run_batch(
-                self._engine,
-                rows,
-                self,
-                work.sampling,
-                work.settings,
-                run_seed=work.run_seed,
-                total=None,
-                window=work.window,
-                early_stop=False,
-                timeout=work.timeout,
-                on_progress=tell,
-            )
+        watcher = _TokenCounter(self)
+        report = compute_rows(
+            self._engine, rows, self, self._spec, self._run_seed, watcher=watcher, early_stop=False
+        )
         return not report.cancelled
 
     def begin(self, row: BatchRow, samples: int) -> list[int]:
-        """As `Sink.begin`."""
         wanted = list(self._samples.pop(row.index))
         self._unfinished += len(wanted)
         return wanted
 
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> None:
-        """As `Sink.write`."""
         self._unfinished -= 1
         self._records.put(record)
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model as each machine loads it.
+class _TokenCounter(BatchWatcher):
+    """Counts the new tokens of a worker."""
 
-    name: as for `Engine.load`. options: of `Engine.load`. raw: no chat template. template, variables: the
-    name of the chat template and its variables. isa: the instruction set; None takes the machine's own.
-    """
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._before = worker, worker.made_tokens
 
-    name: str
-    options: Mapping[str, Any]
-    raw: bool = False
-    template: str | None = None
-    variables: Mapping[str, Any] | None = None
-    isa: str | None = None
+    def progress(self, report: BatchReport) -> None:
+        self._worker.made_tokens = self._before + report.made_tokens
 
 
 class Node:
@@ -161,31 +117,24 @@ class Node:
     def __init__(self) -> None:
         self._worker: Worker | None = None
 
-    def load(self, model: Model) -> dict[str, Any]:
+    def load(self, model: ModelSpec, isa: str | None) -> dict[str, Any]:
         """Load the model; return the fields of the journal's header that it determines.
 
-        Raises as `Engine.load`.
+        isa: the instruction set; None takes the machine's own. Raises as `ModelSpec.load`.
         """
-        from ropechat.engine.engine import Engine
-
-        if model.isa is not None:
-            os.environ["ROPECHAT_ISA"] = model.isa
+        if isa is not None:
+            os.environ["ROPECHAT_ISA"] = isa
         path = resolve(model.name)
-        self._engine = engine = Engine.load(path, **model.options)
-        variables = dict(model.variables or {})
-        if model.raw:
-            engine.chat.template = None
-        else:
-            engine.chat.use(model.template, variables)
+        self._engine = engine = replace(model, name=str(path)).load()
         files = {**model_header(path), "name": engine.name, "revision": engine.revision}
-        return {"model": files, **engine_header(engine, variables)}
+        return {"model": files, **engine_header(engine, model.template_vars)}
 
     def exchange(
-        self, work: Work, tasks: Sequence[Task], seconds: float
+        self, spec: BatchSpec, run_seed: int, tasks: Sequence[Task], seconds: float
     ) -> tuple[list[Mapping[str, Any]], int]:
         """As `Worker.exchange`, with the number of new tokens so far."""
         if self._worker is None:
-            self._worker = Worker(self._engine, work)
+            self._worker = Worker(self._engine, spec, run_seed)
         return self._worker.exchange(tasks, seconds), self._worker.made_tokens
 
 

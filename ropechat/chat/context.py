@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropechat.chat import events as ev
-    from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
 
 MAX_FILL = 0.75  # of the context, after cutting: leaves room for an answer and some turns
 
@@ -43,7 +43,7 @@ def keep_last(messages: Sequence[Message]) -> tuple[Message, ...]:
     return drop_messages(messages, int(messages[0].role is Role.SYSTEM), len(messages) - 1)
 
 
-def choose_cut(engine: ChatEngine, request: ev.Reply, given: int) -> int:
+def choose_cut(engine: Engine, request: ev.Reply, given: int) -> int:
     """The first of the cuts, of two or more, that leaves room for an answer beyond its `given` first tokens.
 
     The last when none does.

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from ropechat.chat.protocols import ChatEngine
     from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
     from ropechat.store.store import AnswerWriter
     from ropechat.trace import FinishReason, Step
@@ -25,7 +25,7 @@ class Load:
     check: finds what would make loading fail before the old model is closed. Raises as `load`.
     """
 
-    load: Callable[[], ChatEngine]
+    load: Callable[[], Engine]
     check: Callable[[], object] = bool
 
 

@@ -11,24 +11,21 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
-from ropechat.chat.context import choose_cut, drop_messages, keep_last
-from ropechat.chat.prefill import AnswerWriter, is_complete, prefix_steps
+from ropechat.chat.answering import AnswerWriter, answer, prefix_steps
+from ropechat.chat.context import keep_last
 from ropechat.chat.reading_ahead import ReadingAhead
 from ropechat.conversation import Message, Role
-from ropechat.errors import ContextFullError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropechat.chat.protocols import ChatEngine
-    from ropechat.trace import FinishReason
+    from ropechat.engine.engine import Engine
 
 UNUSED = "this model's chat template does not use this variable; it changes nothing"
 PLACEHOLDER_MESSAGES = (Message(Role.USER, "Hi"),)  # the question before a text whose tokens the UI asks for
@@ -47,7 +44,7 @@ class Inference:
         self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
         self._lock = Lock()
-        self._engine: ChatEngine | None = None
+        self._engine: Engine | None = None
         self._running: ev.Reply | None = None
         self._latest_count = -1
         self._latest_ahead: ev.ReadAhead | None = None
@@ -205,83 +202,34 @@ class Inference:
         self._events.append(ev.Notice(text))
         self._wake()
 
-    def _reply(self, engine: ChatEngine, request: ev.Reply) -> None:
+    def _reply(self, engine: Engine, request: ev.Reply) -> None:
         with self._lock:
             self._running = request
-        writing = AnswerWriter(request)
+        emit, reason = self._events.append, None
+        steps = answer(
+            engine,
+            request,
+            emit,
+            clock=self._clock,
+            before=lambda ids: self._ahead.take(engine, ids, request.kept),
+        )
         try:
-            writing.wait()
-            reason = self._stream(engine, request, writing)
-        except BaseException as error:
-            writing.end(None, error)
-            raise
+            first = True
+            while True:
+                step = next(steps)
+                emit(ev.TokenGenerated(request.serial, step, self._clock()))
+                if first:
+                    self._wake()
+                first = False
+        except StopIteration as end:
+            reason = end.value
         finally:
             with self._lock:
                 self._running = None
         if reason is not None:
-            writing.end(reason)
-            self._events.append(ev.Finished(request.serial, reason, engine.kv_bytes))
+            emit(ev.Finished(request.serial, reason, engine.kv_bytes))
 
-    def _stream(self, engine: ChatEngine, request: ev.Reply, writing: AnswerWriter) -> FinishReason | None:
-        """Emit the tokens. Returns why they ended, or None when there is no room for any."""
-        emit, serial, stopped = self._events.append, request.serial, request.cancelled.is_set
-        if stopped():
-            return "cancelled"
-        ids = engine.prompt_ids(request.messages)
-        given = prefix_steps(engine, request, len(ids))
-        if len(ids) + len(given) >= engine.context:
-            least = len(engine.prompt_ids(keep_last(request.messages))) + len(given)
-            slides = least < engine.context
-            if not slides or len(request.cuts) < 2:
-                tokens = len(ids) + len(given) if slides else least
-                emit(ev.TooLong(serial, tokens, engine.context, slides))
-                return None
-            cut = choose_cut(engine, request, len(given))
-            emit(ev.ContextTruncated(serial, cut))
-            request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
-            ids = engine.prompt_ids(request.messages)
-            given = prefix_steps(engine, request, len(ids))
-        prompt_tokens = len(ids)
-        emit(ev.Started(serial, prompt_tokens, frozenset(ids)))
-        writing.begin(engine.name, prompt_tokens, given)
-        if given:
-            emit(ev.PrefixAccepted(serial, tuple(given)))
-        if is_complete(engine, request, given):
-            return "stop"
-        self._ahead.take(engine, ids, request.kept)
-
-        def on_prefill(done: int, total: int) -> None:
-            emit(ev.Prefilled(serial, done, total, self._clock()))
-            if stopped():  # repeat a cancel that came before the engine ran
-                engine.cancel()
-
-        steps = engine.reply(
-            request.messages,
-            request.sampling,
-            prefix=[step.id for step in given],
-            top_k=request.top_k,
-            on_prefill=on_prefill,
-        )
-        reason: FinishReason | None = None
-        try:
-            for number, step in enumerate(steps):
-                at = self._clock()
-                writing.add(step, at)
-                emit(ev.TokenGenerated(serial, step, at))
-                if not number:
-                    self._wake()
-                reason = step.finish_reason
-                if reason is not None or stopped():
-                    break
-        except ContextFullError:
-            reason = "context"
-        finally:
-            close = getattr(steps, "close", None)
-            if close is not None:
-                close()
-        return reason or "cancelled"
-
-    def _preview(self, engine: ChatEngine, request: ev.Preview) -> None:
+    def _preview(self, engine: Engine, request: ev.Preview) -> None:
         """Generate a preview; it ends early when another request waits."""
         given = prefix_steps(engine, request, 0)
         found = given[-1:]
@@ -305,7 +253,7 @@ def _give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE_INCREMENT)
 
 
-def _result_of(request: ev.Call, engine: ChatEngine | None) -> object:
+def _result_of(request: ev.Call, engine: Engine | None) -> object:
     """The result of a job, or its exception."""
     if engine is None:
         return RuntimeError("no model is loaded")
@@ -315,7 +263,7 @@ def _result_of(request: ev.Call, engine: ChatEngine | None) -> object:
         return error
 
 
-def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
+def _counted(engine: Engine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
     ids = engine.prompt_ids(messages)
     tokens = len(ids)
@@ -326,7 +274,7 @@ def _counted(engine: ChatEngine, request: ev.Count) -> ev.PromptCounted:
     return ev.PromptCounted(request.serial, tokens, False, *engine.reading(ids))
 
 
-def describe(engine: ChatEngine) -> ev.ModelInfo:
+def describe(engine: Engine) -> ev.ModelInfo:
     """What the UI shows of an engine."""
     dtype = str(engine.facts.get("dtype", ""))
     return ev.ModelInfo(

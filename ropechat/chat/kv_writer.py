@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ropechat.engine.native import load_core
 from ropechat.errors import RopechatError
@@ -16,20 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ropechat.engine._core import KeptPrefix
     from ropechat.util.kv_files import ChatFile
 
 NICENESS = 19  # the lowest priority
-
-
-class KeptPrefix(Protocol):
-    """Keys and values that do not change while the engine continues."""
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens of these keys and values."""
-
-    def write(self, path: Path, cancel: Any, *, total: int) -> bool:
-        """Write a file. Raises FileAccessError."""
 
 
 class KvWriter:

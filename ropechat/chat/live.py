@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ropechat.chat import events as ev
 from ropechat.chat.downloads import Downloads
@@ -15,10 +15,20 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropechat.chat.protocols import ChatEngine, ModelLoader
+    from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
     from ropechat.util.progress import Progress
+
+
+class ModelLoader(Protocol):
+    """Loads models by name; both methods are called from the inference thread."""
+
+    def check(self, model: str) -> object:
+        """Raises the errors of `load` that can be found without loading the model."""
+
+    def load(self, model: str) -> Engine:
+        """Load a model; raises RopechatError."""
 
 
 LONG_DRAFT = 1000  # characters from which a draft is read before it is sent
@@ -36,7 +46,7 @@ class LiveChat:
 
     def __init__(
         self,
-        load: Callable[[], ChatEngine],
+        load: Callable[[], Engine],
         model: str,
         sampling: Sampling,
         system: str | None = None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from ropechat.errors import FileAccessError, RequestError
+from ropechat.util.files import replacing
 from ropechat.util.paths import personas_folder
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ def save(name: str, text: str) -> Path:
     path = _file(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        fresh.write_text(text.strip() + "\n", encoding="utf-8", errors="replace")
-        os.replace(fresh, path)
+        with replacing(path) as file:
+            file.write(f"{text.strip()}\n".encode("utf-8", "replace"))
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror}") from None
     return path

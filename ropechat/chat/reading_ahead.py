@@ -13,7 +13,8 @@ from ropechat.util.kv_files import LEAST_KEPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ropechat.chat.protocols import ChatEngine, Prefill
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.prefill import Prefill
 
 KEEP_DELAY_S = 5.0  # seconds without a request before what was read is written
 REPORT_INTERVAL_S = 0.25  # seconds between two reports of progress
@@ -67,7 +68,7 @@ class ReadingAhead:
             return 0.0
         return max(0.0, self._keep_at - self._clock()) if self._unkept is not None else None
 
-    def advance(self, engine: ChatEngine | None) -> None:
+    def advance(self, engine: Engine | None) -> None:
         """Do the next piece of work: one forward pass at most."""
         if engine is None:
             self.stop()
@@ -82,7 +83,7 @@ class ReadingAhead:
                 self._keep_at = self._clock() + KEEP_DELAY_S
                 self.stop()
 
-    def _read(self, engine: ChatEngine, request: ev.ReadAhead) -> bool:
+    def _read(self, engine: Engine, request: ev.ReadAhead) -> bool:
         """Returns False when all is read."""
         if self._ids is None:
             ids = engine.prompt_ids if request.whole else engine.certain_ids
@@ -104,21 +105,21 @@ class ReadingAhead:
             return True
         return goes_on
 
-    def _remember(self, engine: ChatEngine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
+    def _remember(self, engine: Engine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
         """Request that the text read now is written; text of another chat is written first."""
         if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
             self.keep(engine)
         if kept is not None and len(ids) >= LEAST_KEPT:
             self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
 
-    def take(self, engine: ChatEngine, ids: Sequence[int], kept: ev.Kept | None) -> None:
+    def take(self, engine: Engine, ids: Sequence[int], kept: ev.Kept | None) -> None:
         """Take the cached part of a prompt from disk before it is answered."""
         if kept is not None and engine.cache_key is not None:
             prefill = engine.begin_prefill(ids)
             self._take(engine, prefill, kept)
             prefill.close()
 
-    def _take(self, engine: ChatEngine, prefill: Prefill, kept: ev.Kept | None) -> None:
+    def _take(self, engine: Engine, prefill: Prefill, kept: ev.Kept | None) -> None:
         key = engine.cache_key
         if kept is None or key is None:
             return
@@ -129,7 +130,7 @@ class ReadingAhead:
                 self._emit(ev.Notice(note))
                 self._wake()
 
-    def keep(self, engine: ChatEngine) -> None:
+    def keep(self, engine: Engine) -> None:
         """Pass the KV cache of a chat to the writer, without waiting."""
         if self._unkept is None:
             return
@@ -143,7 +144,7 @@ class ReadingAhead:
             if prefix is not None and prefix.tokens >= LEAST_KEPT and kept.file.is_current:
                 self.writer.put(kept.file, kept.file.path(key), prefix, kept.total)
 
-    def leave(self, engine: ChatEngine, left: ev.Keep | None) -> None:
+    def leave(self, engine: Engine, left: ev.Keep | None) -> None:
         """Store the KV cache so far; left: a chat whose whole KV cache is stored."""
         self.stop()
         with suppress(BaseException):  # nothing depends on it; a Rust panic is not an Exception

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.batch_progress import BatchStatus
 from ropechat.cli.common import (
     STREAM,
     Count,
@@ -17,15 +16,18 @@ from ropechat.cli.common import (
     sampling_of,
     sampling_options,
     speculative_options,
+    stdin_stream,
     template_options,
 )
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.keep_prefix import keep_prefix_option
+from ropechat.cli.loading import take_model
 from ropechat.cli.option_groups import GroupedCommand, given_flags
 from ropechat.cli.status import progress_option
 
 if TYPE_CHECKING:
     from ropechat.batch.shard import Shard
+    from ropechat.batch.spec import BatchSpec
 
 # As in ropechat.batch.source, forms and line, which are imported late.
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
@@ -252,7 +254,7 @@ def batch(
     in another order, or alone. A stopped run (Ctrl-C, kill, full disk) leaves OUT.journal for --resume.
     """
     from ropechat.batch.reader import ALL, RowOptions
-    from ropechat.batch.runner import PromptOptions
+    from ropechat.batch.spec import BatchSpec, PromptOptions
     from ropechat.cli import batch_run
 
     out = _output(out, dry_run=dry_run)
@@ -269,49 +271,54 @@ def batch(
         flexible,
         given.pop("dedupe"),
     )
-    timeout = given.pop("timeout_row")
     if score:
         _check_score(form_out, out)
-    is_file = isinstance(out, Path) and not out.is_char_device()
-    if rows.dedupe and not is_file and not dry_run:
-        raise click.UsageError("--dedupe: requires a file (-o)")
-    run = batch_run.BatchRun(
-        source,
-        form_in,
-        rows,
-        PromptOptions(raw, system, samples, logprobs),
-        replace(sampling_of(given), grammar=grammar),
-        status=BatchStatus(progress, quiet=quiet),
-        quiet=quiet,
+    files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
+    keep_prefix = given.pop("keep_prefix")
+    spec = BatchSpec(
+        source if isinstance(source, Path) else stdin_stream(),
+        form_in=form_in,
+        rows=rows,
+        prompts=PromptOptions(raw, system, samples, logprobs),
+        sampling=replace(sampling_of(given), grammar=grammar),
         window=given.pop("window"),
         max_errors=given.pop("max_errors"),
-        timeout=timeout,
+        timeout=given.pop("timeout_row"),
         ray=given.pop("ray"),
         any_isa=given.pop("any_isa"),
-        keep_prefix=given.pop("keep_prefix"),
     )
-    if run.any_isa and run.ray is None:
-        raise click.UsageError("--any-isa: requires --ray")
-    if run.ray is not None and run.keep_prefix is not None:
-        raise click.UsageError("--keep-prefix: not possible with --ray")
-    if run.ray is not None and not is_file and not dry_run:
-        raise click.UsageError("--ray: requires a file (-o)")
-    files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
-    if files["retry_failed"] and not files["resume"]:
-        raise click.UsageError("--retry-failed: requires --resume")
-    if files["resume"] and (files["overwrite"] or not is_file):
-        raise click.UsageError(
-            "--resume: not possible with --overwrite"
-            if files["overwrite"]
-            else "--resume: requires a file (-o)"
-        )
+    is_file = isinstance(out, Path) and not out.is_char_device()
+    _check_together(spec, files, keep_prefix, is_file=is_file or dry_run)
     if dry_run:
-        return run.check()
+        return batch_run.check_rows(spec, quiet=quiet)
     if shard is not None:
-        _check_shard(form_out, is_file=is_file, is_drawn=not score, seed=run.sampling.seed)
-    if isinstance(out, Path) and is_file:
-        return run.to_file(out, form_out, given, **files)
-    return run.to_stream(out, form_out or "jsonl", given)
+        _check_shard(form_out, is_file=is_file, is_drawn=not score, seed=spec.sampling.seed)
+    model = take_model(given, raw=raw)
+    watcher = batch_run.CommandWatcher(model, keep_prefix, progress, quiet=quiet)
+    return batch_run.answer_rows(replace(spec, model=model.spec), out, form_out, watcher, **files)
+
+
+def _check_together(
+    spec: "BatchSpec", files: dict[str, bool], keep_prefix: str | None, *, is_file: bool
+) -> None:
+    """Raise UsageError for options that exclude or require each other. is_file: results go to a file."""
+    excluded = (
+        ("--keep-prefix: not possible with --ray", spec.ray is not None and keep_prefix is not None),
+        ("--resume: not possible with --overwrite", files["resume"] and files["overwrite"]),
+    )
+    required = (
+        ("--dedupe: requires a file (-o)", spec.rows.dedupe, is_file),
+        ("--any-isa: requires --ray", spec.any_isa, spec.ray is not None),
+        ("--ray: requires a file (-o)", spec.ray is not None, is_file),
+        ("--retry-failed: requires --resume", files["retry_failed"], files["resume"]),
+        ("--resume: requires a file (-o)", files["resume"], is_file),
+    )
+    for text, found in excluded:
+        if found:
+            raise click.UsageError(text)
+    for text, given, fulfilled in required:
+        if given and not fulfilled:
+            raise click.UsageError(text)
 
 
 def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:

@@ -57,15 +57,15 @@ class BatchStatus(ProgressLine):
 
     def __init__(self, mode: str = "line", *, quiet: bool = False) -> None:
         super().__init__("none" if quiet else mode)
-        self._quiet = quiet
+        self.quiet = quiet
         self._failures = 0
         self._report: BatchReport | None = None
 
-    def __call__(self, report: "BatchReport") -> None:
+    def progress(self, report: "BatchReport") -> None:
         """Record the progress of the run."""
         self._report = report
 
-    def during(self, engine: "Engine | None" = None) -> contextlib.AbstractContextManager[None]:
+    def showing(self, engine: "Engine | None") -> contextlib.AbstractContextManager[None]:
         """Show the progress of the run while the body runs. engine: does the prefill; None: others do."""
 
         def look() -> Wait | None:
@@ -88,7 +88,7 @@ class BatchStatus(ProgressLine):
 
     def tell(self, text: str) -> None:
         """Write a note, unless quiet."""
-        if not self._quiet:
+        if not self.quiet:
             self.note(text)
 
     def failure(self, text: str) -> None:

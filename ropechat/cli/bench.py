@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ropechat.cli.common import StdoutWriter, current_setting
-from ropechat.cli.settings import DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
+from ropechat.settings.spec import DTYPES
 from ropechat.util.progress import Progress
 
 Q4_K_M = "q4_k_m"

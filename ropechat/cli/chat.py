@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,8 @@ import click
 
 from ropechat.cli.common import (
     StdoutWriter,
-    draft_path,
-    load_chat_engine,
     model_folders,
     model_options,
-    model_or_builtin,
-    model_path,
     sampling_of,
     sampling_options,
     setting_option,
@@ -22,15 +19,17 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
+from ropechat.cli.loading import load, take_model
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError
+from ropechat.settings.spec import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ropechat.engine.engine import Engine
     from ropechat.engine.native import ProgressMeter
+    from ropechat.engine.spec import ModelSpec
     from ropechat.sampling import Sampling
 
 
@@ -93,24 +92,22 @@ def line_chat(engine: "Engine", sampling: "Sampling", system: str | None) -> Non
 
 
 class _Models:
-    """Loads models chosen in the chat, with the command's options except those for the template."""
+    """Loads models chosen in the chat, as the first one except for its template."""
 
-    def __init__(self, given: dict[str, Any], progress: "ProgressMeter", *, raw: bool) -> None:
-        self._given = given | {"template": None, "template_vars": {}, "download": False}
-        self._progress, self._raw = progress, raw
+    def __init__(self, first: "ModelSpec", progress: "ProgressMeter") -> None:
+        self._first, self._progress = replace(first, template=None, template_vars={}), progress
 
     def check(self, model: str) -> object:
         """Validate a model by its headers. Raises as `Engine.load`."""
         from ropechat.engine.loading import check
 
-        return check(self._path(model), self._given["cache"])
+        return check(self._path(model), self._first.cache)
 
     def load(self, model: str) -> "Engine":
-        path = str(self._path(model))
-        given = self._given | {"model": path}
-        if path != self._given["model"]:
-            given["draft"] = None  # it drafts for the model that it was given with
-        return load_chat_engine(given, raw=self._raw, screen=True, progress=self._progress)
+        """Load a model by name. Raises as `ModelSpec.load`."""
+        path, first = str(self._path(model)), self._first
+        draft = first.draft if path == first.name else None  # it drafts for the model that it was given with
+        return load(replace(first, name=path, draft=draft), screen=True, progress=self._progress)
 
     def _path(self, model: str) -> Path:
         """Find it here: loading by name could write to the terminal."""
@@ -186,20 +183,17 @@ def chat(
     look = {name: given.pop(name) for name in LOOK}
     reads_ahead, kv_bytes = given.pop("read_ahead"), given.pop("kv_disk_gb") * GIGABYTE
     sampling = sampling_of(given)
-    model = model_or_builtin(given["model"])
+    model = take_model(given, raw=raw)
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
-        line_chat(load_chat_engine(given, raw=raw), sampling, system)
+        line_chat(load(model.find()), sampling, system)
         return 0
-    # Questions must come before the app takes the screen.
-    draft = draft_path(given)
-    path = model_path(given)
-    given |= {"model": str(path), "draft": draft and str(draft), "download": False}
+    spec = model.find()  # it may ask, which must come before the app takes the screen
     from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
-    from ropechat.cli.settings_file import SettingsFile
     from ropechat.engine.native import ProgressMeter
+    from ropechat.settings.file import SettingsFile
     from ropechat.store.store import Store
     from ropechat.tui import run_chat
     from ropechat.tui.options import ChatOptions
@@ -209,9 +203,9 @@ def chat(
     keys = checked_keys(settings) if settings is not None else {}
     progress = ProgressMeter()
     chat = LiveChat(
-        lambda: load_chat_engine(dict(given), raw=raw, screen=True, progress=progress),
-        *(model, sampling, system, Store(conversations_folder()) if store else None),
-        models=_Models(given, progress, raw=raw),
+        lambda: load(spec, screen=True, progress=progress),
+        *(model.spec.name, sampling, system, Store(conversations_folder()) if store else None),
+        models=_Models(spec, progress),
         progress=progress.read,
         reads_ahead=reads_ahead,
         kv_bytes=kv_bytes,

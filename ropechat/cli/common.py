@@ -1,35 +1,22 @@
-"""Shared parts of the commands: options, loading a model, reading and writing text."""
+"""Shared parts of the commands: options, reading and writing text."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
-from ropechat import builtin
-from ropechat.cli import settings
-from ropechat.cli.exit_codes import check_signals, say
-from ropechat.cli.grammar_options import naming_option
 from ropechat.cli.option_groups import F, option_set
-from ropechat.cli.settings import DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
-from ropechat.cli.status import ProgressLine
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import Sampling
+from ropechat.settings.file import UserSettings, read_settings
+from ropechat.settings.spec import BY_NAME, DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.util.paths import expand_home
 from ropechat.util.text import clean
 
-if TYPE_CHECKING:
-    from ropechat.engine.engine import Engine
-    from ropechat.engine.native import ProgressMeter
-    from ropechat.engine.templates.template import ChatTemplate
-    from ropechat.sampling.grammar import Grammar
-
-NO_TEMPLATE = "note: this model has no chat template; it continues the text"
 _DEFAULTS = Sampling()
-_PACK_S = 1.0  # how long the end of a command may wait for packed weights
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
@@ -52,12 +39,12 @@ def current_setting(name: str) -> Any:
 
     Raises SettingsError, FileAccessError.
     """
-    setting = settings.BY_NAME[name]
+    setting = BY_NAME[name]
     if (found := setting.of_environment()) is not None:
         return found
     context = click.get_current_context(silent=True)
-    file = None if context is None else context.find_object(settings.UserSettings)
-    return (file or settings.read()).values.get(name, setting.default)
+    file = None if context is None else context.find_object(UserSettings)
+    return (file or read_settings()).values.get(name, setting.default)
 
 
 def model_folders() -> list[Path]:
@@ -211,137 +198,6 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
         raise click.UsageError(f"--{name.replace('_', '-')}: {rest}") from None
-
-
-def model_or_builtin(model: str | None) -> str:
-    """The model's name, by default the built-in model."""
-    return model or builtin.NAME
-
-
-def model_path(given: dict[str, Any]) -> Path:
-    """Remove -m and --download from `given`; return the model's path, downloading it if needed."""
-    from ropechat.cli.download import find_or_download
-
-    model = model_or_builtin(given.pop("model"))
-    return find_or_download(model, unasked=given.pop("download"), folders=model_folders())
-
-
-def draft_path(given: dict[str, Any]) -> Path | None:
-    """Remove --draft from `given`; return the draft model's path, downloading it if needed.
-
-    None without one, and with --no-speculative.
-    """
-    from ropechat.cli.download import find_or_download
-
-    draft = given.pop("draft", None)
-    if draft is None or not given.get("speculative", True):
-        return None
-    return find_or_download(draft, unasked=given.get("download", False), folders=model_folders())
-
-
-def load_engine(
-    given: dict[str, Any],
-    *,
-    screen: bool = False,
-    first_prompt: str = "",
-    grammar: "Grammar | None" = None,
-    line: ProgressLine | None = None,
-    progress: "ProgressMeter | None" = None,
-) -> "Engine":
-    """Remove the model options from `given` and load the model.
-
-    Warnings go to stderr, unless `screen` (a full-screen app uses the terminal). At the end of the command,
-    packed weights are written for a moment. first_prompt, grammar: as for `Engine.from_load`.
-    line: shows how far the load is. progress: as for `Engine.load`.
-    """
-    draft = draft_path(given)
-    model = model_path(given)
-    options = {name: given.pop(name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
-    options["speculative"] = "auto" if given.pop("speculative", True) else "off"
-    from ropechat.engine.native import ModelLoad, exit_when_cut
-
-    exit_when_cut(screen=screen)
-    check_signals()
-    line = line or ProgressLine("none" if screen else "line")
-    with (
-        ModelLoad(model, **options, draft=draft, progress=progress) as loading,
-        line.watch(loading.progress.read),
-        naming_option(grammar),
-    ):
-        from ropechat.engine.engine import Engine  # imported here, while the weights load
-
-        engine = Engine.from_load(loading, first_prompt, grammar)
-    check_signals()
-    if not screen:
-        say_warnings(engine.facts["warnings"])
-    if (command := click.get_current_context(silent=True)) is not None:
-        command.call_on_close(lambda: _keep_pack(engine))
-    return engine
-
-
-def _keep_pack(engine: "Engine") -> None:
-    """Write packed weights for the next starts, for at most `_PACK_S`."""
-    with contextlib.suppress(KeyboardInterrupt):
-        engine.finish_pack(_PACK_S if sys.exc_info()[0] is None else 0.0)
-
-
-def load_chat_engine(
-    given: dict[str, Any],
-    *,
-    raw: bool = False,
-    quiet: bool = False,
-    screen: bool = False,
-    first_prompt: str = "",
-    grammar: "Grammar | None" = None,
-    line: ProgressLine | None = None,
-    progress: "ProgressMeter | None" = None,
-) -> "Engine":
-    """`load_engine` for a command with template_options; notes about the prompt go to stderr.
-
-    raw: use no chat template, as if the model had none. quiet, screen: no notes.
-    """
-
-    def load() -> "Engine":
-        return load_engine(
-            given, screen=screen, first_prompt=first_prompt, grammar=grammar, line=line, progress=progress
-        )
-
-    name, variables = given.pop("template"), given.pop("template_vars")
-    if raw:
-        if name is not None or variables:
-            raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
-        engine = load()
-        engine.chat.template = None
-        return engine
-    from ropechat.engine.templates.template import warm
-
-    warm(model_or_builtin(given["model"]))
-    engine = load()
-    engine.chat.use(name, variables)
-    if not quiet and not screen:
-        if not engine.has_chat_template:
-            say(NO_TEMPLATE)
-        for text in unused_variables(engine.chat.template, variables):
-            say(text)
-        engine.chat.on_note = lambda text: say(f"note: {text}")
-    return engine
-
-
-def unused_variables(template: "ChatTemplate | None", variables: Mapping[str, Any]) -> list[str]:
-    """A note for each variable that the template does not use: possibly a typo."""
-    if template is None:
-        return []
-    return [
-        f"note: --template-var: {name}: this model's chat template does not use it; it has no effect"
-        for name in variables
-        if not template.mentions(name)
-    ]
-
-
-def say_warnings(warnings: Sequence[str]) -> None:
-    """Print warnings about a model, one line each."""
-    for warning in warnings:
-        say(f"warning: {warning}")
 
 
 STREAM = "-"

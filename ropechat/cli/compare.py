@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,9 +13,7 @@ from ropechat.cli.common import (
     FileName,
     Real,
     StdoutWriter,
-    load_chat_engine,
     model_options,
-    model_or_builtin,
     overwrite_option,
     read_text_file,
     refuse_existing,
@@ -23,17 +22,18 @@ from ropechat.cli.common import (
     wants_color,
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
+from ropechat.cli.loading import load, take_model
 from ropechat.cli.output_file import OutputFile
-from ropechat.cli.settings import DTYPES, KV_DTYPES
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
+from ropechat.settings.spec import DTYPES, KV_DTYPES
 from ropechat.util.json_lines import json_line
 from ropechat.util.progress import Progress
 from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from ropechat.conversation import Message
-    from ropechat.engine.engine import Engine
+    from ropechat.engine.spec import ModelSpec
     from ropechat.inspector.compare import Comparison, TokenPair
     from ropechat.inspector.compare_spans import SpanComparison
     from ropechat.inspector.compare_text import Pairing, SideText
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _FORMATS = ("table", "jsonl", "html", "csv")
 _TABLE_TOP_K = 3
 _FILE_TOP_K = 5
-_SAME_WEIGHTS = ("model", "dtype", "kv_dtype", "threads", "context", "cache", "download")
 _EXAMPLES = """\b
 Examples:
   ropechat compare --dtype f32 --against-dtype q4_0 "Once upon a time there was a cat."
@@ -58,7 +57,6 @@ class Prompt(NamedTuple):
 
     given: str
     system: str | None
-    template: str | None
     chat: bool
 
     def content(self) -> "str | list[Message]":
@@ -72,38 +70,25 @@ class Prompt(NamedTuple):
 
 
 def _sides(
-    text: str,
-    given: dict[str, Any],
-    other: dict[str, Any],
-    prompts: tuple[Prompt, Prompt],
-    line: ProgressLine,
+    text: str, specs: "tuple[ModelSpec, ModelSpec]", prompts: tuple[Prompt, Prompt], line: ProgressLine
 ) -> "Pairing":
     """Load both models, or one for both sides, and encode the text for each."""
+    from ropechat.engine.loading import load_template
     from ropechat.inspector.compare_text import join_sides, read_text
 
-    variables = given.pop("template_vars")
-    same = all(given[name] == other[name] for name in _SAME_WEIGHTS)
-    model = model_or_builtin(given["model"])
+    same = replace(specs[1], template=specs[0].template) == specs[0]
     sides: list[SideText] = []
     shown, engine = b"", None
-    for options, prompt in zip((given, other), prompts, strict=True):
+    for spec, prompt in zip(specs, prompts, strict=True):
         if engine is None or not same:
-            asked = {**options, "template": prompt.template, "template_vars": variables}
-            engine = load_chat_engine(asked, raw=not prompt.chat, line=line)
-        elif prompt.chat and prompt.template != prompts[0].template:
-            _use_template(engine, model, prompt.template, variables)
+            engine = load(spec, line=line)
+        elif spec.template != specs[0].template:
+            engine.chat.template = load_template(spec.name)
+            engine.chat.use(spec.template, spec.template_vars)
         side, read = read_text(engine, text, prompt.content())
         shown = shown if sides else read
         sides.append(side)
     return join_sides(sides[0], sides[1], shown)
-
-
-def _use_template(engine: "Engine", model: str, name: str | None, variables: dict[str, Any]) -> None:
-    """Select a template of the model, independent of the last selection."""
-    from ropechat.engine.loading import load_template
-
-    engine.chat.template = load_template(model)
-    engine.chat.use(name, variables)
 
 
 class _Stdout:
@@ -249,11 +234,8 @@ def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict
         raise click.UsageError(f"{(*named, '--template-var')[0]} requires --chat; add it or omit the option")
     if chat and given["given"] is None:
         raise click.UsageError("--chat requires --given FILE: the user's message that TEXT replies to")
-    names = ("model", "dtype", "kv_dtype")
-    other = {name: given[name] if against[name] is None else against[name] for name in names}
-    if against["model"] is not None and against["dtype"] is None:
-        other["dtype"] = given["dtype"]
-    return {**{name: given[name] for name in _SAME_WEIGHTS}, **other}
+    changed = ("model", "dtype", "kv_dtype", "template")
+    return {**given, **{name: against[name] for name in changed if against[name] is not None}}
 
 
 @click.command(epilog=_EXAMPLES)
@@ -338,24 +320,23 @@ def compare(
         "system": against_system,
         "template": against_template,
     }
-    template = given["template"]
     other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
     kind = _form(form, out)
     refuse_existing(out, overwrite=overwrite)
     value = text_argument(text, "text") if file is None else read_text_file(file)
     before = "" if given_file is None else read_text_file(given_file)
     prompts = (
-        Prompt(before, system, template, chat),
+        Prompt(before, system, chat),
         Prompt(
             before if against_given is None else read_text_file(against_given),
             system if against_system is None else against_system,
-            template if against_template is None else against_template,
             chat,
         ),
     )
     wanted = window or given["context"]
     line = ProgressLine(progress)
-    pairing = _sides(value, given, other, prompts, line)
+    first, second = take_model(given, raw=not chat), take_model(other, raw=not chat)
+    pairing = _sides(value, (first.find(), second.find()), prompts, line)
     if max_kl is not None and not pairing.shared:
         raise RequestError("--max-kl: the tokenizers must be the same; use --max-ppl")
     from ropechat.inspector.compare_text import window_size

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli import settings
 from ropechat.cli.common import FileName, StdoutWriter, stdin_stream
 from ropechat.cli.exit_codes import say
+from ropechat.settings.file import KEYS, UserSettings, parse_settings, read_settings
 from ropechat.util.paths import settings_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _COLUMNS = (28, 24)
 
 
-def checked_keys(found: settings.UserSettings) -> "Mapping[str, tuple[str, ...]]":
+def checked_keys(found: UserSettings) -> "Mapping[str, tuple[str, ...]]":
     """The key bindings of the file. Raises SettingsError for invalid ones."""
     if not found.keys:
         return {}
@@ -27,7 +27,7 @@ def checked_keys(found: settings.UserSettings) -> "Mapping[str, tuple[str, ...]]
     try:
         Keymap(found.keys)
     except KeymapError as error:
-        raise found.error(f"{settings.KEYS}{error.command}", str(error)) from None
+        raise found.error(f"{KEYS}{error.command}", str(error)) from None
     return found.keys
 
 
@@ -55,11 +55,11 @@ def path() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per setting.")
 def show(as_json: bool) -> None:
     """Print every setting, its value and its origin."""
-    found = settings.read(on_missing=lambda message: say(f"warning: {message}"))
-    rows: list[tuple[str, Any, str]] = [(one.name, value, at) for one, value, at in found.effective()]
+    found = read_settings(on_missing=lambda message: say(f"warning: {message}"))
+    rows: list[tuple[str, Any, str]] = [(one.name, value, origin) for one, value, origin in found.effective()]
     for name, keys in checked_keys(found).items():
-        at = f"{found.path}: line {found.lines.get(settings.KEYS + name)}"
-        rows.append((settings.KEYS + name, list(keys), at))
+        at = f"{found.path}: line {found.lines.get(KEYS + name)}"
+        rows.append((KEYS + name, list(keys), at))
     out = StdoutWriter()
     for name, value, at in rows:
         if as_json:
@@ -72,10 +72,7 @@ def show(as_json: bool) -> None:
 @click.argument("file", required=False, type=FileName())
 def check(file: Path | str | None) -> None:
     """Check FILE (- is stdin; default: the settings file): exit code 2 and the faulty line if invalid."""
-    if isinstance(file, str):
-        found = settings.of_stream(stdin_stream(), Path("stdin"))
-    else:
-        found = settings.read(file)
+    found = parse_settings(stdin_stream(), Path("stdin")) if isinstance(file, str) else read_settings(file)
     checked_keys(found)
     if file is None:
         found.effective()

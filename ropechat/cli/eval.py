@@ -1,11 +1,13 @@
 """`ropechat eval`: lm-evaluation-harness with a model of this machine."""
 
 import sys
+from typing import Any
 
 import click
 
-from ropechat.cli.common import model_options, model_path
+from ropechat.cli.common import model_options
 from ropechat.cli.exit_codes import OK
+from ropechat.cli.loading import take_model
 from ropechat.cli.option_groups import GroupedCommand
 from ropechat.errors import RequestError
 
@@ -31,7 +33,7 @@ _EXAMPLES = (
 )
 @model_options
 @click.argument("words", metavar="[HARNESS OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-def evaluate(words: tuple[str, ...], window: int, max_length: int | None, **given: object) -> int:
+def evaluate(words: tuple[str, ...], window: int, max_length: int | None, **given: Any) -> int:
     """Evaluate a model with lm-evaluation-harness, whose options follow (`lm_eval run --help` lists them).
 
     Needs `pip install 'ropechat[eval]'`. The data of the harness's own tasks are on the Hub; it downloads
@@ -46,7 +48,9 @@ def evaluate(words: tuple[str, ...], window: int, max_length: int | None, **give
         raise RequestError(
             f"ropechat eval needs lm_eval ({error}); install it with `pip install 'ropechat[eval]'`"
         ) from None
-    options = {"model": str(model_path(given)), "window": window, "max_length": max_length, **given}
+    spec = take_model(given).find()
+    options = {"model": spec.name, "window": window, "max_length": max_length}
+    options |= {name: getattr(spec, name) for name in ("dtype", "kv_dtype", "threads", "context", "cache")}
     told = [f"{name}={value}" for name, value in options.items() if value is not None]
     before = sys.argv
     sys.argv = ["lm_eval", "run", "--model", "ropechat", *words, "--model_args", *told]

@@ -66,9 +66,9 @@ class LateGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
         if not ctx.resilient_parsing and args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
-            from ropechat.cli import settings
+            from ropechat.settings.file import read_settings
 
-            ctx.obj = settings.read()
+            ctx.obj = read_settings()
             ctx.default_map = {args[0]: ctx.obj.options(sampling=_COMMANDS_WITH_SETTINGS[args[0]])}
         return super().parse_args(ctx, args)
 

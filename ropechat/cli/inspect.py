@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropechat.cli.common import load_chat_engine, model_options, template_options
+from ropechat.cli.common import model_options, template_options
 from ropechat.cli.exit_codes import OK
 from ropechat.cli.inside import inside_options, show_view, view_of
 from ropechat.cli.inspect_output import (
@@ -33,6 +33,7 @@ from ropechat.cli.inspect_score import (
 )
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
+from ropechat.cli.loading import load, take_model
 from ropechat.cli.stages import (
     check_stage_output,
     refuse_with_open,
@@ -161,7 +162,7 @@ def inspect(
         name, read = sources[0]
         item = read()  # before the model is loaded
         sources = [(name, lambda: item)]
-    engine = load_chat_engine(given, raw=not is_chat, line=line)
+    engine = load(take_model(given, raw=not is_chat).find(), line=line)
     if view is not None:
         show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
         return OK

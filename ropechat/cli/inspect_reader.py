@@ -1,22 +1,18 @@
 """`ropechat inspect -i FILE`: the reader, in a terminal."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ropechat.cli.common import FileName, load_chat_engine, model_path
+from ropechat.cli.common import FileName
 from ropechat.cli.inspect_output import read_file
+from ropechat.cli.loading import load, take_model
 from ropechat.cli.option_groups import option_set, refuse_given
-from ropechat.cli.settings import DTYPES
 from ropechat.cli.status import ProgressLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ropechat.engine.engine import Engine
-
+from ropechat.settings.spec import DTYPES
 
 reader_option = option_set(
     click.option(
@@ -65,20 +61,7 @@ def read_interactively(
 
     settings = click.get_current_context().find_root().obj
     keys = checked_keys(settings) if settings is not None else {}
-    load = None if against is None else _second_model(given, against)
-    engine = load_chat_engine(given, raw=True, screen=True, line=ProgressLine())  # the app starts after it
-    look = ChatOptions(keys=keys)
-    return run_reader(engine, file.name, content, window, look, load, against or "")
-
-
-def _second_model(given: dict[str, Any], dtype: str) -> "Callable[[], Engine]":
-    """A function that loads the model of these options in another type; called from any thread."""
-    model = model_path({name: given[name] for name in ("model", "download")})
-    options = {name: given[name] for name in ("kv_dtype", "threads", "context", "cache")}
-
-    def load() -> "Engine":
-        from ropechat.engine.engine import Engine
-
-        return Engine.load(model, dtype=dtype, **options)
-
-    return load
+    spec = take_model(given, raw=True).find()
+    second = None if against is None else replace(spec, dtype=against).load
+    engine = load(spec, screen=True, line=ProgressLine())  # the app starts after it
+    return run_reader(engine, file.name, content, window, ChatOptions(keys=keys), second, against or "")

@@ -8,8 +8,8 @@ import click
 
 from ropechat.cli.common import current_setting
 from ropechat.cli.exit_codes import say
-from ropechat.cli.settings import GIGABYTE
 from ropechat.errors import FileAccessError
+from ropechat.settings.spec import GIGABYTE
 from ropechat.util.kv_files import LEAST_KEPT, prefix_path
 
 if TYPE_CHECKING:

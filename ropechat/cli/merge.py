@@ -56,9 +56,8 @@ def merge(
     from ropechat.batch.forms import form_of, require_parquet, text_form
     from ropechat.batch.merge import Merged, ShardFile, common_header
     from ropechat.batch.output import Target, Totals, run_record, write_output, write_run_record
-    from ropechat.batch.reader import BatchReader, RowOptions
+    from ropechat.batch.reader import BatchReader, RowOptions, table_columns
     from ropechat.batch.score import Accuracy
-    from ropechat.cli.batch_run import table_columns
 
     form = form_out or form_of(out)
     if form == "parquet":

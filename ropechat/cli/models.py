@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import StdoutWriter, model_folders, say_warnings
+from ropechat.cli.common import StdoutWriter, model_folders
 from ropechat.cli.exit_codes import say
+from ropechat.cli.loading import say_warnings
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.util.progress import Progress
 from ropechat.util.text import format_bytes, format_seconds, one_line

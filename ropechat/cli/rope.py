@@ -11,14 +11,13 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
-    load_engine,
     model_options,
-    model_path,
     overwrite_option,
     read_text_file,
     refuse_existing,
     wants_color,
 )
+from ropechat.cli.loading import load, take_model
 from ropechat.errors import FileAccessError
 from ropechat.util.paths import expand_home
 
@@ -195,7 +194,7 @@ def _report(
         return f"RoPE of {name}", list(report.config_views(path, names, wishes))
     for name in ("dtype", "kv_dtype"):
         given[name] = "f32" if given[name] == "auto" else given[name]
-    engine = load_engine(given)
+    engine = load(take_model(given, raw=True).find())
     ids = engine.tokenizer.encode(_text(text))
     found = list(report.config_views(engine, [name for name in names if name not in wanted], wishes))
     return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, wishes))
@@ -208,7 +207,7 @@ def _config_path(given: dict[str, Any]) -> Path:
         path = expand_home(model)
         if path.suffix == ".json" or (path / "config.json").is_file():
             return path
-    return model_path(given)
+    return Path(take_model(given).find().name)
 
 
 def _text(text: Path | str | None) -> str:

@@ -11,7 +11,6 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
-    load_chat_engine,
     model_options,
     sampling_of,
     sampling_options,
@@ -23,11 +22,12 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
+from ropechat.cli.loading import load, take_model
 from ropechat.cli.run_stored import wanted_chat
-from ropechat.cli.settings import WHEN_FULL
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
+from ropechat.settings.spec import WHEN_FULL
 from ropechat.util.json_lines import finite
 from ropechat.util.progress import Progress
 from ropechat.util.text import count_of, format_seconds
@@ -299,6 +299,7 @@ def run(
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
+    model = take_model(given, raw=raw)
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
     if not (text or raw):
@@ -307,8 +308,8 @@ def run(
     with ExitStack() as exits:
         chat = exits.enter_context(stored.opened()) if stored is not None else None
         if chat is not None:
-            chat.choose_model(given, quiet=quiet)
-        engine = load_chat_engine(given, raw=raw, quiet=quiet, first_prompt=text, grammar=grammar, line=line)
+            model = chat.choose_model(model, quiet=quiet)
+        engine = load(model.find(), quiet=quiet, first_prompt=text, grammar=grammar, line=line)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
         steps: Iterator[Step]

@@ -2,7 +2,8 @@
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ropechat.chat.question import Question
+    from ropechat.cli.loading import GivenModel
     from ropechat.sampling import Sampling
     from ropechat.store.queries import Chat
     from ropechat.store.store import Store
@@ -88,24 +90,23 @@ class StoredChat:
         self._store, self._chat = store, chat
         self.lost = ""
 
-    def choose_model(self, given: dict[str, Any], *, quiet: bool) -> None:
-        """Without -m, take the model of the newest answer if it is on this machine by name."""
+    def choose_model(self, given: "GivenModel", *, quiet: bool) -> "GivenModel":
+        """The model given by -m; without -m that of the newest answer, if it is on this machine by name."""
         source = click.get_current_context().get_parameter_source("model")
         path = self._chat.tree.path() if self._chat is not None else []
         model = next((node.model for node in reversed(path) if node.model), "")
         if not model or source is _FLAG:
-            return
+            return given
         if _is_here(model):
-            given["model"] = model
-        elif not quiet:
+            return given._replace(spec=replace(given.spec, name=model))
+        if not quiet:
             say(f"note: {one_line(model)}, the model of this chat, was not found; choose one with -m")
+        return given
 
     def ask(
         self, model: str, text: str, sampling: "Sampling", system: str | None, when_full: str
     ) -> "Question":
         """Add a question. Sampling options of the command line go before those of the chat."""
-        from dataclasses import replace
-
         from ropechat.chat.context import OverflowPolicy
         from ropechat.chat.question import Question
         from ropechat.chat.recorder import ConversationRecorder

@@ -6,16 +6,16 @@ from typing import IO, Any
 
 import click
 
+from ropechat import builtin
 from ropechat.cli.common import (
     STREAM,
     StdoutWriter,
-    model_or_builtin,
     setting_option,
     stdin_stream,
     template_options,
-    unused_variables,
 )
 from ropechat.cli.exit_codes import say
+from ropechat.cli.loading import unused_variables
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
 from ropechat.util.text import format_bytes
@@ -105,7 +105,7 @@ def template(
     from ropechat.engine.loading import load_template
     from ropechat.engine.templates.template import SYSTEM_FOLDED
 
-    name, out = model_or_builtin(directory or model), StdoutWriter()
+    name, out = directory or model or builtin.NAME, StdoutWriter()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(

@@ -7,8 +7,9 @@ import sqlite3
 import time
 from pathlib import Path
 
-from ropechat.store.files import private_file, sync_folder
+from ropechat.store.files import private_file
 from ropechat.store.schema import connect
+from ropechat.util.files import sync_folder
 
 WEEK = 7 * 24 * 3600.0  # seconds
 MAX_COPIES = 3

@@ -1,11 +1,11 @@
-"""Files that only their owner may read, whatever the umask; written atomically."""
+"""Files that only their owner may read, whatever the umask."""
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from ropechat.errors import FileAccessError
+from ropechat.util.files import replacing
 
 
 def private_folder(folder: Path) -> None:
@@ -27,30 +27,12 @@ def private_file(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file atomically; a device or pipe is written directly. Raises FileAccessError."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Replace a file in one step; a device or pipe is written directly. Raises FileAccessError."""
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8", errors="replace")
             return
-        number = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(number, "wb") as file:
+        with replacing(path, private=True, sync=True) as file:
             file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
         raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that a rename in it is durable. Ignored if the system cannot open folders."""
-    with contextlib.suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-
-class SettingRow(NamedTuple):
-    """A setting as a line of its dialog. origin: where the value comes from; choices: all values, if few."""
-
-    name: str
-    value: object
-    origin: str
-    help: str
-    choices: tuple[object, ...] = ()
-
-
-class SettingsEditor(Protocol):
-    """Shows and changes the settings file. Each method raises RopechatError."""
-
-    def rows(self) -> list[SettingRow]:
-        """Every setting."""
-
-    def change(self, name: str, value: object) -> str:
-        """Write a value, None for the default; returns the path of the file."""
-
-    def parse(self, name: str, text: str) -> object:
-        """The value of a typed text; None for an empty one."""
+    from ropechat.settings.file import SettingsFile
 
 
 @dataclass(frozen=True)
@@ -52,5 +31,5 @@ class ChatOptions:
     when_full: str = "ask"
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     model_folders: Sequence[Path] = ()
-    settings: SettingsEditor | None = None
+    settings: SettingsFile | None = None
     fixed: frozenset[str] = frozenset()

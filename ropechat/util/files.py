@@ -1,10 +1,13 @@
-"""Reading the small files of a model folder; type, size and path are checked first."""
+"""Reading the small files of a model folder, which are checked first; replacing a file in one step."""
 
 import json
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from ropechat.errors import ConfigError, FileAccessError, ModelFileError, UnsafePathError
 from ropechat.util.text import limit_words
@@ -93,3 +96,64 @@ def read_json(
     """The JSON object in a file of a model folder, or None if the file does not exist. limit: in bytes."""
     data = read_bytes(directory, name, limit)
     return None if data is None else parse_json(data, directory / name, error)
+
+
+def partial_name(path: Path) -> Path:
+    """The name of an output file until it is complete."""
+    return path.with_name(path.name + ".partial")
+
+
+@contextmanager
+def replacing(
+    path: Path,
+    *,
+    partial: Path | None = None,
+    private: bool = False,
+    packed: bool = False,
+    sync: bool = False,
+) -> Iterator[IO[bytes]]:
+    """Open a new file, which replaces `path` when the block ends; if the block raises, `path` stays as it is.
+
+    A file that is replaced passes its permissions on. partial: the name of the new file until then; by
+    default a hidden one beside the file to which `path` leads, so that a link stays a link. private: only
+    this user may read it. packed: gzip. sync: content and name are on disk afterwards. Raises OSError.
+    """
+    target = path if partial is not None else Path(os.path.realpath(path))
+    if partial is None:
+        partial = target.with_name(f".ropechat-{secrets.token_hex(4)}.partial")
+    with suppress(FileNotFoundError):
+        partial.unlink()  # left by a program that was killed
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(partial, flags, 0o600 if private else 0o666)
+    try:
+        with open(descriptor, "wb", buffering=1 << 18) as file:
+            if packed:
+                import gzip  # imported here: rarely needed
+
+                with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
+                    yield cast("IO[bytes]", zipped)
+            else:
+                yield file
+            with suppress(FileNotFoundError):
+                mode = stat.S_IMODE(target.stat().st_mode)
+                os.fchmod(descriptor, mode & 0o700 if private else mode)
+            if sync:
+                file.flush()
+                os.fsync(descriptor)
+        os.replace(partial, target)
+        if sync:
+            sync_folder(target.parent)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk. Ignored if the system cannot open folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,15 +1,18 @@
 """The engine of a node: rows that arrive while others are in progress give the records of one run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_folders import byte_folder, load_fake
 
+from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchReader, BatchRow, RowOptions
-from ropechat.batch.runner import PromptOptions, run_batch
-from ropechat.batch.worker import Work, Worker, least_isa
+from ropechat.batch.runner import compute_rows
+from ropechat.batch.spec import BatchSpec, PromptOptions
+from ropechat.batch.worker import Worker, least_isa
 from ropechat.engine.engine import Engine
 from ropechat.errors import InternalError, RequestError
 from ropechat.sampling import Sampling
@@ -17,17 +20,11 @@ from ropechat.sampling import Sampling
 SAMPLING = Sampling(temperature=1.0, max_tokens=5)
 
 
-class Kept:
-    """A sink that keeps records."""
-
-    ordered = is_full = False
-    found = copied = 0
+class Kept(Sink):
+    """Keeps records."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
-
-    def begin(self, row: BatchRow, samples: int) -> list[int]:
-        return [*range(samples)]
 
     def write(self, row: BatchRow, record: Any) -> None:
         self.records.append(record)
@@ -54,9 +51,9 @@ def collect(worker: Worker, tasks: list[tuple[BatchRow, list[int]]], count: int)
 
 def test_rows_that_arrive_later_get_the_records_of_one_run(engine: Engine, tmp_path: Path) -> None:
     rows = read(tmp_path, [{"id": n, "prompt": "ab" * n, "max_tokens": 1 + n % 4} for n in range(1, 20)])
-    settings, whole = PromptOptions(raw=True, samples=2), Kept()
-    run_batch(engine, rows, whole, SAMPLING, settings, run_seed=3, total=None)
-    worker = Worker(engine, Work(SAMPLING, settings, 3, window=4))
+    spec, whole = BatchSpec(Path(), prompts=PromptOptions(raw=True, samples=2), sampling=SAMPLING), Kept()
+    compute_rows(engine, rows, whole, spec, 3)
+    worker = Worker(engine, replace(spec, window=4), 3)
     found = collect(worker, [(row, [0, 1]) for row in rows], 38)
     assert worker.exchange([], 0) == []
     found += collect(worker, [(rows[0], [1])], 1)  # after a pause, one sample of a row
@@ -71,7 +68,7 @@ def test_rows_that_arrive_later_get_the_records_of_one_run(engine: Engine, tmp_p
 def test_scores(engine: Engine, tmp_path: Path) -> None:
     lines = [{"id": n, "prompt": "a", "choices": ["b", "cd"], "answer": n % 2} for n in range(9)]
     rows = read(tmp_path, lines, score=True)
-    worker = Worker(engine, Work(SAMPLING, PromptOptions(), 0, window=4, score=True))
+    worker = Worker(engine, BatchSpec(Path(), rows=RowOptions(score=True), window=4), 0)
     found = collect(worker, [(row, [0]) for row in rows], 9)
     worker.close()
     assert [record["correct"] for record in found] == [
@@ -86,7 +83,7 @@ def test_what_ends_the_computation_is_raised(
         raise InternalError("broken")
 
     monkeypatch.setattr(engine, "generate_many", broken)
-    worker = Worker(engine, Work(SAMPLING, PromptOptions(raw=True), 0))
+    worker = Worker(engine, BatchSpec(Path(), prompts=PromptOptions(raw=True)), 0)
     with pytest.raises(InternalError, match="broken"):
         worker.exchange([(read(tmp_path, [{"prompt": "a"}])[0], [0])], 5)
 

@@ -99,7 +99,7 @@ def test_the_models_named_are_in_the_catalog() -> None:
 def test_numbers_of_the_code() -> None:
     """What the answers quote without a fact of the code."""
     from ropechat.cli import exit_codes
-    from ropechat.cli.settings import DTYPES, KV_DTYPES
+    from ropechat.settings.spec import DTYPES, KV_DTYPES
 
     codes = next(topic for topic in commands.topics() if topic["id"] == "exit_codes")["answer"][0]
     for code in (exit_codes.REFUSED, exit_codes.SOME_FAILED, exit_codes.BUG, exit_codes.IO_FAILED):

@@ -12,8 +12,8 @@ from cli_door import Door
 from model_folders import byte_folder
 
 from ropechat.cli.output_file import OutputFile
-from ropechat.cli.settings_file import SettingsFile
 from ropechat.errors import FileAccessError
+from ropechat.settings.file import SettingsFile
 from ropechat.store.files import write_private
 
 

@@ -133,7 +133,7 @@ def test_download_option(door: Door, hub: Hub, folder: Path, monkeypatch: pytest
     def load(path: Path, **_: object) -> None:
         raise TensorError(f"{path}: reached")
 
-    monkeypatch.setattr("ropechat.engine.native.ModelLoad", load)
+    monkeypatch.setattr("ropechat.engine.spec.ModelLoad", load)
     code, out, err = door("run", "-m", "org/name:q8_0", "--download", "a")
     assert err.splitlines()[-1] == f"error: {folder}/snapshots/{COMMIT}/m-Q8_0.gguf: reached"
 

@@ -11,8 +11,9 @@ import pytest
 from cli_door import Door
 from model_folders import CHATML, byte_folder
 
-from ropechat.cli import settings
 from ropechat.errors import SettingsError
+from ropechat.settings.file import UserSettings, read_settings
+from ropechat.settings.spec import BY_NAME, SETTINGS, TINTS, WHEN_FULL, Setting
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ view.find = "f11"
 
 def test_what_a_file_says(file: Path) -> None:
     file.write_text(GOOD)
-    found = settings.read()
+    found = read_settings()
     assert found.values == {
         "model": "org/name",
         "store": False,
@@ -78,33 +79,33 @@ def test_what_a_file_says(file: Path) -> None:
 def test_what_is_refused(text: str, message: str, file: Path) -> None:
     file.write_text(text)
     with pytest.raises(SettingsError) as error:
-        settings.read()
+        read_settings()
     assert str(error.value).startswith(f"{file}: {message}")
     assert "\n" not in str(error.value)
 
 
 def test_files_that_are_none(file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="file not found") as error:
-        settings.read()
+        read_settings()
     assert str(error.value).startswith(f"ROPECHAT_CONFIG: {file}: file not found; create it")
     assert str(error.value).endswith("or unset ROPECHAT_CONFIG")
     with pytest.raises(SettingsError, match="file not found") as error:
-        settings.read(file)
+        read_settings(file)
     assert "ROPECHAT_CONFIG" not in str(error.value)
     file.write_bytes(b"model = 'x'\n# \xff\n")
     with pytest.raises(SettingsError, match="line 2: must be UTF-8"):
-        settings.read()
+        read_settings()
     file.write_bytes(b"#" * (2 << 20))
     with pytest.raises(SettingsError, match="must be at most"):
-        settings.read()
+        read_settings()
     with pytest.raises(SettingsError, match="must be a regular TOML file"):
-        settings.read(tmp_path)
+        read_settings(tmp_path)
 
 
 def test_without_a_file_all_is_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROPECHAT_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    found = settings.read()
+    found = read_settings()
     assert not found.values
     assert {origin for _, _, origin in found.effective({})} == {"default"}
 
@@ -123,7 +124,7 @@ def test_without_a_home_folder(door: Door, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_environment_goes_before_the_file(file: Path) -> None:
     file.write_text(GOOD)
     environ = {"ROPECHAT_TOP_K": "9", "ROPECHAT_STORE": "on", "ROPECHAT_DTYPE": "q8_0"}
-    found = {one.name: (value, at) for one, value, at in settings.read().effective(environ)}
+    found = {one.name: (value, at) for one, value, at in read_settings().effective(environ)}
     assert found["sampling.top_k"] == (9, "ROPECHAT_TOP_K")
     assert found["store"] == (True, "ROPECHAT_STORE")
     assert found["dtype"] == ("q8_0", "ROPECHAT_DTYPE")
@@ -131,14 +132,14 @@ def test_the_environment_goes_before_the_file(file: Path) -> None:
     with pytest.raises(
         SettingsError, match=r"ROPECHAT_TOP_K: must be an integer from 0 to 2147483647 \(got 'x'\)"
     ):
-        settings.read().effective({"ROPECHAT_TOP_K": "x"})
+        read_settings().effective({"ROPECHAT_TOP_K": "x"})
 
 
 def test_every_setting_is_an_option_with_its_variable() -> None:
     from ropechat.cli.chat import chat
 
     options = {option.name: option for option in chat.params if isinstance(option, click.Option)}
-    for setting in settings.SETTINGS:
+    for setting in SETTINGS:
         if setting.name == "model_folders":
             continue  # it is for every command, and a flag would only repeat -m
         assert options[setting.option].envvar == setting.variable, setting.name
@@ -172,14 +173,14 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(
-    "setting", [one for one in settings.SETTINGS if one.name != "model_folders"], ids=lambda one: one.option
+    "setting", [one for one in SETTINGS if one.name != "model_folders"], ids=lambda one: one.option
 )
 def test_an_option_reads_its_variable_as_config_show_does(
-    setting: settings.Setting, monkeypatch: pytest.MonkeyPatch
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ropechat.cli.chat import chat
 
-    none = settings.UserSettings(Path(), {}, {}, {})
+    none = UserSettings(Path(), {}, {}, {})
     given: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # click remembers those of the first call
 
     def shown() -> object:
@@ -213,20 +214,20 @@ def test_folders_with_models(file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for text in ("model_folders = '/one'", "model_folders = [1]", "model_folders = ['']"):
         file.write_text(text)
         with pytest.raises(SettingsError, match="line 1: model_folders: must be a list of non-empty strings"):
-            settings.read()
+            read_settings()
 
 
 def test_switches_take_what_click_takes() -> None:
     for text in ("1", "0", "true", "FALSE", "t", "f", "yes", "no", "y", "n", "on", " off "):
-        assert settings.BY_NAME["mouse"].reads(text) is click.BOOL.convert(text, None, None)
+        assert BY_NAME["mouse"].reads(text) is click.BOOL.convert(text, None, None)
 
 
 def test_choices_are_those_of_the_chat() -> None:
     from ropechat.chat.context import OverflowPolicy
     from ropechat.tui.render.tint import NAMES
 
-    assert settings.TINTS == NAMES
-    assert tuple(OverflowPolicy) == settings.WHEN_FULL
+    assert TINTS == NAMES
+    assert tuple(OverflowPolicy) == WHEN_FULL
 
 
 # --- the command line ---

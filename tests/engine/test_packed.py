@@ -20,7 +20,7 @@ from ropechat.models.pack_cache import packed_entries, packed_folder
 
 IDS = [5, 6, 7, 8]
 RUN = "import sys; from ropechat.cli import main; sys.exit(main(['run', *sys.argv[1:]]))"
-RUN_AND_PACK = "import ropechat.cli.common as common; common._PACK_S = 60.0; " + RUN
+RUN_AND_PACK = "import ropechat.cli.loading as loading; loading._PACK_S = 60.0; " + RUN
 """The end waits for the pack however busy the machine is."""
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME says where the cache is")
 

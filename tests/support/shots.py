@@ -324,7 +324,7 @@ async def play(
     """Run scenes in one chat of one size."""
     from ropechat import Engine, Sampling
     from ropechat.chat.live import LiveChat
-    from ropechat.cli.settings_file import SettingsFile
+    from ropechat.settings.file import SettingsFile
     from ropechat.store.store import Store
     from ropechat.tui.app import ChatApp
     from ropechat.tui.options import ChatOptions

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 
-from ropechat.cli import settings
-from ropechat.cli.settings_file import SettingsFile, with_value
 from ropechat.errors import SettingsError
+from ropechat.settings.file import SettingsFile, read_settings, with_value
+from ropechat.settings.spec import THEMES
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.settings import SettingsScreen
 
@@ -34,7 +34,7 @@ def file(monkeypatch: Any, tmp_path: Path) -> Path:
 
 
 def values() -> dict[str, object]:
-    return dict(settings.read().values)
+    return dict(read_settings().values)
 
 
 def test_one_value_changes_and_all_else_stays(file: Path) -> None:
@@ -56,7 +56,7 @@ def test_one_value_changes_and_all_else_stays(file: Path) -> None:
     editor.change("sampling.top_k", 5)
     assert "# mine" in file.read_text()
     assert values() == {"tint": "rank", "sampling.top_k": 5}
-    assert settings.read().keys == {"chat.new": ("ctrl+o",)}
+    assert read_settings().keys == {"chat.new": ("ctrl+o",)}
 
 
 def test_a_new_file_is_made(file: Path) -> None:
@@ -84,7 +84,7 @@ def test_values_of_any_text_stay_text() -> None:
 
 def test_origins_name_the_winner(file: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("ROPECHAT_THEME", "light")
-    rows = {row.name: row for row in SettingsFile({"tint": "off"}).rows()}
+    rows = {row.setting.name: row for row in SettingsFile({"tint": "off"}).rows()}
     assert (rows["theme"].value, rows["theme"].origin) == ("light", "ROPECHAT_THEME")
     assert (rows["tint"].value, rows["tint"].origin) == ("off", "command line")
     assert rows["sampling.top_k"].origin == f"{file}: line 5"
@@ -152,4 +152,4 @@ def test_every_theme_of_the_picker_is_a_setting() -> None:
     from ropechat.tui.format.theme import OWN_THEMES, setting_of
 
     picked = {setting_of(name) for name in (*BUILTIN_THEMES, *(own.name for own in OWN_THEMES))}
-    assert picked | {"auto"} == set(settings.THEMES)
+    assert picked | {"auto"} == set(THEMES)

@@ -20,6 +20,7 @@ from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, St
 from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path, make_plan
 from ropechat.models.resolve import hub_name
 from ropechat.models.weights import TOKENIZER
+from ropechat.util.files import replacing
 from ropechat.util.text import format_bytes
 
 PAUSES: Sequence[float] = (0.5, 1, 2, 4, 8)  # seconds between retries without progress
@@ -192,6 +193,5 @@ def _write_refs(plan: DownloadPlan) -> None:
         return
     ref = cache.repo_folder(plan.name.repo) / "refs" / plan.name.revision
     ref.parent.mkdir(parents=True, exist_ok=True)
-    fresh = ref.with_name(f".{ref.name}.{os.getpid()}-{threading.get_ident()}")
-    fresh.write_text(plan.commit, encoding="ascii")
-    os.replace(fresh, ref)
+    with replacing(ref) as file:
+        file.write(plan.commit.encode())

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
+    from ropechat.settings.file import EffectiveSetting, SettingsFile
     from ropechat.tui.commands.keymap import Keymap
-    from ropechat.tui.options import SettingRow, SettingsEditor
 
 NAME, VALUE = 28, 16  # cells
 
@@ -42,12 +42,10 @@ class SettingsScreen(Dialog[None]):
     heading = "settings"
     items = (("⏎", "change"), "settings.less", "settings.more", "settings.default", "sheet.leave")
 
-    def __init__(
-        self, editor: SettingsEditor, keymap: Keymap, changed: Callable[[str, object], None]
-    ) -> None:
+    def __init__(self, editor: SettingsFile, keymap: Keymap, changed: Callable[[str, object], None]) -> None:
         super().__init__(keymap)
         self._editor, self._changed = editor, changed
-        self._rows: list[SettingRow] = []
+        self._rows: list[EffectiveSetting] = []
         self._field = SanitizedInput(placeholder="value; empty for the default", id="value")
 
     def compose(self) -> ComposeResult:
@@ -71,23 +69,23 @@ class SettingsScreen(Dialog[None]):
         self.list_options([Option(self._line(row)) for row in self._rows], chosen)
         self._tell()
 
-    def _line(self, row: SettingRow) -> Content:
+    def _line(self, row: EffectiveSetting) -> Content:
         changed = row.origin != "default"
         return Content.assemble(
-            (fit(row.name, NAME), "bold" if changed else ""),
+            (fit(row.setting.name, NAME), "bold" if changed else ""),
             (fit(one_line(shown(row.value)), VALUE), "$primary" if changed else "$foreground"),
             (f"  {one_line(_short(row.origin))}", "$quiet"),
         )
 
     @property
-    def _row(self) -> SettingRow | None:
+    def _row(self) -> EffectiveSetting | None:
         at = self.query_one(OptionList).highlighted
         return self._rows[at] if at is not None and at < len(self._rows) else None
 
     def _tell(self) -> None:
         row = self._row
         if row is not None:
-            words = f"{row.help} · from {row.origin}" if row.origin != "default" else row.help
+            words = f"{row.setting.help} · from {row.origin}" if row.origin != "default" else row.setting.help
             self.query_one("#about", Static).update(Content.styled(one_line(words), "$quiet"))
 
     def on_option_list_option_highlighted(self) -> None:
@@ -96,30 +94,30 @@ class SettingsScreen(Dialog[None]):
     def on_option_list_option_selected(self) -> None:
         """The next choice; without choices a field."""
         row = self._row
-        if row is not None and row.choices and len(row.choices) < 4:
+        if row is not None and row.setting.choices and len(row.setting.choices) < 4:
             self.action_step(1)
         elif row is not None:
             self._field.display = True
             self._field.value = "" if row.value is None else shown(row.value)
             self._field.focus()
-            if row.choices:
-                self.say("one of " + ", ".join(map(shown, row.choices)), "$quiet")
+            if row.setting.choices:
+                self.say("one of " + ", ".join(map(shown, row.setting.choices)), "$quiet")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Set the value, or show what it must be."""
         event.stop()
         row = self._row
-        if row is not None and self._write(row, self._editor.parse(row.name, event.value.strip())):
+        if row is not None and self._write(row, _parse(row, event.value.strip())):
             self._end_typing()
 
     def action_step(self, by: int) -> None:
         """The next or previous choice."""
         row = self._row
-        if row is None or not row.choices:
+        if row is None or not row.setting.choices:
             self.say("⏎ asks for a value")
             return
-        at = row.choices.index(row.value) if row.value in row.choices else 0
-        self._write(row, row.choices[(at + by) % len(row.choices)])
+        at = row.setting.choices.index(row.value) if row.value in row.setting.choices else 0
+        self._write(row, row.setting.choices[(at + by) % len(row.setting.choices)])
 
     def action_default(self) -> None:
         """Remove the value from the file."""
@@ -127,9 +125,9 @@ class SettingsScreen(Dialog[None]):
         if row is not None:
             self._write(row, None)
 
-    def _write(self, row: SettingRow, value: object) -> bool:
+    def _write(self, row: EffectiveSetting, value: object) -> bool:
         try:
-            path = self._editor.change(row.name, value)
+            path = self._editor.change(row.setting.name, value)
         except RopechatError as error:
             self.say(str(error))
             return False
@@ -139,7 +137,7 @@ class SettingsScreen(Dialog[None]):
         beaten = value is not None and now.value != value
         words = f"{now.origin} overrides it: {shown(now.value)}" if beaten else f"written to {path}"
         self.say(words, "$warning" if beaten else "$quiet")
-        self._changed(now.name, now.value)
+        self._changed(now.setting.name, now.value)
         return True
 
     def action_leave(self) -> None:
@@ -153,6 +151,11 @@ class SettingsScreen(Dialog[None]):
     def _end_typing(self) -> None:
         self._field.display = False
         self.query_one(OptionList).focus()
+
+
+def _parse(row: EffectiveSetting, text: str) -> object:
+    """The value of a typed text; None for an empty one."""
+    return row.setting.reads(text) if text else None
 
 
 def _short(origin: str) -> str:

@@ -1,0 +1,109 @@
+"""What a batch reads, asks and tells: one description for the command, Python and other machines."""
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ropechat.batch.line import Content
+from ropechat.batch.reader import BatchReader, RowOptions
+from ropechat.batch.report import BatchReport
+from ropechat.conversation import Message, Role
+from ropechat.engine.spec import ModelSpec
+from ropechat.models.resolve import resolve
+from ropechat.sampling import Sampling
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.scheduler import Prompt
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """How rows become prompts.
+
+    raw: no chat template. system: a system message for rows without one. samples: answers per row.
+    logprobs: candidates to record per token; None records no logprobs.
+    """
+
+    raw: bool = False
+    system: str | None = None
+    samples: int = 1
+    logprobs: int | None = None
+
+    def prompt(self, content: Content, *, raw: bool = False) -> "Prompt":
+        """The prompt of a row for the engine. raw: use no chat template for this row."""
+        raw = raw or self.raw
+        if isinstance(content, str):
+            if raw:
+                return (self.system or "") + content
+            content = [Message(Role.USER, content)]
+        messages = [part for part in content if isinstance(part, Message)]
+        if not messages:
+            return [part for part in content if isinstance(part, int)]
+        if self.system is not None and messages[0].role is not Role.SYSTEM:
+            messages = [Message(Role.SYSTEM, self.system), *messages]
+        return "".join(message.content for message in messages) if raw else messages
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """Rows, a model, and how each row is answered.
+
+    source: a file or an open stream. form_in: its format; None: by its suffix. rows: how rows are read.
+    prompts: how they become prompts. sampling: of rows that set nothing of it. window: rows in one forward
+    pass. max_errors: more failed rows end the run. timeout: seconds after which a row fails. ray: compute on
+    the Ray cluster of this address, "" for that of this machine; any_isa: whose nodes may have different
+    instruction sets.
+    """
+
+    source: Path | IO[bytes]
+    model: ModelSpec = field(default_factory=ModelSpec)
+    form_in: str | None = None
+    rows: RowOptions = field(default_factory=RowOptions)
+    prompts: PromptOptions = field(default_factory=PromptOptions)
+    sampling: Sampling = field(default_factory=Sampling)
+    window: int = 16
+    max_errors: int | None = None
+    timeout: float | None = None
+    ray: str | None = None
+    any_isa: bool = False
+
+    def reader(self) -> BatchReader:
+        """The rows. Raises BatchInputError."""
+        return BatchReader(self.source, form=self.form_in, options=self.rows)
+
+    def records_of(self, rows: int | None) -> int | None:
+        """How many records so many rows have; None if that is not known."""
+        return rows if rows is None or self.rows.score else rows * self.prompts.samples
+
+
+class BatchWatcher:
+    """What a run tells to whom it is of interest; the methods of this class do nothing."""
+
+    def find(self, model: ModelSpec) -> ModelSpec:
+        """The spec with the path of the model. Raises as `resolve`."""
+        return replace(model, name=str(resolve(model.name)))
+
+    def load(self, model: ModelSpec, sampling: Sampling) -> "Engine":
+        """Load a model that was found. Raises as `ModelSpec.load`."""
+        return model.load()
+
+    def during(self, engine: "Engine | None") -> contextlib.AbstractContextManager[None]:
+        """Entered while rows are computed. engine: None if other processes compute them."""
+        return contextlib.nullcontext()
+
+    def progress(self, report: BatchReport) -> None:
+        """Called after each forward pass and each record."""
+
+    def failure(self, text: str) -> None:
+        """Called with the message of each failed row."""
+
+    def tell(self, text: str) -> None:
+        """Called with notes."""
+
+    def clear(self) -> None:
+        """Called when no row is computed any more."""
+
+    def stopped(self, where: str, *, resumable: bool) -> None:
+        """Called when a run ends early. where: what has the results so far, and how many."""

@@ -1,0 +1,124 @@
+"""From the options of a command to a loaded model."""
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from ropechat import builtin
+from ropechat.cli.common import model_folders
+from ropechat.cli.exit_codes import check_signals, say
+from ropechat.cli.grammar_options import naming_option
+from ropechat.cli.status import ProgressLine
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.native import ProgressMeter
+    from ropechat.engine.spec import ModelSpec
+    from ropechat.engine.templates.template import ChatTemplate
+    from ropechat.sampling.grammar import Grammar
+
+NO_TEMPLATE = "note: this model has no chat template; it continues the text"
+_PACK_S = 1.0  # how long the end of a command may wait for packed weights
+_OPTIONS = ("dtype", "kv_dtype", "threads", "context", "cache", "draft", "template", "template_vars")
+
+
+class GivenModel(NamedTuple):
+    """The model that the options name. download: whether a missing one is downloaded without asking."""
+
+    spec: "ModelSpec"
+    download: bool
+
+    def find(self) -> "ModelSpec":
+        """The spec with the path of the model, after a missing one is downloaded.
+
+        Raises as `find_or_download`.
+        """
+        from ropechat.cli.download import find_or_download
+
+        spec, folders = self.spec, model_folders()
+        draft = spec.draft if spec.speculative != "off" else None
+        if draft is not None:
+            draft = str(find_or_download(draft, unasked=self.download, folders=folders))
+        name = str(find_or_download(spec.name, unasked=self.download, folders=folders))
+        return replace(spec, name=name, draft=draft)
+
+
+def take_model(given: dict[str, Any], *, raw: bool = False) -> GivenModel:
+    """Remove the options of the model and of the chat template from `given` and return them.
+
+    raw: use no chat template, as if the model had none. Raises UsageError.
+    """
+    from ropechat.engine.spec import ModelSpec
+
+    options = {name: given.pop(name) for name in _OPTIONS if name in given}
+    if raw and (options.get("template") is not None or options.get("template_vars")):
+        raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
+    speculative = "auto" if given.pop("speculative", True) else "off"
+    name = given.pop("model") or builtin.NAME
+    return GivenModel(ModelSpec(name, speculative=speculative, raw=raw, **options), given.pop("download"))
+
+
+def load(
+    spec: "ModelSpec",
+    *,
+    quiet: bool = False,
+    screen: bool = False,
+    first_prompt: str = "",
+    grammar: "Grammar | None" = None,
+    line: ProgressLine | None = None,
+    progress: "ProgressMeter | None" = None,
+) -> "Engine":
+    """Load a model that was found; at the end of the command its packed weights are written for a moment.
+
+    Warnings about the model and notes about its prompts go to stderr. quiet: no notes. screen: neither; a
+    full-screen app uses the terminal. first_prompt, grammar: as for `ModelSpec.finish`. line: shows how far
+    the load is. progress: as for `Engine.load`.
+    """
+    from ropechat.engine.native import exit_when_cut
+
+    if not spec.raw:
+        from ropechat.engine.templates.template import warm
+
+        warm(spec.name)
+    exit_when_cut(screen=screen)
+    check_signals()
+    line = line or ProgressLine("none" if screen else "line")
+    with spec.start(progress) as loading, line.watch(loading.progress.read), naming_option(grammar):
+        engine = spec.finish(loading, first_prompt, grammar)
+    check_signals()
+    if not screen:
+        say_warnings(engine.facts["warnings"])
+    if not spec.raw and not quiet and not screen:
+        if not engine.has_chat_template:
+            say(NO_TEMPLATE)
+        for text in unused_variables(engine.chat.template, spec.template_vars):
+            say(text)
+        engine.chat.on_note = lambda text: say(f"note: {text}")
+    if (command := click.get_current_context(silent=True)) is not None:
+        command.call_on_close(lambda: _keep_pack(engine))
+    return engine
+
+
+def _keep_pack(engine: "Engine") -> None:
+    """Write packed weights for the next starts, for at most `_PACK_S`."""
+    with contextlib.suppress(KeyboardInterrupt):
+        engine.finish_pack(_PACK_S if sys.exc_info()[0] is None else 0.0)
+
+
+def say_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings about a model, one line each."""
+    for warning in warnings:
+        say(f"warning: {warning}")
+
+
+def unused_variables(template: "ChatTemplate | None", variables: Mapping[str, Any]) -> Sequence[str]:
+    """A note for each variable that the template does not use: possibly a typo."""
+    return [
+        f"note: --template-var: {name}: this model's chat template does not use it; it has no effect"
+        for name in variables
+        if template is not None and not template.mentions(name)
+    ]

@@ -1,0 +1,1 @@
+"""The settings, by flags, environment variables and the settings file."""
