@@ -11,8 +11,7 @@ from typing import Any
 
 from textual.widgets import TextArea
 
-from ropechat.tui.commands.dispatch import SYNONYMS
-from ropechat.tui.commands.registry import ALL, BY_ID, Command, by_slash, shown
+from ropechat.tui.commands.registry import ALL, BY_ID, SYNONYMS, Command, by_slash, shown
 from training.material import table
 from training.patterns import Part, draw, fill
 from training.turns import Turn

@@ -15,6 +15,7 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ropechat.chat.answer import Turn
     from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
     from ropechat.store.store import Store
@@ -86,6 +87,11 @@ class LiveChat:
         """Queue a request of the session; returns at once."""
         self.inference.submit(request)
         self.submitted(request)
+
+    def request(self, turn: Turn) -> None:
+        """Have the model answer a turn."""
+        if turn.request is not None:
+            self.submit(turn.request)
 
     def read_ahead(self, draft: str = "") -> None:
         """Read what comes before the next question; with a long draft, that question as it is."""

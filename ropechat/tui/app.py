@@ -1,46 +1,36 @@
-"""The chat application: composes widgets and controllers, and routes keys, messages and events to them."""
+"""The chat application: composes widgets and features, and passes keys and messages to them."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.containers import Container, Horizontal
 from textual.widgets import Label, Static
 
-from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.errors import exit_code
+from ropechat.tui.base_app import BaseApp
 from ropechat.tui.commands import palette
 from ropechat.tui.commands import registry as keys
-from ropechat.tui.commands.dispatch import Commands
-from ropechat.tui.controllers.answers import AnswersController
-from ropechat.tui.controllers.composer import ComposerController
-from ropechat.tui.controllers.drafts import DraftsController
-from ropechat.tui.controllers.find import FindController
-from ropechat.tui.controllers.frames import FramesController
-from ropechat.tui.controllers.hints import HintsController
-from ropechat.tui.controllers.history import HistoryController
-from ropechat.tui.controllers.inspector import InspectorController
-from ropechat.tui.controllers.keyboard import KeyboardController
-from ropechat.tui.controllers.models import ModelsController
-from ropechat.tui.controllers.overflow import OverflowController
-from ropechat.tui.controllers.reader import ReaderController
-from ropechat.tui.controllers.sampling import SamplingController
-from ropechat.tui.controllers.settings import SettingsController
-from ropechat.tui.controllers.sidebar import SidebarController
-from ropechat.tui.controllers.stats import StatsController
-from ropechat.tui.controllers.status import Lines, StatusController
-from ropechat.tui.controllers.system_prompt import SystemPromptController
-from ropechat.tui.controllers.terminal import TerminalController
-from ropechat.tui.controllers.tips import TipsController
-from ropechat.tui.controllers.transcript import TranscriptController
-from ropechat.tui.controllers.view import SIDE_PANEL, View
-from ropechat.tui.controllers.vocabularies import Vocabularies
+from ropechat.tui.features.answers import AnswersFeature
+from ropechat.tui.features.frames import FramesFeature
+from ropechat.tui.features.history import HistoryFeature
+from ropechat.tui.features.keyboard import KeyboardFeature
+from ropechat.tui.features.models import ModelsFeature
+from ropechat.tui.features.reading import FindFeature, ReadingFeature
+from ropechat.tui.features.sampling import SamplingFeature
+from ropechat.tui.features.settings import SettingsFeature
+from ropechat.tui.features.sidebar import SidebarFeature
+from ropechat.tui.features.status import FactsFeature, StatusFeature, TipsFeature
+from ropechat.tui.features.system_prompt import SystemPromptFeature
+from ropechat.tui.features.terminal import TerminalFeature
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.writing import DraftsFeature, OverflowFeature, WritingFeature
 from ropechat.tui.options import ChatOptions
-from ropechat.tui.routes import MessageRoutes
 from ropechat.tui.screens.dialog import Dialog
-from ropechat.tui.widgets.bars import Bar
+from ropechat.tui.ui import SIDE_PANEL, ChatUi
+from ropechat.tui.vocabularies import Vocabularies
+from ropechat.tui.widgets.bars import Bar, KeyClicked
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
 from ropechat.tui.widgets.inspector import Inspector
@@ -59,11 +49,12 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.screen import Screen
     from textual.theme import Theme
+    from textual.widgets import Input
 
     from ropechat.chat.live import LiveChat
 
 
-class ChatApp(MessageRoutes):
+class ChatApp(BaseApp):
     """Composer, transcript, title, gauge and footer around one running chat."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal"), (120, "-wide")]  # noqa: RUF012
@@ -73,117 +64,75 @@ class ChatApp(MessageRoutes):
 
     def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
         super().__init__(look or ChatOptions())
-        self.keys_wanted = threading.Event()  # set once the chat given at the start is open
         self.chat, self.session, self.inference = chat, chat.session, chat.inference
+        self.ui = ChatUi(self, chat, self.keymap, self.look, resume)
+        self.keys_wanted = self.ui.opened  # for the terminal's driver
         self._make_widgets()
-        self._make_controllers(resume)
+        self._make_features()
 
     def _make_widgets(self) -> None:
-        self.title_bar, self.gauge, self.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
-        self.transcript = TokenTranscript(id="transcript")
-        self.vocabularies = words = Vocabularies(self, self.session, self._respell)
-        self.inspector = Inspector(words.text, id="inspector")
-        self.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="dials")
-        self.engine_facts = EngineFacts(self.session, id="engine")
-        self.side_panel = SidePanel(self.inspector, self.sampling_panel, self.engine_facts, id="rail")
-        self.overview = Overview(id="overview")
-        self.find_bar, self.found = FindBar(), Label("", id="found", markup=False)
-        self.completions = Static("", id="completions", markup=False)
-        self.tip = Static("", id="tip", markup=False)
-        self.composer = Composer(lambda text: self.writing.send(text), self.keymap, id="composer")
-        self.compose_line = Horizontal(id="compose")
+        ui = self.ui
+        ui.vocabularies = words = Vocabularies(self, self.session, self._respell)
+        ui.title_bar, ui.gauge, ui.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        ui.transcript = self.transcript = TokenTranscript(id="transcript")
+        ui.inspector = self.inspector = Inspector(words.text, id="inspector")
+        ui.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="dials")
+        ui.engine_facts = EngineFacts(self.session, id="engine")
+        ui.side_panel = SidePanel(ui.inspector, ui.sampling_panel, ui.engine_facts, id="rail")
+        ui.overview = Overview(id="overview")
+        ui.find_bar, ui.found = FindBar(), Label("", id="found", markup=False)
+        ui.completions = Static("", id="completions", markup=False)
+        ui.tip = Static("", id="tip", markup=False)
+        ui.composer = self.composer = Composer(
+            lambda text: self.writing.send(text), self.keymap, id="composer"
+        )
+        ui.compose_line = Horizontal(id="compose")
+        self.find_bar = ui.find_bar
 
-    def _make_controllers(self, resume: str | None) -> None:
-        chat, transcript = self.chat, self.transcript
-        inspector, side_panel = self.inspector, self.side_panel
-        self.view = view = View(
-            *(self, self.keymap, transcript, self.composer),
-            hint=lambda text: self.hints.say(text),
-            refresh_status=self.refresh_status,
-            closed=self._dialog_closed,
+    def _make_features(self) -> None:
+        """Each feature uses those before it; they handle events and redraw in this order."""
+        add = self.ui.add
+        self.settings, self.terminal, self.turns = (
+            add(SettingsFeature),
+            add(TerminalFeature),
+            add(TurnsFeature),
         )
-        self.settings = SettingsController(view, self.look)
-        self.hints = hints = HintsController(view)
-        self.commands = Commands(view.hint, self.call_later)
-        self.path = path = TranscriptController(chat, view, transcript)
-        self.writing = writing = ComposerController(
-            chat, view, path, self.composer, self.completions, self.commands.run_line
+        self.writing, self.drafts = add(WritingFeature), add(DraftsFeature)
+        self.system_prompt, self.sampling = add(SystemPromptFeature), add(SamplingFeature)
+        add(OverflowFeature)
+        self.answers, self.find, self.reading = add(AnswersFeature), add(FindFeature), add(ReadingFeature)
+        self.history, self.models = add(HistoryFeature), add(ModelsFeature)
+        add(FactsFeature)
+        self.tips, self.status = add(TipsFeature), add(StatusFeature)
+        self.sidebar, self.keyboard, self.frames = (
+            add(SidebarFeature),
+            add(KeyboardFeature),
+            add(FramesFeature),
         )
-        self.system_prompt = SystemPromptController(chat, view, path, writing)
-        self.overflow = OverflowController(chat, view, path, writing, self.commands.run)
-        self.sampling = SamplingController(
-            *(chat, view, path, inspector, side_panel, self.sampling_panel, self.vocabularies)
-        )
-        self.stats = StatsController(chat, view, side_panel, self.engine_facts)
-        self.answers = AnswersController(
-            *(chat, view, path, writing, transcript, self.vocabularies, self.copy_to_clipboard)
-        )
-        self.find = FindController(view, transcript, self.find_bar, self.found)
-        self.reading = InspectorController(
-            *(view, transcript, inspector, side_panel, self.composer, self.find, self.answers),
-            *(ReaderController(chat, view), self.settings.remember),
-        )
-        self.drafts = DraftsController(self.session.recorder, view, self.composer)
-        self.history = HistoryController(
-            *(chat, view, path, writing, self.drafts, hints, self.find, self.vocabularies),
-            *(resume, self.keys_wanted),
-            self.look.fixed,
-        )
-        self.tips = TipsController(chat, view, self.tip, self.settings.remember, wanted=self.look.tips)
-        self.commands.ran = self.tips.ran
-        self.models = ModelsController(chat, view, path, writing, self.sampling, self.look.model_folders)
-        self.terminal = TerminalController(view, self.composer)
-        hints.standing = (writing.standing_hint, self.answers.standing_hint, self.history.standing_hint)
-        lines = Lines(self.title_bar, self.gauge, self.footer, self.compose_line)
-        self.status = StatusController(
-            *(chat, view, lines, transcript, hints, self.reading),
-            download=self.models.download_words,
-            figures=self.stats.figures,
-            footer=(self.sampling.footer_keys, self.reading.footer_keys),
-        )
-        self.frames = FramesController(
-            chat, self, path, self.react, self.reading.watch_newest, self.refresh_status
-        )
-        self.keyboard = KeyboardController(
-            *(chat, view, writing, self.reading, self.sampling, hints),
-            copy=self.copy_to_clipboard,
-            leave=lambda: self.call_later(self._quit),
-        )
-        self.sidebar = SidebarController(
-            *(chat, view, self.overview, transcript, side_panel, self.sampling_panel),
-            *(self.history, self.answers, self.system_prompt, self.commands.run, self.settings.remember),
-            wanted=self.look.overview,
-        )
-        self.commands.handlers |= {
+        self.ui.handlers |= {
             "view.theme": lambda words: self.action_change_theme(),
             "app.palette": lambda words: self.action_command_palette(),
             "app.quit": lambda words: self._quit(),
         }
-        for controller in (
-            *(self.system_prompt, self.overflow, self.sampling, self.stats, self.answers, self.find),
-            *(self.reading, self.history, self.models, self.terminal, self.keyboard, self.sidebar),
-            *(self.settings, path),
-        ):
-            self.commands.handlers |= controller.handlers()
-        self.settings.apply = self.settings_by_name()
 
     def compose(self) -> ComposeResult:
-        yield self.title_bar
+        ui = self.ui
+        yield ui.title_bar
         with Container(id="stage"):
-            yield self.overview
-            yield self.transcript
-            yield self.side_panel
+            yield ui.overview
+            yield ui.transcript
+            yield ui.side_panel
         with Horizontal(id="find"):
             yield Label("/ ", id="slash", markup=False)
-            yield self.find_bar
-            yield self.found
-        yield self.completions
-        with self.compose_line:
+            yield ui.find_bar
+            yield ui.found
+        yield ui.completions
+        with ui.compose_line:
             yield Label("› ", id="prompt", markup=False)
-            yield self.composer
-        yield self.tip
-        yield self.gauge
-        yield self.footer
+            yield ui.composer
+        yield ui.tip
+        yield ui.gauge
+        yield ui.footer
 
     # --- life ---
 
@@ -197,15 +146,13 @@ class ChatApp(MessageRoutes):
 
     def _theme_chosen(self, chosen: Theme) -> None:
         self.settings.remember_theme(chosen.name)
-        self.refresh_status()
+        self.ui.refresh()
 
     def _apply_options(self) -> None:
         self.reading.use_view(self.look.view)
         if self.look.inspector and self.size.width >= SIDE_PANEL:
             self.reading.open()
         self.transcript.set_tint(self.look.tint)
-        self.path.follows = self.look.follow
-        self.session.when_full = OverflowPolicy(self.look.when_full)
         if not self.look.mouse:
             self.call_after_refresh(self.terminal.toggle_mouse)
 
@@ -219,8 +166,8 @@ class ChatApp(MessageRoutes):
         return ChatDriver
 
     def _begin(self) -> None:
-        self.view.give_keys(self.composer)
-        self.refresh_status()
+        self.ui.give_keys(self.composer)
+        self.ui.refresh()
         self.inference.start()
         self.frames.resume()
         self.system_prompt.learn_personas()
@@ -244,29 +191,15 @@ class ChatApp(MessageRoutes):
         self.chat.leave()
         super().leave(code)
 
-    # --- what `View` and its controllers call ---
-
-    def refresh_status(self) -> None:
-        """Bring title, gauge, footer and panels up to date; what did not change costs nothing."""
-        self.status.refresh()
-        self.tips.refresh()
-        self.sampling.refresh_panel()
-        self.stats.refresh_panel()
-        self.sidebar.refresh()
-
     def _respell(self) -> None:
         """Draw what shows tokens of a model whose vocabulary was read."""
         self.inspector.respell()
-        self.sampling_panel.redraw()
-
-    def _dialog_closed(self) -> None:
-        self.sidebar.look_again()
-        self.system_prompt.learn_personas()
+        self.ui.sampling_panel.redraw()
 
     def pop_screen(self) -> AwaitComplete:
         """Give the keys to the composer once a dialog is closed."""
         if isinstance(self.screen, Dialog):
-            self.view.write()
+            self.ui.write()
         return super().pop_screen()
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -277,7 +210,7 @@ class ChatApp(MessageRoutes):
 
     def action_command(self, id: str) -> None:
         """Run the command that a key is bound to."""
-        self.commands.run(id)
+        self.ui.run(id)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The entries of the palette."""
@@ -293,15 +226,15 @@ class ChatApp(MessageRoutes):
         elif command.action:
             self.call_later(self.run_action, command.action, self.transcript)
         else:
-            self.call_later(self.commands.run, command.id)
+            self.call_later(self.ui.run, command.id)
 
     # --- which key goes where ---
 
     async def on_event(self, event: events.Event) -> None:
         """Run key bindings of the transcript here, so that keys act in the order they are typed."""
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
-            self.hints.disarm_by(event)
-            if not self.view.covered and (key := self.keyboard.key_for_transcript(event)):
+            self.ui.disarm_by(event)
+            if not self.ui.covered and (key := self.keyboard.key_for_transcript(event)):
                 await self.run_key_bindings(key)
                 return
         await super().on_event(event)
@@ -319,7 +252,82 @@ class ChatApp(MessageRoutes):
         self._move_focus(super().action_focus_previous)
 
     def _move_focus(self, move: Callable[[], None]) -> None:
-        if self.view.covered:
+        if self.ui.covered:
             move()
         else:
-            self.view.write()
+            self.ui.write()
+
+    # --- messages of widgets ---
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.ui.refresh)
+
+    def on_descendant_focus(self) -> None:
+        if self.find.active and self.composer.has_focus:
+            self.find.leave()
+        self.ui.refresh()
+
+    def on_composer_leave(self) -> None:
+        self._quit()
+
+    def on_composer_page(self, message: Composer.Page) -> None:
+        if message.direction < 0:
+            self.transcript.action_page_up()
+        else:
+            self.transcript.action_page_down()
+
+    def on_composer_sought(self, message: Composer.Sought) -> None:
+        self.ui.hint(message.words)
+
+    def on_text_area_changed(self) -> None:
+        self.writing.offer()
+        self.writing.count_soon()
+        self.drafts.changed()
+
+    def on_input_changed(self, message: Input.Changed) -> None:
+        if message.input is self.find_bar:
+            self.find.changed()
+
+    def on_input_submitted(self, message: Input.Submitted) -> None:
+        if message.input is self.find_bar:
+            self.find.submitted()
+
+    def on_token_transcript_found(self) -> None:
+        self.find.count()
+
+    def on_token_transcript_moved(self, message: TokenTranscript.Moved) -> None:
+        self.reading.moved(clicked=message.clicked)
+
+    def on_token_transcript_choose(self, message: TokenTranscript.Choose) -> None:
+        self.inspector.choose(message.step)
+
+    def on_token_transcript_version(self, message: TokenTranscript.Version) -> None:
+        self.answers.show_version(message.node, message.step)
+
+    def on_token_transcript_line(self, message: TokenTranscript.Line) -> None:
+        if example := self.turns.line_clicked(message.block, message.text):
+            self.writing.take_example(example)
+
+    def on_inspector_picked(self, message: Inspector.Picked) -> None:
+        self.reading.pick(forks=message.forks)
+
+    def on_bar_chosen(self, message: Bar.Chosen) -> None:
+        self.call_later(self.ui.run, message.command)
+
+    def on_key_clicked(self, message: KeyClicked) -> None:
+        self.keyboard.press(message.symbol)
+
+    def on_sampling_panel_changed(self) -> None:
+        self.ui.refresh()
+
+    def on_sampling_panel_closed(self) -> None:
+        self.sampling.close_panel()
+
+    def on_models_screen_download_changed(self) -> None:
+        self.models.watch_download()
+
+    def on_overview_resized(self) -> None:
+        self.ui.refresh()
+
+    def on_overview_chosen(self, message: Overview.Chosen) -> None:
+        self.sidebar.choose(message.target)

@@ -55,7 +55,7 @@ def chat() -> None:
     from ropechat.chat import inference
     from ropechat.chat.session import Session
     from ropechat.cli import main
-    from ropechat.tui.controllers.answers import AnswersController
+    from ropechat.tui.features.answers import AnswersFeature
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     waiting: list[str] = []  # stages to come
@@ -74,9 +74,9 @@ def chat() -> None:
 
         return outer
 
-    fork, apply, write = AnswersController._fork, Session.apply, LinuxDriver.write
+    fork, apply, write = AnswersFeature._fork, Session.apply, LinuxDriver.write
 
-    def forked(self: AnswersController, *arguments: Any) -> None:
+    def forked(self: AnswersFeature, *arguments: Any) -> None:
         waiting[:] = STAGES
         marked("action", fork, "asked")(self, *arguments)
 
@@ -92,7 +92,7 @@ def chat() -> None:
         if "taken" not in waiting:
             reached("drawn")
 
-    AnswersController._fork, Session.apply, LinuxDriver.write = forked, applied, written  # type: ignore[method-assign]
+    AnswersFeature._fork, Session.apply, LinuxDriver.write = forked, applied, written  # type: ignore[method-assign]
     inference.prefix_steps = marked("heard", inference.prefix_steps, "spelled")
     sys.exit(main())
 

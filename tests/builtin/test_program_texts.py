@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropechat.tui.commands.dispatch import SYNONYMS
-from ropechat.tui.commands.registry import ALL, by_slash
+from ropechat.tui.commands.registry import ALL, SYNONYMS, by_slash
 from training import commands, program
 from training.material import FOLDER, table
 from training.patterns import expand

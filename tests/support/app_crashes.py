@@ -40,12 +40,12 @@ def chat() -> None:
     from ropechat.chat.session import Session
     from ropechat.cli import main
     from ropechat.store.store import AnswerWriter
-    from ropechat.tui.controllers.history import HistoryController
+    from ropechat.tui.features.history import HistoryFeature
 
     file = os.open(os.environ["SAYS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     counts = Counter[str]()
     apply, add, end = Session.apply, AnswerWriter.add, AnswerWriter.end
-    open_chat, remove = HistoryController._open_chat, Store.remove
+    open_chat, remove = HistoryFeature._open_chat, Store.remove
 
     def say(line: str) -> None:
         os.write(file, f"{line}\n".encode())
@@ -75,14 +75,14 @@ def chat() -> None:
         say(f"removed {' '.join(nodes)}")  # a continuation that added nothing
         return remove(self, nodes)
 
-    async def opened(self: HistoryController, *arguments: Any) -> None:
+    async def opened(self: HistoryFeature, *arguments: Any) -> None:
         await open_chat(self, *arguments)
         for node in self.session.tree.path():
             say(f"!shown {node.id} {len(node.steps)}")
         say("!opened")
 
     Session.apply, AnswerWriter.add, AnswerWriter.end = applied, added, ended  # type: ignore[method-assign]
-    HistoryController._open_chat, Store.remove = opened, removed  # type: ignore[method-assign]
+    HistoryFeature._open_chat, Store.remove = opened, removed  # type: ignore[method-assign]
     sys.exit(main())
 
 

@@ -94,7 +94,7 @@ class Stage:
         width, height = self.app.size
         whole = f"{name}-{width}x{height}"
         if not self._wanted or name in self._wanted or whole in self._wanted:
-            self.app.hints.disarm()  # hints of what was done on the way
+            self.app.ui.disarm()  # hints of what was done on the way
             await self.pilot.pause(0.2)
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / f"{whole}.svg").write_text(svg(self.app), encoding="utf-8")

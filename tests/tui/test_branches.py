@@ -323,14 +323,14 @@ async def test_turns_before_another_answer_stay_as_they_are(chat: Any) -> None:
         for question in ("First?", "Second?"):
             await c.ask(question)
             await c.idle()
-        c.app.path.notice("notice", "said meanwhile")
+        c.app.turns.notice("notice", "said meanwhile")
         before = list(c.app.transcript.blocks)
         await transcript(c, "r")
         assert c.app.transcript.blocks[:-2] == before[: before.index(c.app.transcript.blocks[-3]) + 1]
         assert c.app.transcript.blocks[-3].text == "One."
         assert "said meanwhile" not in c.screen()
         c.app.session.go(next(node.id for node in c.app.session.tree.nodes.values() if node.text == STORY))
-        c.app.path.show()
+        c.app.turns.show()
         engine.gate.clear()
         c.app.answers.fork(last(c).node, 30, 77)
         known = b"".join(pieces(STORY)[:30]).decode()

@@ -348,7 +348,7 @@ async def test_commands_are_completed(chat: Any) -> None:
         assert c.app.composer.text == "/rename "
         await c.pilot.press(*"New name", "enter")
         assert "New name" in c.line("title")
-        assert not c.app.completions.display
+        assert not c.app.ui.completions.display
 
 
 async def test_paths_are_completed(chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

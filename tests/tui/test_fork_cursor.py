@@ -11,7 +11,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 from reading import row_of_cursor
 
-from ropechat.tui.controllers import frames
+from ropechat.tui.features import frames
 from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.cursor import TokenPlace
 

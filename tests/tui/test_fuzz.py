@@ -56,7 +56,7 @@ class Fuzzed:
     @property
     def writing(self) -> bool:
         """Whether the composer has the keys."""
-        return not self.c.app.view.covered and self.c.app.view.chat_focus is self.c.app.composer
+        return not self.c.app.ui.covered and self.c.app.ui.chat_focus is self.c.app.composer
 
     async def act(self) -> None:
         """One key, click, or turn of the wheel."""

@@ -100,7 +100,7 @@ async def test_a_click_beside_an_answer_that_another_version_replaced(chat: Any)
         await c.until(lambda: " of " in c.app.inspector.text)
         shown = c.app.inspector.token
         await c.idle()
-        c.app.commands.run("answer.regenerate")
+        c.app.ui.run("answer.regenerate")
         await c.until(lambda: shown.block not in c.app.transcript.blocks)
         await c.idle()
         c.app.inspector.show(shown)  # as it was, until the next token comes

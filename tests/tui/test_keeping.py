@@ -315,7 +315,7 @@ async def test_an_export_is_written_though_another_chat_is_opened(
     async with chat(FakeEngine("An answer."), store=store) as c:
         await c.ask("Asked here")
         await c.idle()
-        c.app.commands.run_line(f"export html {tmp_path}/x.html")
+        c.app.writing.run_line(f"export html {tmp_path}/x.html")
         c.app.history.open_chat("other")
         await c.until(lambda: "written: " in c.line("footer"))
         await c.until(lambda: c.app.session.recorder.id == "other")
@@ -327,7 +327,7 @@ async def test_exports_are_written_though_the_chat_is_left_at_once(chat: Any, tm
         await c.ask("Asked here")
         await c.idle()
         for form in ("md", "json", "html"):
-            c.app.commands.run_line(f"export {form} {tmp_path}/x.{form}")
+            c.app.writing.run_line(f"export {form} {tmp_path}/x.{form}")
         await c.app.action_quit()
         for form in ("md", "json", "html"):
             assert "Asked here" in (tmp_path / f"x.{form}").read_text()

@@ -138,7 +138,7 @@ def test_every_command_does_something() -> None:
     from ropechat.tui.app import ChatApp
     from ropechat.tui.widgets.token_transcript import TokenTranscript
 
-    handlers = set(ChatApp(LiveChat(FakeEngine, "fake", Sampling())).commands.handlers)
+    handlers = set(ChatApp(LiveChat(FakeEngine, "fake", Sampling())).ui.handlers)
     bound = {re.findall(r"'(.*)'", command.action)[0] for command in keys.ALL if "app." in command.action}
     assert handlers == bound | {one.id for one in (*keys.COMMANDS, *keys.READING) if not one.action}
     for command in (*keys.READING, *keys.DIALOGS):

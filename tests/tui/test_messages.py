@@ -174,12 +174,12 @@ async def test_without_room_for_the_overview_each_press_says_so(chat: Any, given
             else:
                 await c.pilot.press(given)
             assert "the overview needs 150 columns; this screen has 120" in c.line("footer")
-            c.app.hints.disarm()
+            c.app.ui.disarm()
         await c.pilot.resize_terminal(160, 40)
         await c.pilot.pause(0.1)
-        assert c.app.overview.display
+        assert c.app.ui.overview.display
         await told(c, "/overview")
-        assert not c.app.overview.display
+        assert not c.app.ui.overview.display
 
 
 @pytest.mark.slow
@@ -227,23 +227,23 @@ async def test_what_regenerates_is_named_as_it_works_where_it_is_said(chat: Any)
 async def test_a_long_message_is_wrapped_and_the_footer_shrinks_again(chat: Any, store: Store) -> None:
     async with chat(FakeEngine("ok"), store=store) as c:
         for text in ("word " * 40 + "end", "/a/path" * 30 + "/end"):
-            c.app.view.hint(text)
+            c.app.ui.hint(text)
             await c.pilot.pause(0.05)
-            footer = c.app.footer
+            footer = c.app.ui.footer
             assert footer.size.height == 3
             assert "".join(text.split()) in "".join(c.screen().split())
             assert "…" not in c.line("footer")
-            c.app.hints.disarm()
+            c.app.ui.disarm()
             await c.pilot.pause(0.05)
             assert footer.size.height == 1
             assert "send" in c.line("footer")
-        c.app.view.hint("word " * 60)
+        c.app.ui.hint("word " * 60)
         await c.pilot.resize_terminal(160, 24)
         await c.pilot.pause(0.1)
-        assert c.app.footer.size.height == 2
-        c.app.view.hint("word " * 4000)
+        assert c.app.ui.footer.size.height == 2
+        c.app.ui.hint("word " * 4000)
         await c.pilot.pause(0.05)
-        assert c.app.footer.size.height == 8
+        assert c.app.ui.footer.size.height == 8
         assert c.line("footer").endswith("…")
 
 
@@ -277,4 +277,4 @@ async def test_the_key_of_the_view_says_what_it_switches_to(chat: Any) -> None:
             titles = [command.title for command in c.app.get_system_commands(c.app.screen)]
             assert other.capitalize() in titles
             await c.pilot.press("f3")
-            c.app.hints.disarm()
+            c.app.ui.disarm()

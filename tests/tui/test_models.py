@@ -151,11 +151,11 @@ async def test_a_token_of_another_model_is_not_gone_on_from(chat: Any, hub: Hub)
         await c.idle()
         models.gate.clear()
         await c.ask("/model other")
-        c.app.commands.run("answer.resume")
+        c.app.ui.run("answer.resume")
         assert "another model is being loaded" in c.line("footer")
         models.gate.set()
         await c.until(lambda: c.app.session.info.name == "other")
-        c.app.commands.run("answer.resume")
+        c.app.ui.run("answer.resume")
         assert "only that model can continue it" in c.line("footer")
 
 
@@ -177,9 +177,9 @@ async def test_an_answer_keeps_the_vocabulary_of_its_model(
         assert "fake-1m-9" in inspector.text
         assert "other-" not in inspector.text
         for command in ("alternative.ban", "alternative.more", "alternative.less"):
-            c.app.commands.run(command)
+            c.app.ui.run(command)
             assert "written by fake-1m: only that model has these tokens" in c.line("footer")
-        c.app.commands.run("read.preview")
+        c.app.ui.run("read.preview")
         assert "only that model can continue it" in c.line("footer")
         assert c.app.session.sampling.logit_bias == ()
         await c.pilot.press("f7")

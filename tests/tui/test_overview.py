@@ -17,7 +17,7 @@ from textual.visual import Visual
 
 from ropechat.chat import personas
 from ropechat.store.store import Store
-from ropechat.tui.controllers.sidebar import WIDTH
+from ropechat.tui.features.sidebar import WIDTH
 from ropechat.tui.format import lists
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.branches import BranchesScreen
@@ -30,7 +30,7 @@ WIDE = (160, 45)
 
 
 def lines(c: Any) -> list[str]:
-    return str(c.app.overview.text).split("\n")
+    return str(c.app.ui.overview.text).split("\n")
 
 
 async def click(c: Any, words: str) -> None:
@@ -46,13 +46,13 @@ async def two_chats(c: Any) -> None:
     await c.pilot.press("ctrl+n")
     await c.ask("Second chat?")
     await c.idle()
-    await c.until(lambda: "Second" in c.app.overview.text)
+    await c.until(lambda: "Second" in c.app.ui.overview.text)
 
 
 @pytest.mark.slow
 async def test_chats_are_listed_and_opened_without_taking_the_keyboard(chat: Any, store: Store) -> None:
     async with chat(FakeEngine(["one", "two", "three"]), store=store, size=WIDE) as c:
-        assert "chats" not in c.app.overview.text  # nothing was said yet
+        assert "chats" not in c.app.ui.overview.text  # nothing was said yet
         await two_chats(c)
         found = lines(c)
         assert found[0].split() == ["chats", "F2"]
@@ -61,10 +61,10 @@ async def test_chats_are_listed_and_opened_without_taking_the_keyboard(chat: Any
         assert found[3].startswith("  First chat?")
         await click(c, "First chat?")
         await c.until(lambda: last(c).question == "First chat?")
-        await c.until(lambda: "● First chat?" in c.app.overview.text)
+        await c.until(lambda: "● First chat?" in c.app.ui.overview.text)
         assert c.app.composer.has_focus
         await c.ask("/rename Another name")
-        await c.until(lambda: "● Another name" in c.app.overview.text)
+        await c.until(lambda: "● Another name" in c.app.ui.overview.text)
 
 
 async def test_a_chat_that_was_deleted_in_its_sheet_goes(chat: Any, store: Store) -> None:
@@ -75,8 +75,8 @@ async def test_a_chat_that_was_deleted_in_its_sheet_goes(chat: Any, store: Store
         await c.pilot.press("down", "ctrl+x", "ctrl+x")
         await c.until(lambda: len(c.app.screen._found) == 1)
         await c.pilot.press("escape")
-        await c.until(lambda: "First chat?" not in c.app.overview.text)
-        assert "● Second chat?" in c.app.overview.text
+        await c.until(lambda: "First chat?" not in c.app.ui.overview.text)
+        assert "● Second chat?" in c.app.ui.overview.text
 
 
 @pytest.mark.slow
@@ -84,12 +84,12 @@ async def test_branches_are_opened_or_scrolled_to(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "Another one.", "Third."], context=10**5), size=WIDE) as c:
         await c.ask("Tell")
         await c.idle()
-        assert "branches" not in c.app.overview.text  # there is only one
+        assert "branches" not in c.app.ui.overview.text  # there is only one
         first = last(c).node
         await transcript(c, "r")
         await c.ask("And then?")
         await c.idle()
-        await c.until(lambda: "branches 2" in c.app.overview.text)
+        await c.until(lambda: "branches 2" in c.app.ui.overview.text)
         found = lines(c)
         top = next(y for y, line in enumerate(found) if "branches 2" in line)
         assert [line.split("  ")[0] for line in found[top + 1 : top + 5]] == ["", "", "", "●"]
@@ -98,7 +98,7 @@ async def test_branches_are_opened_or_scrolled_to(chat: Any) -> None:
         assert "And then?" in found[top + 4]
         await click(c, "1/2")
         await c.until(lambda: last(c).node == first)
-        await c.until(lambda: "● ├─ 1/2" in c.app.overview.text)
+        await c.until(lambda: "● ├─ 1/2" in c.app.ui.overview.text)
         await click(c, "branches")
         await c.until(lambda: isinstance(c.app.screen, BranchesScreen))
 
@@ -122,49 +122,49 @@ async def test_personas_and_sampling(chat: Any) -> None:
     personas.save("teacher", "Teach.")
     personas.save("poet", "Rhyme.")
     async with chat(FakeEngine("ok"), size=WIDE) as c:
-        assert "● no system text" in c.app.overview.text
+        assert "● no system text" in c.app.ui.overview.text
         await click(c, "teacher")
         assert c.app.session.system == "Teach."
-        assert "● teacher" in c.app.overview.text
+        assert "● teacher" in c.app.ui.overview.text
         await click(c, "no system text")
         assert not c.app.session.system
         await click(c, "personas")
         await c.until(lambda: isinstance(c.app.screen, PersonasScreen))
         await c.pilot.press("down", "ctrl+x", "ctrl+x", "escape")
-        await c.until(lambda: "poet" not in c.app.overview.text)
-        assert "teacher" in c.app.overview.text
+        await c.until(lambda: "poet" not in c.app.ui.overview.text)
+        assert "teacher" in c.app.ui.overview.text
         await c.ask("/set temperature 0.3")
         assert any(line.split() == ["temperature", "0.3"] for line in lines(c))
         await c.ask("/sampling greedy")
-        assert "sampling greedy" in c.app.overview.text
+        assert "sampling greedy" in c.app.ui.overview.text
         await click(c, "top_k")
-        assert c.app.sampling_panel.has_focus
-        assert "sampling" not in c.app.overview.text  # it stands at the right now
+        assert c.app.ui.sampling_panel.has_focus
+        assert "sampling" not in c.app.ui.overview.text  # it stands at the right now
 
 
 async def test_it_shows_only_where_the_text_stays_readable(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=(149, 40)) as c:
-        assert not c.app.overview.display
+        assert not c.app.ui.overview.display
         for width, beside, shown_left in ((150, False, True), (150, True, False), (154, True, True)):
             await c.pilot.resize_terminal(width, 40)
-            if c.app.engine_facts.display != beside:
+            if c.app.ui.engine_facts.display != beside:
                 await c.pilot.press("f9")
             await c.pilot.pause(0.1)
-            assert c.app.overview.display is shown_left
+            assert c.app.ui.overview.display is shown_left
             assert c.app.transcript.size.width >= 72
         assert c.app.transcript.size.width == 154 - 48 - WIDTH
 
 
 async def test_a_key_hides_it_and_a_setting_too(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=WIDE) as c:
-        assert c.app.overview.display
+        assert c.app.ui.overview.display
         await c.pilot.press("ctrl+l")
-        assert not c.app.overview.display
+        assert not c.app.ui.overview.display
         assert c.app.transcript.size.width == 160
         await c.ask("/overview")
-        await c.until(lambda: c.app.overview.display)
+        await c.until(lambda: c.app.ui.overview.display)
     async with chat(FakeEngine("ok"), size=(100, 30), look=ChatOptions(overview=False)) as c:
-        assert not c.app.overview.display
+        assert not c.app.ui.overview.display
         await c.pilot.press("ctrl+l")
         assert "150 columns" in c.line("footer")
 
@@ -178,14 +178,14 @@ async def test_an_answer_that_streams_costs_it_nothing(
         await two_chats(c)
         asked: list[Future[Any]] = []
         drawn, seen = [], []
-        conversations, show = store.conversations, c.app.overview.show
+        conversations, show = store.conversations, c.app.ui.overview.show
 
         def ask(limit: int) -> Future[Any]:
             asked.append(conversations(limit))
             return asked[-1]
 
         monkeypatch.setattr(store, "conversations", ask)
-        monkeypatch.setattr(c.app.overview, "show", lambda parts: (drawn.append(1), show(parts)))
+        monkeypatch.setattr(c.app.ui.overview, "show", lambda parts: (drawn.append(1), show(parts)))
         engine.gate.clear()
         await c.ask("More?")
         await c.until(lambda: c.app.session.generating and bool(asked) and asked[-1].done())
@@ -204,7 +204,7 @@ async def test_an_answer_that_streams_costs_it_nothing(
 async def test_only_rows_that_changed_are_drawn_again(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with chat(FakeEngine("ok"), size=WIDE) as c:
         regions: list[Any] = []
-        monkeypatch.setattr(c.app.overview, "refresh", lambda *where, **_: regions.extend(where))
+        monkeypatch.setattr(c.app.ui.overview, "refresh", lambda *where, **_: regions.extend(where))
         await c.ask("/set seed 7")
         row = next(y for y, line in enumerate(lines(c)) if "seed" in line)
         assert [region.y for region in regions] == [row]
@@ -298,6 +298,6 @@ async def test_what_it_looks_like(
         personas.save(name, text)
     async with chat(FakeEngine("ok"), store=store, size=(160, height), resume="chat-3") as c:
         await c.until(lambda: last(c) is not None)
-        await c.until(lambda: "the sky" in c.app.overview.text and "branches" in c.app.overview.text)
+        await c.until(lambda: "the sky" in c.app.ui.overview.text and "branches" in c.app.ui.overview.text)
         await c.pilot.pause(0.1)
-        compare(f"overview-{height}", shown(c, c.app.overview))
+        compare(f"overview-{height}", shown(c, c.app.ui.overview))

@@ -53,7 +53,7 @@ async def test_another_system_text_begins_a_branch_and_changes_nothing(chat: Any
         await c.idle()
         assert said(engine) == ["Be long.", "And?", "Two.", "More?"]
         c.app.session.go(next(id for id, text in old.items() if text == "Hi?"))
-        c.app.path.show()
+        c.app.turns.show()
         await c.ask("Again?")  # the old branch goes on under its own text
         await c.idle()
         assert said(engine) == ["Be brief.", "Hi?", "One.", "Again?"]

@@ -24,7 +24,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.idle()
         await c.pilot.press("f7", "down")
         assert len(c.app.screen_stack) == 1
-        assert c.app.sampling_panel.has_focus
+        assert c.app.ui.sampling_panel.has_focus
         assert "tokens possible" in c.screen()
         assert "1-4 preset" in c.line("footer")
         assert c.app.transcript.size.width == 160 - 48 - 30
@@ -35,9 +35,9 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("enter", *["backspace"] * 2, "x", "enter")
         await c.until(lambda: "must be a number" in c.screen())
         await c.pilot.press("escape")  # out of typing
-        assert c.app.sampling_panel.display
+        assert c.app.ui.sampling_panel.display
         await c.pilot.press("escape")
-        assert not c.app.side_panel.display
+        assert not c.app.ui.side_panel.display
         assert c.app.composer.has_focus
         assert c.app.transcript.size.width == 160 - 30
 
@@ -47,9 +47,9 @@ async def test_the_sampling_key_goes_to_the_rail_then_closes_it(chat: Any) -> No
         await c.pilot.press("f7")
         c.app.composer.focus()
         await c.pilot.press("f7")
-        assert c.app.sampling_panel.has_focus
+        assert c.app.ui.sampling_panel.has_focus
         await c.pilot.press("f7")
-        assert not c.app.sampling_panel.display
+        assert not c.app.ui.sampling_panel.display
 
 
 async def test_the_rail_tries_settings_on_the_token_under_the_cursor(chat: Any) -> None:
@@ -89,7 +89,7 @@ async def test_rails_close_where_there_is_no_room(chat: Any) -> None:
         await c.pilot.press("f9", "f7")
         await c.pilot.resize_terminal(80, 24)
         await c.pilot.pause(0.1)
-        assert not c.app.side_panel.display
+        assert not c.app.ui.side_panel.display
         await c.pilot.press("f7")
         await c.until(lambda: isinstance(c.app.screen, SamplingScreen))
         await c.pilot.press("escape", "f9")

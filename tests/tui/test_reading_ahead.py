@@ -84,11 +84,11 @@ async def test_the_system_text_after_a_model_is_switched(chat: Any) -> None:
 async def test_the_gauge_says_how_much_is_read(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=(100, 24)) as c:
         c.app.session.apply(ev.ReadSoFar(1200, 2069))
-        c.app.refresh_status()
+        c.app.ui.refresh()
         await c.pilot.pause(0.05)
         assert "1,200 of 2,069 read" in c.screen()
         c.app.session.apply(ev.ReadSoFar(2069, 2069))
-        c.app.refresh_status()
+        c.app.ui.refresh()
         await c.pilot.pause(0.05)
         assert "read" not in str(c.line("gauge"))
 
@@ -97,14 +97,14 @@ async def test_a_setting_turns_it_off(chat: Any) -> None:
     engine = FakeEngine("ok")
     async with chat(engine) as c:
         before = len(engine.read)
-        c.app.settings.apply["read_ahead"](False)
+        c.app.ui.settings["read_ahead"](False)
         await c.ask("Hi?")
         await c.idle()
         c.app.writing.count()
         await c.idle()
         assert len(engine.read) == before
-        c.app.settings.apply["read_ahead"](True)
+        c.app.ui.settings["read_ahead"](True)
         c.app.writing.count()
         await c.until(lambda: len(engine.read) == before + 1)
-        c.app.settings.apply["kv_disk_gb"](3)
+        c.app.ui.settings["kv_disk_gb"](3)
         assert c.app.session.recorder.kv_bytes == 3_000_000_000

@@ -95,7 +95,7 @@ async def test_folders_with_models_are_typed(chat: Any, file: Path, tmp_path: Pa
     async with chat(FakeEngine(STORY), size=(100, 40), look=ChatOptions(settings=SettingsFile({}))) as c:
         await c.ask("/settings")
         await c.until(lambda: isinstance(c.app.screen, SettingsScreen))
-        rows = [row.name for row in c.app.screen._rows]
+        rows = [row.setting.name for row in c.app.screen._rows]
         await c.pilot.press(*["down"] * rows.index("model_folders"), "enter")
         await c.pilot.press(*"~/models:/mnt/more", "enter")
         await c.until(lambda: values().get("model_folders") == ["~/models", "/mnt/more"])
@@ -112,11 +112,11 @@ async def test_the_dialog_writes_the_file_and_applies(chat: Any, file: Path) -> 
         await c.until(lambda: isinstance(c.app.screen, SettingsScreen))
         screen = c.app.screen
         options = screen.query_one("#rows")
-        options.highlighted = [row.name for row in screen._rows].index("tint")
+        options.highlighted = [row.setting.name for row in screen._rows].index("tint")
         await c.pilot.press("right")
         assert values()["tint"] == "off"
         assert c.app.transcript.tint == "off"
-        options.highlighted = [row.name for row in screen._rows].index("sampling.temperature")
+        options.highlighted = [row.setting.name for row in screen._rows].index("sampling.temperature")
         await c.pilot.press("enter", *"0.3", "enter")
         assert values()["sampling.temperature"] == 0.3
         await c.pilot.press("ctrl+x")
@@ -143,7 +143,7 @@ async def test_looks_are_remembered(chat: Any, file: Path) -> None:
     async with chat(FakeEngine(STORY), look=look, size=(160, 45)) as c:
         assert c.app.theme == "nord"
         assert (c.app.transcript.page.view, c.app.inspector.display) == ("prose", True)
-        assert not c.app.overview.display
+        assert not c.app.ui.overview.display
 
 
 def test_every_theme_of_the_picker_is_a_setting() -> None:

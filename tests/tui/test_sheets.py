@@ -83,7 +83,7 @@ async def test_sampling(chat: Any, size: tuple[int, int]) -> None:
     async with chat(FakeEngine("ok"), size=size, temperature=1.0, top_k=3, top_p=0.8) as c:
         await inspected(c)
         await c.pilot.press("f7", "down")
-        sheet = c.app.sampling_panel if size[0] == 160 else await on(c, SamplingScreen)
+        sheet = c.app.ui.sampling_panel if size[0] == 160 else await on(c, SamplingScreen)
         await c.pilot.pause(0.1)
         compare(name("sampling", size), shown(c, sheet))
 
@@ -96,7 +96,7 @@ async def test_facts(chat: Any, size: tuple[int, int]) -> None:
         await c.ask("Hi")
         await c.idle()
         await c.pilot.press("f9")
-        sheet = c.app.engine_facts if size[0] == 160 else await on(c, FactsScreen)
+        sheet = c.app.ui.engine_facts if size[0] == 160 else await on(c, FactsScreen)
         await c.pilot.pause(0.1)
         compare(name("facts", size), shown(c, sheet))
 

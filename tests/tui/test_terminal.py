@@ -221,9 +221,9 @@ def test_load_error_on_stderr_after_the_screen() -> None:
 
 
 def test_a_crash_in_the_app_restores_the_terminal() -> None:
-    code = "import ropechat.tui.controllers.inspector as i\n"
+    code = "from ropechat.tui.widgets.token_transcript import TokenTranscript\n"
     code += "def boom(self): raise RuntimeError('boom on purpose')\n"
-    code += "i.InspectorController.toggle_view = boom\n"
+    code += "TokenTranscript.toggle_view = boom\n"
     terminal = Terminal(code + RUN)
     terminal.generating()
     terminal.type(b"\x1bOR")  # F3

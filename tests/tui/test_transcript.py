@@ -132,8 +132,8 @@ async def test_escapes_never_reach_the_screen(chat: Any) -> None:
                 assert not raw(c)
                 assert widths(c) == {80}
             c.app.composer.set_text(question)
-            c.app.view.hint(question)
-            c.app.commands.run("view.find")
+            c.app.ui.hint(question)
+            c.app.ui.run("view.find")
             c.app.find_bar.value = some[0]
             await c.pilot.pause(0.1)
             assert not raw(c)
@@ -171,11 +171,11 @@ async def test_brackets_are_only_text(chat: Any) -> None:
                 assert widths(c) == {80}
             await c.pilot.press("f3")
         for text in BRACKETS[::25]:
-            c.app.view.hint(text)
+            c.app.ui.hint(text)
             c.app.composer.placeholder = "Message"
-            c.app.path.notice("notice", text)
+            c.app.turns.notice("notice", text)
             c.app.session.turns[0].question_node.final_text = text
-            c.app.refresh_status()
+            c.app.ui.refresh()
             await c.pilot.pause()
 
 
@@ -259,7 +259,7 @@ async def test_a_new_theme_is_seen_at_once(chat: Any) -> None:
 async def test_an_end_draws_what_a_whole_redraw_draws(chat: Any, view: str) -> None:
     async with chat(FakeEngine(STORY * 12 + "\n- an *open* list\n\n\n", context=10**6)) as c:
         if view == "prose":
-            c.app.commands.run("view.toggle")
+            c.app.ui.run("view.toggle")
         await c.ask("Tell me")
         await c.until(lambda: not c.app.session.generating)
         drawn = [strip.text for strip in c.strips()[:-2]]

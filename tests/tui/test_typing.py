@@ -25,7 +25,7 @@ async def told(c: Any, text: str = "Tell") -> None:
 
 def frame(c: Any) -> str:
     """What the rule above the composer says."""
-    return str(c.app.compose_line.border_title or "")
+    return str(c.app.ui.compose_line.border_title or "")
 
 
 async def types(c: Any, before: str = "") -> None:
@@ -280,7 +280,7 @@ async def test_the_footer_tells_who_has_the_keys_after_the_window_was_left(chat:
         index = c.app.transcript.cursor.index
         c.app.post_message(events.AppBlur())
         await c.pilot.pause(0.05)
-        c.app.refresh_status()
+        c.app.ui.refresh()
         assert "send" not in c.line("footer")
         await c.pilot.press("left")
         assert c.app.transcript.cursor.index == index - 1

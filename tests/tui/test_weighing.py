@@ -196,7 +196,7 @@ async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> Non
 
 
 def test_other_names_name_commands() -> None:
-    from ropechat.tui.commands.dispatch import SYNONYMS, names
+    from ropechat.tui.commands.registry import SYNONYMS, names
 
     assert set(SYNONYMS.values()) <= set(names())
     assert not set(SYNONYMS) & set(names())

@@ -574,3 +574,31 @@ def bindings(commands: Iterable[Command] = COMMANDS) -> list[Binding]:
 def by_slash(name: str) -> Command | None:
     """The command with this typed name, or None."""
     return next((command for command in ALL if command.slash == name), None)
+
+
+SYNONYMS = {  # names of these commands in other chat programs
+    "archive": "delete",
+    "attach": "help",
+    "config": "settings",
+    "branches": "tree",
+    "chats": "open",
+    "clear": "new",
+    "ctx": "context",
+    "exit": "quit",
+    "keys": "help",
+    "models": "model",
+    "overflow": "context",
+    "preset": "sampling",
+    "pull": "model",
+    "regenerate": "regen",
+    "retry": "regen",
+    "save": "export",
+    "search": "open",
+    "stats": "facts",
+    "tokens": "prose",
+}
+
+
+def names() -> list[str]:
+    """The names of all typed commands."""
+    return sorted(command.slash for command in ALL if command.slash)

@@ -10,54 +10,41 @@ from ropechat.chat.errors import explain
 from ropechat.chat.reading import SharedWorker
 from ropechat.errors import NotDownloadedError
 from ropechat.models.resolve import hub_name
+from ropechat.tui.features.sampling import SamplingFeature
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.writing import WritingFeature
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
+from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.util.paths import expand_home
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from textual.timer import Timer
 
     from ropechat.chat.download import Download
-    from ropechat.chat.live import LiveChat
     from ropechat.conversation import Message
     from ropechat.engine.engine import Engine
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.composer import ComposerController
-    from ropechat.tui.controllers.sampling import SamplingController
-    from ropechat.tui.controllers.transcript import TranscriptController
-    from ropechat.tui.controllers.view import View
     from ropechat.tui.screens.rope import RopeScreen
 
 POLL_INTERVAL_S = 0.25  # seconds between two updates of a download
 
 
-class ModelsController:
+class ModelsFeature(Feature):
     """The commands that choose, load and download models."""
 
-    def __init__(
-        self,
-        chat: LiveChat,
-        view: View,
-        path: TranscriptController,
-        composer: ComposerController,
-        sampling: SamplingController,
-        folders: Sequence[Path],
-    ) -> None:
-        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.composer, self.sampling = path, composer, sampling
-        self._folders = folders
-        self.downloads = chat.downloads
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.writing, self.sampling = ui[TurnsFeature], ui[WritingFeature], ui[SamplingFeature]
+        self._folders = ui.look.model_folders
+        self.downloads = self.chat.downloads
         self._wanted = ""  # the model that is being loaded
         self._watch: Timer | None = None
         self._positions: RopeScreen | None = None
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"model.pick": self._pick, "model.rope": lambda words: self._show_positions()}
-
+    @command("model.rope")
     def _show_positions(self) -> str | None:
         from ropechat.tui.screens.rope import RopeScreen
 
@@ -74,20 +61,22 @@ class ModelsController:
             lambda engine: _measured_ids(engine, messages),
             about,
         )
-        self.view.push(screen, lambda result: None)
+        self.ui.push(screen, lambda result: None)
         return None
 
+    @command("model.pick")
     def _pick(self, model: str) -> None:
         if model:
             self.switch_model(model)
-        elif not self.view.closes(ModelsScreen):
+        elif not self.ui.closes(ModelsScreen):
             self._open()
 
     def _open(self, wanted: str = "") -> None:
         """Open the dialog. wanted: a model whose download is offered."""
         screen = ModelsScreen(self.chat.model, self.downloads, self.keymap, self._folders, wanted)
-        self.view.push(screen, self.switch_model)
+        self.ui.push(screen, self.switch_model)
 
+    @setting("model_folders")
     def use_folders(self, names: object) -> None:
         """List the models of these folders too."""
         self._folders = [expand_home(str(name)) for name in names] if isinstance(names, list) else []
@@ -95,7 +84,7 @@ class ModelsController:
     def switch_model(self, model: str) -> None:
         """Load another model; the chat stays. The old one is closed once the new one is checked."""
         if self.chat.models is None:
-            self.view.hint("this chat cannot load another model")
+            self.ui.hint("this chat cannot load another model")
             return
         self.chat.when_idle(lambda: self._switch(model))
 
@@ -106,7 +95,8 @@ class ModelsController:
         self.session.await_model(one_line(model))
         self.chat.submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
 
-    def loaded_another(self) -> None:
+    @event(ev.ModelLoaded)
+    def _model_loaded(self, event: ev.ModelLoaded) -> None:
         """Finish the switch to another model."""
         if self._wanted:
             gc_pause.thaw()
@@ -114,21 +104,22 @@ class ModelsController:
                 self._positions.dismiss(None)
             self.chat.model, self._wanted = self._wanted, ""
             self.sampling.bias("off")  # token ids differ between models
-            self.path.show()
+            self.turns.show()
 
-    def not_loaded(self, event: ev.LoadFailed) -> None:
+    @event(ev.LoadFailed)
+    def _not_loaded(self, event: ev.LoadFailed) -> None:
         """Report a failed load and what to do; a model that is not here can be downloaded."""
         wanted, self._wanted = self._wanted, ""
         if wanted and isinstance(event.error, NotDownloadedError) and hub_name(wanted) is not None:
             self._open(wanted)
         if event.kept and self.session.info is not None:
-            self.path.notice("error", f"Not loaded: {explain(event.error)}")
-            self.path.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")
-            self.composer.count()
+            self.turns.notice("error", f"Not loaded: {explain(event.error)}")
+            self.turns.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")
+            self.writing.count()
         else:
-            self.path.notice("error", f"The model cannot be loaded: {explain(event.error)}")
+            self.turns.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self.path.notice("notice", f"{pick} chooses another one, {quit} quits.")
+            self.turns.notice("notice", f"{pick} chooses another one, {quit} quits.")
 
     # --- downloads ---
 
@@ -140,10 +131,10 @@ class ModelsController:
     def watch_download(self) -> None:
         """Poll the download until it ends."""
         if self._watch is None:
-            self._watch = self.view.app.set_interval(POLL_INTERVAL_S, self._look)
+            self._watch = self.ui.app.set_interval(POLL_INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        download, screen = self.downloads.current, self.view.app.screen
+        download, screen = self.downloads.current, self.ui.app.screen
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -154,14 +145,14 @@ class ModelsController:
         if ended and self._watch is not None:
             self._watch.stop()
             self._watch = None
-        self.view.refresh_status()
+        self.ui.refresh()
 
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
         if download.stage is Stage.DONE:
-            self.path.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
+            self.turns.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
-            self.path.notice("error", download.error)
+            self.turns.notice("error", download.error)
 
     def download_words(self) -> str:
         """The progress of a running download, for the title."""

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from ropechat.chat import personas
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.writing import WritingFeature
+from ropechat.tui.ui import ChatUi, Feature, command
 from ropechat.util.text import closest_name, one_line
 
 if TYPE_CHECKING:
-    from ropechat.chat.live import LiveChat
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.composer import ComposerController
-    from ropechat.tui.controllers.transcript import TranscriptController
-    from ropechat.tui.controllers.view import View
     from ropechat.tui.render.blocks import Block
 
 
@@ -25,47 +23,47 @@ def _no_persona(words: str, kept: list[str]) -> str:
     return f"{one_line(words):.40}: unknown persona; {hint}"
 
 
-class SystemPromptController:
+class SystemPromptFeature(Feature):
     """The commands that set system texts."""
 
-    def __init__(
-        self, chat: LiveChat, view: View, path: TranscriptController, composer: ComposerController
-    ) -> None:
-        self.view, self.session, self.path, self.composer = view, chat.session, path, composer
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.writing = ui[TurnsFeature], ui[WritingFeature]
         self._turning: Block | None = None  # the notice that the next question begins a branch
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"prompt.system": self._system, "prompt.persona": self._persona}
+    def dialog_closed(self) -> None:
+        self.learn_personas()
 
     def learn_personas(self) -> None:
         """Load the names of the saved system texts."""
         try:
             self.session.personas = {text: name for name, text in personas.load().items()}
         except RopechatError as error:
-            self.view.hint(explain(error))
+            self.ui.hint(explain(error))
 
     def open(self) -> None:
         """Open the dialog of personas."""
         from ropechat.tui.screens.personas import PersonasScreen
 
-        self.view.push(PersonasScreen(self.session.system, self.view.keymap), self.use)
+        self.ui.push(PersonasScreen(self.session.system, self.keymap), self.use)
 
     def use(self, text: str) -> None:
         """Set another system text for the next question, or ("") none."""
         self.learn_personas()
         self.session.under(text)
-        self.path.take_back(self._turning)
+        self.turns.take_back(self._turning)
         if not self.session.tree.nodes:
-            self.path.show()
+            self.turns.show()
         elif self.session.turned:
-            self._turning = self.path.notice(
+            self._turning = self.turns.notice(
                 "notice",
-                f"The next question starts a new branch, under {self.path.describe_system(text)}: "
+                f"The next question starts a new branch, under {self.turns.describe_system(text)}: "
                 "the model will read nothing of the chat above.",
             )
-        self.composer.count()
-        self.view.refresh_status()
+        self.writing.count()
+        self.ui.refresh()
 
+    @command("prompt.system")
     def _system(self, words: str) -> str:
         if not words:
             self.open()
@@ -73,6 +71,7 @@ class SystemPromptController:
         self.use("" if words == "-" else words)
         return "no system text from the next question on" if words == "-" else ""
 
+    @command("prompt.persona")
     def _persona(self, words: str) -> str:
         if not words:
             self.open()

@@ -9,68 +9,36 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.conversation import NodeState, Origin, remaining_sampling, replace_token, steps_to_continue
 from ropechat.store.queries import Chat
+from ropechat.tui.features.terminal import TerminalFeature
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.writing import WritingFeature
 from ropechat.tui.format import status
 from ropechat.tui.format.lists import MAX_COMPARED
+from ropechat.tui.ui import ChatUi, Feature, command, event
 from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ropechat.chat.answer import Turn
-    from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.composer import ComposerController
-    from ropechat.tui.controllers.transcript import TranscriptController
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.controllers.vocabularies import Vocabularies
-    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 
 
-class AnswersController:
-    """The commands for answers. A series (`/regen 4`) ends early if an answer is stopped or fails.
+class AnswersFeature(Feature):
+    """The commands for answers. A series (`/regen 4`) ends early if an answer is stopped or fails."""
 
-    copy: puts a text into the clipboard.
-    """
-
-    def __init__(
-        self,
-        chat: LiveChat,
-        view: View,
-        path: TranscriptController,
-        composer: ComposerController,
-        transcript: TokenTranscript,
-        vocabularies: Vocabularies,
-        copy: Callable[[str], None],
-    ) -> None:
-        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.composer = path, composer
-        self.transcript, self._words = transcript, vocabularies
-        self._copy = copy
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.writing = ui[TurnsFeature], ui[WritingFeature]
         self._series: tuple[str, ...] = ()  # the answers of the newest series
         self._of = 0  # its intended length; 0: no series is running
         self._on_preview: Callable[[ev.PreviewReady], None] | None = None
 
-    def handlers(self) -> dict[str, Handler]:
-        """What each command does."""
-        return {
-            "answer.regenerate": self._regenerate_some,
-            "answer.several": lambda words: self.regenerate(MAX_COMPARED),
-            "answer.resume": lambda words: self.resume(),
-            "answer.edit": lambda words: self.edit_answer(),
-            "question.edit": lambda words: self.edit_question(),
-            "sibling.previous": lambda words: self.show_sibling(-1),
-            "sibling.next": lambda words: self.show_sibling(1),
-            "answer.compare": self._compare_some,
-            "chat.branches": lambda words: self.open_branches(),
-            "answer.copy": self._copy_some,
-            "answer.copy_code": lambda words: self.copy_code(),
-        }
-
     # --- one more ---
 
+    @command("answer.regenerate")
     def _regenerate_some(self, count: str) -> str:
         if not count:
             self.chat.when_idle(self._regenerate)
@@ -81,10 +49,15 @@ class AnswersController:
         return ""
 
     def _regenerate(self) -> None:
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is not None and self._loaded_model():
-            self.path.show(self.session.answer(turn.asked))
+            self._ask(self.session.answer(turn.asked))
 
+    def _ask(self, turn: Turn) -> None:
+        self.chat.request(turn)  # before it is drawn: the model does not wait for that
+        self.turns.show(turn)
+
+    @command("answer.resume")
     def resume(self) -> None:
         """Continue a stopped answer in a new version of it."""
         self.chat.when_idle(self._resume)
@@ -96,21 +69,21 @@ class AnswersController:
         steps = steps_to_continue(node)
         prefix = ev.AssistantPrefix(tuple(steps))
         origin = Origin(node.id, len(steps), "continue")
-        self.path.show(self.session.answer(node.parent or "", prefix, origin))
+        self._ask(self.session.answer(node.parent or "", prefix, origin))
 
     def _answer_node(self) -> Node | None:
         """The answer of the turn under the cursor, if the model can continue it."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         if node is None or not node.steps:
-            again = self.path.way_to("answer.regenerate")
-            self.view.hint(f"this answer has no tokens to continue from; {again} regenerates it")
+            again = self.turns.way_to("answer.regenerate")
+            self.ui.hint(f"this answer has no tokens to continue from; {again} regenerates it")
             return None
         return self._same_model(node)
 
     def _loaded_model(self) -> bool:
         if self.session.load_error is not None:
-            self.view.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
+            self.ui.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         return self.session.load_error is None
 
     def _same_model(self, node: Node) -> Node | None:
@@ -119,14 +92,18 @@ class AnswersController:
             return None
         info = self.session.info
         if self.session.coming:
-            self.view.hint("another model is being loaded")
+            self.ui.hint("another model is being loaded")
             return None
         if info is not None and node.model != info.name:
-            self.view.hint(f"written by {status.model_heading(node.model)}: only that model can continue it")
+            self.ui.hint(f"written by {status.model_heading(node.model)}: only that model can continue it")
             return None
         return node
 
     # --- several ---
+
+    @command("answer.several")
+    def _regenerate_several(self) -> None:
+        self.regenerate(MAX_COMPARED)
 
     def regenerate(self, count: int) -> None:
         """Generate `count` more answers, then compare them."""
@@ -144,8 +121,10 @@ class AnswersController:
         else:
             self._of = 0
 
-    def ended(self, *, called_off: bool) -> None:
+    @event(ev.Finished, ev.Failed)
+    def _ended(self, event: ev.Finished | ev.Failed) -> None:
         """After an answer: begin the next of a series, or compare all of them."""
+        called_off = self.chat.run_waiting()
         if not self._of or not self._series:
             return
         last = self.session.last
@@ -163,8 +142,8 @@ class AnswersController:
         nodes = self._in_series()
         if len(nodes) < 2:
             return
-        if self.composer.composer.text or self.view.covered:
-            self.view.hint(f"{len(nodes)} answers are complete: /compare shows them side by side")
+        if self.composer.text or self.ui.covered:
+            self.ui.hint(f"{len(nodes)} answers are complete: /compare shows them side by side")
         else:
             self._compare(nodes)
 
@@ -198,7 +177,7 @@ class AnswersController:
     def _fork(self, id: str, index: int, token: int) -> None:
         known = self.session.tree.nodes.get(id)
         if known is None:  # another chat was opened while the list of alternatives was shown
-            self.view.hint("that answer is in another chat; nothing was changed")
+            self.ui.hint("that answer is in another chat; nothing was changed")
             return
         node = self._same_model(known)
         if node is None or not 0 <= index < len(node.steps):
@@ -208,8 +187,8 @@ class AnswersController:
             used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
         prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
         turn = self.session.answer(node.parent or "", prefix, origin, used)
-        self.path.show(turn)
-        self.transcript.await_token(self.path.block_of(turn), index)
+        self._ask(turn)
+        self.transcript.await_token(self.turns.block_of(turn), index)
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.AssistantPrefix:
@@ -236,7 +215,8 @@ class AnswersController:
         self.chat.submit(self.session.preview(node, self._forked(known, index, token)))
         return True
 
-    def previewed(self, event: ev.PreviewReady) -> None:
+    @event(ev.PreviewReady)
+    def _previewed(self, event: ev.PreviewReady) -> None:
         """Show a preview that was computed."""
         if self._on_preview is not None:
             self._on_preview(event)
@@ -249,29 +229,32 @@ class AnswersController:
         if self._same_model(known) is None or not 0 <= index < len(known.steps):
             return
         if not known.steps[index].top:
-            self.view.hint("this token was typed, so it has no recorded alternatives")
+            self.ui.hint("this token was typed, so it has no recorded alternatives")
             return
         self.chat.when_idle(
-            lambda: self.view.push(
-                ForkScreen(known, index, self.keymap, self._words.of_loaded, self.preview),
+            lambda: self.ui.push(
+                ForkScreen(known, index, self.keymap, self.ui.vocabularies.of_loaded, self.preview),
                 lambda id: self.fork(node, index, id),
             )
         )
 
     # --- editing and copying ---
 
+    @command("question.edit")
     def edit_question(self) -> None:
         """Edit a question; the result is a new branch."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is not None:
-            self.composer.edit(self.session.tree[turn.asked])
+            self.writing.edit(self.session.tree[turn.asked])
 
+    @command("answer.edit")
     def edit_answer(self) -> None:
         """Edit an answer; the result is a new branch."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is not None and turn.node is not None:
-            self.composer.edit(self.session.tree[turn.node])
+            self.writing.edit(self.session.tree[turn.node])
 
+    @command("answer.copy")
     def _copy_some(self, what: str) -> str:
         from ropechat.store.import_export import to_markdown
 
@@ -281,33 +264,42 @@ class AnswersController:
             self.copy_code()
         elif what == "all":
             session = self.session
-            self._copy(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
+            self.ui[TerminalFeature].copy(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
         else:
             return "/copy [code|all]: the last code block, or the current branch; without a word the answer"
         return ""
 
     def copy_answer(self) -> None:
         """Copy the answer under the cursor, or the newest."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is not None:
-            self._copy(turn.answer.node.text)
+            self.ui[TerminalFeature].copy(turn.answer.node.text)
 
+    @command("answer.copy_code")
     def copy_code(self) -> None:
         """Copy the last code block of the answer under the cursor, or of the newest."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is None:
             return
         blocks = _FENCE.findall(turn.answer.node.text)
         if blocks:
-            self._copy(blocks[-1][1].rstrip("\n"))
+            self.ui[TerminalFeature].copy(blocks[-1][1].rstrip("\n"))
         else:
-            self.view.hint("no code block in this answer")
+            self.ui.hint("no code block in this answer")
 
     # --- between branches ---
 
+    @command("sibling.previous")
+    def _show_previous(self) -> None:
+        self.show_sibling(-1)
+
+    @command("sibling.next")
+    def _show_next(self) -> None:
+        self.show_sibling(1)
+
     def show_sibling(self, by: int) -> None:
         """Show the previous or next version of the answer, or of the question."""
-        turn = self.path.turn()
+        turn = self.turns.turn()
         if turn is None or self.session.generating:
             return
         tree = self.session.tree
@@ -315,38 +307,38 @@ class AnswersController:
             if id is not None and len(tree.siblings(id)) > 1:
                 if (found := tree.step(id, by)) is not None:
                     self.session.go(found.id)
-                    self.path.show()
+                    self.turns.show()
                 return
-        self.view.hint(
-            f"no other answer to this question; {self.path.way_to('answer.regenerate')} writes one"
-        )
+        self.ui.hint(f"no other answer to this question; {self.turns.way_to('answer.regenerate')} writes one")
 
     def show_version(self, id: str, by: int) -> None:
         """Show the version before or after this question or answer."""
         if self.session.generating:
-            self.view.hint("versions change when the answer is complete")
+            self.ui.hint("versions change when the answer is complete")
         elif id in self.session.tree.nodes and (found := self.session.tree.step(id, by)) is not None:
             self.session.go(found.id)
-            self.path.show()
+            self.turns.show()
 
+    @command("chat.branches")
     def open_branches(self) -> None:
         """Open the dialog of all branches."""
         from ropechat.tui.screens.branches import BranchesScreen
 
         if len(self.session.tree):
             self.chat.when_idle(
-                lambda: self.view.push(BranchesScreen(self.session, self.keymap), self.show_branch)
+                lambda: self.ui.push(BranchesScreen(self.session, self.keymap), self.show_branch)
             )
         else:
-            self.view.hint("this chat is empty")
+            self.ui.hint("this chat is empty")
 
     def show_branch(self, node: str) -> None:
         if node in self.session.tree.nodes:
             self.session.go(node)
         elif self.session.empty:  # all branches were deleted
             self.session.clear()
-        self.path.show()
+        self.turns.show()
 
+    @command("answer.compare")
     def _compare_some(self, words: str) -> str:
         if words:
             return self.compare_numbers(words)
@@ -369,7 +361,7 @@ class AnswersController:
 
     def compare(self) -> None:
         """Compare the answers of the newest series, or an answer with the one it was made from."""
-        turn, nodes = self.path.turn(), self._in_series()
+        turn, nodes = self.turns.turn(), self._in_series()
         if turn is not None and turn.node in self._series and len(nodes) > 1:
             self.chat.when_idle(lambda: self._compare(nodes))
         else:
@@ -382,12 +374,12 @@ class AnswersController:
         node = self.session.tree.nodes.get(turn.node or "") if turn is not None else None
         other = find_counterpart(self.session.tree, node) if node is not None else None
         if node is None or other is None or not node.steps:
-            again = self.path.way_to("answer.regenerate")
-            self.view.hint(f"no other answer to compare this one with; {again} writes one")
+            again = self.turns.way_to("answer.regenerate")
+            self.ui.hint(f"no other answer to compare this one with; {again} writes one")
         else:
             self.chat.when_idle(lambda: self._compare([other, node]))
 
     def _compare(self, nodes: Sequence[Node]) -> None:
         from ropechat.tui.screens.compare import CompareScreen
 
-        self.view.push(CompareScreen(self.session.tree, nodes, self.keymap), self.show_branch)
+        self.ui.push(CompareScreen(self.session.tree, nodes, self.keymap), self.show_branch)

@@ -6,24 +6,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ropechat import builtin
+from ropechat.chat import events as ev
 from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
+from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ropechat.chat import events as ev
     from ropechat.chat.answer import Turn
-    from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
 FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
@@ -36,30 +33,39 @@ def shorten(text: str) -> str:
     return line if len(line) <= START else line[: START - 1] + "…"
 
 
-class TranscriptController:
+class TurnsFeature(Feature):
     """Draws the session's turns. follows: whether the view scrolls along with an answer.
 
     on_show: called when another branch is shown; the draft then belongs to another prompt.
     """
 
-    def __init__(self, chat: LiveChat, view: View, transcript: TokenTranscript) -> None:
-        self.chat, self.view, self.session = chat, view, chat.session
-        self.keymap, self.transcript = view.keymap, transcript
-        self.follows = True
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.follows = ui.look.follow
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._begins = False  # no question was sent yet, and the screen shows examples
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"view.files": lambda words: self._files()}
+    @setting("follow")
+    def _follow(self, follows: bool) -> None:
+        self.follows = follows
 
+    @command("view.files")
     def _files(self) -> None:
         turn = self.turn()
         if turn is not None and split_attachments(turn.question)[1]:
             self.toggle_files(turn.asked)
         elif turn is not None:
-            self.view.hint("no file is attached to this question")
+            self.ui.hint("no file is attached to this question")
+
+    @event(ev.Notice)
+    def _noticed(self, event: ev.Notice) -> None:
+        self.notice("notice", event.text, len(self.transcript.blocks) - 2 * self.session.generating)
+
+    @event(ev.ContextTruncated)
+    def _truncated(self, event: ev.ContextTruncated) -> None:
+        self.show()
 
     def notice(self, kind: str, text: str, at: int | None = None) -> Block:
         """Put a notice at the end, or at a place."""
@@ -83,7 +89,7 @@ class TranscriptController:
             if cursor is not None and turn.node == cursor[0]:
                 return turn
         if self.session.last is None:
-            self.view.hint("this chat is empty")
+            self.ui.hint("this chat is empty")
         return self.session.last
 
     def block_of(self, turn: Turn) -> AnswerBlock:
@@ -99,12 +105,6 @@ class TranscriptController:
 
     # --- the turns ---
 
-    def write(self, turn: Turn) -> None:
-        """Submit the request of a turn."""
-        if turn.request is not None:
-            self.follow_answer()
-            self.chat.submit(turn.request)
-
     def follow_answer(self) -> None:
         """Scroll to the end, and follow the answer if that is set."""
         self.transcript.to_end()
@@ -112,9 +112,7 @@ class TranscriptController:
             self.transcript.leave_end()
 
     def show(self, turn: Turn | None = None) -> None:
-        """Show all turns of the session; the answer of `turn` follows."""
-        if turn is not None and turn.request is not None:
-            self.chat.submit(turn.request)  # the model does not wait until all is drawn
+        """Show all turns of the session; the answer of `turn`, which was asked for, follows."""
         self._blocks.clear()
         kept, blocks = self._unchanged() if turn is not None else (0, 0)
         with self.transcript.filling():
@@ -127,7 +125,7 @@ class TranscriptController:
             self.on_show()
         else:
             self.follow_answer()
-        self.view.refresh_status()
+        self.ui.refresh()
 
     def _unchanged(self) -> tuple[int, int]:
         """How many turns and blocks are on the screen as they are, at most up to the last question."""
@@ -198,7 +196,8 @@ class TranscriptController:
 
     # --- an answer as it comes ---
 
-    def started(self, event: ev.Started) -> None:
+    @event(ev.Started)
+    def _started(self, event: ev.Started) -> None:
         """The prompt of an answer is known."""
         self._blocks[event.serial].prompt = event.ids
 
@@ -206,8 +205,10 @@ class TranscriptController:
         """Draw the new tokens of an answer."""
         self.transcript.feed(self._blocks[serial])
 
-    def ended(self, serial: int) -> None:
+    @event(ev.Finished, ev.Failed)
+    def _ended(self, event: ev.Finished | ev.Failed) -> None:
         """Finish the block of an answer, and say what is special about its end."""
+        serial = event.serial
         block, turn = self._blocks[serial], self.session.last
         assert turn is not None
         answer = turn.answer
@@ -250,7 +251,7 @@ class TranscriptController:
     def toggle_files(self, node: str) -> None:
         """Show or fold the files of a question."""
         if self.session.generating:
-            self.view.hint("files can be unfolded when the answer is complete")
+            self.ui.hint("files can be unfolded when the answer is complete")
             return
         self._unfolded ^= {node}
         self.show()
@@ -266,8 +267,11 @@ class TranscriptController:
 
     # --- above the first turn ---
 
-    def model_loaded(self) -> None:
+    @event(ev.ModelLoaded)
+    def _model_loaded(self, event: ev.ModelLoaded) -> None:
         """Show the name of the loaded model."""
+        self.ui.vocabularies.learn(event.info)
+        self.composer.placeholder = "Text to continue" if self.chat.completes else "Message"
         for block in self._blocks.values():
             if block.live:
                 block.title = self.chat.answer_title

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
+from ropechat.tui.features.reading import ReadingFeature
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.ui import ChatUi, Feature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.app import App
     from textual.timer import Timer
-
-    from ropechat.chat.live import LiveChat
-    from ropechat.tui.controllers.transcript import TranscriptController
 
 FRAMES_PER_S = 30.0  # per second, while the model works
 FRAMES_PER_S_REMOTE = 15.0
@@ -24,23 +21,12 @@ STATUS_INTERVAL_S = 0.2  # seconds between two updates of title and gauge
 FIRST_TOKEN_HOLD_S = 0.025  # no drawing until a first token: fork to token on screen in 34 ms instead of 43
 
 
-class FramesController:
-    """Passes tokens to the transcript and other events to `react`.
+class FramesFeature(Feature):
+    """Passes tokens to the transcript and other events to their features, at a limited rate."""
 
-    react: handles each event other than a token; watch: called in each frame; refresh: updates the status.
-    """
-
-    def __init__(
-        self,
-        chat: LiveChat,
-        app: App[Any],
-        path: TranscriptController,
-        react: Callable[[ev.EngineEvent], None],
-        watch: Callable[[], None],
-        refresh: Callable[[], None],
-    ) -> None:
-        self.chat, self.app, self.session, self.path = chat, app, chat.session, path
-        self._react, self._watch, self._refresh = react, watch, refresh
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.reading = ui[TurnsFeature], ui[ReadingFeature]
         self.ticker: Timer | None = None
         self._drawn = 0.0
         self._held: ExitStack | None = None
@@ -48,9 +34,9 @@ class FramesController:
     def start(self) -> None:
         """Set up the frame timer; it is paused while nothing happens."""
         rate = FRAMES_PER_S_REMOTE if "SSH_CONNECTION" in os.environ else FRAMES_PER_S
-        self.ticker = self.app.set_interval(1 / rate, self.tick, pause=True)
+        self.ticker = self.ui.app.set_interval(1 / rate, self.tick, pause=True)
         chat = self.chat
-        chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self._refresh
+        chat.wake, chat.submitted, chat.stopped = self.wake, self._submitted, self.ui.refresh
 
     def resume(self) -> None:
         """Resume the frame timer."""
@@ -61,7 +47,7 @@ class FramesController:
         if isinstance(request, ev.Reply):
             self._hold()
         self.resume()
-        self._refresh()
+        self.ui.refresh()
 
     def wake(self) -> None:
         """Request a frame now; called from the inference thread.
@@ -69,25 +55,25 @@ class FramesController:
         It uses the transcript's message queue, which is shorter than the app's.
         """
         with suppress(RuntimeError):  # the event loop is closed
-            self.path.transcript.call_later(self.tick)
+            self.transcript.call_later(self.tick)
 
     def _hold(self) -> None:
         """Batch updates until the first token or for `FIRST_TOKEN_HOLD_S`, so that both share one repaint."""
         if self._held is None:
             self._held = ExitStack()
-            self._held.enter_context(self.app.batch_update())
-            self._held_size = self.app.size
-            self.app.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
+            self._held.enter_context(self.ui.app.batch_update())
+            self._held_size = self.ui.app.size
+            self.ui.app.set_timer(FIRST_TOKEN_HOLD_S, self._let_go)
 
     def _let_go(self) -> None:
         """End `_hold`."""
         held, self._held = self._held, None
         if held is not None:
             held.close()
-            if self.app.size == self._held_size:
-                self.app.screen.check_idle()
+            if self.ui.app.size == self._held_size:
+                self.ui.app.screen.check_idle()
             else:
-                self.app.screen.refresh()
+                self.ui.app.screen.refresh()
 
     def tick(self) -> None:
         """Handle all events since the last frame."""
@@ -99,17 +85,17 @@ class FramesController:
                 grown = event.serial
                 continue
             if grown:
-                self.path.feed(grown)
+                self.turns.feed(grown)
                 grown = 0
-            self._react(event)
+            self.ui.react(event)
         if grown:
-            self.path.feed(grown)
+            self.turns.feed(grown)
         if self.session.last is None or self.session.last.answer.first_at is not None:
             self._let_go()
-        self._watch()
+        self.reading.watch_newest()
         self.session.wait = self.chat.watch.look()
         if not self.session.generating or time.monotonic() - self._drawn > STATUS_INTERVAL_S:
             self._drawn = time.monotonic()
-            self._refresh()
+            self.ui.refresh()
         if not self.chat.inference.busy and self.ticker is not None:
             self.ticker.pause()

@@ -1,88 +1,132 @@
-"""Reading: views, tints, the token cursor and the inspector."""
+"""Reading what was written: search, views, tints, the token cursor and the inspector; files in the reader."""
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ropechat.chat import events as ev
+from ropechat.chat.reading import SharedWorker
+from ropechat.inspector.text_reader import TextReader
+from ropechat.tui.features.answers import AnswersFeature
+from ropechat.tui.features.settings import SettingsFeature
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
+from ropechat.tui.ui import ChatUi, Feature, command, setting
 from ropechat.tui.widgets.inspector import Preview
+from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ropechat.chat import events as ev
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.answers import AnswersController
-    from ropechat.tui.controllers.find import FindController
-    from ropechat.tui.controllers.reader import ReaderController
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.composer import Composer
-    from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.side_panel import SidePanel
-    from ropechat.tui.widgets.token_transcript import TokenTranscript
+    from ropechat.engine.engine import Engine
 
 REFRESH_INTERVAL_S = 0.2  # seconds between two updates
+MAX_BYTES = 64 << 20  # of a file for the reader
 
 
-class InspectorController:
-    """The commands of the token inspector, views and tints. remember: keeps a choice for the next time."""
+class FindFeature(Feature):
+    """Finds text in the transcript: marks matches and counts them."""
 
-    def __init__(
-        self,
-        view: View,
-        transcript: TokenTranscript,
-        inspector: Inspector,
-        side_panel: SidePanel,
-        composer: Composer,
-        find: FindController,
-        answers: AnswersController,
-        reader: ReaderController,
-        remember: Callable[[str, object], None],
-    ) -> None:
-        self._reader, self._remember = reader, remember
-        self.view, self.keymap, self.transcript = view, view.keymap, transcript
-        self.inspector, self.side_panel, self.composer = inspector, side_panel, composer
-        self.find, self.answers = find, answers
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.find_bar, self.found = ui.find_bar, ui.found
+
+    @command("view.find")
+    def _find(self, text: str) -> str:
+        if text:
+            self.find_text(text)
+        else:
+            self.open()
+        return ""
+
+    def open(self) -> None:
+        """Open the search field."""
+        self.ui.app.screen.add_class("-finding")
+        self.find_bar.focus()
+
+    def find_text(self, text: str, node: str = "") -> None:
+        """Search for a text and focus the transcript. node: the message that has the first match."""
+        self.ui.app.screen.add_class("-finding")
+        with self.find_bar.prevent(self.find_bar.Changed):
+            self.find_bar.value = text
+        self.transcript.find(text, node)
+        self.count()
+        self.ui.give_keys(self.transcript)
+
+    def close(self) -> None:
+        """End the search and return to the token cursor or the composer."""
+        self.leave()
+        if self.transcript.commands:
+            self.ui.give_keys(self.transcript)
+        else:
+            self.ui.write()
+
+    def leave(self) -> None:
+        """End the search; the focus stays."""
+        self.ui.app.screen.remove_class("-finding")
+        self.find_bar.value = ""
+        self.transcript.find("")
+
+    @property
+    def active(self) -> bool:
+        """Whether a search is open."""
+        return self.ui.app.screen.has_class("-finding")
+
+    def changed(self) -> None:
+        """Mark matches while typing."""
+        self.transcript.find(self.find_bar.value)
+        self.count()
+
+    def submitted(self) -> None:
+        """Focus the transcript, where n and N select matches."""
+        self.ui.give_keys(self.transcript)
+        self.ui.refresh()
+
+    def count(self) -> None:
+        """Show the number of matches and the current one."""
+        finder = self.transcript.finder
+        text = f"{finder.number:,}/{finder.count:,}" if finder.count else "none" if finder.active else ""
+        self.found.update(f" {text}  ⏎ n N  esc ")
+
+
+class ReadingFeature(Feature):
+    """The commands of the token inspector, views and tints."""
+
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.inspector, self.side_panel = ui.inspector, ui.side_panel
+        self.find, self.answers, self._settings = ui[FindFeature], ui[AnswersFeature], ui[SettingsFeature]
         self._looked = 0.0
-
-    def handlers(self) -> dict[str, Handler]:
-        return {
-            "view.toggle": lambda words: self.toggle_view(),
-            "view.inspect": lambda words: self._reader.open(words) if words else self.inspect(),
-            "view.tint": self._tint,
-            "read.tint": lambda words: self.next_tint(),
-            "answer.fork": self._fork,
-            "read.take": lambda words: self.take(),
-            "read.preview": lambda words: self.preview(),
-            "read.details": lambda words: self.inspector.toggle_details(),
-            "alternative.other": lambda words: self.take_other(),
-            **{f"alternative.{n}": partial(self.take_number, n) for n in range(1, 10)},
-        }
+        for n in range(1, 10):
+            ui.handlers[f"alternative.{n}"] = partial(self.take_number, n)
 
     @property
     def reading(self) -> bool:
         """Whether letters are commands: with a token cursor, and during a search."""
-        return self.view.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
+        return self.ui.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
 
     # --- views and tints ---
 
+    @command("view.toggle")
     def toggle_view(self) -> None:
         """Switch between tokens and prose."""
         prose = self.transcript.toggle_view() == "prose"
-        self._remember("view", "prose" if prose else "tokens")
-        self.view.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
-        self.view.refresh_status()
+        self._settings.remember("view", "prose" if prose else "tokens")
+        self.ui.hint("prose: Markdown, without tints" if prose else "tokens: the text as it came, tinted")
+        self.ui.refresh()
 
+    @setting("view")
     def use_view(self, name: str) -> None:
         """Show tokens, or prose."""
         if self.transcript.page.view != name:
             self.transcript.toggle_view()
-            self.view.refresh_status()
+            self.ui.refresh()
 
+    @command("read.tint")
     def next_tint(self) -> None:
         """Tint by the next figure, or not at all."""
         self.say_tint(self.transcript.next_tint())
@@ -93,10 +137,11 @@ class InspectorController:
 
     def say_tint(self, name: str) -> None:
         """Show which figure tints."""
-        self._remember("tint", name)
-        self.view.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
-        self.view.refresh_status()
+        self._settings.remember("tint", name)
+        self.ui.hint("tint off" if name == OFF else f"tint: {name}, from {BY_NAME[name].limits[0]:g} on")
+        self.ui.refresh()
 
+    @command("view.tint")
     def _tint(self, name: str) -> str:
         if not name:
             self.toggle_tint()
@@ -106,11 +151,34 @@ class InspectorController:
             self.say_tint(self.transcript.set_tint(name))
         return ""
 
+    @setting("tint")
+    def use_tint(self, name: str) -> None:
+        """Tint by another figure."""
+        self.transcript.set_tint(name)
+
+    @setting("inspector")
+    def _show_inspector(self, shown: bool) -> None:
+        if shown:
+            self.open()
+        else:
+            self.close()
+
     # --- the inspector ---
+
+    @command("view.inspect")
+    def _inspect(self, words: str) -> None:
+        if words:
+            open_reader(self.ui, words)
+        else:
+            self.inspect()
+
+    @command("read.details")
+    def _toggle_details(self) -> None:
+        self.inspector.toggle_details()
 
     def inspect(self) -> None:
         """Open the inspector and focus the transcript; from there: close it."""
-        if self.inspector.display and self.view.chat_focus is self.transcript:
+        if self.inspector.display and self.ui.chat_focus is self.transcript:
             self.close()
             return
         if self.transcript.cursor is None:
@@ -118,15 +186,15 @@ class InspectorController:
         self.open()
         if self.transcript.cursor is not None:
             self.transcript.commands = True
-            self.view.give_keys(self.transcript)
+            self.ui.give_keys(self.transcript)
 
     def open(self) -> None:
         """Show the token under the cursor."""
         self.side_panel.show(self.inspector, True)
         self.transcript.choosing = self.transcript.cursor is not None
         self.inspector.show(self.transcript.cursor)
-        self.view.app.call_after_refresh(self._keep_in_sight)
-        self.view.refresh_status()
+        self.ui.app.call_after_refresh(self._keep_in_sight)
+        self.ui.refresh()
 
     def _keep_in_sight(self) -> None:
         if (token := self.transcript.cursor) is not None:
@@ -136,7 +204,7 @@ class InspectorController:
         """Close it; the cursor stays."""
         self.transcript.choosing = False
         self.side_panel.show(self.inspector, False)
-        self.view.refresh_status()
+        self.ui.refresh()
 
     def moved(self, *, clicked: bool) -> None:
         """Follow the cursor to another token."""
@@ -147,15 +215,15 @@ class InspectorController:
             self.inspector.show(self.transcript.cursor)
         if clicked:
             self._clicked()
-        self.view.refresh_status()
+        self.ui.refresh()
 
     def _clicked(self) -> None:
         """Focus the transcript after a click, unless a draft is being written."""
-        if self.composer.text and self.view.chat_focus is self.composer:
+        if self.composer.text and self.ui.chat_focus is self.composer:
             key = self.keymap.named("view.inspect")
-            self.view.hint(f"keys go to your draft; {key} inspects this token")
+            self.ui.hint(f"keys go to your draft; {key} inspects this token")
         else:
-            self.view.give_keys(self.transcript)
+            self.ui.give_keys(self.transcript)
 
     def watch_newest(self) -> None:
         """Inspect the newest token while the model writes and none is selected."""
@@ -174,6 +242,7 @@ class InspectorController:
 
     # --- alternatives ---
 
+    @command("read.take")
     def take(self) -> None:
         """Enter: open the inspector, or fork at the selected alternative."""
         if not self.inspector.display:
@@ -186,15 +255,16 @@ class InspectorController:
         if self.inspector.display and self.inspector.choose_rank(number):
             self._fork_here()
         else:
-            self.view.hint(f"no alternative {number} here: {self.keymap.first('view.inspect')} lists them")
+            self.ui.hint(f"no alternative {number} here: {self.keymap.first('view.inspect')} lists them")
 
+    @command("alternative.other")
     def take_other(self) -> None:
         """Resample the token: fork at another one, drawn from the rest."""
         token = self.transcript.cursor_token()
         if token is None or not self.inspector.display:
-            self.view.hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
+            self.ui.hint(f"put the cursor on a token and press {self.keymap.named('view.inspect')} first")
         elif (id := self.inspector.another(self.answers.tried(*token))) is None:
-            self.view.hint("every recorded token was tried here")
+            self.ui.hint("every recorded token was tried here")
         else:
             self.answers.fork(*token, id)
 
@@ -206,15 +276,16 @@ class InspectorController:
                 self.transcript.move_to(token, clicked=True)
         elif forks:
             self._fork_here()
-        self.view.refresh_status()
+        self.ui.refresh()
 
+    @command("read.preview")
     def preview(self) -> None:
         """Preview the selected alternative."""
         found = self._alternative()
         if found is None:
-            self.view.hint("no alternative is selected")
+            self.ui.hint("no alternative is selected")
         elif not self.answers.preview(*found, self._show_preview):
-            self.view.hint("busy: previews come when the answer is complete")
+            self.ui.hint("busy: previews come when the answer is complete")
 
     def _show_preview(self, result: ev.PreviewReady) -> None:
         if result.steps:
@@ -225,7 +296,7 @@ class InspectorController:
     def _fork_here(self) -> None:
         found = self._alternative()
         if found is None:
-            self.view.hint("no alternative is selected")
+            self.ui.hint("no alternative is selected")
         else:
             self.answers.fork(*found)
 
@@ -236,6 +307,7 @@ class InspectorController:
             return None
         return *token, choice.id
 
+    @command("answer.fork")
     def _fork(self, words: str) -> str:
         """/fork: fork at the selected alternative, or open the dialog of alternatives."""
         if words:
@@ -259,10 +331,10 @@ class InspectorController:
             if self.inspector.display:
                 self.close()
             self.transcript.move_to(None)
-            self.view.write()
+            self.ui.write()
         else:
             return False
-        self.view.refresh_status()
+        self.ui.refresh()
         return True
 
     def reading_label(self) -> str:
@@ -270,11 +342,11 @@ class InspectorController:
         back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
         if self.reading:
             return f" READING  {back} or {write}: write "
-        return f" READING  type or {back}: write " if self.view.chat_focus is self.transcript else ""
+        return f" READING  type or {back}: write " if self.ui.chat_focus is self.transcript else ""
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs for the footer while the transcript or the search field has the focus."""
-        if self.view.chat_focus not in (self.find.find_bar, self.transcript):
+        if self.ui.chat_focus not in (self.find.find_bar, self.transcript):
             return []
         generating = self.answers.session.generating
         stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
@@ -284,7 +356,7 @@ class InspectorController:
         """(key, label) pairs while the transcript has the keys."""
         key = self.keymap.first if self.reading else self.keymap.beside_text
         last = [(key("chat.stop"), "write"), (key("app.help"), "help"), (key("app.quit"), "quit")]
-        if self.view.chat_focus is self.find.find_bar:
+        if self.ui.chat_focus is self.find.find_bar:
             return [("⏎", "to the matches"), (key("chat.stop"), "close"), *last[1:]]
         surprise = [(key("read.next", "read.previous"), "surprise")] if self.reading else []
         if self.find.active:
@@ -304,3 +376,53 @@ class InspectorController:
             return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]
         found = [(key("read.down", "read.up"), "scroll"), token, (key("read.take"), "inspect")]
         return [*found, (key("view.find"), "find"), *last]
+
+
+def open_reader(ui: ChatUi, words: str) -> None:
+    """`/inspect FILE`: show a text in the reader, over the chat."""
+    try:
+        path = Path(os.path.expanduser(words.strip()))
+        text = _read(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        ui.hint(one_line(f"{words.strip()}: {reason}"))
+        return
+    worker = SharedWorker(ui.chat.inference)
+
+    def job(engine: Engine) -> tuple[TextReader, Any]:
+        return TextReader.of(engine, text), engine.token_bytes
+
+    worker.submit(job, lambda result: ui.app.call_from_thread(_show_reader, ui, path.name, worker, result))
+
+
+def _show_reader(ui: ChatUi, title: str, worker: SharedWorker, result: Any) -> None:
+    from ropechat.tui.screens.reader import ReaderScreen
+
+    if isinstance(result, BaseException):
+        ui.hint(one_line(f"{title}: {result}"))
+        return
+    reader, spell = result
+    screen = ReaderScreen(title, reader, worker, spell, ui.keymap, Path.cwd())
+    worker.failed = lambda error: ui.app.call_from_thread(screen.fail, error)
+
+    def closed(_: object) -> None:
+        worker.close()
+        ui.write()
+
+    ui.app.push_screen(screen, closed)
+    worker.read(reader)
+
+
+def _read(path: Path) -> str:
+    """The text of a file. Raises OSError, ValueError."""
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(
+            f"must be at most {format_bytes(MAX_BYTES)} (got {format_bytes(path.stat().st_size)})"
+        )
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"must be UTF-8 text (byte {error.start} is not)") from None
+    if not text:
+        raise ValueError("must have at least one character")
+    return text

@@ -6,10 +6,16 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ropechat.chat import events as ev
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
+from ropechat.settings.spec import GIGABYTE
 from ropechat.store.queries import Chat
+from ropechat.tui.features.reading import FindFeature
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.writing import DraftsFeature, WritingFeature
 from ropechat.tui.render.find import contains
+from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.tui.workers import begin
 from ropechat.util.paths import expand_home
 from ropechat.util.text import one_line
@@ -17,18 +23,8 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
-    from threading import Event
 
-    from ropechat.chat.live import LiveChat
     from ropechat.store.imports.read import Imported
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.composer import ComposerController
-    from ropechat.tui.controllers.drafts import DraftsController
-    from ropechat.tui.controllers.find import FindController
-    from ropechat.tui.controllers.hints import HintsController
-    from ropechat.tui.controllers.transcript import TranscriptController
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.controllers.vocabularies import Vocabularies
     from ropechat.tui.screens.chats import Opened
 
 RECALLED = 200  # questions that can be recalled from earlier chats
@@ -37,86 +33,64 @@ SHOWN_FAULTS = 3  # of the chats of a file that cannot be read
 NOTHING_KEPT = "this chat is not stored (--incognito)"
 
 
-class HistoryController:
-    """The commands for stored chats. resume: the chat to open at the start; "" for the newest. fixed: the
-    sampling settings that it does not change.
+class HistoryFeature(Feature):
+    """The commands for stored chats, and the chat that is opened at the start."""
 
-    opened: set once that chat is open.
-    """
-
-    def __init__(
-        self,
-        chat: LiveChat,
-        view: View,
-        path: TranscriptController,
-        composer: ComposerController,
-        drafts: DraftsController,
-        hints: HintsController,
-        find: FindController,
-        vocabularies: Vocabularies,
-        resume: str | None,
-        opened: Event,
-        fixed: Collection[str] = (),
-    ) -> None:
-        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.path, self.composer, self._hints, self._find = path, composer, hints, find
-        self._drafts, self._spelling = drafts, vocabularies.spelling
-        self.resume, self._opened, self._fixed = resume, opened, fixed
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.writing, self._find = ui[TurnsFeature], ui[WritingFeature], ui[FindFeature]
+        self._drafts, self._spelling = ui[DraftsFeature], ui.vocabularies.spelling
         self._shown = 0  # counts the chats that were wanted on screen
         self._importing = ""  # how far an import is
         self._exports: list[tuple[Chat, str, Path]] = []  # those that are not written
 
-    def handlers(self) -> dict[str, Handler]:
-        return {
-            "chat.new": lambda words: self._new_chat(),
-            "chat.list": self.list_chats,
-            "chat.delete": lambda words: self.list_chats(),
-            "chat.rename": self._rename,
-            "chat.export": self._export,
-            "chat.import": self._import,
-        }
+    @setting("kv_disk_gb")
+    def _use_kv_disk(self, size: int) -> None:
+        self.session.recorder.kv_bytes = size * GIGABYTE
 
+    @command("chat.list", "chat.delete")
     def list_chats(self, words: str = "") -> None:
         """Open the dialog of stored chats. words: searched for at once."""
         from ropechat.tui.screens.chats import ChatsScreen
 
         store = self.session.recorder.store
         if store is None:
-            self.view.hint(NOTHING_KEPT)
+            self.ui.hint(NOTHING_KEPT)
         else:
             recorder, keymap = self.session.recorder, self.keymap
             self.chat.when_idle(
-                lambda: self.view.push(
+                lambda: self.ui.push(
                     ChatsScreen(store, recorder, self.begin_chat, keymap, words), self._open_found
                 )
             )
 
+    @command("chat.new")
     def _new_chat(self) -> None:
         """Begin a new chat; a first press only warns if this one is not stored."""
-        self.view.write()
+        self.ui.write()
         key = self.keymap.named("chat.new")
         drops = self.session.turns and self.session.recorder.store is None
-        if not drops or self._hints.again("chat.new", f"{key} again drops this chat and begins a new one"):
+        if not drops or self.ui.again("chat.new", f"{key} again drops this chat and begins a new one"):
             self.chat.when_idle(self.begin_chat)
 
     def begin_chat(self) -> None:
         """Show a new chat; the draft goes along."""
         self._shown += 1
-        self.composer.stop_editing()
+        self.writing.stop_editing()
         self._drafts.carry()
         self.chat.keep()
         self.session.clear()
-        self.path.show()
-        begin(self.view.app, "draft", self._drafts.bring, replaces=True)
+        self.turns.show()
+        begin(self.ui.app, "draft", self._drafts.bring, replaces=True)
 
     def _open_found(self, found: Opened) -> None:
-        self.view.write()
-        begin(self.view.app, "open", lambda: self._open_chat(found.id, hit=found), replaces=True)
+        self.ui.write()
+        begin(self.ui.app, "open", lambda: self._open_chat(found.id, hit=found), replaces=True)
 
     def open_chat(self, id: str) -> None:
         """Open a stored chat."""
-        self.view.write()
-        begin(self.view.app, "open", lambda: self._open_chat(id), replaces=True)
+        self.ui.write()
+        begin(self.ui.app, "open", lambda: self._open_chat(id), replaces=True)
 
     async def _open_chat(self, id: str, fixed: Collection[str] = (), hit: Opened | None = None) -> None:
         store = self.session.recorder.store
@@ -127,13 +101,13 @@ class HistoryController:
         try:
             chat = await asyncio.wrap_future(store.load(id))
         except RopechatError as error:
-            self.path.notice("error", explain(error))
+            self.turns.notice("error", explain(error))
             return
         if wanted != self._shown:  # another chat was wanted since
             return
         await self._show(chat, fixed)
         for fault in chat.damaged:
-            self.path.notice("error", f"Some of this chat cannot be read: {fault}")
+            self.turns.notice("error", f"Some of this chat cannot be read: {fault}")
         if hit is not None and hit.words and wanted == self._shown:
             self._go_to(hit)
 
@@ -144,16 +118,18 @@ class HistoryController:
             return
         if node not in self.session.tree.path():
             self.session.go(node.id)
-            self.path.show()
+            self.turns.show()
         words = hit.words.lower()
         self._find.find_text(words if contains(node.text, words) else words.split()[0], node.id)
 
+    @command("chat.rename")
     def _rename(self, title: str) -> str:
         if not title:
             return "/rename TITLE"
         self.session.recorder.rename(title)
         return "renamed"
 
+    @command("chat.import")
     def _import(self, file: str) -> str:
         if not file:
             return "/import FILE: an export of ropechat, ChatGPT or Open WebUI, or logs of llm"
@@ -164,23 +140,23 @@ class HistoryController:
 
     def take_in(self, file: Path) -> None:
         """Import the chats of a file; the newest is shown unless the user did something else meanwhile."""
-        self.view.hint("")  # the footer shows how far it is
+        self.ui.hint("")  # the footer shows how far it is
         self._importing = f"importing {one_line(file.name)}: reading"
-        begin(self.view.app, "import", lambda: self._take_in(file))
+        begin(self.ui.app, "import", lambda: self._take_in(file))
 
     async def _take_in(self, file: Path) -> None:
         before = self._standing
         # its thread goes on if the program is left: all is imported before it ends
         work = asyncio.create_task(asyncio.to_thread(self._import_chats, file))
         while not work.done():
-            self.view.refresh_status()
+            self.ui.refresh()
             await asyncio.wait([work], timeout=PROGRESS_INTERVAL_S)
         self._importing = ""
-        self.view.refresh_status()
+        self.ui.refresh()
         try:
             found = work.result()
         except RopechatError as error:
-            self.path.notice("error", explain(error))
+            self.turns.notice("error", explain(error))
             return
         here = before == self._standing
         if here:
@@ -212,19 +188,19 @@ class HistoryController:
         if found.source or not shown:
             lists = f"{self.keymap.named('chat.list')} lists {'them' if many else 'it'}"
             where = lists if self.session.recorder.store is not None else "this one is shown"
-            self.path.notice("notice", describe(found) + (f"; {where}" if many or not shown else ""))
+            self.turns.notice("notice", describe(found) + (f"; {where}" if many or not shown else ""))
         for fault in found.faults[:SHOWN_FAULTS]:
-            self.path.notice("error", one_line(f"Not imported: {fault}"))
+            self.turns.notice("error", one_line(f"Not imported: {fault}"))
         if len(found.faults) > SHOWN_FAULTS:
-            self.path.notice("error", f"Not imported: {len(found.faults) - SHOWN_FAULTS:,} more chats")
+            self.turns.notice("error", f"Not imported: {len(found.faults) - SHOWN_FAULTS:,} more chats")
 
     async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
-        self.composer.stop_editing()
+        self.writing.stop_editing()
         self._drafts.leave()
         self.chat.keep()
         self.session.open(chat, given)
         self._lift_foreign_biases()
-        self.path.show()
+        self.turns.show()
         self.tell_other_model()
         await self._drafts.bring()
 
@@ -235,6 +211,7 @@ class HistoryController:
         if self.session.sampling.logit_bias and info is not None and models and info.name not in models:
             self.session.sampling = replace(self.session.sampling, logit_bias=())
 
+    @command("chat.export")
     def _export(self, words: str) -> str:
         from ropechat.chat.export import FORMATS, new_file
 
@@ -249,7 +226,7 @@ class HistoryController:
         elif path.exists():
             return f"{path} exists; name another file"
         self._exports.append((chat, form, path))
-        begin(self.view.app, "export", lambda: self._write(chat, form, path))
+        begin(self.ui.app, "export", lambda: self._write(chat, form, path))
         return ""
 
     async def _write(self, chat: Chat, form: str, path: Path) -> None:
@@ -268,9 +245,9 @@ class HistoryController:
             try:
                 export(chat, form, path, self._spelling)
             except RopechatError as error:
-                self.view.hint(explain(error))
+                self.ui.hint(explain(error))
             else:
-                self.view.hint(f"written: {path}")
+                self.ui.hint(f"written: {path}")
 
     def tell_other_model(self) -> None:
         """Add a notice if another model wrote the answers so far."""
@@ -278,7 +255,7 @@ class HistoryController:
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if info is not None and node is not None and node.model and node.model != info.name:
             now = one_line(info.name)
-            self.path.notice(
+            self.turns.notice(
                 "notice", f"The answers so far are by {one_line(node.model)}; {now} writes the next."
             )
 
@@ -288,39 +265,40 @@ class HistoryController:
         """Show notices of the store and open the chat given at the start."""
         store = self.session.recorder.store
         if store is not None:
-            begin(self.view.app, "start", self._open_store)
-        if store is None or self.resume is None:
-            self._opened.set()
+            begin(self.ui.app, "start", self._open_store)
+        if store is None or self.ui.resume is None:
+            self.ui.opened.set()
 
     async def _open_store(self) -> None:
         try:
             await self._look_into_store()
         finally:
-            self._opened.set()
+            self.ui.opened.set()
 
     async def _look_into_store(self) -> None:
         store = self.session.recorder.store
         assert store is not None
         try:
             newest = await asyncio.wrap_future(store.conversations(1))
-            self.composer.recall(await asyncio.wrap_future(store.questions(RECALLED)))
+            self.writing.recall(await asyncio.wrap_future(store.questions(RECALLED)))
         except RopechatError as error:
-            self.path.notice("error", f"{explain(error)}. This chat is kept in memory only.")
+            self.turns.notice("error", f"{explain(error)}. This chat is kept in memory only.")
             return
         for notice in store.notices:
-            self.path.notice("notice", notice)
+            self.turns.notice("notice", notice)
         store.back_up()
-        if self.resume is not None and not self._shown:
-            wanted = self.resume or (newest[0].id if newest else "")
+        if self.ui.resume is not None and not self._shown:
+            wanted = self.ui.resume or (newest[0].id if newest else "")
             if wanted:
-                await self._open_chat(wanted, self._fixed)
+                await self._open_chat(wanted, self.ui.look.fixed)
                 return
         await self._drafts.bring()
 
-    def show_resumed(self) -> None:
+    @event(ev.ModelLoaded)
+    def _model_loaded(self, event: ev.ModelLoaded) -> None:
         """Show a chat that was opened before the model was loaded again."""
-        if self.resume is not None:
-            self.path.show()
+        if self.ui.resume is not None:
+            self.turns.show()
             self.tell_other_model()
 
     def standing_hint(self) -> str:

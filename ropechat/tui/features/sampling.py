@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropechat.chat import events as ev
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
 from ropechat.sampling import MAX_BIAS, MAX_COUNT
-from ropechat.tui.controllers.view import SIDE_PANEL
+from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
+from ropechat.tui.ui import SIDE_PANEL, ChatUi, Feature, command, event
 from ropechat.tui.widgets.sampling_panel import ITEMS
 from ropechat.util.text import one_line
 
@@ -21,16 +23,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from ropechat.chat import events as ev
-    from ropechat.chat.live import LiveChat
     from ropechat.sampling import Sampling
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.transcript import TranscriptController
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.controllers.vocabularies import Vocabularies
-    from ropechat.tui.widgets.inspector import Inspector
-    from ropechat.tui.widgets.sampling_panel import SamplingPanel
-    from ropechat.tui.widgets.side_panel import SidePanel
 
 Encodings = tuple[tuple[int, ...], ...]
 BAN = "/ban TEXT or #ID; quoted: exactly that text; unquoted: also after a space"
@@ -38,36 +31,26 @@ BIAS = f"/bias TEXT or #ID, then -{MAX_BIAS:g} to {MAX_BIAS:g} (0: none); /bias 
 MAX_SEARCHED = 200  # tokens of an answer in which the least likely one is searched
 
 
-class SamplingController:
+class SamplingFeature(Feature):
     """The commands for sampling; changes apply from the next answer on."""
 
-    def __init__(
-        self,
-        chat: LiveChat,
-        view: View,
-        path: TranscriptController,
-        inspector: Inspector,
-        side_panel: SidePanel,
-        panel: SamplingPanel,
-        vocabularies: Vocabularies,
-    ) -> None:
-        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self._path, self.transcript, self.inspector = path, path.transcript, inspector
-        self.side_panel, self.panel, self._words = side_panel, panel, vocabularies
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.inspector = ui[TurnsFeature], ui.inspector
+        self.side_panel, self.panel = ui.side_panel, ui.sampling_panel
         self._on_encoded: Callable[[Encodings], None] | None = None
 
-    def handlers(self) -> dict[str, Handler]:
-        return {
-            "sampling.open": self._preset,
-            "sampling.set": self._set,
-            "sampling.seed": self._seed,
-            "sampling.schema": self._schema,
-            "sampling.ban": self.ban,
-            "sampling.bias": self.bias,
-            "alternative.ban": lambda words: self.bias_chosen(-MAX_BIAS),
-            "alternative.more": lambda words: self.bias_chosen(1.0),
-            "alternative.less": lambda words: self.bias_chosen(-1.0),
-        }
+    @command("alternative.ban")
+    def _ban_chosen(self) -> None:
+        self.bias_chosen(-MAX_BIAS)
+
+    @command("alternative.more")
+    def _favour_chosen(self) -> None:
+        self.bias_chosen(1.0)
+
+    @command("alternative.less")
+    def _disfavour_chosen(self) -> None:
+        self.bias_chosen(-1.0)
 
     # --- the settings ---
 
@@ -75,37 +58,37 @@ class SamplingController:
         """Open the settings, with their effect on the token under the cursor or an unlikely one."""
         from ropechat.tui.screens.sampling import SamplingScreen
 
-        if self.view.closes(SamplingScreen):
+        if self.ui.closes(SamplingScreen):
             return
-        if self.view.app.size.width < SIDE_PANEL:
-            screen = SamplingScreen(self._recorded(), self.session, self.keymap, self._words)
-            self.view.push(screen)
+        if self.ui.app.size.width < SIDE_PANEL:
+            screen = SamplingScreen(self._recorded(), self.session, self.keymap, self.ui.vocabularies)
+            self.ui.push(screen)
         elif self.panel.display and self.panel_focus:
             self.close_panel()
         else:
             self.side_panel.show(self.panel, True)
             self.panel.begin(self._recorded())
-            self.view.give_keys(self.panel)
-            self.view.refresh_status()
+            self.ui.give_keys(self.panel)
+            self.ui.refresh()
 
     def close_panel(self) -> None:
         """Close the settings next to the transcript."""
         self.side_panel.show(self.panel, False)
-        self.view.write()
+        self.ui.write()
 
     @property
     def panel_focus(self) -> Widget | None:
         """The focused part of the settings next to the transcript, or None."""
-        focused = self.view.chat_focus
+        focused = self.ui.chat_focus
         return focused if focused is not None and self.panel in focused.ancestors_with_self else None
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """The keys of the settings next to the transcript, while focused."""
         return self.keymap.pairs(ITEMS) if self.panel_focus else []
 
-    def refresh_panel(self) -> None:
+    def refresh(self) -> None:
         """Update the panel; close it if the screen is too narrow."""
-        if self.panel.display and self.view.app.size.width < SIDE_PANEL:
+        if self.panel.display and self.ui.app.size.width < SIDE_PANEL:
             self.side_panel.show(self.panel, False)
         if self.panel.display:
             self.panel.try_on(self._recorded())
@@ -123,8 +106,9 @@ class SamplingController:
     def use(self, sampling: Sampling) -> None:
         """Use these settings from the next answer on."""
         self.session.sampling = sampling
-        self.view.refresh_status()
+        self.ui.refresh()
 
+    @command("sampling.open")
     def _preset(self, words: str) -> str:
         if not words:
             self.open()
@@ -134,6 +118,7 @@ class SamplingController:
         self.use(presets.with_preset(self.session.sampling, words))
         return f"{words}: {presets.describe_preset(words)}"
 
+    @command("sampling.set")
     def _set(self, words: str) -> str:
         if not words:
             self.open()
@@ -147,6 +132,7 @@ class SamplingController:
             return str(error)
         return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
 
+    @command("sampling.seed")
     def _seed(self, words: str) -> str:
         """/seed: show or set the seed of the next answer; show that of the newest."""
         last = self.session.last
@@ -164,6 +150,7 @@ class SamplingController:
         before = "" if newest is None else f"; the newest answer's is {newest}"
         return ("each answer gets a new seed" if now is None else f"seed {now}") + before
 
+    @command("sampling.schema")
     def _schema(self, words: str) -> str:
         """/schema: what answers must match from the next one on; without words, what they match now."""
         if words == "off":
@@ -187,35 +174,37 @@ class SamplingController:
         """Ban, favour or disfavour the selected alternative in all later draws."""
         candidate = self.inspector.chosen if self.inspector.display else None
         if candidate is None:
-            self.view.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
+            self.ui.hint(f"no alternative is selected; {self.keymap.named('view.inspect')} lists them")
             return
         info, token = self.session.info, self.inspector.token
         wrote = "" if token is None else token.block.answer.model
         if self.session.coming:
-            self.view.hint("another model is being loaded")
+            self.ui.hint("another model is being loaded")
             return
         if info is not None and wrote != info.name:  # the same ids are other tokens
-            self.view.hint(f"written by {model_heading(wrote)}: only that model has these tokens")
+            self.ui.hint(f"written by {model_heading(wrote)}: only that model has these tokens")
             return
         self.use(presets.change_bias(self.session.sampling, candidate.id, by))
         self._tell_bias([candidate.id])
 
     def _tell_bias(self, ids: Sequence[int]) -> None:
         bias = dict(self.session.sampling.logit_bias).get(ids[0], 0.0)
-        names, again = self._spelled(ids), self._path.way_to("answer.regenerate")
-        self.view.hint(
+        names, again = self._spelled(ids), self.turns.way_to("answer.regenerate")
+        self.ui.hint(
             f"{names}: {presets.describe_bias(bias)} from the next answer on; {again} writes another answer"
         )
 
     def _spelled(self, ids: Sequence[int]) -> str:
-        return " and ".join(one_line(self._words.of_loaded(id)) for id in ids)
+        return " and ".join(one_line(self.ui.vocabularies.of_loaded(id)) for id in ids)
 
+    @command("sampling.ban")
     def ban(self, words: str) -> str:
         """/ban: never draw a token again; without words, list the banned ones. Returns the message."""
         if words:
             return self._weigh(words, -MAX_BIAS, BAN)
         return self._list_weighed("banned", lambda bias: bias <= -MAX_BIAS)
 
+    @command("sampling.bias")
     def bias(self, words: str) -> str:
         """/bias: make a token more or less likely; without words, list the changed ones."""
         if words == "off":
@@ -244,22 +233,23 @@ class SamplingController:
         if not text:
             return usage
         texts = (text,) if quoted else (text, f" {text}")
-        self._on_encoded = lambda found: self._encoded(text, found, bias)
+        self._on_encoded = lambda found: self._weigh_encoded(text, found, bias)
         self.chat.submit(self.session.encode(texts))
         return "this is done when the answer is complete" if self.session.generating else ""
 
-    def encoded(self, event: ev.TextsEncoded) -> None:
+    @event(ev.TextsEncoded)
+    def _encoded(self, event: ev.TextsEncoded) -> None:
         """Handle the token ids of a typed text."""
         found, self._on_encoded = self._on_encoded, None
         if found is not None:
             found(event.ids)
 
-    def _encoded(self, text: str, found: Encodings, bias: float) -> None:
+    def _weigh_encoded(self, text: str, found: Encodings, bias: float) -> None:
         single = list(dict.fromkeys(ids[0] for ids in found if len(ids) == 1))
         if single:
             self._set_bias(single, bias)
         elif not found or not found[-1]:
-            self.view.hint("cannot tokenize this text")
+            self.ui.hint("cannot tokenize this text")
         else:
             self._ask_which(text, list(dict.fromkeys(found[-1])), bias)
 
@@ -270,8 +260,8 @@ class SamplingController:
         does = "Never draw" if bias <= -MAX_BIAS else f"Add {bias:+g} to the logit of"
         note = f"{does} the chosen one, everywhere: also inside other words."
         rows = [(id, "") for id in ids]
-        screen = TokensScreen(title, note, rows, self.keymap, self._words.of_loaded)
-        self.view.push(screen, lambda id: self._set_bias([id], bias))
+        screen = TokensScreen(title, note, rows, self.keymap, self.ui.vocabularies.of_loaded)
+        self.ui.push(screen, lambda id: self._set_bias([id], bias))
 
     def _set_bias(self, ids: Sequence[int], bias: float) -> None:
         for id in ids:
@@ -288,6 +278,6 @@ class SamplingController:
         if not rows:
             return f"no token is {what}"
         note = "The chosen one gets its own probability back."
-        screen = TokensScreen(what, note, rows, self.keymap, self._words.of_loaded)
-        self.view.push(screen, lambda id: self._set_bias([id], 0.0))
+        screen = TokensScreen(what, note, rows, self.keymap, self.ui.vocabularies.of_loaded)
+        self.ui.push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

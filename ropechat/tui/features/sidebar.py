@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
+from ropechat.tui.features.answers import AnswersFeature
+from ropechat.tui.features.history import HistoryFeature
+from ropechat.tui.features.settings import SettingsFeature
+from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.format import lists
 from ropechat.tui.render.width import cells
+from ropechat.tui.ui import ChatUi, Feature, command, setting
 from ropechat.tui.widgets.sidebar import EDGE, Line, Section, Target
 from ropechat.tui.workers import begin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
-    from ropechat.chat.live import LiveChat
     from ropechat.conversation import Node
     from ropechat.store.queries import Summary
-    from ropechat.tui.commands.dispatch import Handler
-    from ropechat.tui.controllers.answers import AnswersController
-    from ropechat.tui.controllers.history import HistoryController
-    from ropechat.tui.controllers.system_prompt import SystemPromptController
-    from ropechat.tui.controllers.view import View
-    from ropechat.tui.widgets.sampling_panel import SamplingPanel
-    from ropechat.tui.widgets.side_panel import SidePanel
-    from ropechat.tui.widgets.sidebar import Overview
-    from ropechat.tui.widgets.token_transcript import TokenTranscript
 
 MIN_SCREEN_WIDTH = 150  # columns of a screen with an overview
 WIDTH, PANEL_WIDTH = 30, 48  # columns of the overview and of the side panel at the right, as in app.tcss
@@ -38,64 +33,43 @@ DAYS = ("today", "yesterday", "older")
 NARROWEST = 8  # cells of a branch's text
 
 
-class SidebarController:
-    """The overview: what it shows, when it is looked up again, and what a click opens.
+class SidebarFeature(Feature):
+    """The overview: what it shows, when it is looked up again, and what a click opens."""
 
-    wanted: whether it is shown where there is room; command: runs a command by its id; remember:
-    keeps a choice for the next time.
-    """
-
-    def __init__(
-        self,
-        chat: LiveChat,
-        view: View,
-        overview: Overview,
-        transcript: TokenTranscript,
-        side_panel: SidePanel,
-        panel: SamplingPanel,
-        history: HistoryController,
-        answers: AnswersController,
-        system_prompt: SystemPromptController,
-        command: Callable[[str], None],
-        remember: Callable[[str, object], None],
-        *,
-        wanted: bool,
-    ) -> None:
-        self.chat, self.view, self.session, self.keymap = chat, view, chat.session, view.keymap
-        self.overview, self.transcript = overview, transcript
-        self.side_panel, self.sampling_panel = side_panel, panel
-        self._history, self._answers, self._system_prompt = history, answers, system_prompt
-        self._command, self._remember = command, remember
-        self._wanted_overview = wanted
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.overview, self.side_panel, self.sampling_panel = ui.overview, ui.side_panel, ui.sampling_panel
+        self._history, self._answers = ui[HistoryFeature], ui[AnswersFeature]
+        self._system_prompt, self._settings = ui[SystemPromptFeature], ui[SettingsFeature]
+        self._wanted_overview = ui.look.overview  # where there is room
         self._chats: list[Summary] = []
         self._listed: Hashable = None  # the state in which the chats were looked up
         self._surveyed: Hashable = None  # the state in which the overview was drawn
 
-    def handlers(self) -> dict[str, Handler]:
-        return {"view.overview": lambda words: self.toggle()}
-
-    def want(self, *, shown: bool) -> None:
+    @setting("overview")
+    def _want(self, shown: bool) -> None:
         """Show it where there is room, or not."""
         self._wanted_overview = shown
-        self.view.refresh_status()
+        self.ui.refresh()
 
+    @command("view.overview")
     def toggle(self) -> None:
         """Show or hide it; where there is no room, say what it needs."""
         self._wanted_overview = not (self._wanted_overview and self._has_room)
-        self._remember("overview", self._wanted_overview)
-        self.view.refresh_status()
+        self._settings.remember("overview", self._wanted_overview)
+        self.ui.refresh()
         if self._wanted_overview and not self._has_room:
-            beside = "" if self.view.app.size.width < MIN_SCREEN_WIDTH else " beside the panel at the right"
+            beside = "" if self.ui.app.size.width < MIN_SCREEN_WIDTH else " beside the panel at the right"
             needed = WIDTH + PANEL_WIDTH + MIN_TRANSCRIPT_WIDTH if beside else MIN_SCREEN_WIDTH
-            has = f"this screen has {self.view.app.size.width}"
-            self.view.hint(f"the overview{beside} needs {needed} columns; {has}")
+            has = f"this screen has {self.ui.app.size.width}"
+            self.ui.hint(f"the overview{beside} needs {needed} columns; {has}")
 
     @property
     def _has_room(self) -> bool:
         beside = WIDTH + (PANEL_WIDTH if self.side_panel.display else 0)
         return (
-            self.view.app.size.width >= MIN_SCREEN_WIDTH
-            and self.view.app.size.width - beside >= MIN_TRANSCRIPT_WIDTH
+            self.ui.app.size.width >= MIN_SCREEN_WIDTH
+            and self.ui.app.size.width - beside >= MIN_TRANSCRIPT_WIDTH
         )
 
     def refresh(self) -> None:
@@ -110,7 +84,7 @@ class SidebarController:
             sections = (self._of_chats(), self._of_branches(), self._of_personas(), self._of_sampling())
             self.overview.show([section for section in sections if section is not None])
 
-    def look_again(self) -> None:
+    def dialog_closed(self) -> None:
         """Read the list of chats again."""
         self._listed = None
 
@@ -140,7 +114,7 @@ class SidebarController:
         now = self._asked()
         if self.session.recorder.store is not None and now != self._listed:
             self._listed = now
-            begin(self.view.app, "overview", self._list_chats, replaces=True)
+            begin(self.ui.app, "overview", self._list_chats, replaces=True)
 
     async def _list_chats(self) -> None:
         store = self.session.recorder.store
@@ -150,7 +124,7 @@ class SidebarController:
         except RopechatError:
             self._chats = []  # the footer says what is wrong with the disk
         self._surveyed = None
-        self.view.refresh_status()
+        self.ui.refresh()
 
     # --- the parts ---
 
@@ -230,7 +204,7 @@ class SidebarController:
 
     def choose(self, target: Target) -> None:
         """A chat, a branch, a persona, or the dialog with all of a part."""
-        self.view.write()
+        self.ui.write()
         match target:
             case ("chat", id) if id != self.session.recorder.id:
                 self.chat.when_idle(lambda: self._history.open_chat(id))
@@ -239,7 +213,7 @@ class SidebarController:
             case ("persona", text) if text != (self.session.system or ""):
                 self._system_prompt.use(text)
             case ("command", id):
-                self._command(id)
+                self.ui.run(id)
 
     def _to_node(self, id: str) -> None:
         """Show the branch through a node; of the branch that is shown, scroll there."""

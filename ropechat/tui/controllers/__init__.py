@@ -1,1 +1,0 @@
-"""What the app does when a command runs, one subject per file."""

@@ -1,0 +1,392 @@
+"""The draft: sending, editing, counting, completing; its storing; and when it does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from ropechat.chat import events as ev
+from ropechat.chat.context import DESCRIPTIONS, OverflowPolicy
+from ropechat.chat.draft import (
+    AttachError,
+    Unsent,
+    attach,
+    keep_end,
+    read_attachments,
+    split_attachments,
+    to_draft,
+    unescape,
+)
+from ropechat.conversation import Origin, Role
+from ropechat.errors import RopechatError
+from ropechat.tui.commands import registry as keys
+from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.terminal import gc_pause
+from ropechat.tui.ui import ChatUi, Feature, command, event, setting
+from ropechat.util.text import clean, closest_name
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from ropechat.chat.answer import Turn
+    from ropechat.chat.draft import Shortened
+    from ropechat.conversation import Node
+    from ropechat.tui.screens.context import Choice, Offer
+
+COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
+OFFERS = ((30, 12), (14, 6), (0, 1))  # (rows of the screen, completions shown)
+SLASHED = max(len(f"/{one.slash}") for one in keys.ALL)  # cells of the longest typed command
+INTERVAL_S, LONG_INTERVAL_S = 0.3, 3.0  # seconds from a change until it is stored
+LONG = 100_000  # characters of a draft that is stored less often
+FILLED = 0.7  # of the context that a shortened question takes, at most; the rest is for the answer
+
+
+class WritingFeature(Feature):
+    """The draft in the composer. sent_as: the node of the newest question, and the text typed for it."""
+
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.completions = ui[TurnsFeature], ui.completions
+        self.turns.on_show = self.count
+        self.composer.examples = lambda: self.turns.examples
+        self.sent_as = ("", "")
+        self._editing: Node | None = None  # the message being edited
+        self._counter: Timer | None = None
+
+    # --- sending ---
+
+    def send(self, typed: str) -> bool:
+        """Send a question, or hint why not; a line that begins with one "/" is a command."""
+        if typed.startswith("/") and not typed.startswith("//") and self._editing is None:
+            known = self.run_line(typed[1:])
+            self.ui.refresh()
+            return known
+        text = typed.removeprefix("/") if typed.startswith("//") else typed
+        if self.session.load_error is not None:
+            self.ui.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
+        elif self.session.generating:
+            self.ui.hint(f"still writing: {self.keymap.shown('chat.stop')} stops it, then ⏎ sends")
+        elif (whole := self.expand(text)) is not None:
+            turn = self._edited(whole)
+            if turn is None:
+                turn = self.session.ask(whole)
+                self.turns.add_turn(turn)
+                self.turns.follow_answer()
+                self.chat.request(turn)
+            else:
+                self.chat.request(turn)
+                self.turns.show(turn)
+            if turn.question == whole:
+                self.sent_as = turn.asked, typed
+            return True
+        return False
+
+    def run_line(self, line: str) -> bool:
+        """Run a typed command, without its slash; False if its name is unknown."""
+        name, _, words = line.strip().partition(" ")
+        words = words.strip()
+        command = keys.by_slash(name)
+        if command is None:
+            meant = keys.SYNONYMS.get(name) or closest_name(name, keys.names())
+            known = f"did you mean /{meant}?" if meant else "F1 lists the commands"
+            self.ui.hint(f"/{name:.20}: unknown command; {known}  (// sends text that begins with a slash)")
+            return False
+        if words or command.needs_words:
+            self.ui.run(command.id, words)
+        else:  # after the composer is emptied, since the command may fill it
+            self.ui.app.call_later(self.ui.run, command.id)
+        return True
+
+    def expand(self, text: str, *, quiet: bool = False) -> str | None:
+        """The text with attached files and unfolded pastes; None, with a hint, if a file cannot be read.
+
+        quiet: no hint, and files that did not change are not read again.
+
+        An edited question keeps its files; in an answer, @path is plain text.
+        """
+        unfold = self.composer.pastes.unfold
+        if self._editing is not None and self._editing.role is Role.ASSISTANT:
+            return unfold(text)
+        try:
+            known = split_attachments(self._editing.text)[1] if self._editing is not None else {}
+            files = read_attachments(text, known, cached=quiet)
+        except AttachError as error:
+            if not quiet:
+                self.ui.hint(str(error))
+            return None
+        return attach(unfold(unescape(text)), files)
+
+    def recall(self, questions: list[str]) -> None:
+        """Add the questions of earlier chats to the history."""
+        self.composer.sent[:0] = [clean(to_draft(question)) for question in questions]
+
+    def clear_draft(self) -> None:
+        """Empty the composer, keeping its text in the history; or cancel an edit."""
+        if not self.stop_editing():
+            self.composer.keep()
+            self.composer.set_text("")
+        self.ui.hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
+
+    def take_example(self, text: str) -> None:
+        """Put a text into the composer, to be sent or changed; a draft returns afterwards."""
+        if text and self.composer.text in ("", *self.turns.examples):
+            self.composer.set_text(text)
+        elif text:
+            self.composer.borrow(text)
+        self.ui.write()
+
+    def begin_line(self, text: str) -> None:
+        """Put the beginning of a command into the composer; the draft returns afterwards."""
+        self.composer.borrow(text)
+        self.ui.write()
+
+    # --- counting and completing ---
+
+    @event(ev.ModelLoaded)
+    def _model_loaded(self, event: ev.ModelLoaded) -> None:
+        self.count()
+
+    @event(ev.Finished, ev.Failed)
+    def _ended(self, event: ev.Finished | ev.Failed) -> None:
+        self.count_soon()
+
+    @setting("read_ahead")
+    def _read_ahead(self, reads: bool) -> None:
+        self.chat.reads_ahead = reads
+
+    def count_soon(self) -> None:
+        """Count the draft after a pause in typing."""
+        if self._counter is not None:
+            self._counter.stop()
+        self._counter = self.ui.app.set_timer(COUNT_DELAY, self.count)
+
+    def count(self) -> None:
+        """Count the tokens of the prompt that ends with the draft."""
+        session = self.session
+        if not session.generating:
+            gc_pause.rest()
+        draft = self.expand(self.composer.text, quiet=True) or self.composer.text
+        if session.info is None or session.generating:
+            return
+        self.chat.read_ahead(draft)
+        if not session.turns and not draft.strip():
+            session.draft_tokens = None
+            self.ui.refresh()
+            return
+        self.chat.submit(session.count(draft))
+
+    def offer(self) -> None:
+        """Show the completions above the composer."""
+        _, words = self.composer.offers()
+        most = next(count for height, count in OFFERS if self.ui.app.size.height >= height)
+        rows = [self._described(word) for word in words[:most]]
+        if len(words) > most:
+            rows.append(Content.styled(f"  and {len(words) - most:,} more", "$quiet"))
+        self.completions.display = bool(rows)
+        self.completions.update(Content("\n").join(rows))
+
+    def _described(self, word: str) -> Content:
+        command = keys.by_slash(word[1:]) if word.startswith("/") else None
+        name = Content.styled(f"  {word:<{SLASHED}}  ", "$primary")
+        if command is None:
+            return name
+        return Content.assemble(name, (f"{command.arguments}  {command.help}".strip(), "$quiet"))
+
+    # --- editing what was said ---
+
+    def edit(self, node: Node) -> None:
+        """Edit a question or an answer; the result is a new version."""
+        self._editing = node
+        self.composer.borrow(to_draft(node.text) if node.role is Role.USER else node.text)
+        self.ui.write()
+        self.ui.hint("")  # the footer says that this is an edit
+
+    def _edited(self, text: str) -> Turn | None:
+        """End the edit and return its turn; None if nothing was being edited."""
+        node, self._editing = self._editing, None
+        if node is None or node.id not in self.session.tree.nodes:
+            return None
+        if node.role is Role.USER:
+            return self.session.rewrite(node.id, text)
+        prefix = ev.AssistantPrefix(tuple(node.steps), written=text)
+        return self.session.answer(node.parent or "", prefix, Origin(node.id, 0, "edit"))
+
+    def stop_editing(self) -> bool:
+        """Cancel an edit and restore the draft; a changed text goes to the history. False without one."""
+        self._editing = None
+        if self.composer.lent:
+            self.composer.keep()
+        return self.composer.give_back()
+
+    def leave_edit(self) -> bool:
+        """Cancel an edit from the composer; returns whether there was one."""
+        if self.ui.chat_focus is not self.composer or not self.stop_editing():
+            return False
+        self.ui.refresh()
+        return True
+
+    def standing_hint(self) -> str:
+        """The footer's text while a message is edited."""
+        if self._editing is None:
+            return ""
+        what = "question" if self._editing.role is Role.USER else "answer"
+        return f"editing: ⏎ saves a new version of this {what}, esc cancels"
+
+
+class DraftsFeature(Feature):
+    """Stores the composer's text a moment after a change, and restores that of another chat."""
+
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self._recorder = self.session.recorder
+        self._timer: Timer | None = None
+        self._kept: tuple[str, str] | None = None  # chat and data as stored
+
+    def changed(self) -> None:
+        """Store the text soon; typing does not delay it."""
+        if self._timer is None and self._recorder.store is not None:
+            long = len(self.composer.text) > LONG
+            self._timer = self.ui.app.set_timer(LONG_INTERVAL_S if long else INTERVAL_S, self.keep)
+
+    def keep(self) -> None:
+        """Store the text now."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        store, place = self._recorder.store, self._place
+        data = self.composer.unsent.to_json()
+        if store is not None and self._kept != (place, data):
+            store.keep_draft(place, data)
+            self._kept = (place, data)
+
+    @property
+    def _place(self) -> str:
+        return self._recorder.id if self._recorder.stored else ""
+
+    def leave(self) -> None:
+        """Before another chat is shown: the text stays with this one."""
+        if self._recorder.store is not None:
+            self.keep()
+            self.composer.put_away()
+
+    def carry(self) -> None:
+        """Before a new chat: the text moves to it."""
+        store, place = self._recorder.store, self._place
+        if store is not None and place and self.composer.text:
+            store.keep_draft(place, "")
+            self._kept = None
+
+    async def bring(self) -> None:
+        """Restore the unsent text of the current chat."""
+        store, place = self._recorder.store, self._place
+        if store is None:
+            return
+        try:
+            data = await asyncio.wrap_future(store.draft(place))
+        except RopechatError:
+            return  # the store reports the reason itself
+        if place == self._place and self.composer.restore(Unsent.of_json(data)):
+            self.ui.hint("your unsent text is back")
+
+
+class OverflowFeature(Feature):
+    """A question that does not fit in the context: asks what to leave out, or returns it to the composer."""
+
+    def __init__(self, ui: ChatUi) -> None:
+        super().__init__(ui)
+        self.turns, self.writing = ui[TurnsFeature], ui[WritingFeature]
+        self.session.when_full = OverflowPolicy(ui.look.when_full)
+
+    @setting("when_full")
+    def _use_policy(self, name: str) -> None:
+        self.session.when_full = OverflowPolicy(name)
+
+    @event(ev.TooLong)
+    def _too_long(self, event: ev.TooLong) -> None:
+        """Handle a question that does not fit: ask what to do, if something can help."""
+        from ropechat.tui.screens.context import MODEL, TURNS, ContextScreen
+
+        shorter = None if event.slides else self._shortened(event)
+        asks = self.session.when_full is OverflowPolicy.ASK
+        if not asks or not (event.slides or shorter):
+            self._refuse(event)
+            return
+
+        def chosen(choice: Choice) -> None:
+            if choice in ("back", "model"):
+                self._refuse(event, notify=choice == "back")
+                if choice == "model":
+                    self.ui.run("model.pick")
+                return
+            if choice == "end" and shorter is not None:
+                self._send_end(shorter.text)
+                return
+            if choice == "always":
+                self.session.when_full = OverflowPolicy.SLIDE
+            self._ask(self.session.again(alone=choice == "fresh"))
+
+        if shorter is not None:
+            alone = "; the model reads nothing else" if len(self.session.turns) > 1 else ""
+            what = f"send the last {shorter.count:,} {shorter.units} of {shorter.what:.30}"
+            offers: dict[Choice, Offer] = {"end": (what, f"the rest is left out{alone}"), **MODEL}
+        else:
+            offers = dict(TURNS)
+        self.ui.push(ContextScreen(event.tokens, event.context, self.keymap, offers), chosen)
+
+    def _shortened(self, event: ev.TooLong) -> Shortened | None:
+        """The question with the end of its longest text only; None if that cannot help."""
+        turn = self.session.last
+        prefix = turn is not None and turn.request is not None and turn.request.prefix is not None
+        if turn is None or prefix or turn.asked not in self.session.tree.nodes:
+            return None
+        share = FILLED * event.context / event.tokens
+        return keep_end(turn.question, self.composer.pastes.texts, share)
+
+    def _send_end(self, text: str) -> None:
+        """Ask the shortened question instead."""
+        self.session.withdraw()
+        turn = self.session.ask(text)
+        if len(self.session.turns) > 1:
+            turn = self.session.again(alone=True)
+        self._ask(turn)
+
+    def _ask(self, turn: Turn) -> None:
+        self.chat.request(turn)
+        self.turns.show(turn)
+
+    @command("prompt.full")
+    def when_full(self, words: str) -> str:
+        """/context: show or set what happens to a question that does not fit."""
+        if words and words not in list(OverflowPolicy):
+            return "/context ask|slide|stop"
+        self.session.when_full = OverflowPolicy(words) if words else self.session.when_full
+        self.ui.refresh()
+        return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
+
+    def _refuse(self, event: ev.TooLong, *, notify: bool = True) -> None:
+        """Remove a question (or an answer's prefix) that leaves no room for an answer."""
+        turn = self.session.withdraw()
+        self.turns.show()
+        if not self.composer.text and turn.asked not in self.session.tree.nodes:
+            node, typed = self.writing.sent_as
+            self.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
+        prefix = turn.request is not None and turn.request.prefix is not None
+        if notify:
+            self.turns.notice("error", self._reason(event, "answer" if prefix else "question"))
+
+    def _reason(self, event: ev.TooLong, what: str) -> str:
+        """Why a question was not sent (or an answer not begun), and what helps."""
+        numbers = f"{event.tokens:,} tokens do not fit in the context of {event.context:,}"
+        shorten = "shorten the text, " if what == "question" else ""
+        if event.slides:
+            begin = f"begin a new chat with {self.keymap.named('chat.new')}"
+            ways = f"{shorten}or {begin}" if shorten else "`/context slide` leaves out the oldest questions"
+            return f"Not sent: {numbers}. {ways[0].upper()}{ways[1:]}."
+        alone = "The question alone is too long" if shorten else "The question and this answer are too long"
+        info = self.session.info
+        most = int(info.facts.get("max_position_embeddings") or 0) if info is not None else 0
+        more = f"set a larger --context (up to {most:,}), " if most > event.tokens else ""
+        ways = f"{shorten}{more}or load a model with a larger context ({self.keymap.shown('model.pick')})"
+        return f"Not sent: {numbers}. {alone}: {ways.removeprefix('or ')}."
