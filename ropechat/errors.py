@@ -155,3 +155,11 @@ class InternalError(RopechatError):
     """A bug in ropechat."""
 
     exit_code = 70
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP ends the program; code: its exit code. No `except Exception` catches it."""
+
+    def __init__(self, code: int = 143) -> None:
+        super().__init__()
+        self.code = code

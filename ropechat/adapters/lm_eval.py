@@ -12,13 +12,15 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
+from ropechat.sampling import SETTINGS
+
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
     from ropechat.engine.scheduler import Job
 
 _MAX_GEN_TOKS = 256
-_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_SETTINGS = [name for name in SETTINGS if name != "max_tokens"]
 _SEED = 1234  # as the harness's own seeds
 
 Tokens = tuple[tuple[str, str] | None, Sequence[int], Sequence[int]]

@@ -12,7 +12,7 @@ from ropechat.chat import events as ev
 from ropechat.chat.context import choose_cut, drop_messages, keep_last
 from ropechat.chat.errors import explain
 from ropechat.conversation import NodeState, unscored_step
-from ropechat.errors import CancelledError, ContextFullError, RopechatError
+from ropechat.errors import CancelledError, ContextFullError, RopechatError, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -33,16 +33,17 @@ def answer(
 ) -> Generator[Step, None, FinishReason | None]:
     """Yield the steps that the model draws, and return why they ended; None: there is no room for any.
 
-    tell: called with ContextTruncated or TooLong, Started, PrefixAccepted and Prefilled. clock: seconds,
-    monotonic. before: called with the ids of the prompt before the model reads it. The answer is stored as it
-    comes, also when the caller stops reading, or at an error, which is raised again.
+    tell: called with ContextTruncated or TooLong, Started, PrefixAccepted, Prefilled, and each TokenGenerated
+    before its step is yielded. clock: seconds, monotonic. before: called with the ids of the prompt before
+    the model reads it. The answer is stored as it comes, also when the caller stops reading, or at an error,
+    which is raised again.
     """
     writing = AnswerWriter(request)
     try:
         writing.wait()
         reason = yield from _steps(engine, request, writing, tell, clock, before)
     except BaseException as error:
-        stopped = isinstance(error, GeneratorExit | KeyboardInterrupt | CancelledError)
+        stopped = isinstance(error, GeneratorExit | KeyboardInterrupt | Terminated | CancelledError)
         writing.end("cancelled" if stopped else None, None if stopped else error)
         raise
     if reason is not None:
@@ -99,7 +100,9 @@ def _steps(
     reason: FinishReason | None = None
     try:
         for step in steps:
-            writing.add(step, clock())
+            at = clock()
+            writing.add(step, at)
+            tell(ev.TokenGenerated(serial, step, at))
             yield step
             reason = step.finish_reason
             if reason is not None or stopped():

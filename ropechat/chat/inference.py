@@ -214,13 +214,10 @@ class Inference:
             before=lambda ids: self._ahead.take(engine, ids, request.kept),
         )
         try:
-            first = True
+            next(steps)
+            self._wake()  # the first token is drawn without waiting for a frame
             while True:
-                step = next(steps)
-                emit(ev.TokenGenerated(request.serial, step, self._clock()))
-                if first:
-                    self._wake()
-                first = False
+                next(steps)
         except StopIteration as end:
             reason = end.value
         finally:

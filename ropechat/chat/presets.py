@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import fields, replace
+from dataclasses import replace
 
-from ropechat.sampling import MAX_BIAS, MAX_COUNT, Sampling
+from ropechat.sampling import MAX_BIAS, MAX_COUNT, SETTINGS, Sampling
 from ropechat.util.text import closest_name
 
-NAMES = tuple(field.name for field in fields(Sampling) if field.name not in ("logit_bias", "grammar"))
+NAMES = tuple(SETTINGS)
 PRESETS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
     "balanced": {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.0},
     "creative": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.05},
-}
-STEPS = {"temperature": 0.05, "top_k": 1, "top_p": 0.01, "min_p": 0.01, "repetition_penalty": 0.05}
-HIGHEST = {"temperature": 2.0, "top_k": 100, "top_p": 1.0, "min_p": 0.5, "repetition_penalty": 2.0}
-DESCRIPTIONS = {
-    "temperature": "0: always the likeliest",
-    "top_k": "keep the k likeliest; 0: all",
-    "top_p": "keep this much probability",
-    "min_p": "drop below this × the best",
-    "repetition_penalty": "1: off",
-    "max_tokens": "the longest answer",
-    "seed": "none: a new one each time",
 }
 
 
@@ -54,15 +43,16 @@ def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
         value = None
     else:
         try:
-            value = int(text) if name in ("top_k", "max_tokens", "seed") else float(text)
+            value = SETTINGS[name].kind(text)
         except ValueError:
             raise ValueError(f"{name}: must be a number (got {text!r:.40})") from None
     return replace(sampling, **{name: value})  # type: ignore[arg-type]
 
 
 def with_preset(sampling: Sampling, name: str) -> Sampling:
-    """The settings of a preset; length and seed stay. Raises KeyError."""
-    return replace(sampling, **({"repetition_penalty": 1.0} | PRESETS[name]))  # type: ignore[arg-type]
+    """The settings of a preset, without penalties; length and seed stay. Raises KeyError."""
+    off = {other: one.off for other, one in SETTINGS.items() if other.endswith("_penalty")}
+    return replace(sampling, **(off | PRESETS[name]))  # type: ignore[arg-type]
 
 
 def preset_of(sampling: Sampling) -> str:
@@ -78,8 +68,8 @@ def describe_preset(name: str) -> str:
 def describe_sampling(sampling: Sampling) -> str:
     """The seed, then the preset or, without one, the settings that cut candidates."""
     words = [f"T {sampling.temperature:g}"]
-    for name, without in (("top_k", 0), ("top_p", 1), ("min_p", 0), ("repetition_penalty", 1)):
-        if (value := getattr(sampling, name)) != without:
+    for name, one in SETTINGS.items():
+        if one.off is not None and name != "temperature" and (value := getattr(sampling, name)) != one.off:
             words.append(f"{name} {value:g}")
     seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
     grammar = [] if sampling.grammar is None else [sampling.grammar.name]
@@ -93,24 +83,29 @@ def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
         return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
     if name == "max_tokens":
         return replace(sampling, max_tokens=min(MAX_COUNT, max(1, value * 2 if by > 0 else value // 2)))
-    step = STEPS[name]
-    lowest = step if name in ("top_p", "repetition_penalty") else 0
-    moved = round((round(value / step) + by) * step, 2)
-    moved = min(max(lowest, moved), max(HIGHEST[name], value))
-    return replace(sampling, **{name: int(moved) if name == "top_k" else moved})  # type: ignore[arg-type]
+    step = SETTINGS[name].step or 1
+    return _moved(sampling, name, (round(value / step) + by) * step, value)
 
 
 def with_fraction(sampling: Sampling, name: str, fraction: float) -> Sampling:
     """The settings with one value at a fraction of its usual maximum, rounded to a step."""
-    step = STEPS[name]
-    lowest = step if name in ("top_p", "repetition_penalty") else 0
-    value = max(lowest, round(round(fraction * HIGHEST[name] / step) * step, 2))
-    return replace(sampling, **{name: int(value) if name == "top_k" else value})  # type: ignore[arg-type]
+    one = SETTINGS[name]
+    step, highest = one.step or 1, one.highest or 1
+    return _moved(sampling, name, round(fraction * highest / step) * step)
+
+
+def _moved(sampling: Sampling, name: str, value: float, beyond: float = 0) -> Sampling:
+    """The settings with one value, kept between a step (or 0) and its usual maximum, or `beyond` that."""
+    one = SETTINGS[name]
+    lowest = one.step if one.above and one.step else 0
+    kept = round(min(max(lowest, value), max(one.highest or value, beyond)), 2)
+    return replace(sampling, **{name: one.kind(kept)})  # type: ignore[arg-type]
 
 
 def fill_fraction(sampling: Sampling, name: str) -> float | None:
     """The value as a fraction of its usual maximum; None for settings without one."""
-    return getattr(sampling, name) / HIGHEST[name] if name in HIGHEST else None
+    highest = SETTINGS[name].highest
+    return None if highest is None else getattr(sampling, name) / highest
 
 
 def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:

@@ -24,6 +24,7 @@ from ropechat.cli.keep_prefix import keep_prefix_option
 from ropechat.cli.loading import take_model
 from ropechat.cli.option_groups import GroupedCommand, given_flags
 from ropechat.cli.status import progress_option
+from ropechat.sampling import SETTINGS
 
 if TYPE_CHECKING:
     from ropechat.batch.shard import Shard
@@ -71,7 +72,7 @@ _GROUPS = {
         "quiet",
     ),
     "Prompt": ("system", "raw", "template", "template_vars"),
-    "Sampling": (*("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),),
+    "Sampling": tuple(SETTINGS),
     "Structured output": (*OPTIONS, "json_flexible"),
     "Model": (
         "model",

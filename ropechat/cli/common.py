@@ -10,13 +10,13 @@ import click
 
 from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
-from ropechat.sampling import Sampling
+from ropechat.sampling import DEFAULTS, Sampling
+from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 from ropechat.settings.file import UserSettings, read_settings
 from ropechat.settings.spec import BY_NAME, DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.util.paths import expand_home
 from ropechat.util.text import clean
 
-_DEFAULTS = Sampling()
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
 
@@ -173,19 +173,16 @@ template_options = option_set(
 )
 
 
-_SAMPLING = (
-    ("max_tokens", int, "Maximum number of new tokens."),
-    ("temperature", float, "Randomness; 0 is greedy."),
-    ("top_k", int, "Keep the k most probable tokens; 0 keeps all."),
-    ("top_p", float, "Keep the smallest set of tokens that reaches this probability; 1 keeps all."),
-    ("min_p", float, "Keep tokens with at least this share of the best one's probability; 0 keeps all."),
-    ("repetition_penalty", float, "Penalty on repeated tokens; 1 is off."),
-    ("seed", int, "Makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)."),
-)
 sampling_options = option_set(  # Sampling validates their values
     *(
-        setting_option(name, type=kind, default=getattr(_DEFAULTS, name), show_default=True, help=text)
-        for name, kind, text in _SAMPLING
+        setting_option(
+            name,
+            type=one.kind,
+            default=getattr(DEFAULTS, name),
+            show_default=True,
+            help=f"{one.help[0].upper()}{one.help[1:]}.",
+        )
+        for name, one in SAMPLER_SETTINGS.items()
     )
 )
 

@@ -11,7 +11,7 @@ from typing import IO
 import click
 
 from ropechat.cli.interrupt import signals_watched
-from ropechat.errors import RopechatError
+from ropechat.errors import RopechatError, Terminated
 from ropechat.util.text import is_unicode, one_line
 
 OK = 0
@@ -21,15 +21,6 @@ SOME_FAILED = 3
 BUG = 70
 IO_FAILED = 74
 INTERRUPTED = 130
-TERMINATED = 143
-
-
-class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived. A BaseException, so that no `except Exception` catches it."""
-
-    def __init__(self, code: int = TERMINATED) -> None:
-        super().__init__()
-        self.code = code
 
 
 _arrived: list[BaseException] = []

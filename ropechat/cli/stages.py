@@ -11,24 +11,24 @@ from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_s
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import F, option_set, refuse_given
 from ropechat.errors import FileAccessError, RequestError
-from ropechat.sampling import Sampling
+from ropechat.sampling import DEFAULTS, SETTINGS, Sampling
 
 if TYPE_CHECKING:
     from ropechat.cli.inspect_output import Output
     from ropechat.inspector.draws import Recorded
 
-_SETTINGS = (
-    ("temperature", "--temperature", float, "With --stages: randomness; 0 is greedy."),
-    ("top_k", "--sampler-top-k", int, "With --stages: keep the k most probable tokens; 0 keeps all."),
-    ("top_p", "--top-p", float, "With --stages: keep the smallest set that reaches this probability."),
-    ("min_p", "--min-p", float, "With --stages: keep tokens with this share of the best one's probability."),
-    ("repetition_penalty", "--repetition-penalty", float, "With --stages: penalty on repeated tokens."),
-)
+_SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None]
+"""Those with a stage of their own."""
 
 
-def _setting_option(name: str, flag: str, kind: type, text: str) -> Callable[[F], F]:
-    default = f"  [default: the settings file's, or {getattr(Sampling(), name):g}]"
-    return click.option(flag, f"stages_{name}", type=kind, help=text + default)
+def _flag(name: str) -> str:
+    return "--sampler-top-k" if name == "top_k" else f"--{name.replace('_', '-')}"
+
+
+def _setting_option(name: str) -> Callable[[F], F]:
+    default = f"[default: the settings file's, or {getattr(DEFAULTS, name):g}]"
+    text = f"With --stages: {SETTINGS[name].help}.  {default}"
+    return click.option(_flag(name), f"stages_{name}", type=SETTINGS[name].kind, help=text)
 
 
 stage_options = option_set(
@@ -37,7 +37,7 @@ stage_options = option_set(
         is_flag=True,
         help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
     ),
-    *(_setting_option(*given) for given in _SETTINGS),
+    *map(_setting_option, _SETTINGS),
     click.option(
         "--open",
         "opened",
@@ -81,18 +81,17 @@ def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, v
 
 def _take_settings(given: dict[str, Any]) -> Sampling | None:
     wanted = given.pop("stages")
-    values = {name: given.pop(f"stages_{name}") for name, *_ in _SETTINGS}
+    values = {name: given.pop(f"stages_{name}") for name in _SETTINGS}
     if not wanted:
-        for name, flag, *_ in _SETTINGS:
+        for name in _SETTINGS:
             if values[name] is not None:
-                raise click.UsageError(f"{flag}: requires --stages; add it")
+                raise click.UsageError(f"{_flag(name)}: requires --stages; add it")
         return None
     try:
         return Sampling(**{name: _setting(name, value) for name, value in values.items()})
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
-        flag = next((flag for one, flag, *_ in _SETTINGS if one == name), name)
-        raise click.UsageError(f"{flag}: {rest}") from None
+        raise click.UsageError(f"{_flag(name)}: {rest}") from None
 
 
 def _setting(name: str, value: Any) -> Any:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ropechat.sampling import Sampling
+from ropechat.sampling import SETTINGS, Sampling
 from ropechat.trace import Candidate, TokenScore
 from ropechat.util.json_lines import finite
 
@@ -66,7 +66,7 @@ def settings_record(sampling: Sampling | None) -> dict[str, Any]:
 
 def describe_settings(sampling: Sampling) -> str:
     """The settings that are switched on: "temperature 0.7, top_p 0.9"."""
-    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    off = {name: one.off for name, one in SETTINGS.items() if one.off is not None}
     parts = [f"{name} {getattr(sampling, name):g}" for name in off if getattr(sampling, name) != off[name]]
     parts += [f"{len(sampling.logit_bias)} biases"] if sampling.logit_bias else []
     parts += [f"a {sampling.grammar.name}"] if sampling.grammar is not None else []

@@ -1,9 +1,9 @@
-"""The settings of the sampler."""
+"""The settings of the sampler: `Sampling` declares each once, with its range, its steps and its help."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropechat.sampling.grammar import Grammar
 
@@ -12,7 +12,6 @@ SEED_BITS = 53
 """Bits of a random seed: programs that store numbers as f64 (jq, JavaScript, R) read it exactly."""
 MAX_COUNT = 2**31 - 1
 MAX_BIAS = 100.0
-_NUMBERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", "seed")
 
 
 def _plain(value: object) -> object:
@@ -22,24 +21,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) else value
-
-
-def _integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name}: must be an integer from {low} to {high} (got {value!r:.40})")
-
-
-def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    """Raise ValueError unless low <= value <= high (low < value with `above`). NaN and infinity fail."""
-    fits = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and (low < value if above else low <= value)
-        and value <= high
-    )
-    if not fits:
-        allowed = f"a number {'above' if above else 'from'} {low:g} to {high:g}"
-        raise ValueError(f"{name}: must be {allowed} (got {value!r:.40})")
 
 
 def _grammar(value: Any) -> Grammar | None:
@@ -53,6 +34,51 @@ def _grammar(value: Any) -> Grammar | None:
         raise ValueError(f"grammar: must have kind, source and flexible (got {list(value)!r:.40})") from None
 
 
+class SamplerSetting(NamedTuple):
+    """What is true of a number of `Sampling`.
+
+    low, high: the range of its values; above: low itself is not allowed. off: the value that has no effect;
+    None: always has one. step: by which keys change it; highest: the end of its bar on the screen; None for
+    both: it has no bar. help: one sentence; short: a few words for the screen.
+    """
+
+    kind: type[int] | type[float]
+    low: float
+    high: float
+    help: str
+    short: str
+    off: float | None = None
+    step: float | None = None
+    highest: float | None = None
+    above: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ValueError for a value out of range; NaN and infinity are."""
+        number = isinstance(value, int if self.kind is int else int | float) and not isinstance(value, bool)
+        if number and (self.low < value if self.above else self.low <= value) and value <= self.high:  # type: ignore[operator]
+            return
+        if self.kind is int:
+            allowed = f"an integer from {self.low} to {self.high}"
+        else:
+            allowed = f"a number {'above' if self.above else 'from'} {self.low:g} to {self.high:g}"
+        raise ValueError(f"{name}: must be {allowed} (got {value!r:.40})")
+
+
+_BIAS_ID = SamplerSetting(int, 0, MAX_COUNT, "", "")
+_BIAS = SamplerSetting(float, -MAX_BIAS, MAX_BIAS, "", "")
+
+
+def _setting(
+    default: float | None,
+    kind: type[int] | type[float],
+    bounds: tuple[float, float],
+    help: str,
+    short: str,
+    **more: Any,
+) -> Any:
+    return field(default=default, metadata={"setting": SamplerSetting(kind, *bounds, help, short, **more)})
+
+
 @dataclass(frozen=True)
 class Sampling:
     """The settings of the sampler, validated on construction.
@@ -63,32 +89,64 @@ class Sampling:
     min_p: keep ids with at least min_p times the largest probability; 0 keeps all.
     repetition_penalty: divides positive and multiplies negative logits of earlier ids; 1 is off.
     max_tokens: maximum number of new tokens, at least 1.
+    seed: makes sampling repeatable, 0 to 2^64 - 1; None takes a random one below 2^53.
     logit_bias: pairs (id, number from -100 to 100), added to logits before all else; -100 bans the id.
     grammar: what the answer must match; None: anything. A mapping of its fields is accepted, too.
-    seed: makes sampling repeatable, 0 to 2^64 - 1; None takes a random one below 2^53.
 
     Raises ValueError naming the field, the value and the allowed range.
     """
 
-    temperature: float = 0.7
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_tokens: int = 512
-    seed: int | None = None
+    temperature: float = _setting(
+        *(0.7, float, (0, 100), "randomness; 0 is greedy", "0: always the likeliest"),
+        off=1.0,
+        step=0.05,
+        highest=2.0,
+    )
+    top_k: int = _setting(
+        *(40, int, (0, MAX_COUNT), "keep the k most probable tokens; 0 keeps all"),
+        "keep the k likeliest; 0: all",
+        off=0,
+        step=1,
+        highest=100,
+    )
+    top_p: float = _setting(
+        *(0.95, float, (0, 1), "keep the smallest set of tokens that reaches this probability; 1 keeps all"),
+        "keep this much probability",
+        off=1.0,
+        step=0.01,
+        highest=1.0,
+        above=True,
+    )
+    min_p: float = _setting(
+        *(0.0, float, (0, 1)),
+        "keep tokens with at least this share of the best one's probability; 0 keeps all",
+        "drop below this × the best",
+        off=0.0,
+        step=0.01,
+        highest=0.5,
+    )
+    repetition_penalty: float = _setting(
+        *(1.0, float, (0, 100), "penalty on repeated tokens; 1 is off", "1: off"),
+        off=1.0,
+        step=0.05,
+        highest=2.0,
+        above=True,
+    )
+    max_tokens: int = _setting(512, int, (1, MAX_COUNT), "maximum number of new tokens", "the longest answer")
+    seed: int | None = _setting(
+        *(None, int, (0, MAX_SEED)),
+        "makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)",
+        "none: a new one each time",
+    )
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
-        for name in _NUMBERS:
-            object.__setattr__(self, name, _plain(getattr(self, name)))
-        _number("temperature", self.temperature, 0, 100)
-        _integer("top_k", self.top_k, 0, MAX_COUNT)
-        _number("top_p", self.top_p, 0, 1, above=True)
-        _number("min_p", self.min_p, 0, 1)
-        _number("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
-        _integer("max_tokens", self.max_tokens, 1, MAX_COUNT)
+        for name, setting in SETTINGS.items():
+            value = _plain(getattr(self, name))
+            object.__setattr__(self, name, value)
+            if name != "seed" or value is not None:
+                setting.check(name, value)
         try:
             object.__setattr__(
                 self, "logit_bias", tuple((_plain(id), _plain(bias)) for id, bias in self.logit_bias)
@@ -98,8 +156,13 @@ class Sampling:
                 f"logit_bias: must be a list of [id, bias] pairs (got {self.logit_bias!r:.40})"
             ) from None
         for id, bias in self.logit_bias:
-            _integer("logit_bias", id, 0, MAX_COUNT)
-            _number("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
+            _BIAS_ID.check("logit_bias", id)
+            _BIAS.check("logit_bias", bias)
         object.__setattr__(self, "grammar", _grammar(self.grammar))
-        if self.seed is not None:
-            _integer("seed", self.seed, 0, MAX_SEED)
+
+
+SETTINGS: dict[str, SamplerSetting] = {
+    one.name: one.metadata["setting"] for one in fields(Sampling) if "setting" in one.metadata
+}
+"""The numbers of `Sampling`, by name."""
+DEFAULTS = Sampling()

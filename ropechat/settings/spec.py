@@ -5,11 +5,11 @@ Command-line flags override environment variables, then the settings file (`file
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ropechat.errors import SettingsError
-from ropechat.sampling import Sampling
+from ropechat.sampling import DEFAULTS, Sampling
+from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 
 KV_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0")
@@ -134,15 +134,6 @@ class Setting(NamedTuple):
         return value
 
 
-_STEPS = {
-    "temperature": "0 is greedy",
-    "top_k": "keep the k most probable tokens; 0 keeps all",
-    "top_p": "keep the smallest set of tokens that reaches this probability",
-    "min_p": "keep tokens with at least this share of the best one's probability",
-    "repetition_penalty": "penalty on repeated tokens; 1 is off",
-    "max_tokens": "maximum number of new tokens",
-    "seed": "makes sampling repeatable",
-}
 SETTINGS = (
     Setting("model", "builtin", _text, "the default model, as for -m"),
     Setting("model_folders", [], _texts, f"more folders with models ({os.pathsep} between two)", _to_texts),
@@ -169,9 +160,8 @@ SETTINGS = (
     Setting("follow", True, _switch, "scroll while the model writes", _to_switch),
     Setting("mouse", True, _switch, "use the mouse in the chat; F8 toggles it", _to_switch),
     *(
-        Setting(f"sampling.{one.name}", one.default, _sampling(one.name), _STEPS[one.name], _to_number)
-        for one in fields(Sampling)
-        if one.name in _STEPS
+        Setting(f"sampling.{name}", getattr(DEFAULTS, name), _sampling(name), one.help, _to_number)
+        for name, one in SAMPLER_SETTINGS.items()
     ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -114,7 +114,7 @@ class Measured(app.ChatApp):
             await asyncio.sleep(0.05)
         self._fill()
         if self.case["view"] == "prose":
-            self.commands.run("view.toggle")
+            self.ui.run("view.toggle")
         await asyncio.sleep(4.0)  # the hint goes away
         self.composer.set_text("Go")
         self.writing.send(self.composer.text)

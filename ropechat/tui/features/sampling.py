@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
-from ropechat.sampling import MAX_BIAS, MAX_COUNT
+from ropechat.sampling import MAX_BIAS, MAX_COUNT, SETTINGS
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.blocks import AnswerBlock
@@ -130,7 +130,7 @@ class SamplingFeature(Feature):
                 self.use(presets.with_value(self.session.sampling, name, value.strip()))
         except ValueError as error:
             return str(error)
-        return f"{name} {presets.format_value(self.session.sampling, name)} · {presets.DESCRIPTIONS[name]}"
+        return f"{name} {presets.format_value(self.session.sampling, name)} · {SETTINGS[name].short}"
 
     @command("sampling.seed")
     def _seed(self, words: str) -> str:

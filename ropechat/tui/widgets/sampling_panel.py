@@ -12,6 +12,7 @@ from textual.widgets import Input, Static
 
 from ropechat.chat import presets
 from ropechat.inspector.what_if import resample
+from ropechat.sampling import SETTINGS
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.render.width import fit
@@ -239,7 +240,7 @@ class SamplingPanel(Vertical, can_focus=True):
             "  ",
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + presets.DESCRIPTIONS[name] if room >= METER + NOTE else "", "$quiet"),
+            ("  " + SETTINGS[name].short if room >= METER + NOTE else "", "$quiet"),
         )
 
     def _presets(self) -> Content:
