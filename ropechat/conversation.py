@@ -25,7 +25,7 @@ class Role(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
-    """The result of a tool: in the prompts of a batch; chats have none."""
+    """The result of a tool. Only batch prompts contain it."""
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ class RopeChatLM(TemplateLM):
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The source of the chat template; a name chooses one of several."""
         if isinstance(chat_template, str):
-            self._engine.chat.use(chat_template)
-        template = self._engine.chat.template
+            self._engine.prompts.use(chat_template)
+        template = self._engine.prompts.template
         return None if template is None or chat_template is False else template.source
 
     def apply_chat_template(
@@ -117,7 +117,7 @@ class RopeChatLM(TemplateLM):
         from ropechat.conversation import Message, Role
         from ropechat.errors import RequestError
 
-        template = self._engine.chat.template
+        template = self._engine.prompts.template
         if template is None:
             raise RequestError("chat_template: this model has none; omit --apply_chat_template")
         messages = [Message(Role(turn["role"]), turn["content"]) for turn in chat_history]

@@ -15,7 +15,7 @@ MAX_WAITING = 4096
 class Deduplicated(Sink):
     """A sink in front of a journal, which computes each request once per sample.
 
-    Equal rows have equal seeds (drawn from `BatchRow.same`), so a copy equals the record of the row
+    Equal rows have equal seeds (drawn from `BatchRow.dedupe_key`), so a copy equals the record of the row
     alone.
     """
 
@@ -29,7 +29,7 @@ class Deduplicated(Sink):
         """Announce a row; existing records are copied at once."""
         missing = self._sink.begin(row, samples)
         self.found = self._sink.found
-        if not row.same:
+        if not row.dedupe_key:
             return missing
         wanted = []
         for sample in range(samples):
@@ -51,7 +51,7 @@ class Deduplicated(Sink):
     def write(self, row: BatchRow, record: Mapping[str, Any]) -> int:
         """Write the record of this row, and copies for those that wait for it."""
         offset = self._sink.write(row, record)
-        if row.same:
+        if row.dedupe_key:
             key = _key(row, record["sample"])
             self._done.put(key, offset)
             for other in self._progress.pop(key):
@@ -72,4 +72,4 @@ class Deduplicated(Sink):
 
 
 def _key(row: BatchRow, sample: int) -> int:
-    return hash64(row.same, str(sample))
+    return hash64(row.dedupe_key, str(sample))

@@ -61,7 +61,7 @@ def model_header(model: Path) -> dict[str, Any]:
 
 def engine_header(engine: "Engine", variables: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are known when the model is loaded. variables: those of the chat template."""
-    template = engine.chat.template
+    template = engine.prompts.template
     facts = engine.facts
     return {
         "engine": load_core().__version__,

@@ -464,6 +464,6 @@ def _bias_pairs(value: dict[str, Any]) -> list[list[Any]]:
 
 
 def _reject_misspelled(name: str) -> None:
-    """Reject a misspelled sampling field, which the run would ignore without a word."""
+    """Reject a misspelled sampling field, which the run would ignore silently."""
     for field in difflib.get_close_matches(name.lower(), _OFTEN_MISSPELLED, 1, _SIMILAR):
         reject(f"{name}: unknown field; did you mean {field}? If not, rename it")

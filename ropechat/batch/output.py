@@ -176,7 +176,7 @@ class Journaled(Sink):
         self._samples.append(samples)
         self._indexes.append(row.index)
         for sample in range(samples):
-            offset = self.journal.find(row.id, sample, row.req)
+            offset = self.journal.find(row.id, sample, row.request_hash)
             self._offsets.append(_MISSING if offset is None else offset)
             if offset is None:
                 missing.append(sample)
@@ -187,7 +187,7 @@ class Journaled(Sink):
 
     def offset(self, row: BatchRow, sample: int) -> int:
         """Where the journal has a record that was found."""
-        offset = self.journal.find(row.id, sample, row.req)
+        offset = self.journal.find(row.id, sample, row.request_hash)
         assert offset is not None
         return offset
 

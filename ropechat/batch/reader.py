@@ -53,9 +53,9 @@ class BatchRow:
     error: RopechatError | None = None
     kept: Mapping[str, Any] | None = None
     """The fields to copy to the record."""
-    req: str = ""
+    request_hash: str = ""
     """A hash of the request: it changes when the row changes."""
-    same: str = ""
+    dedupe_key: str = ""
     """With `RowOptions.dedupe` a hash that rows with equal prompts and settings have in common, else ""."""
     file: str = ""
     """The name of the input, for errors."""
@@ -201,12 +201,15 @@ class BatchReader:
             seen.once(id, raw.number)
             kept = self._kept(fields)
             request = self._scored(fields, index) if self.options.score else self._request(fields, index)
-            told = _told(request)
-            same = _req(canonical(told)) if self.options.dedupe else ""
-            req = _req(canonical([told, kept]))
-            return BatchRow(index, raw.number, id, request, None, kept, req, same, self.source.name)
+            asked = _request_fields(request)
+            dedupe_key = _hash(canonical(asked)) if self.options.dedupe else ""
+            request_hash = _hash(canonical([asked, kept]))
+            facts = (kept, request_hash, dedupe_key, self.source.name)
+            return BatchRow(index, raw.number, id, request, None, *facts)
         except LineError as fault:
-            row = BatchRow(index, raw.number, id, kept=kept, req=_req(str(fault)), file=self.source.name)
+            row = BatchRow(
+                index, raw.number, id, kept=kept, request_hash=_hash(str(fault)), file=self.source.name
+            )
             # A field name may contain a lone surrogate.
             return dataclasses.replace(row, error=RequestError(printable(f"{row.place}{fault}")))
 
@@ -262,14 +265,14 @@ def _place_id(raw: RawRow) -> LineId:
     return f"line-{raw.number}"
 
 
-def _told(request: LineRequest) -> list[Any]:
+def _request_fields(request: LineRequest) -> list[Any]:
     """What a request asks for, without the names of ignored fields."""
     content: Any = request.content
     if isinstance(content, list):
         content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
     return [
         content,
-        _told_sampling(request.sampling),
+        _sampling_fields(request.sampling),
         request.stop,
         request.template_vars,
         request.samples,
@@ -282,13 +285,13 @@ def _told(request: LineRequest) -> list[Any]:
     ]
 
 
-def _told_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
+def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, Any]:
     grammar = sampling.get("grammar")
     return {**sampling, "grammar": dataclasses.asdict(grammar)} if grammar is not None else dict(sampling)
 
 
-def _req(told: str) -> str:
-    data = told.encode("utf-8", "surrogatepass")
+def _hash(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

@@ -107,7 +107,7 @@ def finish_record(record: dict[str, Any], row: BatchRow, cached: int) -> dict[st
         record["input"] = dict(row.kept)
     if row.request is not None and row.request.endpoint != CHAT:
         record["endpoint"] = row.request.endpoint
-    return {**record, "req": row.req, "cached_tokens": cached}
+    return {**record, "req": row.request_hash, "cached_tokens": cached}
 
 
 def copy_record(record: Mapping[str, Any], row: BatchRow) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class _Jobs:
         if own is not None and pending.sample == 0:
             seed = own
         else:
-            name = pending.row.same or pending.row.id
+            name = pending.row.dedupe_key or pending.row.id
             seed = row_seed(self._run_seed if own is None else own, name, pending.sample)
         return turn_seed(seed, len(pending.before))
 
@@ -189,7 +189,7 @@ def _answer_rows(
     estimate = RowsEstimate(spec.sampling.max_tokens, spec.window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()
     failures = Failures(report, sink, spec.max_errors, watcher.failure, early_stop=early_stop)
-    template = engine.chat.template
+    template = engine.prompts.template
     knows_tool = template is None or template.mentions("tool")
     jobs = _Jobs(sink, spec, run_seed, watcher, knows_tool, has_row)
 

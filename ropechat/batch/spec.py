@@ -50,7 +50,7 @@ class PromptOptions:
 class BatchSpec:
     """Rows, a model, and how each row is answered.
 
-    source: a file or an open stream. form_in: its format; None: by its suffix. rows: how rows are read.
+    source: a file or an open stream. input_format: its format; None: by its suffix. rows: how rows are read.
     prompts: how they become prompts. sampling: of rows that set nothing of it. window: rows in one forward
     pass. max_errors: more failed rows end the run. timeout: seconds after which a row fails. ray: compute on
     the Ray cluster of this address, "" for that of this machine; any_isa: whose nodes may have different
@@ -59,7 +59,7 @@ class BatchSpec:
 
     source: Path | IO[bytes]
     model: ModelSpec = field(default_factory=ModelSpec)
-    form_in: str | None = None
+    input_format: str | None = None
     rows: RowOptions = field(default_factory=RowOptions)
     prompts: PromptOptions = field(default_factory=PromptOptions)
     sampling: Sampling = field(default_factory=Sampling)
@@ -71,7 +71,7 @@ class BatchSpec:
 
     def reader(self) -> BatchReader:
         """The rows. Raises BatchInputError."""
-        return BatchReader(self.source, form=self.form_in, options=self.rows)
+        return BatchReader(self.source, form=self.input_format, options=self.rows)
 
     def records_of(self, rows: int | None) -> int | None:
         """How many records so many rows have; None if that is not known."""

@@ -31,7 +31,7 @@ class Answer:
     error: BaseException | None = None
     read_from: float | None = None  # when reading the prompt began
     reused: int | None = None  # tokens of the prompt that were in the KV cache; None: not known
-    fed: int = 0  # tokens of the prompt, with those that the answer began with
+    fed: int = 0  # tokens of the prompt, including the prefix of the answer
     kv_bytes: int = 0  # allocated when the answer ended
     _recent: deque[float] = field(default_factory=deque)
     _bits: float = 0.0  # sum over the first `_counted` tokens

@@ -42,7 +42,7 @@ class Reply:
     """Answer these messages; `cancelled` may be set at any time, from any thread.
 
     prefix: what the answer begins with. saved: done when the question is on disk. recorder: writes the
-    answer down. asked: when (seconds, monotonic). kept: where keys and values of the chat are on disk. cuts:
+    answer down. asked: when (seconds, monotonic). kv_location: where its KV cache is on disk. cuts:
     where a prompt that does not fit may be cut: the messages from `cuts[0]` to one of the others are then
     left out, as few as leave room for an answer.
     """
@@ -55,7 +55,7 @@ class Reply:
     saved: Future[None] | None = None
     recorder: AnswerWriter | None = None
     asked: float = 0.0
-    kept: Kept | None = None
+    kv_location: KvLocation | None = None
     cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)
 
@@ -99,8 +99,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Where the keys and values of a chat are kept on disk. total: bytes of all such files at most."""
+class KvLocation:
+    """Where the KV cache of a chat is on disk. total: bytes of all such files at most."""
 
     file: ChatFile
     total: int
@@ -111,21 +111,21 @@ class ReadAhead:
     """Read what will be sent while there are no other requests; only the newest request is served.
 
     messages: what comes before the next question; whole: with that question, as it is. reads: False to
-    take only what is on disk. kept: where it is taken from, and kept; None: nowhere.
+    take only what is on disk. kv_location: where the KV cache is read from and saved to; None: nowhere.
     """
 
     messages: tuple[Message, ...]
     whole: bool = False
     reads: bool = True
-    kept: Kept | None = None
+    kv_location: KvLocation | None = None
 
 
 @dataclass(frozen=True)
-class Keep:
-    """Keep what was read of a chat that is left. messages: of its current branch."""
+class SaveKv:
+    """Save the KV cache of a chat that is being closed. messages: of its current branch."""
 
     messages: tuple[Message, ...]
-    kept: Kept
+    kv_location: KvLocation
 
 
 Request = Load | Count | Reply | Preview | Encode | Call

@@ -40,7 +40,7 @@ class Inference:
         self, clock: Callable[[], float] = time.monotonic, wake: Callable[[], None] = lambda: None
     ) -> None:
         """wake: called from the thread after a first token and after each request."""
-        self._requests: SimpleQueue[ev.Request | ev.ReadAhead | ev.Keep | None] = SimpleQueue()
+        self._requests: SimpleQueue[ev.Request | ev.ReadAhead | ev.SaveKv | None] = SimpleQueue()
         self._events: deque[ev.EngineEvent] = deque()
         self._pending = 0  # requests not yet answered; only touched under the lock
         self._lock = Lock()
@@ -48,7 +48,7 @@ class Inference:
         self._running: ev.Reply | None = None
         self._latest_count = -1
         self._latest_ahead: ev.ReadAhead | None = None
-        self._left: ev.Keep | None = None  # the chat that was left last, unless it is kept
+        self._left: ev.SaveKv | None = None  # the chat that was left last, unless its KV cache is saved
         self._closing = Event()
         self._clock = clock
         self._wake = wake
@@ -79,8 +79,8 @@ class Inference:
         self._latest_ahead = request
         self._requests.put(request)
 
-    def keep(self, request: ev.Keep) -> None:
-        """Keep what was read of a chat that is left; returns at once."""
+    def save_kv(self, request: ev.SaveKv) -> None:
+        """Save the KV cache of a chat that is being closed; returns at once."""
         self._left = request
         self._requests.put(request)
 
@@ -100,7 +100,7 @@ class Inference:
     def shutdown(self, limit: float = 0.5) -> bool:
         """Cancel everything and wait at most `limit` seconds; False if a thread is still at work.
 
-        What was read of the chat is written to disk, for at most `WRITE_LIMIT_S`.
+        The KV cache of the chat is saved, for at most `WRITE_LIMIT_S`.
         """
         self._closing.set()
         with self._lock:
@@ -116,7 +116,7 @@ class Inference:
     def _run(self) -> None:
         _give_way()
         while (request := self._next()) is not None and not self._closing.is_set():
-            if isinstance(request, ev.ReadAhead | ev.Keep):
+            if isinstance(request, ev.ReadAhead | ev.SaveKv):
                 self._look_ahead(request)
                 continue
             try:
@@ -135,8 +135,8 @@ class Inference:
             self._ahead.leave(engine, self._left)
             engine.close()
 
-    def _look_ahead(self, request: ev.ReadAhead | ev.Keep) -> None:
-        if isinstance(request, ev.Keep):
+    def _look_ahead(self, request: ev.ReadAhead | ev.SaveKv) -> None:
+        if isinstance(request, ev.SaveKv):
             if self._engine is not None:
                 self._ahead.leave(self._engine, request)
             if request is self._left:
@@ -144,7 +144,7 @@ class Inference:
         elif request is self._latest_ahead:
             self._ahead.begin(request)
 
-    def _next(self) -> ev.Request | ev.ReadAhead | ev.Keep | None:
+    def _next(self) -> ev.Request | ev.ReadAhead | ev.SaveKv | None:
         """The next request; until it arrives, text is read ahead."""
         while True:
             try:
@@ -186,15 +186,15 @@ class Inference:
             old, self._engine = self._engine, None
         self._ahead.stop()
         if old is not None:
-            self._ahead.keep(old)
+            self._ahead.save(old)
             old.close()
             del old
         engine = request.load()
         with self._lock:
             self._engine = engine
         self._events.append(ev.ModelLoaded(describe(engine)))
-        engine.chat.on_note = self._note
-        for name in engine.chat.unused():
+        engine.prompts.on_note = self._note
+        for name in engine.prompts.unused():
             self._events.append(ev.Notice(f"{name}: {UNUSED}"))
 
     def _note(self, text: str) -> None:
@@ -211,7 +211,7 @@ class Inference:
             request,
             emit,
             clock=self._clock,
-            before=lambda ids: self._ahead.take(engine, ids, request.kept),
+            before=lambda ids: self._ahead.take(engine, ids, request.kv_location),
         )
         try:
             next(steps)
@@ -268,7 +268,7 @@ def _counted(engine: Engine, request: ev.Count) -> ev.PromptCounted:
         least = len(engine.prompt_ids(keep_last(messages)))
         if least >= engine.context:
             return ev.PromptCounted(request.serial, least, alone=True)
-    return ev.PromptCounted(request.serial, tokens, False, *engine.reading(ids))
+    return ev.PromptCounted(request.serial, tokens, False, *engine.prefill_estimate(ids))
 
 
 def describe(engine: Engine) -> ev.ModelInfo:

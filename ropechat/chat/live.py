@@ -40,7 +40,7 @@ class LiveChat:
 
     system: the system text. store: saves the chat, if given. models: loads other models later. progress: of
     loading or reading; called from the UI's thread. reads_ahead: whether what will be sent is read
-    before it is sent. kv_bytes: what the keys and values of stored chats may take on disk; 0: none are kept.
+    before it is sent. kv_bytes: bytes on disk for KV caches of chats; 0: none is saved.
     wake: see `Inference`. submitted, stopped: called after each request, and after an answer was asked to
     stop.
     """
@@ -97,15 +97,15 @@ class LiveChat:
         """Read what comes before the next question; with a long draft, that question as it is."""
         whole = len(draft) >= LONG_DRAFT
         messages = self.session.messages(draft if whole else "")
-        kept = self.session.recorder.kept
-        if self.session.info is not None and (self.reads_ahead or kept is not None):
-            self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, kept))
+        location = self.session.recorder.kv_location
+        if self.session.info is not None and (self.reads_ahead or location is not None):
+            self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, location))
 
-    def keep(self) -> None:
+    def save_kv(self) -> None:
         """Store the KV cache of this chat before another one is shown or the program ends."""
-        kept = self.session.recorder.kept
-        if self.session.info is not None and kept is not None:
-            self.inference.keep(ev.Keep(self.session.messages(), kept))
+        location = self.session.recorder.kv_location
+        if self.session.info is not None and location is not None:
+            self.inference.save_kv(ev.SaveKv(self.session.messages(), location))
 
     def stop(self) -> bool:
         """Stop the current answer; False if there is none, or if it is already stopping."""
@@ -134,6 +134,6 @@ class LiveChat:
     def leave(self) -> None:
         """Cancel everything, before the chat is closed."""
         self.downloads.pause()
-        self.keep()
+        self.save_kv()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.prefill import Prefill
 
-KEEP_DELAY_S = 5.0  # seconds without a request before what was read is written
+SAVE_DELAY_S = 5.0  # seconds without a request before the KV cache is saved
 REPORT_INTERVAL_S = 0.25  # seconds between two reports of progress
 
 
@@ -37,8 +37,8 @@ class ReadingAhead:
         self._request: ev.ReadAhead | None = None  # what to read
         self._ids: Sequence[int] | None = None
         self._prefill: Prefill | None = None
-        self._unkept: tuple[ev.Kept, Sequence[int]] | None = None  # what to write
-        self._keep_at = self._reported = 0.0
+        self._unsaved: tuple[ev.KvLocation, Sequence[int]] | None = None  # what to write
+        self._save_at = self._reported = 0.0
         self._interrupted = self._shown = False
         self._noted: set[str] = set()
 
@@ -66,21 +66,21 @@ class ReadingAhead:
         """Seconds until there is something to do; None if there is nothing."""
         if self._request is not None:
             return 0.0
-        return max(0.0, self._keep_at - self._clock()) if self._unkept is not None else None
+        return max(0.0, self._save_at - self._clock()) if self._unsaved is not None else None
 
     def advance(self, engine: Engine | None) -> None:
         """Do the next piece of work: one forward pass at most."""
         if engine is None:
             self.stop()
         elif self._request is None:
-            self.keep(engine)
+            self.save(engine)
         else:
             try:
                 ended = not self._read(engine, self._request)
             except BaseException:  # the question will report the error; a Rust panic is not an Exception
                 ended = True
             if ended:
-                self._keep_at = self._clock() + KEEP_DELAY_S
+                self._save_at = self._clock() + SAVE_DELAY_S
                 self.stop()
 
     def _read(self, engine: Engine, request: ev.ReadAhead) -> bool:
@@ -91,11 +91,11 @@ class ReadingAhead:
             if len(self._ids) >= engine.context:
                 return False
             if not request.whole:
-                self._remember(engine, request.kept, self._ids)
+                self._remember(engine, request.kv_location, self._ids)
         if self._prefill is None:
             self._interrupted = False
             self._prefill = engine.begin_prefill(self._ids)
-            self._take(engine, self._prefill, request.kept)
+            self._take(engine, self._prefill, request.kv_location)
             return request.reads
         goes_on = self._prefill.step()
         if goes_on and self._clock() - self._reported >= REPORT_INTERVAL_S:
@@ -105,52 +105,54 @@ class ReadingAhead:
             return True
         return goes_on
 
-    def _remember(self, engine: Engine, kept: ev.Kept | None, ids: Sequence[int]) -> None:
+    def _remember(self, engine: Engine, location: ev.KvLocation | None, ids: Sequence[int]) -> None:
         """Request that the text read now is written; text of another chat is written first."""
-        if self._unkept is not None and (kept is None or self._unkept[0].file.chat != kept.file.chat):
-            self.keep(engine)
-        if kept is not None and len(ids) >= LEAST_KEPT:
-            self._unkept, self._keep_at = (kept, ids), self._clock() + KEEP_DELAY_S
+        if self._unsaved is not None and (
+            location is None or self._unsaved[0].file.chat != location.file.chat
+        ):
+            self.save(engine)
+        if location is not None and len(ids) >= LEAST_KEPT:
+            self._unsaved, self._save_at = (location, ids), self._clock() + SAVE_DELAY_S
 
-    def take(self, engine: Engine, ids: Sequence[int], kept: ev.Kept | None) -> None:
+    def take(self, engine: Engine, ids: Sequence[int], location: ev.KvLocation | None) -> None:
         """Take the cached part of a prompt from disk before it is answered."""
-        if kept is not None and engine.cache_key is not None:
+        if location is not None and engine.cache_key is not None:
             prefill = engine.begin_prefill(ids)
-            self._take(engine, prefill, kept)
+            self._take(engine, prefill, location)
             prefill.close()
 
-    def _take(self, engine: Engine, prefill: Prefill, kept: ev.Kept | None) -> None:
+    def _take(self, engine: Engine, prefill: Prefill, location: ev.KvLocation | None) -> None:
         key = engine.cache_key
-        if kept is None or key is None:
+        if location is None or key is None:
             return
         with suppress(RopechatError):  # without memory for it, the text is read again
-            note = prefill.take(kept.file.path(key))
+            note = prefill.take(location.file.path(key))
             if note is not None and note not in self._noted:
                 self._noted.add(note)
                 self._emit(ev.Notice(note))
                 self._wake()
 
-    def keep(self, engine: Engine) -> None:
+    def save(self, engine: Engine) -> None:
         """Pass the KV cache of a chat to the writer, without waiting."""
-        if self._unkept is None:
+        if self._unsaved is None:
             return
-        (kept, ids), self._unkept = self._unkept, None
+        (location, ids), self._unsaved = self._unsaved, None
         key = engine.cache_key
         if key is None:
             return
         with suppress(RopechatError):  # the text is then read again
             prefill = engine.begin_prefill(ids)
             prefix = prefill.keep()
-            if prefix is not None and prefix.tokens >= LEAST_KEPT and kept.file.is_current:
-                self.writer.put(kept.file, kept.file.path(key), prefix, kept.total)
+            if prefix is not None and prefix.tokens >= LEAST_KEPT and location.file.is_current:
+                self.writer.put(location.file, location.file.path(key), prefix, location.total)
 
-    def leave(self, engine: Engine, left: ev.Keep | None) -> None:
+    def leave(self, engine: Engine, left: ev.SaveKv | None) -> None:
         """Store the KV cache so far; left: a chat whose whole KV cache is stored."""
         self.stop()
         with suppress(BaseException):  # nothing depends on it; a Rust panic is not an Exception
             if left is not None:
-                self._remember(engine, left.kept, engine.certain_ids(left.messages))
-            self.keep(engine)
+                self._remember(engine, left.kv_location, engine.certain_ids(left.messages))
+            self.save(engine)
 
     def _report(self, done: int, total: int) -> None:
         self._shown, self._reported = done < total, self._clock()

@@ -27,7 +27,7 @@ class ConversationRecorder:
         self.title = ""
         self.saved: Future[None] | None = None  # of the newest question
         self.stored = False  # whether the store has this conversation
-        self.kv_bytes = 0  # of all keys and values that are kept on disk; 0: none are
+        self.kv_bytes = 0  # of all KV caches on disk; 0: none is saved
         self.begin()
 
     def begin(self, id: str = "", title: str = "") -> None:
@@ -36,24 +36,24 @@ class ConversationRecorder:
         self.stored = bool(id)
 
     @property
-    def kept(self) -> ev.Kept | None:
-        """Where keys and values of this conversation are kept; None if they are not."""
+    def kv_location(self) -> ev.KvLocation | None:
+        """Where the KV cache of this conversation is on disk; None if it is not saved."""
         if self.store is None or not self.stored or not self.kv_bytes:
             return None
         file = ChatFile.of(self.id)
-        return None if file is None else ev.Kept(file, self.kv_bytes)
+        return None if file is None else ev.KvLocation(file, self.kv_bytes)
 
-    def keep(self, node: Node, question: str, sampling: Sampling) -> None:
+    def store_node(self, node: Node, question: str, sampling: Sampling) -> None:
         """Store a question, or the system prompt before it; with the first one the chat's settings."""
         if self.store is not None:
             self.title = self.title or make_title(split_attachments(question)[0])
             self.saved = self.store.add_node(self.id, self.title, node)
             if not self.stored:
                 self.stored = True
-                self.keep_sampling(sampling)
+                self.store_sampling(sampling)
                 self.store.keep_draft("", "")
 
-    def keep_sampling(self, sampling: Sampling) -> None:
+    def store_sampling(self, sampling: Sampling) -> None:
         """Store the settings of the chat's next answer."""
         if self.store is not None and self.stored:
             self.store.set_sampling(self.id, sampling)

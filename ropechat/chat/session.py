@@ -54,7 +54,7 @@ class Session:
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.wait: Wait | None = None  # how far the model is with loading or reading
         self.read_ahead: tuple[int, int] | None = None  # tokens that are read, and of how many; None: all
-        self._turned = False  # the next question begins a branch, with another system prompt
+        self._starts_branch = False  # the next question begins a branch, with another system prompt
         self._serial = 0
         self._clock = clock
 
@@ -66,7 +66,7 @@ class Session:
     @sampling.setter
     def sampling(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self.recorder.keep_sampling(sampling)
+        self.recorder.store_sampling(sampling)
 
     @property
     def last(self) -> Turn | None:
@@ -105,7 +105,7 @@ class Session:
 
     def messages(self, draft: str = "") -> tuple[Message, ...]:
         """The messages that the model would read: system prompt, all turns in context, and the draft."""
-        begins = self._turned or not self.tree.nodes
+        begins = self._starts_branch or not self.tree.nodes
         system = [Message(Role.SYSTEM, self.system)] if self.system else []
         found = system if begins else self._messages()
         return (*found, Message(Role.USER, draft)) if draft else tuple(found)
@@ -141,16 +141,16 @@ class Session:
         return self.personas.get(self.system or "", "")
 
     @property
-    def turned(self) -> bool:
+    def starts_branch(self) -> bool:
         """Whether the next question begins a new branch."""
-        return self._turned
+        return self._starts_branch
 
     # --- what the user does; a returned turn has a request that the caller submits ---
 
-    def under(self, system: str | None) -> None:
+    def set_system_prompt(self, system: str | None) -> None:
         """Set the system prompt of the next question; a changed prompt starts a new branch."""
         self.system = system or None
-        self._turned = bool(self.tree.nodes) and self.system_of_path() != self.system
+        self._starts_branch = bool(self.tree.nodes) and self.system_of_path() != self.system
         self.draft_tokens = None
 
     def system_of_path(self) -> str | None:
@@ -160,28 +160,28 @@ class Session:
         path = self.tree.path()
         return path[0].text if path and path[0].role is Role.SYSTEM else None
 
-    def _turn(self) -> None:
+    def _move_to_root(self) -> None:
         roots = (node for node in self.tree.children(None) if node.role is Role.SYSTEM)
         self.tree.follow(next((node.id for node in roots if node.text == self.system), None))
-        self._turned = False
+        self._starts_branch = False
 
     def ask(self, question: str, sampling: Sampling | None = None) -> Turn:
         """Add a question at the end of the branch that is shown, and an answer to it.
 
         sampling: of this answer only, with its seed; None takes the chat's.
         """
-        if self._turned:
-            self._turn()
+        if self._starts_branch:
+            self._move_to_root()
         if self.tree.current is None and self.system:
-            self.recorder.keep(self.tree.write(Role.SYSTEM, self.system), question, self.sampling)
+            self.recorder.store_node(self.tree.write(Role.SYSTEM, self.system), question, self.sampling)
         node = self.tree.write(Role.USER, question)
-        self.recorder.keep(node, question, self.sampling)
+        self.recorder.store_node(node, question, self.sampling)
         return self.answer(node.id, sampling=sampling)
 
     def rewrite(self, node: str, question: str) -> Turn:
         """Add a changed question as a sibling of a question, and an answer to it."""
         made = self.tree.rewrite(node, question)
-        self.recorder.keep(made, question, self.sampling)
+        self.recorder.store_node(made, question, self.sampling)
         return self.answer(made.id)
 
     def answer(
@@ -206,7 +206,7 @@ class Session:
             saved=self.recorder.saved,
             recorder=self.recorder.record(node),
             asked=asked,
-            kept=self.recorder.kept,
+            kv_location=self.recorder.kv_location,
             cuts=self.cuts(question) if self.when_full is OverflowPolicy.SLIDE else (),
         )
         self.show()
@@ -304,7 +304,7 @@ class Session:
         self.tree = ConversationTree()
         self.turns.clear()
         self._sampling = self._of_new
-        self.system, self._turned = self._system_of_new, False
+        self.system, self._starts_branch = self._system_of_new, False
         self.draft_tokens = None
 
     def open(self, chat: Chat, given: Collection[str] = ()) -> None:
@@ -319,7 +319,7 @@ class Session:
 
     def _keep_system(self) -> None:
         """The next question on the branch that is shown has the system prompt of that branch."""
-        self._turned = False
+        self._starts_branch = False
         if self.tree.nodes:
             self.system = self.system_of_path()
 

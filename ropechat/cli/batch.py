@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
 in_format = click.option(
-    "--in", "form_in", type=click.Choice(FORMATS), help="Format of IN [default: by its suffix; else jsonl]."
+    "--in",
+    "input_format",
+    type=click.Choice(FORMATS),
+    help="Format of IN [default: by its suffix; else jsonl].",
 )
 out_form = click.option(
     "--out",
-    "form_out",
+    "output_format",
     type=click.Choice(FORMS),
     help="Form of the results [default: by the suffix of OUT; else jsonl].",
 )
@@ -46,7 +49,7 @@ _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
 _GROUPS = {
     "Input": (
-        "form_in",
+        "input_format",
         "prompt",
         "prompt_file",
         "messages_file",
@@ -58,7 +61,7 @@ _GROUPS = {
         "score",
         "dedupe",
     ),
-    "Output": ("out", "form_out", "keep", "samples", "logprobs", "overwrite"),
+    "Output": ("out", "output_format", "keep", "samples", "logprobs", "overwrite"),
     "Run": (
         "resume",
         "retry_failed",
@@ -204,7 +207,7 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
     show_default=True,
     help="Rows in progress at the same time.",
 )
-@keep_prefix_option("what the rows begin with in common")
+@keep_prefix_option("the rows' common prefix")
 @click.option(
     "--ray",
     metavar="[ADDRESS]",
@@ -225,8 +228,8 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 def batch(
     source: Path | str,
     out: Path | str | None,
-    form_in: str | None,
-    form_out: str | None,
+    input_format: str | None,
+    output_format: str | None,
     keep: str | None,
     system: str | None,
     raw: bool,
@@ -273,12 +276,12 @@ def batch(
         given.pop("dedupe"),
     )
     if score:
-        _check_score(form_out, out)
+        _check_score(output_format, out)
     files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
     keep_prefix = given.pop("keep_prefix")
     spec = BatchSpec(
         source if isinstance(source, Path) else stdin_stream(),
-        form_in=form_in,
+        input_format=input_format,
         rows=rows,
         prompts=PromptOptions(raw, system, samples, logprobs),
         sampling=replace(sampling_of(given), grammar=grammar),
@@ -293,10 +296,10 @@ def batch(
     if dry_run:
         return batch_run.check_rows(spec, quiet=quiet)
     if shard is not None:
-        _check_shard(form_out, is_file=is_file, is_drawn=not score, seed=spec.sampling.seed)
+        _check_shard(output_format, is_file=is_file, is_drawn=not score, seed=spec.sampling.seed)
     model = take_model(given, raw=raw)
     watcher = batch_run.CommandWatcher(model, keep_prefix, progress, quiet=quiet)
-    return batch_run.answer_rows(replace(spec, model=model.spec), out, form_out, watcher, **files)
+    return batch_run.answer_rows(replace(spec, model=model.spec), out, output_format, watcher, **files)
 
 
 def _check_together(

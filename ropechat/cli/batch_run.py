@@ -48,7 +48,7 @@ class CommandWatcher(BatchStatus, BatchWatcher):
         engine = load(model, quiet=self.quiet, grammar=sampling.grammar, line=self)
         for note in engine.facts["notes"]:
             self.tell(note)
-        engine.chat.on_note = lambda text: self.tell(f"note: {text}")
+        engine.prompts.on_note = lambda text: self.tell(f"note: {text}")
         return engine
 
     @contextmanager

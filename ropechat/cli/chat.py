@@ -136,14 +136,14 @@ class _Models:
     "read_ahead",
     "--read-ahead/--no-read-ahead",
     default=True,
-    help="Read chats, files and long pastes before they are sent.",
+    help="Prefill chats, files and long pastes before they are sent.",
 )
 @setting_option(
     "kv_disk_gb",
     type=click.IntRange(0, MAX_GIGABYTES),
     metavar="N",
     default=4,
-    help="GB on disk for what stored chats have read, so that it is not read again; 0: none.",
+    help="Disk space for the KV caches of stored chats, in GB; 0: none.",
 )
 @setting_option(
     "theme", type=click.Choice(THEMES), metavar="NAME", default="auto", help="Colours of the chat."

@@ -113,7 +113,7 @@ model_options = option_set(
         "cache",
         flag_value="off",
         default=None,
-        help="No cache on disk of packed weights and of what chats have read [env: ROPECHAT_CACHE=off].",
+        help="Do not cache packed weights or KV caches on disk [env: ROPECHAT_CACHE=off].",
     ),
     click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
 )

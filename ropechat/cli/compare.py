@@ -83,8 +83,8 @@ def _sides(
         if engine is None or not same:
             engine = load(spec, line=line)
         elif spec.template != specs[0].template:
-            engine.chat.template = load_template(spec.name)
-            engine.chat.use(spec.template, spec.template_vars)
+            engine.prompts.template = load_template(spec.name)
+            engine.prompts.use(spec.template, spec.template_vars)
         side, read = read_text(engine, text, prompt.content())
         shown = shown if sides else read
         sides.append(side)

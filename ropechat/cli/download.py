@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropechat.cli.exit_codes import Terminated, say
+from ropechat.cli.exit_codes import say
 from ropechat.cli.status import ProgressLine
-from ropechat.errors import NotDownloadedError
+from ropechat.errors import NotDownloadedError, Terminated
 from ropechat.models.resolve import BUILTIN, hub_name, resolve
 from ropechat.tui.terminal import typeahead
 from ropechat.util.text import format_bytes, format_duration

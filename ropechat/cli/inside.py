@@ -88,7 +88,7 @@ def show_view(
     output: Output,
 ) -> None:
     """Write one view of a text in the output's form. Raises FileAccessError, and as `Engine.lens`."""
-    text, tokens = engine.chat.encode_prompt(prompt, special, bos)
+    text, tokens = engine.prompts.encode_prompt(prompt, special, bos)
     ids = [token.id for token in tokens]
     trained = engine.facts["max_position_embeddings"]
     if len(ids) > trained:

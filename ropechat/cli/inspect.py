@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import Message
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
-    from ropechat.inspector.reading import Reading
+    from ropechat.inspector.scored_text import ScoredText
 
 _EXAMPLES = """\b
 Examples:
@@ -169,8 +169,8 @@ def inspect(
     stop: Stop | None = None
     failures, strings = Failures(len(sources)), looked_up_strings(engine, output)
 
-    def readings() -> Iterator["Reading"]:
-        from ropechat.inspector.reading import Reading
+    def readings() -> Iterator["ScoredText"]:
+        from ropechat.inspector.scored_text import ScoredText
 
         for name, read in sources:
             if stop is not None and stop.arrived:
@@ -188,7 +188,7 @@ def inspect(
                     name=name,
                 )
                 watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams, stop=stop)
-                yield Reading(
+                yield ScoredText(
                     watched, name, strings, stream.before, lambda: stop is not None and stop.arrived
                 )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.inspector.by_line import Sort
     from ropechat.inspector.look_up import Strings
-    from ropechat.inspector.reading import Reading
+    from ropechat.inspector.scored_text import ScoredText
 
 FORMATS = ("table", "jsonl", "csv", "html", "svg")
 BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
@@ -199,7 +199,7 @@ def looked_up_strings(engine: "Engine", output: Output) -> "Strings | None":
 
 
 def write(
-    readings: Iterable["Reading"],
+    readings: Iterable["ScoredText"],
     bytes_of: Callable[[int], bytes],
     output: Output,
     title: str,
@@ -259,7 +259,7 @@ def write_file(path: Path, pieces: Iterable[str], stop: "Stop | None" = None) ->
 
 
 def _pieces(
-    readings: Iterable["Reading"], bytes_of: Callable[[int], bytes], output: Output, title: str
+    readings: Iterable["ScoredText"], bytes_of: Callable[[int], bytes], output: Output, title: str
 ) -> Iterator[str]:
     """Yield the output in pieces; of a table, whole lines."""
     if output.by_line:
@@ -291,7 +291,7 @@ def _pieces(
                 yield f"{line}\n"
 
 
-def _by_line(readings: Iterable["Reading"], output: Output) -> Iterator[str]:
+def _by_line(readings: Iterable["ScoredText"], output: Output) -> Iterator[str]:
     from ropechat.inspector import by_line
     from ropechat.util.json_lines import json_line
 

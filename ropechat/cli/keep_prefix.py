@@ -23,7 +23,7 @@ def keep_prefix_option(what: str) -> Callable[[F], F]:
     return click.option(
         "--keep-prefix",
         metavar="NAME",
-        help=f"Keep the keys and values of {what} on disk under NAME, and do not read it again next time.",
+        help=f"Save the KV cache of {what} as NAME; later runs reuse it.",
     )
 
 

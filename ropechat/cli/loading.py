@@ -95,9 +95,9 @@ def load(
     if not spec.raw and not quiet and not screen:
         if not engine.has_chat_template:
             say(NO_TEMPLATE)
-        for text in unused_variables(engine.chat.template, spec.template_vars):
+        for text in unused_variables(engine.prompts.template, spec.template_vars):
             say(text)
-        engine.chat.on_note = lambda text: say(f"note: {text}")
+        engine.prompts.on_note = lambda text: say(f"note: {text}")
     if (command := click.get_current_context(silent=True)) is not None:
         command.call_on_close(lambda: _keep_pack(engine))
     return engine

@@ -40,8 +40,8 @@ def merge(
     out: Path,
     paths: tuple[Path, ...],
     source: Path,
-    form_in: str | None,
-    form_out: str | None,
+    input_format: str | None,
+    output_format: str | None,
     limit: int | None,
     any_isa: bool,
     overwrite: bool,
@@ -59,13 +59,13 @@ def merge(
     from ropechat.batch.reader import BatchReader, RowOptions, table_columns
     from ropechat.batch.score import Accuracy
 
-    form = form_out or form_of(out)
+    form = output_format or form_of(out)
     if form == "parquet":
         require_parquet()
     shards = [ShardFile(path) for path in paths]
     header = common_header(shards, any_isa=any_isa)
     options = RowOptions(keep=header["keep"], id_field=header["id_field"], limit=limit)
-    reader = BatchReader(source, form=form_in, options=options)
+    reader = BatchReader(source, form=input_format, options=options)
     reader.check()
     if header["score"] and form not in ("jsonl", "json"):
         raise click.UsageError(f"--out: results of --score must be jsonl or json (got {form})")

@@ -146,7 +146,7 @@ def list_models(as_json: bool) -> None:
     if packed := sum(entry.size for entry in packed_entries()):
         say(f"packed weights: {format_bytes(packed)} in {packed_folder()}; `models rm --packed` removes them")
     if read := sum(entry.size for entry in kv_entries()):
-        say(f"what was read: {format_bytes(read)} in {kv_folder()}; `models rm --read` removes it")
+        say(f"KV caches: {format_bytes(read)} in {kv_folder()}; `models rm --kv-cache` removes them")
 
 
 @models.command("catalog")
@@ -244,23 +244,25 @@ def _files(path: Path) -> list[tuple[str, int]]:
 @click.argument("model", required=False)
 @click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
 @click.option(
-    "--read",
+    "--kv-cache",
     is_flag=True,
-    help="Remove only what chats and --keep-prefix have read: with MODEL, or with all models.",
+    help="Remove only the KV caches of chats and of --keep-prefix: those of MODEL, or all.",
 )
+@click.option("--read", is_flag=True, hidden=True)  # the name of --kv-cache before
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def rm(model: str | None, packed: bool, read: bool, yes: bool) -> None:
+def rm(model: str | None, packed: bool, kv_cache: bool, read: bool, yes: bool) -> None:
     """Remove a Hub MODEL from the cache: org/name entirely, org/name:QUANT and org/name@revision only that.
 
     The cache is shared with other programs that use huggingface_hub; they download the model again when they
-    need it. Its packed weights, and the keys and values of what chats have read with it, are removed too.
+    need it. Its packed weights and KV caches are removed too.
     """
     from ropechat.models.hub.cached_models import Removal, plan_removal
     from ropechat.models.installed import find_kv, find_packs
     from ropechat.models.resolve import hub_name, resolve
 
-    if packed or read:
-        kinds = ["packed weights"] * packed + ["what chats have read"] * read
+    kv_cache = kv_cache or read
+    if packed or kv_cache:
+        kinds = ["packed weights"] * packed + ["KV caches"] * kv_cache
         what = f"{' and '.join(kinds)} of {model or 'all models'}"
         roots = [resolve(model)] if model else [Path("/")]
         gone = Removal((), 0)
@@ -270,8 +272,8 @@ def rm(model: str | None, packed: bool, read: bool, yes: bool) -> None:
             raise ModelPathError(f"model: must be a model in the Hub cache (got {model or 'none'})")
         what, gone = str(name), plan_removal(name)
         roots = list(gone.paths)
-    cached = (find_packs(roots) if packed or not read else []) + (
-        find_kv(roots) if read or not packed else []
+    cached = (find_packs(roots) if packed or not kv_cache else []) + (
+        find_kv(roots) if kv_cache or not packed else []
     )
     size = gone.size + sum(entry.size for entry in cached)
     if not yes and not _confirmed(what, size):

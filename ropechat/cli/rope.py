@@ -23,7 +23,7 @@ from ropechat.util.paths import expand_home
 
 if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
-    from ropechat.inspector.rope.report import Wishes
+    from ropechat.inspector.rope.report import ViewOptions
 
 _CONFIG = ("bands", "map", "matrix", "decay", "kernel", "properties", "compare", "length")
 _WEIGHTS = ("shift", "split", "usage", "distance")
@@ -126,7 +126,7 @@ def rope(
     Views of the config need no weights: -m may also name a config.json, or a folder that holds only that.
     The other views load the model, in f32 unless --dtype and --kv-dtype name another type.
     """
-    from ropechat.inspector.rope.report import Wishes
+    from ropechat.inspector.rope.report import ViewOptions
 
     form = form or _format_of(output)
     if shape == "list":
@@ -137,10 +137,10 @@ def rope(
         names = (*names, "shift") if "shift" not in names else names
         given["shifts"] = shifts
     names = names or ("bands",)
-    wishes = Wishes(
-        **{name: given.pop(name) for name in Wishes.__dataclass_fields__ if given.get(name) is not None}
+    options = ViewOptions(
+        **{name: given.pop(name) for name in ViewOptions.__dataclass_fields__ if given.get(name) is not None}
     )
-    title, found = _report(shape, names, text, wishes, given)
+    title, found = _report(shape, names, text, options, given)
     _write(found, title, form, output)
 
 
@@ -166,13 +166,17 @@ def _format_of(output: Path | str) -> str:
 
 
 def _report(
-    shape: str | None, names: Sequence[str], text: Path | str | None, wishes: "Wishes", given: dict[str, Any]
+    shape: str | None,
+    names: Sequence[str],
+    text: Path | str | None,
+    options: "ViewOptions",
+    given: dict[str, Any],
 ) -> "tuple[str, list[View]]":
     from ropechat.inspector.rope import report, shapes
 
     wanted = [name for name in names if name in _WEIGHTS]
     of_text = text is not None or any(
-        getattr(wishes, name) is not None for name in ("layer", "head", "query")
+        getattr(options, name) is not None for name in ("layer", "head", "query")
     )
     if (of_text or wanted) and "matrix" in names:
         wanted.append("matrix")  # of a query of the text
@@ -187,17 +191,17 @@ def _report(
             raise click.UsageError("--model and --shape exclude each other; give one of them")
         if wanted:
             raise click.UsageError(f"--shape has no weights, which the view {wanted[0]} needs; give a model")
-        return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, wishes))
+        return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, options))
     if not wanted:
         path = _config_path(given)
         name = path.absolute().parent.name if path.name == "config.json" else path.name
-        return f"RoPE of {name}", list(report.config_views(path, names, wishes))
+        return f"RoPE of {name}", list(report.config_views(path, names, options))
     for name in ("dtype", "kv_dtype"):
         given[name] = "f32" if given[name] == "auto" else given[name]
     engine = load(take_model(given, raw=True).find())
     ids = engine.tokenizer.encode(_text(text))
-    found = list(report.config_views(engine, [name for name in names if name not in wanted], wishes))
-    return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, wishes))
+    found = list(report.config_views(engine, [name for name in names if name not in wanted], options))
+    return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, options))
 
 
 def _config_path(given: dict[str, Any]) -> Path:

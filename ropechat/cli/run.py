@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
-    from ropechat.inspector.draws import Recorded
+    from ropechat.inspector.draws import RecordedDraws
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
     from ropechat.trace import Step
@@ -127,7 +127,7 @@ def record(
     }
 
 
-def _of_trace(trace: "Recorded", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
+def _of_trace(trace: "RecordedDraws", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
     """The settings, and each token's candidates and stages, as in a trace."""
     from ropechat.inspector.jsonl import token_record
     from ropechat.inspector.stages import settings_record
@@ -204,7 +204,9 @@ def _with_seed(sampling: "Sampling") -> "Sampling":
     return replace(sampling, seed=choose_seed(sampling))
 
 
-def _recorded(engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int) -> "Recorded":
+def _recorded(
+    engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int
+) -> "RecordedDraws":
     from ropechat.inspector.draws import recorded_draws
 
     return recorded_draws(steps, sampling, engine.trace_facts(candidates))

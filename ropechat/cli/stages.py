@@ -15,7 +15,7 @@ from ropechat.sampling import DEFAULTS, SETTINGS, Sampling
 
 if TYPE_CHECKING:
     from ropechat.cli.inspect_output import Output
-    from ropechat.inspector.draws import Recorded
+    from ropechat.inspector.draws import RecordedDraws
 
 _SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None]
 """Those with a stage of their own."""
@@ -105,7 +105,7 @@ def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay:
     top_k: candidates to show; None for all, in a table the default number.
     """
     from ropechat.cli.inspect_output import name_of, write
-    from ropechat.inspector.reading import Reading
+    from ropechat.inspector.scored_text import ScoredText
 
     recorded = _open(file)
     if replay:
@@ -113,11 +113,11 @@ def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay:
     name = name_of(file)
     if top_k is not None or output.form == "table":
         recorded = recorded.with_candidates(output.top_k)
-    write([Reading(recorded, name)], recorded.bytes_of, output, name)
+    write([ScoredText(recorded, name)], recorded.bytes_of, output, name)
     return OK
 
 
-def _open(file: Path | str) -> "Recorded":
+def _open(file: Path | str) -> "RecordedDraws":
     """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
     from ropechat.inspector.open_trace import read_trace
 
@@ -132,7 +132,7 @@ def _open(file: Path | str) -> "Recorded":
         raise FileAccessError(f"{file}: {error.strerror or error}") from None
 
 
-def _replay(recorded: "Recorded") -> int:
+def _replay(recorded: "RecordedDraws") -> int:
     """Replay the draws; write a line for each mismatch and a last one with the counts.
 
     Returns the exit code: 0 if every draw follows from its record.
@@ -161,12 +161,12 @@ def check_trace_target(target: Path | str | None) -> None:
         raise FileAccessError(f"{target}: folder {folder} {what}; choose another file")
 
 
-def write_trace(target: Path | str, recorded: "Recorded", bytes_of: Callable[[int], bytes]) -> None:
+def write_trace(target: Path | str, recorded: "RecordedDraws", bytes_of: Callable[[int], bytes]) -> None:
     """Write a trace as JSON lines to a file, or to stdout for `-`. Raises FileAccessError, OSError."""
     from ropechat.inspector import jsonl
-    from ropechat.inspector.reading import Reading
+    from ropechat.inspector.scored_text import ScoredText
 
-    lines = jsonl.lines(Reading(recorded), bytes_of)
+    lines = jsonl.lines(ScoredText(recorded), bytes_of)
     if isinstance(target, Path):
         from ropechat.cli.inspect_output import write_file
 

@@ -87,7 +87,7 @@ class Engine:
     facts: values by config.json's names (model_type, vocab_size, ...) and dtype, threads, isa, context,
     num_parameters, weight_bytes. context: maximum tokens of a sequence. name: the model's display name.
     revision: its commit, None outside the Hub's cache. stop_ids: ids that end a text. tokenizer: see
-    `Tokenizer`; without tokenizer.json only ids work. chat: converts messages to prompts, see
+    `Tokenizer`; without tokenizer.json only ids work. prompts: converts messages to prompts, see
     `PromptBuilder`. progress: how far a prompt is read, see `ProgressMeter`.
     """
 
@@ -114,7 +114,7 @@ class Engine:
         self.tokenizer = tokenizer
         template = load_chat_template(folder, tokenizer) if tokenizer.present else None
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
-        self.chat = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
+        self.prompts = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._grammars = grammars or GrammarCompiler(tokenizer, self.facts["vocab_size"], self.stop_ids)
         self._shared_prefix: SharedPrefix | None = None
         self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
@@ -135,7 +135,7 @@ class Engine:
         always; results are the same. Drafts come from what the text repeats (prompt look-up), and from
         draft: a smaller model with the same tokenizer, by its name, loaded with the same dtype; without one
         from the model's layer for multi-token prediction, if it has one. cache: auto, off or all; default
-        ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and what chats have read are cached on
+        ROPECHAT_CACHE: whether packed weights, a validated vocabulary, and KV caches of chats are cached on
         disk for the next start, see `ropechat.models.pack_cache`. progress: a `ProgressMeter`, to be read
         from another thread while the model loads.
         Raises ModelNotFoundError, ModelFileError, UnsupportedModelError, MemoryLimitError, RequestError.
@@ -198,7 +198,7 @@ class Engine:
             if self._use_cache:
                 keep_speed(self._folder, speed)
 
-    def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
+    def prefill_estimate(self, ids: Sequence[int]) -> tuple[int, float | None]:
         """How many tokens of a prompt would be read, and in how many seconds (None: not measured yet).
 
         The others are in the KV cache. Nothing is computed.
@@ -249,7 +249,7 @@ class Engine:
     @property
     def has_chat_template(self) -> bool:
         """Whether the model has a chat template; without one, `reply` continues text."""
-        return self.chat.template is not None
+        return self.prompts.template is not None
 
     def compile(self, grammar: Grammar) -> None:
         """Compile a grammar ahead of its use. Raises RequestError if it cannot be used."""
@@ -264,10 +264,10 @@ class Engine:
 
         Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
         """
-        return self.chat.ids(validate_messages(messages), template_vars)
+        return self.prompts.ids(validate_messages(messages), template_vars)
 
     def certain_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The ids with which every prompt begins that has one more question behind these messages.
+        """The ids that all prompts have in common which add one question to these messages.
 
         Raises as `prompt_ids`.
         """
@@ -292,7 +292,7 @@ class Engine:
         return self._shared_prefix
 
     def _sharing(self, planned: "Iterator[Window]") -> "Iterator[Window]":
-        """The windows of a text, whose context is taken in by the shared prefix."""
+        """Yield the windows of a text; the context of the first is added to the shared prefix."""
         for window in planned:
             if self._shared_prefix is not None and window.begin == 0:
                 self._shared_prefix.add(window.ids[: window.start])
@@ -316,7 +316,7 @@ class Engine:
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages, ids = split_prompt(prompt)
-        return self._ids(self.chat.ids(messages, template_vars, prefix) if messages else ids)
+        return self._ids(self.prompts.ids(messages, template_vars, prefix) if messages else ids)
 
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -502,7 +502,7 @@ class Engine:
 
     def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
         """The ids of a reply to `messages` written by the user: a `prefix` for `reply`."""
-        return self.chat.reply_ids(messages, text)
+        return self.prompts.reply_ids(messages, text)
 
     def _start(
         self,
@@ -741,7 +741,9 @@ class Engine:
         size = self._window(window)
         move = validate_stride(stride, size)
         given = (
-            encode_by_author(self.chat, prompt) if by_author else encode_item(self.chat, prompt, special, bos)
+            encode_by_author(self.prompts, prompt)
+            if by_author
+            else encode_item(self.prompts, prompt, special, bos)
         )
         tokens = given.buffer(whole=whole or one_sequence)
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
@@ -782,7 +784,7 @@ class Engine:
         move = validate_stride(None, size)
 
         def encode(item: "ScoreItem") -> "tuple[ScoreInput, dict[str, Any], Iterator[Window]]":
-            given = encode_item(self.chat, item, special)
+            given = encode_item(self.prompts, item, special)
             tokens = given.buffer(whole=True)
             meta = self._meta(given, tokens, top_k, size, move)
             return given, meta, self._sharing(scoring.windows(tokens, given.first, size, move))

@@ -59,7 +59,7 @@ class ModelSpec:
 
         engine = Engine.from_load(loading, first_prompt, grammar)
         if self.raw:
-            engine.chat.template = None
+            engine.prompts.template = None
         else:
-            engine.chat.use(self.template, self.template_vars)
+            engine.prompts.use(self.template, self.template_vars)
         return engine

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropechat.inspector.csv_table import csv_line
-from ropechat.inspector.reading import LN2, Reading
+from ropechat.inspector.scored_text import LN2, ScoredText
 from ropechat.inspector.table import bar
 from ropechat.trace import TokenScore
 from ropechat.util.json_lines import finite
@@ -52,7 +52,7 @@ class Line:
         return -(self.worst.logprob or 0.0) / LN2
 
 
-def lines_of(reading: Reading) -> Iterator[Line]:
+def lines_of(reading: ScoredText) -> Iterator[Line]:
     """Yield the lines of a text in its order, each when the first token of the next has come."""
     data = (reading.meta.get("text") or "").encode("utf-8", "replace")
     number, start, end = 0, 0, -1

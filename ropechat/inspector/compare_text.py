@@ -103,7 +103,7 @@ def read_text(engine: "Engine", text: str | Sequence[int], given: Given = "") ->
         if not isinstance(text, str):
             raise RequestError("text: must be a string after a prompt (got ids)")
         item = Pair(given, text) if isinstance(given, str) else (given, text)
-    found = encode_item(engine.chat, item, "text")
+    found = encode_item(engine.prompts, item, "text")
     ids, starts, ends = array("I"), array("I"), array("I")
     for piece in found.pieces:
         for id, (start, end), _ in piece:

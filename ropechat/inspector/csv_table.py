@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading
+from ropechat.inspector.scored_text import ScoredText
 from ropechat.trace import TokenScore
 from ropechat.util.json_lines import finite
 from ropechat.util.text import visible
@@ -35,7 +35,7 @@ _STAGE = ("kept", "mass", "entropy")
 
 
 def lines(
-    readings: Iterable[Reading], bytes_of: Callable[[int], bytes], top_k: int, strings: int = 0
+    readings: Iterable[ScoredText], bytes_of: Callable[[int], bytes], top_k: int, strings: int = 0
 ) -> Iterator[str]:
     """Yield the lines, with line ends. bytes_of: id -> the bytes of a token.
 
@@ -61,7 +61,7 @@ def lines(
 
 
 def _until_stages(
-    reading: Reading, tokens: Iterator[TokenScore]
+    reading: ScoredText, tokens: Iterator[TokenScore]
 ) -> tuple[list[tuple[TokenScore, Sequence[Found]]], tuple[str, ...]]:
     """The tokens up to the first with stages of the sampler, and the names of these; () without stages."""
     first = list[tuple[TokenScore, Sequence[Found]]]()

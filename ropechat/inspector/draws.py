@@ -11,7 +11,7 @@ from ropechat.trace import Step, TokenDistribution, TokenScore
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedDraws:
     """Scores that are complete: of a generated text, or read from a file.
 
     meta: as of `Trace`. next: the distribution after the last token, if it was computed. spellings: the bytes
@@ -35,7 +35,7 @@ class Recorded:
         found: Sampling | None = self.meta.get("sampling")
         return found
 
-    def with_candidates(self, count: int) -> "Recorded":
+    def with_candidates(self, count: int) -> "RecordedDraws":
         """The same with at most so many candidates in each row; the record of the stages stays as it is."""
 
         def cut(row: TokenDistribution | None) -> TokenDistribution | None:
@@ -49,13 +49,13 @@ class Recorded:
         return self.spellings.get(id, b"")
 
 
-def recorded_draws(steps: Sequence[Step], sampling: Sampling, facts: Mapping[str, Any]) -> Recorded:
+def recorded_draws(steps: Sequence[Step], sampling: Sampling, facts: Mapping[str, Any]) -> RecordedDraws:
     """A generated text. facts: `Engine.trace_facts`."""
     pieces = [*_texts(steps)]
     ends = [0, *accumulate(len(piece.encode()) for piece in pieces)]
     tokens = tuple(_drawn(steps, ends))
     meta = {**facts, "text": "".join(pieces), "tokens": len(tokens), "sampling": sampling}
-    return Recorded(tokens, meta)
+    return RecordedDraws(tokens, meta)
 
 
 def _ends(step: Step) -> bool:

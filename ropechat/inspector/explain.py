@@ -13,7 +13,7 @@ from ropechat.sampling import MAX_BIAS
 
 if TYPE_CHECKING:
     from ropechat.sampling import Sampling
-    from ropechat.trace import Candidate as Recorded
+    from ropechat.trace import Candidate as TraceCandidate
     from ropechat.trace import Step
 
 GREEDY, BANNED = "greedy", "banned"
@@ -103,7 +103,7 @@ def summed_biases(sampling: Sampling) -> dict[int, float]:
     return biases
 
 
-def _cut(one: Recorded, sampling: Sampling, bias: float) -> str | None:
+def _cut(one: TraceCandidate, sampling: Sampling, bias: float) -> str | None:
     """What removed a candidate: a stage, its ban, or another one's being the best."""
     if bias <= -MAX_BIAS and one.probability < 1e-30:
         return BANNED

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import LN2, Reading, Summary
+from ropechat.inspector.scored_text import LN2, ScoredText, Summary
 from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
 from ropechat.util.json_lines import finite, json_line
@@ -151,7 +151,7 @@ def summary_record(summary: Summary, producible: Producible) -> dict[str, Any]:
     }
 
 
-def lines(reading: Reading, bytes_of: BytesOf) -> Iterator[str]:
+def lines(reading: ScoredText, bytes_of: BytesOf) -> Iterator[str]:
     """Yield the lines, with newlines. bytes_of: id -> the bytes of a token."""
     summary, producible = Summary(reading.roles), Producible(reading.roles)
     yield json_line(meta_record(reading.name, reading.meta))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from ropechat.inspector import page
-from ropechat.inspector.reading import LN2, percent
+from ropechat.inspector.scored_text import LN2, percent
 from ropechat.trace import LensRow
 from ropechat.util.text import token_name
 

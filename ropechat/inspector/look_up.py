@@ -38,7 +38,7 @@ def ids_of(engine: "Engine", string: str) -> tuple[int, ...]:
 
     def plain(part: str) -> list[int]:
         """The ids without those that the tokenizer adds, which have no text."""
-        return [token.id for token in engine.chat.encode_prompt(part)[1] if token.span != (0, 0)]
+        return [token.id for token in engine.prompts.encode_prompt(part)[1] if token.span != (0, 0)]
 
     before, whole = plain("\n"), plain("\n" + string)
     joined = whole[: len(before)] != before or len(whole) == len(before)

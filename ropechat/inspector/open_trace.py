@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ropechat.errors import RequestError
-from ropechat.inspector.draws import Recorded
+from ropechat.inspector.draws import RecordedDraws
 from ropechat.sampling import Sampling
 from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore
 from ropechat.util.text import limit_words
@@ -20,7 +20,7 @@ MAX_LINE_BYTES = 64 << 20
 _NAME = re.compile("[a-z_]{1,40}")
 
 
-def read_trace(lines: Iterable[bytes], where: str) -> Recorded:
+def read_trace(lines: Iterable[bytes], where: str) -> RecordedDraws:
     """Read the lines of one trace. where: the file's name, for messages. Raises RequestError, OSError."""
     tokens, spellings = list[TokenScore](), dict[int, bytes]()
     meta: dict[str, Any] | None = None
@@ -42,7 +42,7 @@ def read_trace(lines: Iterable[bytes], where: str) -> Recorded:
     if meta is None:
         raise RequestError(f"{where}: line 1: must describe a trace (got an empty file)")
     meta["tokens"] = len(tokens)
-    return Recorded(tuple(tokens), meta, following, spellings)
+    return RecordedDraws(tuple(tokens), meta, following, spellings)
 
 
 def _refuse_constant(name: str) -> NoReturn:

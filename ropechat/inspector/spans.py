@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import percent
+from ropechat.inspector.scored_text import percent
 from ropechat.inspector.stages import stage_line
 from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import token_name, visible

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ropechat.inspector import page
-from ropechat.inspector.reading import LN2, Reading, Summary
+from ropechat.inspector.scored_text import LN2, ScoredText, Summary
 from ropechat.inspector.trace_page import TextOfTokens
 from ropechat.trace import TokenScore
 from ropechat.util.text import cell_width, one_line
@@ -23,7 +23,7 @@ _NOT_XML = re.compile("[\ufffe\uffff]")
 _STYLE = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
 
-def render(readings: Iterable[Reading]) -> Iterator[str]:
+def render(readings: Iterable[ScoredText]) -> Iterator[str]:
     """Yield the pieces of the picture: the texts one below another."""
     rows = _Rows()
     for reading in readings:

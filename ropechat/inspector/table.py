@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import LN2, Reading, Summary, percent
+from ropechat.inspector.scored_text import LN2, ScoredText, Summary, percent
 from ropechat.inspector.stages import Producible, stage_parts
 from ropechat.trace import TokenDistribution, TokenScore
 from ropechat.util.text import cell_width, fit, one_line, token_name, visible
@@ -112,7 +112,7 @@ def found_line(found: Found, at: Layout) -> str:
 
 
 def render(
-    reading: Reading, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
+    reading: ScoredText, bytes_of: Callable[[int], bytes], width: int, *, color: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the table. bytes_of: id -> the bytes of a token.
 

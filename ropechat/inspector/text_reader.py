@@ -82,7 +82,7 @@ class TextReader:
     def of(cls, engine: Engine, text: str, window: int | None = None) -> "TextReader":
         """A reader of a text, with the windows that `Engine.score` takes."""
         size = window or engine.window
-        reader = cls(text, engine.chat.encode_long(text, "text"), size, max(1, size // 2))
+        reader = cls(text, engine.prompts.encode_long(text, "text"), size, max(1, size // 2))
         reader._encode()  # what is seen first can be selected at once
         return reader
 

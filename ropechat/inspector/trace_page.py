@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.reading import Reading, Summary, percent
+from ropechat.inspector.scored_text import ScoredText, Summary, percent
 from ropechat.inspector.spans import Token, TokenSpans
 from ropechat.inspector.stages import Producible, describe_settings
 from ropechat.trace import TokenScore
@@ -17,7 +17,7 @@ _FOUND = ("string", "tokens", "probability", "bits", "rank")
 _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
 
 
-def render(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
+def render(readings: Iterable[ScoredText], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
     """Yield the page in pieces. title: plain text. bytes_of: id -> the bytes of a token."""
     style = page.asset("tokens.css")
     yield from page.page(title, _body(readings, title, bytes_of), style=style, script=page.asset("tokens.js"))
@@ -48,14 +48,14 @@ def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
     yield from spans.blocks()
 
 
-def _body(readings: Iterable[Reading], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
+def _body(readings: Iterable[ScoredText], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
     spans = TokenSpans()
     spans.use("", bytes_of)
     content = (piece for reading in readings for piece in _section(reading, title, spans))
     yield from columns(content, spans)
 
 
-def _section(reading: Reading, title: str, spans: TokenSpans) -> Iterator[str]:
+def _section(reading: ScoredText, title: str, spans: TokenSpans) -> Iterator[str]:
     summary, producible = Summary(reading.roles), Producible(reading.roles)
     name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
     yield f'<section class="text card">\n{name}'
@@ -104,7 +104,7 @@ def _looked_up(found: Found) -> tuple[str, ...]:
     return visible(found.text.encode()), str(len(found.ids)), percent(logprob), bits, str(found.rank)
 
 
-def _facts(reading: Reading, summary: Summary, producible: Producible) -> Iterator[tuple[str, str]]:
+def _facts(reading: ScoredText, summary: Summary, producible: Producible) -> Iterator[tuple[str, str]]:
     meta, sums = reading.meta, summary.counted
     yield "model", str(meta.get("model") or "–")
     yield "weights", str(meta.get("dtype") or "–")

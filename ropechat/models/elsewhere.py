@@ -33,4 +33,4 @@ def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
 
 
 def _ignore(note: str) -> None:
-    """Skip what cannot be read without a word: the search goes on."""
+    """Ignore an unreadable place silently: the search goes on."""

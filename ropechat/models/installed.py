@@ -9,7 +9,7 @@ from typing import Any
 from ropechat.errors import RopechatError
 from ropechat.models import ollama
 from ropechat.models.folders import FoundModel, OnNote, models_below, models_of_programs
-from ropechat.models.hub import cached_models as shelf
+from ropechat.models.hub import cached_models
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
@@ -93,7 +93,7 @@ def list_installed(
 def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel]:
     """Yield what `list_installed` describes, without reading a header; a file of two programs comes twice."""
     try:
-        in_cache = shelf.list_cached()
+        in_cache = cached_models.list_cached()
     except OSError as error:
         on_note(f"skipped ({error.strerror or error}): {error.filename}")
         in_cache = []
@@ -176,10 +176,10 @@ def remove(name: HubName) -> int:
 
     Raises ModelNotFoundError, OSError.
     """
-    gone = shelf.plan_removal(name)
+    gone = cached_models.plan_removal(name)
     cached = [*find_packs(gone.paths), *find_kv(gone.paths)]
     size = gone.size + sum(entry.size for entry in cached)
-    shelf.Removal((*gone.paths, *(entry.path for entry in cached)), size).execute()
+    cached_models.Removal((*gone.paths, *(entry.path for entry in cached)), size).execute()
     return size
 
 

@@ -63,7 +63,7 @@ def packed_entries() -> list[PackedEntry]:
 
 
 def kv_entries() -> list[PackedEntry]:
-    """The files of what chats have read, most recently used first. Raises FileAccessError."""
+    """The files with KV caches, most recently used first. Raises FileAccessError."""
     return _by_use(_entries(kv_files.kv_folder(), kv_files.SUFFIX, _KV_MAGIC))
 
 

@@ -145,10 +145,12 @@ SETTINGS = (
     Setting("context", None, _count, "maximum tokens of a conversation; unset: the model's", _to_number),
     Setting("when_full", "ask", WHEN_FULL, "what to do with a question that exceeds the context"),
     Setting("store", True, _switch, "store chats; false is --incognito", _to_switch),
-    Setting("read_ahead", True, _switch, "read what will be sent before it is sent", _to_switch),
+    Setting(
+        "read_ahead", True, _switch, "prefill chats, files and long pastes before they are sent", _to_switch
+    ),
     Setting(
         *("kv_disk_gb", 4, _gigabytes),
-        "GB on disk for what chats have read, so that it is not read again; 0 keeps nothing",
+        "disk space for the KV caches of chats, in GB; 0 saves none",
         _to_number,
     ),
     Setting("theme", "auto", THEMES, "colours of the chat"),

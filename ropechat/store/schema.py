@@ -1,11 +1,12 @@
 """The database: its tables, migrations between versions, and opening it.
 
-    conversation   one row per chat; `current` is the last node of the branch on screen node           a
-    system prompt, a question or an answer (see conversation.Node); text is "" while an answer streams chunk
-    token records of an answer from token `first` on (see codec), one row per flush node_search    full-text
-    index of node.text, if SQLite has FTS5; node.indexed marks the indexed nodes
-    draft          what was typed and not sent; place is the id of its chat, or "" and the owner for a chat
-                   that is not stored yet (see drafts)
+    conversation   one row per chat; `current` is the last node of the branch on the screen
+    node           a system prompt, a question or an answer (see conversation.Node); text is "" while an
+                   answer streams
+    chunk          token records of an answer from token `first` on (see codec), one row per flush
+    node_search    full-text index of node.text, if SQLite has FTS5; node.indexed marks the indexed nodes
+    draft          the unsent text of a chat; place is the id of the chat, or "" and the owner for a chat that
+                   is not stored yet (see drafts)
 
 A program owns the nodes that it streams (see process_lock). user_version is the version; each migration is a
 list of statements from version i to i + 1; all due migrations run in one transaction.

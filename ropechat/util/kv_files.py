@@ -1,4 +1,4 @@
-"""The files of keys and values: what was read for chats and commands, kept on disk for the next time.
+"""The files with KV caches of chats and of shared prefixes, saved for the next time.
 
 The compiled engine writes and reads them (their layout is in rust/core/src/kv_cache/file.rs). Deleting them
 is safe: the text is then read again.
@@ -21,7 +21,7 @@ _erased: dict[str, int] = {}  # how often a part of a chat was deleted
 
 
 class ChatFile(NamedTuple):
-    """The file of a chat. erased: how often a part of the chat was deleted before its keys were read."""
+    """The file of a chat. erased: how often parts had been deleted when its KV cache was computed."""
 
     chat: str
     erased: int

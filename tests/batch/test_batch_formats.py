@@ -204,8 +204,8 @@ def test_a_request_has_a_hash_of_its_own(tmp_path: Path) -> None:
         '{"prompt":"a","seed":1}\n{"seed":1,"prompt":"a","note":5}\n{"prompt":"a","seed":2}\n{\n{\n'
     )
     a, same, other, bad, worse = read(path)
-    assert a.req == same.req != other.req
-    assert bad.req == worse.req != a.req
+    assert a.request_hash == same.request_hash != other.request_hash
+    assert bad.request_hash == worse.request_hash != a.request_hash
 
 
 # ---- Templates of prompts

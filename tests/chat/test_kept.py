@@ -107,7 +107,7 @@ def test_a_question_at_once_takes_the_file_too(program: Callable[..., Program]) 
 def test_questions_in_the_middle_of_reading(
     program: Callable[..., Program], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropechat.chat.reading_ahead.KEEP_DELAY_S", 0.0)
+    monkeypatch.setattr("ropechat.chat.reading_ahead.SAVE_DELAY_S", 0.0)
     plain, one = Engine.load("builtin", context=2048, cache="off"), program()
     one.answer(one.session.ask(text(random.Random(11), 400)))
     for count in range(4):
@@ -125,7 +125,7 @@ def test_questions_in_the_middle_of_reading(
 def test_an_idle_chat_is_written(
     program: Callable[..., Program], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropechat.chat.reading_ahead.KEEP_DELAY_S", 0.05)
+    monkeypatch.setattr("ropechat.chat.reading_ahead.SAVE_DELAY_S", 0.05)
     one = program()
     one.answer(one.session.ask(text(random.Random(3), 100)))
     one.read_ahead()
@@ -224,7 +224,7 @@ def test_a_deleted_branch_takes_the_file_along(program: Callable[..., Program], 
     turn = one.session.ask(text(random.Random(7), 60))
     one.answer(turn)
     one.read_ahead()
-    one.chat.keep()
+    one.chat.save_kv()
     one.until(lambda: [path.suffix for path in files(cache)] == [".kv"])
     one.session.recorder.erase([])
     one.until(lambda: files(cache) == [])
@@ -317,7 +317,7 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
 def test_the_same_bytes_whatever_happens(
     program: Callable[..., Program], count: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropechat.chat.reading_ahead.KEEP_DELAY_S", 0.01)
+    monkeypatch.setattr("ropechat.chat.reading_ahead.SAVE_DELAY_S", 0.01)
     seed = secrets.randbits(32)
     print("seed", seed)
     steps_of(program, random.Random(seed), count, temperature)

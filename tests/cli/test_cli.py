@@ -13,6 +13,8 @@ import pytest
 from cli_door import Door, command, environment, on_terminal, process
 from model_folders import byte_folder, chat_folder
 
+from ropechat.errors import Terminated
+
 NOTE = "note: this model has no chat template; it continues the text\n"
 
 
@@ -504,10 +506,10 @@ def test_a_signal_that_a_callback_swallows_ends_the_command_later(number: signal
     from ropechat.cli import exit_codes
 
     with exit_codes._ending_signals():
-        with contextlib.suppress(KeyboardInterrupt, exit_codes.Terminated):
+        with contextlib.suppress(KeyboardInterrupt, Terminated):
             os.kill(os.getpid(), number)
             time.sleep(1)  # the handler runs at the latest here
-        with pytest.raises((KeyboardInterrupt, exit_codes.Terminated)):
+        with pytest.raises((KeyboardInterrupt, Terminated)):
             exit_codes.check_signals()
     with exit_codes._ending_signals():
         exit_codes.check_signals()  # of the next command

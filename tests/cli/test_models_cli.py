@@ -447,9 +447,9 @@ def test_list_show_check_rm(
     assert f"packed weights: {kept} B" in door("models", "list")[2]
     assert f"removed, {format_bytes(kept)} freed" in door("models", "rm", "--packed", "--yes")[2]
     assert "packed weights" not in door("models", "list")[2]
-    assert f"what was read: {read} B" in door("models", "list")[2]
-    assert f"removed, {format_bytes(read)} freed" in door("models", "rm", "--read", "--yes")[2]
-    assert "what was read" not in door("models", "list")[2]
+    assert f"KV caches: {read} B" in door("models", "list")[2]
+    assert f"removed, {format_bytes(read)} freed" in door("models", "rm", "--kv-cache", "--yes")[2]
+    assert "KV caches" not in door("models", "list")[2]
     assert not folder.exists()
 
 

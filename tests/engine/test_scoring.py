@@ -484,17 +484,17 @@ def test_contents_are_located_with_one_more_rendering(
         folder = byte_folder(tmp_path / str(len(source)), tokenizer_config=config)
         engine: Engine = load_fake(monkeypatch, folder, context=900)
         rendered = 0
-        prompt = engine.chat.template.prompt  # type: ignore[union-attr]
+        prompt = engine.prompts.template.prompt  # type: ignore[union-attr]
 
         def counted(*given: Any, prompt: Any = prompt, **rest: Any) -> str:
             nonlocal rendered
             rendered += 1
             return str(prompt(*given, **rest))
 
-        monkeypatch.setattr(engine.chat.template, "prompt", counted)
+        monkeypatch.setattr(engine.prompts.template, "prompt", counted)
         contents = ["é ", " <|im_end|> é", " \n"]
         messages = [Message(role, text) for role, text in zip(Role, contents, strict=False)]
-        text, _, places = engine.chat.encode_by_author(messages)
+        text, _, places = engine.prompts.encode_by_author(messages)
         assert rendered == count
         found = [text.encode()[slice(*place)].decode() for _, place in places]
         expected = [text.strip() for text in contents] if source is trimming else contents

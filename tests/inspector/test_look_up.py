@@ -14,7 +14,7 @@ from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
 from ropechat.inspector import csv_table, jsonl, trace_page
 from ropechat.inspector.look_up import Found, Strings, ids_of
-from ropechat.inspector.reading import Reading
+from ropechat.inspector.scored_text import ScoredText
 from ropechat.trace import Pair, TokenScore
 
 TEXT = "The capital of France is Paris. The cat sat on the mat.\n"
@@ -32,15 +32,15 @@ def logprobs(engine: Engine, ids: Sequence[int]) -> np.ndarray:
     return rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
 
 
-def reading(engine: Engine, text: str | Pair, *, whole: bool, window: int | None = None) -> Reading:
+def reading(engine: Engine, text: str | Pair, *, whole: bool, window: int | None = None) -> ScoredText:
     strings = Strings(engine, WANTED, whole=whole)
     stream = engine.score_stream(
         text, top_k=2, special="text", look_up=strings.first_ids, window=window, stride=window and 5
     )
-    return Reading(stream, "", strings, stream.before)
+    return ScoredText(stream, "", strings, stream.before)
 
 
-def places(given: Reading) -> list[tuple[TokenScore, Sequence[Found]]]:
+def places(given: ScoredText) -> list[tuple[TokenScore, Sequence[Found]]]:
     return [(token, given.found) for token in given.tokens]
 
 

@@ -15,9 +15,9 @@ from hostile_html import strings
 from readings import reading, spelled, trace_of
 
 from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
-from ropechat.inspector.draws import Recorded
+from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.look_up import Found, Strings, look_up
-from ropechat.inspector.reading import Reading, Summary
+from ropechat.inspector.scored_text import ScoredText, Summary
 from ropechat.inspector.spans import DIGITS
 from ropechat.trace import TokenScore
 from ropechat.util.text import cell_width, clean, visible
@@ -58,7 +58,7 @@ class Parsed(html.parser.HTMLParser):
             self.texts[-1] += data
 
 
-def page_of(one: Reading, pieces: Any) -> str:
+def page_of(one: ScoredText, pieces: Any) -> str:
     return "".join(trace_page.render([one], "title", spelled(pieces)))
 
 
@@ -149,7 +149,7 @@ def test_csv_has_a_row_for_each_token() -> None:
 
 def test_json_lines_end_with_the_sums() -> None:
     trace = trace_of(PIECES)
-    lines = jsonl.lines(Reading(trace), spelled(PIECES))
+    lines = jsonl.lines(ScoredText(trace), spelled(PIECES))
     meta, *tokens, following, summary = [json.loads(line) for line in lines]
     assert meta["roles"] == ["text"]
     assert len(meta["text_sha256"]) == 64
@@ -255,7 +255,7 @@ def test_the_table_shows_what_was_looked_up() -> None:
             seen.append(list(ids))
             return [Found(" Lyon\n", (1, 2), first, 7, whole)]
 
-    lines = list(table.render(Reading(trace_of(PIECES), "", Given(), [99]), spelled(PIECES), 80))
+    lines = list(table.render(ScoredText(trace_of(PIECES), "", Given(), [99]), spelled(PIECES), 80))
     assert seen == [[99, *range(len(PIECES))]]
     shown = [line.split() for line in lines if "·Lyon⏎" in line]
     assert shown[0] == [
@@ -297,7 +297,7 @@ def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
 
 def test_a_page_names_the_number_of_its_first_token() -> None:
     tokens = list(reading(PIECES).tokens)[2:]
-    behind = Recorded(tuple(tokens), dict(reading(PIECES).meta), None, {})
-    source = "".join(trace_page.render([Reading(behind)], "title", spelled(PIECES)))
+    behind = RecordedDraws(tuple(tokens), dict(reading(PIECES).meta), None, {})
+    source = "".join(trace_page.render([ScoredText(behind)], "title", spelled(PIECES)))
     assert '<pre class="tokens" data-first="2">' in source
     assert '<pre class="tokens" data-first="0">' in page_of(reading(PIECES), PIECES)

@@ -10,10 +10,10 @@ from models import write_llama
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
 from ropechat.inspector import jsonl
-from ropechat.inspector.draws import Recorded, recorded_draws
+from ropechat.inspector.draws import RecordedDraws, recorded_draws
 from ropechat.inspector.open_trace import read_trace
-from ropechat.inspector.reading import Reading
 from ropechat.inspector.replay import drawn_id, replay
+from ropechat.inspector.scored_text import ScoredText
 from ropechat.inspector.stages import Producible, sampler_record, stage_line
 from ropechat.sampling import Sampling
 from ropechat.trace import Scores
@@ -32,13 +32,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return Engine.load(write_llama(tmp_path_factory.mktemp("tiny")), dtype="f32", threads=1)
 
 
-def drawn(engine: Engine, sampling: Sampling, listed: int = 20) -> Recorded:
+def drawn(engine: Engine, sampling: Sampling, listed: int = 20) -> RecordedDraws:
     steps = list(engine.generate([1, 2, 3], sampling, top_k=listed))
     return recorded_draws(steps, sampling, engine.trace_facts(listed))
 
 
-def reread(scores: Scores) -> Recorded:
-    lines = jsonl.lines(Reading(scores), lambda id: b"%d" % id)
+def reread(scores: Scores) -> RecordedDraws:
+    lines = jsonl.lines(ScoredText(scores), lambda id: b"%d" % id)
     return read_trace(io.BytesIO("".join(lines).encode()), "t.jsonl")
 
 

@@ -134,7 +134,7 @@ class FakeEngine:
         self._changed = simulated_time.Condition()
         self.gate = Gate(self._changed, True)  # closed: the answer waits before each token
         self.closed = False
-        self.chat = FakePrompts()
+        self.prompts = FakePrompts()
         self.reused = 0  # tokens of a prompt that are in the cache
         self.kv_bytes = 0
         self.stop_ids = frozenset({STOP})
@@ -270,7 +270,7 @@ class FakeEngine:
             if reason is not None:
                 return
 
-    def reading(self, ids: Sequence[int]) -> tuple[int, float | None]:
+    def prefill_estimate(self, ids: Sequence[int]) -> tuple[int, float | None]:
         """All of a prompt is read, at the rate of `prefill_rate`."""
         return len(ids), len(ids) / self.prefill_rate if self.prefill_rate else None
 

@@ -91,5 +91,5 @@ def chat(kind: str, folder: Path) -> LiveChat:
     engine = FakeEngine(" ".join(said), context=10**6, name=said[0], facts={"dtype": said[1], "isa": said[2]})
     engine.token_bytes = lambda id: said[id % len(said)].encode("utf-8", "surrogatepass")  # type: ignore[method-assign]
     engine.spell = lambda messages, ids, after=(): [(b"x", said[id % len(said)]) for id in ids]  # type: ignore[method-assign]
-    engine.chat.told_in_vain = said[3:6]
+    engine.prompts.told_in_vain = said[3:6]
     return LiveChat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"))

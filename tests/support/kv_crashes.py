@@ -47,7 +47,7 @@ def write(folder: Path, seed: int) -> None:
         if draw.random() < 0.3:
             one.new()
         else:
-            one.chat.keep()
+            one.chat.save_kv()
 
 
 def check(folder: Path, draw: random.Random, plain: Engine, found: Counter[str]) -> None:

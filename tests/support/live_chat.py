@@ -83,12 +83,12 @@ class Program:
         """Show a stored chat."""
         store = self.session.recorder.store
         assert store is not None
-        self.chat.keep()
+        self.chat.save_kv()
         self.session.open(store.load(chat).result(10))
 
     def new(self) -> None:
         """Begin a new chat."""
-        self.chat.keep()
+        self.chat.save_kv()
         self.session.clear()
 
     def close(self) -> None:

@@ -5,15 +5,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ropechat.inspector.reading import Reading
+from ropechat.inspector.scored_text import ScoredText
 from ropechat.trace import TokenDistribution, TokenScore, Trace
 
 META = {"model": "m", "dtype": "f32", "vocab_size": 1000, "trained_length": 512, "top_k": 5, "engine": "0"}
 
 
-def reading(pieces: Sequence[str | bytes], name: str = "", top_k: int = 3, **meta: Any) -> Reading:
-    """`trace_of` as a Reading."""
-    return Reading(trace_of(pieces, top_k, **meta), name)
+def reading(pieces: Sequence[str | bytes], name: str = "", top_k: int = 3, **meta: Any) -> ScoredText:
+    """`trace_of` as a ScoredText."""
+    return ScoredText(trace_of(pieces, top_k, **meta), name)
 
 
 def trace_of(pieces: Sequence[str | bytes], top_k: int = 3, **meta: Any) -> Trace:

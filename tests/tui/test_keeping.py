@@ -268,7 +268,7 @@ async def test_what_is_to_be_known_of_prompts_survives_what_is_shown_again(chat:
         await c.ask("Hi")
         await c.idle()
     engine = FakeEngine("ok")
-    engine.chat.told_in_vain = ["enable_thinking"]
+    engine.prompts.told_in_vain = ["enable_thinking"]
     async with chat(engine, store=store, resume="") as c:
         await c.until(lambda: "Hi" in c.screen() and "enable_thinking: " in c.screen())
         await transcript(c, "r")

@@ -373,11 +373,11 @@ async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(
         def prompt_ids(self, messages: Any) -> list[int]:
             if messages[0].role is Role.SYSTEM and not self.told:
                 self.told = True
-                self.chat.on_note("the system message is [folded]")
+                self.prompts.on_note("the system message is [folded]")
             return super().prompt_ids(messages)
 
     engine = Folding("Fine.")
-    engine.chat.told_in_vain = ["enable_thinkin"]
+    engine.prompts.told_in_vain = ["enable_thinkin"]
     async with chat(engine, size=(100, 30), system="Be short.") as c:
         assert "enable_thinkin: this model's chat template does not use this variable" in c.screen()
         await c.ask("Hello?")

@@ -1,4 +1,4 @@
-"""Reading: two views, following, and the token cursor, driven as a user would."""
+"""ScoredText: two views, following, and the token cursor, driven as a user would."""
 
 from __future__ import annotations
 

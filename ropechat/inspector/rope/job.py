@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ropechat.engine.engine import Engine
     from ropechat.inspector.rope.blocks import View
-    from ropechat.inspector.rope.report import Wishes
+    from ropechat.inspector.rope.report import ViewOptions
 
 TOKENS = {"shift": 128}
 """Tokens that a view measures at most: the shift test has two arrays of tokens x vocabulary."""
@@ -25,8 +25,8 @@ class Measurement:
     ids: gives the tokens of the text, of which the first ones are measured.
     """
 
-    def __init__(self, name: str, ids: Callable[[Engine], Sequence[int]], wishes: Wishes) -> None:
-        self.name, self._ids, self._wishes = name, ids, wishes
+    def __init__(self, name: str, ids: Callable[[Engine], Sequence[int]], options: ViewOptions) -> None:
+        self.name, self._ids, self._wishes = name, ids, options
         self._lock = Lock()
         self._engine: Engine | None = None  # while this computes
         self._is_stopped = False

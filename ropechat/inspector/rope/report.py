@@ -32,7 +32,7 @@ SAMPLE = (
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ViewOptions:
     """What a report shows: see the options of `ropechat rope`."""
 
     max_distance: int = 4096
@@ -46,30 +46,32 @@ class Wishes:
     shifts: tuple[int, ...] = (1, 1000, 32_768)
 
 
-def config_views(model: str | Path | Engine, names: Sequence[str], wishes: Wishes) -> Iterator[View]:
+def config_views(model: str | Path | Engine, names: Sequence[str], options: ViewOptions) -> Iterator[View]:
     """Yield the overview and the named views of a config. Raises as `rope_spec`."""
-    yield from spec_views(rope_spec(model, wishes.length), names, wishes)
+    yield from spec_views(rope_spec(model, options.length), names, options)
 
 
-def spec_views(spec: RopeSpec, names: Sequence[str], wishes: Wishes) -> Iterator[View]:
+def spec_views(spec: RopeSpec, names: Sequence[str], options: ViewOptions) -> Iterator[View]:
     """Yield the overview and the named views of a spec."""
     yield View("model", f"{spec.model_type}, trained length {spec.trained_length}", views.overview(spec))
     makers: dict[str, Callable[[], View]] = {
         "bands": lambda: views.bands(spec),
         "map": lambda: views.rotation_map(spec),
-        "matrix": lambda: views.matrix(spec, wishes.position, wishes.seed),
-        "decay": lambda: views.decay(spec, wishes.max_distance, wishes.seed),
-        "kernel": lambda: views.kernel(spec, wishes.max_distance),
-        "properties": lambda: views.properties(spec, wishes.seed),
-        "compare": lambda: views.comparison(spec, wishes.max_distance),
-        "length": lambda: views.length_watch(spec, (wishes.length,) if wishes.length else ()),
+        "matrix": lambda: views.matrix(spec, options.position, options.seed),
+        "decay": lambda: views.decay(spec, options.max_distance, options.seed),
+        "kernel": lambda: views.kernel(spec, options.max_distance),
+        "properties": lambda: views.properties(spec, options.seed),
+        "compare": lambda: views.comparison(spec, options.max_distance),
+        "length": lambda: views.length_watch(spec, (options.length,) if options.length else ()),
     }
     for name in names:
         if name in makers:
             yield makers[name]()
 
 
-def weight_views(engine: Engine, ids: Sequence[int], names: Sequence[str], wishes: Wishes) -> Iterator[View]:
+def weight_views(
+    engine: Engine, ids: Sequence[int], names: Sequence[str], options: ViewOptions
+) -> Iterator[View]:
     """Yield the named views of a loaded model on a text: WEIGHT_VIEWS, and matrix of one of its queries.
 
     Raises RequestError and as `Engine.capture`.
@@ -77,29 +79,29 @@ def weight_views(engine: Engine, ids: Sequence[int], names: Sequence[str], wishe
     if len(ids) < 2:
         raise RequestError(f"text: must have at least 2 tokens (got {len(ids)})")
     spec = rope_spec(engine, len(ids))
-    _check(spec, wishes)
-    layer, head = _rotating_layer(spec, wishes.layer), wishes.head or 0
-    query = len(ids) - 1 if wishes.query is None else wishes.query
+    _check(spec, options)
+    layer, head = _rotating_layer(spec, options.layer), options.head or 0
+    query = len(ids) - 1 if options.query is None else options.query
     for name in names:
         if name == "shift":
-            yield measured.shift_view(engine, ids, spec, wishes.shifts)
+            yield measured.shift_view(engine, ids, spec, options.shifts)
         elif name == "matrix":
             yield views.matrix(
-                spec.only(layer), wishes.position, wishes.seed, _query(engine, ids, layer, head, query)
+                spec.only(layer), options.position, options.seed, _query(engine, ids, layer, head, query)
             )
         elif name == "split":
-            key = most_attended(engine, ids, layer, head, query) if wishes.key is None else wishes.key
+            key = most_attended(engine, ids, layer, head, query) if options.key is None else options.key
             yield measured.split_view(engine, ids, layer, head, query, key)
         elif name == "usage":
             yield measured.usage_view(engine, ids, spec)
         elif name == "distance":
-            yield measured.distance_view(engine, ids, spec, wishes.layer, wishes.head, wishes.max_distance)
+            yield measured.distance_view(engine, ids, spec, options.layer, options.head, options.max_distance)
 
 
-def _check(spec: RopeSpec, wishes: Wishes) -> None:
+def _check(spec: RopeSpec, options: ViewOptions) -> None:
     for name, value, count in (
-        ("layer", wishes.layer, spec.num_layers),
-        ("head", wishes.head, spec.num_heads),
+        ("layer", options.layer, spec.num_layers),
+        ("head", options.head, spec.num_heads),
     ):
         if value is not None and not 0 <= value < count:
             raise RequestError(f"{name}: must be from 0 to {count - 1} (got {value})")

@@ -78,7 +78,7 @@ class HistoryFeature(Feature):
         self._shown += 1
         self.writing.stop_editing()
         self._drafts.carry()
-        self.chat.keep()
+        self.chat.save_kv()
         self.session.clear()
         self.turns.show()
         begin(self.ui.app, "draft", self._drafts.bring, replaces=True)
@@ -197,7 +197,7 @@ class HistoryFeature(Feature):
     async def _show(self, chat: Chat, given: Collection[str] = ()) -> None:
         self.writing.stop_editing()
         self._drafts.leave()
-        self.chat.keep()
+        self.chat.save_kv()
         self.session.open(chat, given)
         self._lift_foreign_biases()
         self.turns.show()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
-from ropechat.chat.reading import SharedWorker
+from ropechat.chat.score_worker import SharedWorker
 from ropechat.errors import NotDownloadedError
 from ropechat.models.resolve import hub_name
 from ropechat.tui.features.sampling import SamplingFeature

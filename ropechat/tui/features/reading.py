@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.chat import events as ev
-from ropechat.chat.reading import SharedWorker
+from ropechat.chat.score_worker import SharedWorker
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.features.answers import AnswersFeature
 from ropechat.tui.features.settings import SettingsFeature

@@ -50,11 +50,11 @@ class SystemPromptFeature(Feature):
     def use(self, text: str) -> None:
         """Set another system text for the next question, or ("") none."""
         self.learn_personas()
-        self.session.under(text)
+        self.session.set_system_prompt(text)
         self.turns.take_back(self._turning)
         if not self.session.tree.nodes:
             self.turns.show()
-        elif self.session.turned:
+        elif self.session.starts_branch:
             self._turning = self.turns.notice(
                 "notice",
                 f"The next question starts a new branch, under {self.turns.describe_system(text)}: "

@@ -125,7 +125,7 @@ class WritingFeature(Feature):
     def clear_draft(self) -> None:
         """Empty the composer, keeping its text in the history; or cancel an edit."""
         if not self.stop_editing():
-            self.composer.keep()
+            self.composer.add_to_history()
             self.composer.set_text("")
         self.ui.hint(f"cleared: {self.keymap.first('composer.previous')} brings it back")
 
@@ -217,7 +217,7 @@ class WritingFeature(Feature):
         """Cancel an edit and restore the draft; a changed text goes to the history. False without one."""
         self._editing = None
         if self.composer.lent:
-            self.composer.keep()
+            self.composer.add_to_history()
         return self.composer.give_back()
 
     def leave_edit(self) -> bool:

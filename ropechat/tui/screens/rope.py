@@ -175,7 +175,7 @@ class RopeScreen(Dialog[None]):
         views = self._measured.get(self._key)
         if self._view_name in report.CONFIG_VIEWS:
             spec = spec_of(self._spec, self._length)
-            views = list(report.spec_views(spec, (self._view_name,), report.Wishes(length=self._length)))
+            views = list(report.spec_views(spec, (self._view_name,), report.ViewOptions(length=self._length)))
         return None if views is None else list(term.render(views, max(width, 20), color=color))
 
     # --- measuring ---
@@ -187,7 +187,7 @@ class RopeScreen(Dialog[None]):
 
         if self._submit is None or self._job is not None:
             return
-        key, wishes = self._key, report.Wishes()
+        key, wishes = self._key, report.ViewOptions()
         if self._view_name in OF_HEADS:
             wishes = replace(wishes, layer=self._layer, head=self._head)
         self._job = job = Measurement(self._view_name, self._ids, wishes)

@@ -254,7 +254,7 @@ class Composer(TextArea):
         """Whether the composer holds another text than the draft."""
         return self._aside is not None
 
-    def keep(self) -> None:
+    def add_to_history(self) -> None:
         """Add the text to the history."""
         draft = self._take_draft()
         if not self.lent or draft != self._lent:
@@ -265,7 +265,7 @@ class Composer(TextArea):
         if self._aside is None:
             self._aside = self._take_draft()
         else:
-            self.keep()
+            self.add_to_history()
         self.set_text(text)
         self._lent = self.text
 

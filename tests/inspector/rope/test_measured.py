@@ -11,7 +11,7 @@ from models import write_llama
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
 from ropechat.inspector.rope import attention, formulas, measured
-from ropechat.inspector.rope.report import WEIGHT_VIEWS, Wishes, most_attended, weight_views
+from ropechat.inspector.rope.report import WEIGHT_VIEWS, ViewOptions, most_attended, weight_views
 from ropechat.inspector.rope.spec import rope_spec
 
 IDS = [1, 7, 40, 3, 99, 12, 55, 80, 7, 40, 21, 64]
@@ -155,16 +155,16 @@ def test_the_most_attended_token_is_not_the_sink(engine: Engine) -> None:
 
 
 def test_every_view_of_a_model(engine: Engine) -> None:
-    wishes = Wishes(shifts=(1, 1000))
+    wishes = ViewOptions(shifts=(1, 1000))
     views = list(weight_views(engine, IDS, WEIGHT_VIEWS, wishes))
     assert [view.name for view in views] == list(WEIGHT_VIEWS)
     distances = views[3].blocks[-2]
     assert len(distances.rows) == 8
     assert all(0.0 <= row[2] <= 1.0 and 0.0 <= row[3] <= 1.0 for row in distances.rows)
-    one_head = next(weight_views(engine, IDS, ("distance",), Wishes(layer=1, head=2))).blocks[-2]
+    one_head = next(weight_views(engine, IDS, ("distance",), ViewOptions(layer=1, head=2))).blocks[-2]
     assert [row[:2] for row in one_head.rows] == [(1, 2)]
     with pytest.raises(RequestError, match="head: must be from 0 to 3"):
-        list(weight_views(engine, IDS, ("split",), Wishes(head=4)))
+        list(weight_views(engine, IDS, ("split",), ViewOptions(head=4)))
     with pytest.raises(RequestError, match="text: must have at least 2 tokens"):
         list(weight_views(engine, [1], ("usage",), wishes))
 
@@ -173,6 +173,6 @@ def test_every_view_of_a_model(engine: Engine) -> None:
 def test_models_without_rope_have_views_too(name: str, tmp_path: Path) -> None:
     engine = golden_engine(name)
     ids = [id % engine.facts["vocab_size"] for id in IDS]
-    wishes = Wishes(shifts=(1,))
+    wishes = ViewOptions(shifts=(1,))
     assert len(list(weight_views(engine, ids, WEIGHT_VIEWS, wishes))) == 4
     engine.close()

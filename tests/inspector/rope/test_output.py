@@ -11,11 +11,11 @@ from golden_cases import GOLDEN
 
 from ropechat.inspector.rope import output, term
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
-from ropechat.inspector.rope.report import CONFIG_VIEWS, Wishes, config_views
+from ropechat.inspector.rope.report import CONFIG_VIEWS, ViewOptions, config_views
 from ropechat.util.text import cell_width
 
 HOSTILE = "a<script>x</script>&\"'\x1b[31m\n\u202e"
-SMALL = Wishes(max_distance=300)
+SMALL = ViewOptions(max_distance=300)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ LN2 = math.log(2)
 _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
 
 
-class Reading:
+class ScoredText:
     """One scored text on its way to an output. name: of its file, "" for a text of the command line.
 
     look_up: the strings that are looked up in each place. before: the ids of the text's context. is_stopped:
