@@ -10,10 +10,15 @@ Names are imported when they are first used, so that `import ropechat` costs not
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropechat.batch.reader import RowOptions
+    from ropechat.batch.row_template import RowTemplate
+    from ropechat.batch.run import BatchResult, run_to_file, run_to_stream
+    from ropechat.batch.spec import BatchSpec, BatchWatcher, PromptOptions
     from ropechat.conversation import Message, Role
     from ropechat.engine.engine import Engine
     from ropechat.engine.scheduler import Completion, Job
     from ropechat.engine.scoring import ScoreStream
+    from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.models.hub.transfer import pull
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BatchResult",
+    "BatchSpec",
+    "BatchWatcher",
     "Candidate",
     "ChatTemplate",
     "Completion",
@@ -42,9 +50,13 @@ __all__ = [
     "Job",
     "LensRow",
     "Message",
+    "ModelSpec",
     "Pair",
+    "PromptOptions",
     "Role",
     "RopechatError",
+    "RowOptions",
+    "RowTemplate",
     "Sampling",
     "Score",
     "ScoreStream",
@@ -56,9 +68,16 @@ __all__ = [
     "Totals",
     "Trace",
     "pull",
+    "run_to_file",
+    "run_to_stream",
 ]
 
 _MODULES = {
+    "batch.reader": ("RowOptions",),
+    "batch.row_template": ("RowTemplate",),
+    "batch.run": ("BatchResult", "run_to_file", "run_to_stream"),
+    "batch.spec": ("BatchSpec", "BatchWatcher", "PromptOptions"),
+    "engine.spec": ("ModelSpec",),
     "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
