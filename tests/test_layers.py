@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ropechat"
 LIBRARIES = {
     "textual": {"tui", "builtin"},
-    "rich": {"tui", "cli"},
+    "rich": {"tui", "cli", "util"},
     "markdown_it": {"tui"},
     "pygments": {"tui"},
     "tokenizers": {"tokenizer"},

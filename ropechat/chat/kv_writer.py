@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from ropechat.engine._core import KeptPrefix
+    from ropechat.engine import _core
     from ropechat.util.kv_files import ChatFile
 
 NICENESS = 19  # the lowest priority
@@ -29,13 +29,13 @@ class KvWriter:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Path, tuple[ChatFile, KeptPrefix, int]] = {}
+        self._waiting: dict[Path, tuple[ChatFile, _core.KeptPrefix, int]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._cancel: Any = None  # of the file that is being written
         self._closed = False
 
-    def put(self, file: ChatFile, path: Path, prefix: KeptPrefix, total: int) -> None:
+    def put(self, file: ChatFile, path: Path, prefix: _core.KeptPrefix, total: int) -> None:
         """Write a file soon. total: bytes of all files at most."""
         with self._changed:
             self._waiting[path] = (file, prefix, total)

@@ -18,7 +18,8 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.util.json_lines import finite
-from ropechat.util.text import fit, local_time, one_line
+from ropechat.util.text import local_time, one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -76,7 +76,8 @@ class LateGroup(click.Group):
 def _no_command(args: list[str]) -> str:
     """The error for an unknown command: a typo, or a prompt without a command."""
     from ropechat.models.catalog import find_short
-    from ropechat.util.text import closest_name, fit
+    from ropechat.util.text import closest_name
+    from ropechat.util.width import fit
 
     first = fit(args[0], 40).rstrip()
     if os.path.exists(args[0]) or find_short(args[0]) is not None:

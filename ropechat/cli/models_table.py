@@ -6,7 +6,8 @@ from ropechat.models.catalog import CatalogModel
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.speed import Speed
 from ropechat.util.progress import format_rate
-from ropechat.util.text import cell_width, fit, format_bytes, one_line
+from ropechat.util.text import format_bytes, one_line
+from ropechat.util.width import cell_width, fit
 
 _TITLES = (
     "MODEL",

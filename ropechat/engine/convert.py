@@ -1,8 +1,7 @@
 """Conversion of the compiled engine's events to the records of ropechat.trace."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import InternalError
@@ -13,73 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ropechat.engine import _core
+
 _ROWS = 64
 
 
-class RowLike(Protocol):
-    """The attributes used of `_core.Row`."""
-
-    @property
-    def logsumexp(self) -> float: ...
-    @property
-    def entropy(self) -> float: ...
-    @property
-    def top_ids(self) -> list[int]: ...
-    @property
-    def top_logprobs(self) -> list[float]: ...
-    @property
-    def top_mass(self) -> float: ...
-
-
-class StageLike(Protocol):
-    """The attributes used of `_core.Stage`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kept(self) -> int: ...
-    @property
-    def mass(self) -> float: ...
-    @property
-    def entropy(self) -> float: ...
-
-
-class EventLike(Protocol):
-    """The attributes used of `_core.Event`."""
-
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def id(self) -> int | None: ...
-    @property
-    def logprob(self) -> float | None: ...
-    @property
-    def rank(self) -> int | None: ...
-    @property
-    def row(self) -> RowLike | None: ...
-    @property
-    def stages(self) -> Sequence[StageLike]: ...
-    @property
-    def candidates(self) -> Sequence[tuple[int, int, str | None, bool, float, Sequence[float]]]: ...
-    @property
-    def interval(self) -> tuple[float, float] | None: ...
-    @property
-    def u(self) -> float | None: ...
-    @property
-    def drafted(self) -> bool: ...
-    @property
-    def looked_up(self) -> Sequence[tuple[float, int]]: ...
-    @property
-    def finish_reason(self) -> Literal["stop", "length", "context", "grammar"] | None: ...
-    @property
-    def done(self) -> int: ...
-
-
-def to_distribution(row: RowLike, position: int) -> TokenDistribution:
+def to_distribution(row: "_core.Row", position: int) -> TokenDistribution:
     """Convert a row: the distribution after `position`."""
     top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
     return TokenDistribution(
@@ -92,7 +30,7 @@ def token_bytes(tokenizer: Tokenizer, id: int) -> bytes:
     return tokenizer.token_bytes(id) if tokenizer.present else b""
 
 
-def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenizer) -> Step:
+def to_step(event: "_core.Event", text_filter: StopStringFilter, tokenizer: Tokenizer) -> Step:
     """Convert a token event; its text is what `text_filter` releases with this token."""
     if event.id is None or event.logprob is None or event.rank is None:
         raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
@@ -122,15 +60,17 @@ def to_step(event: EventLike, text_filter: StopStringFilter, tokenizer: Tokenize
     )
 
 
-def _stages(event: EventLike) -> tuple[Stage, ...]:
+def _stages(event: "_core.Event") -> tuple[Stage, ...]:
     return tuple(Stage(stage.name, stage.kept, stage.mass, stage.entropy) for stage in event.stages)
 
 
-def _candidates(event: EventLike) -> tuple[Candidate, ...]:
+def _candidates(event: "_core.Event") -> tuple[Candidate, ...]:
     return tuple(Candidate(*one[:5], tuple(one[5])) for one in event.candidates)
 
 
-def to_token_score(event: EventLike, token: EncodedToken, tokenizer: Tokenizer, begin: int = 0) -> TokenScore:
+def to_token_score(
+    event: "_core.Event", token: EncodedToken, tokenizer: Tokenizer, begin: int = 0
+) -> TokenScore:
     """Convert a score event: the token at `position`, scored under the row of the position before.
 
     begin: the index in the text of the sequence's position 0.

@@ -4,20 +4,20 @@ The compiled engine `ropechat.engine._core` does the computation, without the GI
 chat template, stop strings, cancellation and the inspector's records.
 """
 
+from __future__ import annotations
+
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
 from ropechat.engine.convert import (
-    EventLike,
     softmax_rows,
     to_step,
     token_bytes,
@@ -35,6 +35,7 @@ from ropechat.engine.native import (
     LoadOptions,
     ModelLoad,
     ProgressMeter,
+    Request,
     attention_growth,
     gguf_metadata,
     load_core,
@@ -58,11 +59,11 @@ from ropechat.errors import CancelledError, InternalError, RequestError, Ropecha
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
 from ropechat.sampling import Sampling
-from ropechat.sampling.grammar import Grammar
-from ropechat.tokenizer import Tokenizer
 from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import numpy.typing as npt
 
@@ -70,15 +71,10 @@ if TYPE_CHECKING:
     from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
     from ropechat.engine.scoring import ScoreStream, Window
+    from ropechat.sampling.grammar import Grammar
+    from ropechat.tokenizer import Tokenizer
 
 OnPrefill = Callable[[int, int], None]
-
-
-class _Request:
-    """A running request, for `Engine.cancel`."""
-
-    def __init__(self, core: "_core.Engine", token: "_core.CancelToken") -> None:
-        self.core, self.token = core, token
 
 
 class Engine:
@@ -93,7 +89,7 @@ class Engine:
 
     def __init__(
         self,
-        core: "_core.Engine",
+        core: _core.Engine,
         folder: Path,
         tokenizer: Tokenizer,
         grammars: GrammarCompiler | None = None,
@@ -117,11 +113,11 @@ class Engine:
         self.prompts = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._grammars = grammars or GrammarCompiler(tokenizer, self.facts["vocab_size"], self.stop_ids)
         self._shared_prefix: SharedPrefix | None = None
-        self._requests: weakref.WeakSet[_Request] = weakref.WeakSet()
+        self._requests: weakref.WeakSet[Request] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> "Engine":
+    def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> Engine:
         """Load a model by any name that `models.resolve.resolve` accepts; never downloads.
 
         dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_1, q5_k, q4_1, q4_k, q4_0, or auto:
@@ -143,9 +139,7 @@ class Engine:
         return cls.from_load(ModelLoad(resolve(model), **options))
 
     @classmethod
-    def from_load(
-        cls, loading: ModelLoad, first_prompt: str = "", grammar: Grammar | None = None
-    ) -> "Engine":
+    def from_load(cls, loading: ModelLoad, first_prompt: str = "", grammar: Grammar | None = None) -> Engine:
         """Finish a load started earlier; meanwhile, tokenize a first prompt and compile a grammar.
 
         Raises as `load`, and RequestError for a grammar that cannot be used.
@@ -216,10 +210,10 @@ class Engine:
         """Bytes of KV cache currently allocated."""
         return 0 if self._core is None else self._core.kv_bytes
 
-    def _request(self) -> _Request:
+    def _request(self) -> Request:
         if self._core is None:
             raise RequestError("engine: closed; load the model again")
-        request = _Request(self._core, self._module.CancelToken())
+        request = Request(self._core)
         with self._lock:
             self._requests.add(request)
         return request
@@ -291,7 +285,7 @@ class Engine:
         self._shared_prefix = SharedPrefix(self.begin_prefill, path)
         return self._shared_prefix
 
-    def _sharing(self, planned: "Iterator[Window]") -> "Iterator[Window]":
+    def _sharing(self, planned: Iterator[Window]) -> Iterator[Window]:
         """Yield the windows of a text; the context of the first is added to the shared prefix."""
         for window in planned:
             if self._shared_prefix is not None and window.begin == 0:
@@ -310,7 +304,7 @@ class Engine:
         return ids
 
     def _any_ids(
-        self, prompt: "Prompt", template_vars: Mapping[str, Any] | None, prefix: str = ""
+        self, prompt: Prompt, template_vars: Mapping[str, Any] | None, prefix: str = ""
     ) -> list[int]:
         """Convert text, ids or messages to ids. prefix: the start of the reply to messages."""
         if isinstance(prompt, str | RopechatError):
@@ -318,7 +312,7 @@ class Engine:
         messages, ids = split_prompt(prompt)
         return self._ids(self.prompts.ids(messages, template_vars, prefix) if messages else ids)
 
-    def logits(self, ids: Sequence[int], *, start_position: int = 0) -> "npt.NDArray[np.float32]":
+    def logits(self, ids: Sequence[int], *, start_position: int = 0) -> npt.NDArray[np.float32]:
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
         Row t predicts the token after ids[t]. start_position: position of ids[0], to test how far a model
@@ -394,7 +388,7 @@ class Engine:
 
     def logit_rows(
         self, ids: Sequence[int], *, first: int = 0
-    ) -> "Generator[npt.NDArray[np.float32], None, None]":
+    ) -> Generator[npt.NDArray[np.float32], None, None]:
         """Raw logits from row `first` on, in blocks.  # float32 [32, vocab_size], the last one shorter
 
         Row t predicts the token after ids[t]. One block exists at a time, so a text may have any length, and
@@ -404,7 +398,7 @@ class Engine:
         return self._blocks(request, request.core.open_rows(ids, first))
 
     @staticmethod
-    def _blocks(request: _Request, sequence: int) -> "Generator[npt.NDArray[np.float32], None, None]":
+    def _blocks(request: Request, sequence: int) -> Generator[npt.NDArray[np.float32], None, None]:
         try:
             while len(block := request.core.next_rows(sequence, request.token)):
                 yield block
@@ -413,13 +407,13 @@ class Engine:
 
     def compare_rows(
         self,
-        a: "npt.NDArray[np.float32]",
-        b: "npt.NDArray[np.float32]",
+        a: npt.NDArray[np.float32],
+        b: npt.NDArray[np.float32],
         next_ids: Sequence[int],
         *,
         top_k: int = 0,
         position: int = 0,
-    ) -> "list[_core.RowPair]":
+    ) -> list[_core.RowPair]:
         """Compare two blocks of logit rows over the same ids, on this engine's threads.  # [rows, vocab_size]
 
         next_ids: the token after each row. position: of the first row, for errors. Returns for each row the
@@ -431,7 +425,7 @@ class Engine:
         request = self._request()
         return request.core.compare_rows(a, b, next_ids, readout_top_k=top_k, position=position)
 
-    def probabilities(self, ids: Sequence[int]) -> "npt.NDArray[np.float32]":
+    def probabilities(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """The next-token distributions of a text.  # float32 [len(ids), vocab_size], rows sum to 1
 
         Line by line, P <- DTransformerRoPE(x | theta) of X. Zhan, "Pseudo code for Roformer" (2024):
@@ -521,7 +515,7 @@ class Engine:
 
     def _steps(
         self,
-        request: _Request,
+        request: Request,
         ids: list[int],
         prefix: Sequence[int],
         sampling: Sampling,
@@ -563,7 +557,7 @@ class Engine:
 
     def _add(
         self,
-        core: "_core.Engine",
+        core: _core.Engine,
         ids: list[int],
         answer_start: int,
         sampling: Sampling,
@@ -595,7 +589,7 @@ class Engine:
 
     def generate_many(
         self,
-        prompts: "Iterable[Prompt | Job | None]",
+        prompts: Iterable[Prompt | Job | None],
         sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
         *,
         top_k: int = 0,
@@ -605,8 +599,8 @@ class Engine:
         grouped: bool = False,
         timeout: float | None = None,
         on_tokens: Callable[[int], None] | None = None,
-        on_pass: "Callable[[RunState], None] | None" = None,
-    ) -> "Iterator[tuple[int, Completion]]":
+        on_pass: Callable[[RunState], None] | None = None,
+    ) -> Iterator[tuple[int, Completion]]:
         """Continue many prompts (text, ids, messages or a Job), up to `window` in each forward pass.
 
         Yields (index, Completion) in the prompts' order, or as they finish if not `ordered`; reads a prompt
@@ -635,7 +629,7 @@ class Engine:
 
     def score(
         self,
-        prompt: "ScoreItem",
+        prompt: ScoreItem,
         *,
         top_k: int = 20,
         special: Special = "tokens",
@@ -676,7 +670,7 @@ class Engine:
 
     def score_stream(
         self,
-        prompt: "ScoreItem",
+        prompt: ScoreItem,
         *,
         top_k: int = 20,
         special: Special = "tokens",
@@ -687,7 +681,7 @@ class Engine:
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
-    ) -> "ScoreStream":
+    ) -> ScoreStream:
         """Score a text, ids, messages, a Pair or (messages, answer), yielding scores as they are computed.
 
         top_k: candidates to record per row. special: whether `<|im_end|>` in a text is text or the token; in
@@ -718,7 +712,7 @@ class Engine:
 
     def _score(
         self,
-        prompt: "ScoreItem",
+        prompt: ScoreItem,
         top_k: int,
         special: Special,
         bos: Bos,
@@ -730,7 +724,7 @@ class Engine:
         whole: bool = False,
         sampling: Sampling | None = None,
         look_up: Sequence[int] = (),
-    ) -> "ScoreStream":
+    ) -> ScoreStream:
         """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
         from ropechat.engine.score_input import encode_by_author, encode_item
@@ -758,12 +752,12 @@ class Engine:
 
     def score_many(
         self,
-        items: "Iterable[ScoreItem | RopechatError | None]",
+        items: Iterable[ScoreItem | RopechatError | None],
         *,
         top_k: int = 0,
         window: int = 16,
         special: Special = "tokens",
-    ) -> "Iterator[tuple[int, Score]]":
+    ) -> Iterator[tuple[int, Score]]:
         """Score many items, up to `window` in each forward pass. Yields (index, Score) in their order.
 
         An item is a text, ids, messages, a Pair or (messages, answer). What the beginnings of several items
@@ -783,7 +777,7 @@ class Engine:
         size = self._window(None)
         move = validate_stride(None, size)
 
-        def encode(item: "ScoreItem") -> "tuple[ScoreInput, dict[str, Any], Iterator[Window]]":
+        def encode(item: ScoreItem) -> tuple[ScoreInput, dict[str, Any], Iterator[Window]]:
             given = encode_item(self.prompts, item, special)
             tokens = given.buffer(whole=True)
             meta = self._meta(given, tokens, top_k, size, move)
@@ -792,7 +786,7 @@ class Engine:
         pool = scoring.ScorePool(self._request(), top_k, window)
         return scoring.score_items(items, encode, pool, self.tokenizer)
 
-    def rank(self, context: str | Sequence[int], choices: Iterable[str | Sequence[int]]) -> "list[Score]":
+    def rank(self, context: str | Sequence[int], choices: Iterable[str | Sequence[int]]) -> list[Score]:
         """The score of each choice as the continuation of a context, in the order of the choices.
 
         Compare logprob, or bits_per_byte where choices differ in length. Raises the error of the first choice
@@ -825,7 +819,7 @@ class Engine:
         }
 
     def _meta(
-        self, given: "ScoreInput", tokens: "TokenBuffer", top_k: int, size: int, stride: int
+        self, given: ScoreInput, tokens: TokenBuffer, top_k: int, size: int, stride: int
     ) -> dict[str, Any]:
         """What a trace says about its text and model."""
         fits, trained = not tokens.reaches(size + 1), self.facts["max_position_embeddings"]
@@ -862,16 +856,16 @@ class _Many:
     """A request of many prompts, as the `Backend` of a Scheduler."""
 
     def __init__(
-        self, engine: Engine, request: _Request, sampling: Sampling, stops: tuple[str, ...], top_k: int
+        self, engine: Engine, request: Request, sampling: Sampling, stops: tuple[str, ...], top_k: int
     ) -> None:
         self.seed = choose_seed(sampling)
         self._engine, self._request = engine, request
         self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
-    def encode(self, job: "Job") -> list[int]:
+    def encode(self, job: Job) -> list[int]:
         return self._engine._any_ids(job.prompt, job.template_vars, job.prefix)
 
-    def add(self, job: "Job", ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
+    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
         engine = self._engine
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
@@ -881,10 +875,10 @@ class _Many:
         sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k)
         return sequence, StopStringFilter(engine.tokenizer.stream(ids), stops)
 
-    def step(self, sequences: Sequence[int]) -> "Sequence[_core.Event]":
+    def step(self, sequences: Sequence[int]) -> Sequence[_core.Event]:
         return self._request.core.step(sequences, self._request.token)
 
-    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
+    def record(self, event: _core.Event, text_filter: StopStringFilter) -> Step:
         return to_step(event, text_filter, self._engine.tokenizer)
 
     def reused(self, sequence: int) -> int:

@@ -1,9 +1,10 @@
 """Looks inside the model: the prediction of each layer, captured queries and keys, attention by distance."""
 
+from __future__ import annotations
+
 import math
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ropechat.engine.convert import to_distribution
 from ropechat.engine.validation import MAX_ARRAY_BYTES
@@ -12,19 +13,13 @@ from ropechat.trace import LensRow
 from ropechat.util.text import limit_words
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
     from ropechat.engine import _core
+    from ropechat.engine.native import Request
 
 CAPTURES = ("q_pre", "k_pre", "attn_logit", "attn_row")
 """The arrays that `capture` offers."""
-
-
-class RequestLike(Protocol):
-    """A running request: the compiled engine, and the flag that cancels it."""
-
-    @property
-    def core(self) -> "_core.Engine": ...
-    @property
-    def token(self) -> "_core.CancelToken": ...
 
 
 def _indices(given: Iterable[int] | None, count: int, name: str) -> list[int]:
@@ -48,9 +43,7 @@ def layer_indices(layers: Iterable[int] | None, facts: Mapping[str, Any]) -> lis
     return _indices(layers, facts["num_hidden_layers"], "layers")
 
 
-def lens(
-    request: RequestLike, reading: "_core.Reading", layers: Sequence[int], top_k: int
-) -> Iterator[LensRow]:
+def lens(request: Request, reading: _core.Reading, layers: Sequence[int], top_k: int) -> Iterator[LensRow]:
     """Yield what each layer predicts, by position and layer. Raises CancelledError."""
     while rows := request.core.lens(reading, layers, request.token, top_k=top_k):
         for found in rows:
@@ -59,7 +52,7 @@ def lens(
 
 
 def capture(
-    request: RequestLike,
+    request: Request,
     ids: Sequence[int],
     facts: Mapping[str, Any],
     layers: Iterable[int] | None,
@@ -127,7 +120,7 @@ def _notes(spec: Mapping[str, Any], layers: Sequence[int]) -> list[str]:
 
 
 def attention_by_distance(
-    request: RequestLike,
+    request: Request,
     ids: Sequence[int],
     facts: Mapping[str, Any],
     layers: Iterable[int] | None,

@@ -110,6 +110,14 @@ def attention_growth(facts: Mapping[str, Any]) -> float:
     return float(_ATTENTION_COST * 2 * heads / weights) if weights > 0 else 0.0
 
 
+class Request:
+    """A running request, which `Engine.cancel` cancels as long as it exists."""
+
+    def __init__(self, core: "_core.Engine") -> None:
+        self.core: _core.Engine = core
+        self.token: _core.CancelToken = load_core().CancelToken()
+
+
 class LoadOptions(TypedDict, total=False):
     """The options of `Engine.load`."""
 

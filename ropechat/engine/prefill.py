@@ -11,7 +11,7 @@ from ropechat.util.kv_files import LEAST_KEPT
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
-    from ropechat.engine.inside import RequestLike
+    from ropechat.engine.native import Request
 
 
 class Prefill:
@@ -21,7 +21,7 @@ class Prefill:
     `cancel` may be called from any thread.
     """
 
-    def __init__(self, request: "RequestLike", ids: Sequence[int]) -> None:
+    def __init__(self, request: "Request", ids: Sequence[int]) -> None:
         self._request, self._core, self._ids = request, request.core, list(ids)
         self.total = max(0, len(self._ids) - 1)
         self.done = self._count()

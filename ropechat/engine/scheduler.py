@@ -1,18 +1,22 @@
 """Continuous batching of many prompts, with completions in the order of the prompts or as they finish."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ropechat.conversation import Message
-from ropechat.engine.convert import EventLike
-from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import CancelledError, InternalError, RopechatError, RowTimeoutError
-from ropechat.sampling import Sampling
-from ropechat.trace import FinishReason, Step
+
+if TYPE_CHECKING:
+    from ropechat.engine import _core
+    from ropechat.engine.stop_strings import StopStringFilter
+    from ropechat.sampling import Sampling
+    from ropechat.trace import FinishReason, Step
 
 Prompt = str | Sequence[int] | Sequence[Message] | RopechatError
 """Text, ids, messages, or an error to return as the completion's error."""
@@ -40,7 +44,7 @@ class Job:
     """Text with which the reply to messages starts; it is part of the prompt."""
     top_k: int | None = None
     """Candidates to record per token."""
-    then: "Callable[[Completion], Job | None] | None" = None
+    then: Callable[[Completion], Job | None] | None = None
     """Returns the job that follows a completion without error, in the same place of the order; None ends."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
@@ -107,10 +111,10 @@ class Backend(Protocol):
     def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
         """Start a prompt; return its sequence number and the filter of its text."""
 
-    def step(self, sequences: Sequence[int]) -> Sequence[EventLike]:
+    def step(self, sequences: Sequence[int]) -> Sequence[_core.Event]:
         """Run one forward pass over these sequences."""
 
-    def record(self, event: EventLike, text_filter: StopStringFilter) -> Step:
+    def record(self, event: _core.Event, text_filter: StopStringFilter) -> Step:
         """Convert a token event to a Step."""
 
     def reused(self, sequence: int) -> int:
@@ -330,9 +334,9 @@ class Scheduler:
             if active.begun < latest:
                 self._finish(sequence, None, RowTimeoutError(f"not finished within {self._timeout:g} s"))
 
-    def _advance_each(self) -> list[EventLike]:
+    def _advance_each(self) -> list[_core.Event]:
         """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
-        events: list[EventLike] = []
+        events: list[_core.Event] = []
         for sequence in list(self._active):
             try:
                 events += self._backend.step([sequence])
@@ -342,7 +346,7 @@ class Scheduler:
                 self._finish(sequence, None, error)
         return events
 
-    def _take(self, event: EventLike) -> None:
+    def _take(self, event: _core.Event) -> None:
         active = self._active[event.sequence]
         step = self._backend.record(event, active.text_filter)
         active.ids.append(step.id)

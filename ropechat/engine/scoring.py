@@ -4,21 +4,24 @@ A text that fits into the window is one sequence. A longer one is cut into windo
 their own: each begins at position 0, with BOS if the text does. Every token is scored once.
 """
 
+from __future__ import annotations
+
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ropechat.engine.convert import EventLike, to_distribution, to_token_score
+from ropechat.engine.convert import to_distribution, to_token_score
 from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer, counts
 from ropechat.errors import CancelledError, InternalError, RopechatError
-from ropechat.sampling import Sampling
-from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Score, TokenDistribution, TokenScore, Totals, Trace
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
+    from ropechat.engine.native import Request
+    from ropechat.sampling import Sampling
+    from ropechat.tokenizer import EncodedToken, Tokenizer
 
 LOOKAHEAD = 4
 """How many times the sequences of a pass may be read ahead."""
@@ -86,20 +89,13 @@ class _Run:
     sequence: int | None = None
     done: bool = False
     error: RopechatError | None = None
-    events: list[EventLike] = field(default_factory=list)
+    events: list[_core.Event] = field(default_factory=list)
     cached: int = 0
     """Tokens that came from the cache, once it is done."""
 
     @property
     def is_active(self) -> bool:
         return self.sequence is not None and not self.done
-
-
-class Request(Protocol):
-    """A running request of an engine."""
-
-    core: "_core.Engine"
-    token: "_core.CancelToken"
 
 
 class ScorePool:
@@ -124,7 +120,7 @@ class ScorePool:
         self._look_up = look_up
         self._runs: deque[_Run] = deque()
 
-    def run(self, source: Iterator[Window | None]) -> Iterator[tuple[Window, list[EventLike], "_Run"]]:
+    def run(self, source: Iterator[Window | None]) -> Iterator[tuple[Window, list[_core.Event], _Run]]:
         """Yield (window, events, state) for the oldest window whenever it has new events or is done.
 
         source: None in place of a window says that there is none now, see `Engine.score_many`.
@@ -189,7 +185,7 @@ class ScorePool:
         if not active:
             return
         try:
-            events: Sequence[EventLike] = self._core.step(list(active), self._cancel)
+            events: Sequence[_core.Event] = self._core.step(list(active), self._cancel)
         except CancelledError:
             raise
         except RopechatError:
@@ -203,9 +199,9 @@ class ScorePool:
             if run.events and not run.done and _is_end(run.events[-1], run.window):
                 self._end(run)
 
-    def _advance_each(self, active: dict[int, _Run]) -> list[EventLike]:
+    def _advance_each(self, active: dict[int, _Run]) -> list[_core.Event]:
         """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
-        events: list[EventLike] = []
+        events: list[_core.Event] = []
         for number, run in active.items():
             try:
                 events += self._core.step([number], self._cancel)
@@ -223,7 +219,7 @@ class ScorePool:
             self._core.free(run.sequence)
 
 
-def _is_end(event: EventLike, window: Window) -> bool:
+def _is_end(event: _core.Event, window: Window) -> bool:
     return event.kind == "next" if window.is_last else event.position == len(window.ids) - 1
 
 
@@ -310,7 +306,7 @@ class _Converter:
         self._expected: int | None = None
         self.next: TokenDistribution | None = None
 
-    def take(self, window: Window, events: Sequence[EventLike]) -> list[TokenScore]:
+    def take(self, window: Window, events: Sequence[_core.Event]) -> list[TokenScore]:
         """The scores of these events."""
         scores = []
         for event in events:

@@ -15,7 +15,8 @@ from ropechat.inspector.scored_text import LN2, ScoredText
 from ropechat.inspector.table import bar
 from ropechat.trace import TokenScore
 from ropechat.util.json_lines import finite
-from ropechat.util.text import clean, fit, one_line, visible
+from ropechat.util.text import clean, one_line, visible
+from ropechat.util.width import fit
 
 Sort = Literal["line", "bits", "bits-per-byte"]
 

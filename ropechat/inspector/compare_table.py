@@ -15,7 +15,8 @@ from ropechat.inspector.ansi import BOLD, DIM, REVERSE, paint
 from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
-from ropechat.util.text import cell_width, fit, token_name, visible
+from ropechat.util.text import token_name, visible
+from ropechat.util.width import cell_width, fit
 
 _MIN_WIDTH = 60
 _LABEL = 24

@@ -20,7 +20,8 @@ from typing import Any
 from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.trace import LensRow
 from ropechat.util.json_lines import finite
-from ropechat.util.text import fit, token_name
+from ropechat.util.text import token_name
+from ropechat.util.width import fit
 
 SCHEMA = "ropechat.lens/1"
 _TOKEN, _RANK, _GAP = 12, 4, 2

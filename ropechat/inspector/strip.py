@@ -13,7 +13,8 @@ from ropechat.inspector import page
 from ropechat.inspector.scored_text import LN2, ScoredText, Summary
 from ropechat.inspector.trace_page import TextOfTokens
 from ropechat.trace import TokenScore
-from ropechat.util.text import cell_width, one_line
+from ropechat.util.text import one_line
+from ropechat.util.width import cell_width
 
 COLUMNS = 88
 FULL_BITS = page.FULL_TINT_BITS

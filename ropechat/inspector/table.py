@@ -17,7 +17,8 @@ from ropechat.inspector.look_up import Found
 from ropechat.inspector.scored_text import LN2, ScoredText, Summary, percent
 from ropechat.inspector.stages import Producible, stage_parts
 from ropechat.trace import TokenDistribution, TokenScore
-from ropechat.util.text import cell_width, fit, one_line, token_name, visible
+from ropechat.util.text import one_line, token_name, visible
+from ropechat.util.width import cell_width, fit
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MIN_WIDTH = 30

@@ -8,13 +8,13 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, Protocol
 
 from ropechat.engine.engine import Engine
 from ropechat.tokenizer import EncodedToken
-from ropechat.trace import Pair, Score, TokenScore
+from ropechat.trace import Pair, TokenScore
 
 CHUNK = 64
 """Tokens scored by a step: a step is short, so that another place can be scored next."""
@@ -47,12 +47,6 @@ class Worker(Protocol):
 
     def wake(self) -> None:
         """Look again for what is to be scored."""
-
-
-class Scorer(Protocol):
-    """The part of `Engine` that a reader needs."""
-
-    def score_many(self, items: Sequence[Pair], *, top_k: int = 0) -> Iterator[tuple[int, Score]]: ...
 
 
 class TextReader:
@@ -143,7 +137,7 @@ class TextReader:
 
     # --- work ---
 
-    def step(self, engine: Scorer) -> bool:
+    def step(self, engine: Engine) -> bool:
         """Encode or score a little; False if there is nothing to do. Raises what the engine raises."""
         if self._asked is not None and self.is_known(self._asked):
             self._score(engine, self._asked, self._asked + 1)
@@ -228,7 +222,7 @@ class TextReader:
             end = min(end, len(self.ids))
         return end - self.window + len(self._lead) if number else 0
 
-    def _score(self, engine: Scorer, place: int, end: int) -> None:
+    def _score(self, engine: Engine, place: int, end: int) -> None:
         pair = Pair(self.context_of(place), list(self.ids[place:end]))
         (_, score) = next(iter(engine.score_many([pair], top_k=TOP_K)))
         if score.error is not None:

@@ -1,7 +1,6 @@
 """Text for a terminal: removing control characters, measuring width, formatting numbers."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -98,32 +97,6 @@ def token_name(id: int, data: bytes) -> str:
 
 def _plain(text: str) -> str:
     return one_line(text.translate(_SIGNS))
-
-
-def cell_width(text: str) -> int:
-    """Width of cleaned text in terminal columns: wide characters 2, combining ones 0."""
-    if text.isascii():
-        return len(text)
-    total = 0
-    for character in text:
-        if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
-            continue
-        total += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-    return total
-
-
-def fit(text: str, width: int) -> str:
-    """Cut text (with …) or pad it with spaces to exactly `width` columns."""
-    used = cell_width(text)
-    if used <= width:
-        return text + " " * (width - used)
-    kept = ""
-    for character in text:
-        if cell_width(kept + character) > width - 1:
-            break
-        kept += character
-    kept += "…"
-    return kept + " " * (width - cell_width(kept))
 
 
 def count_of(count: int, noun: str) -> str:

@@ -21,7 +21,7 @@ from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step
-from ropechat.util.text import cell_width
+from ropechat.util.width import cell_width
 
 
 @pytest.fixture

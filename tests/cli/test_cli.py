@@ -281,7 +281,7 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 
 @pytest.mark.slow
 def test_inspect_table_fits_every_width(model: Path) -> None:
-    from ropechat.util.text import cell_width
+    from ropechat.util.width import cell_width
 
     for width in (1, 30, 40, 60, 80, 100, 160):
         table = process(

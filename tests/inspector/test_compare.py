@@ -23,7 +23,7 @@ from ropechat.inspector.compare import compare, compare_tokens, mean_and_error, 
 from ropechat.inspector.compare_spans import compare_spans
 from ropechat.inspector.compare_text import pair_text, window_size
 from ropechat.util.json_lines import json_line
-from ropechat.util.text import cell_width
+from ropechat.util.width import cell_width
 
 TEXT = "A cat sat on the mat, and  then\nthe <|im_end|> dog – was it big? – came home.\n"
 

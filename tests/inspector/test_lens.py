@@ -9,7 +9,7 @@ import pytest
 
 from ropechat.inspector import attention, lens, lens_page
 from ropechat.trace import LensRow
-from ropechat.util.text import cell_width
+from ropechat.util.width import cell_width
 
 NAMES = {0: b" the", 1: b"\x1b[31m", 2: b"\xff\xfe", 3: "日本".encode(), 4: b"\n", 5: b""}
 IDS = [0, 1, 2, 3, 4]

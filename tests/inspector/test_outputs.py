@@ -20,7 +20,8 @@ from ropechat.inspector.look_up import Found, Strings, look_up
 from ropechat.inspector.scored_text import ScoredText, Summary
 from ropechat.inspector.spans import DIGITS
 from ropechat.trace import TokenScore
-from ropechat.util.text import cell_width, clean, visible
+from ropechat.util.text import clean, visible
+from ropechat.util.width import cell_width
 
 PIECES = ["The", " cat", " sat", b"\xe6\x97", b"\xa5", "\n", "\tx", "<b>"]
 OURS = {

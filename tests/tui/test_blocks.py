@@ -15,8 +15,8 @@ from ropechat.tui.render import wrap as flow
 from ropechat.tui.render.blocks import AnswerBlock, to_display
 from ropechat.tui.render.spans import Mark, StyledSpan, join_styles, overlay_marks
 from ropechat.tui.render.tint import TINTS
-from ropechat.tui.render.width import graphemes
 from ropechat.tui.render.wrap import wrap
+from ropechat.util.width import graphemes
 
 
 def step(text: str, bits: float, index: int = 0) -> Step:

@@ -13,7 +13,7 @@ from ropechat.engine.engine import Engine
 from ropechat.errors import CancelledError, RequestError
 from ropechat.inspector.rope.report import CONFIG_VIEWS
 from ropechat.tui.screens.rope import RopeScreen
-from ropechat.util.text import cell_width
+from ropechat.util.width import cell_width
 
 
 async def drawn(c: Any, name: str) -> str:

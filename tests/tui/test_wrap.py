@@ -11,8 +11,8 @@ from rich.cells import cell_len
 import ropechat
 from ropechat.store.queries import Summary
 from ropechat.tui.format.lists import chat_line, persona_line
-from ropechat.tui.render.width import fit, graphemes
 from ropechat.tui.render.wrap import WrappedText, wrap
+from ropechat.util.width import fit, graphemes
 
 FAMILY = "👩\u200d👩\u200d👧"
 ALPHABET = [

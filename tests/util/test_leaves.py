@@ -7,7 +7,8 @@ import pytest
 
 from ropechat.sampling import Sampling
 from ropechat.trace import TokenDistribution, TokenScore, Trace
-from ropechat.util.text import cell_width, clean, count_of, escape_json, fit, one_line, visible
+from ropechat.util.text import clean, count_of, escape_json, one_line, visible
+from ropechat.util.width import cell_width, fit
 
 
 @pytest.mark.parametrize(

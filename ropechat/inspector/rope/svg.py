@@ -9,7 +9,8 @@ import numpy as np
 
 from ropechat.inspector.rope import scales, term
 from ropechat.inspector.rope.blocks import Heat, Plot
-from ropechat.util.text import cell_width, one_line
+from ropechat.util.text import one_line
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

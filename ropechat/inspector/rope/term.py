@@ -13,7 +13,8 @@ import numpy as np
 from ropechat.inspector.ansi import BOLD, DIM, RESET, paint
 from ropechat.inspector.rope import scales
 from ropechat.inspector.rope.blocks import Heat, Note, Plot, Table
-from ropechat.util.text import cell_width, fit, one_line
+from ropechat.util.text import one_line
+from ropechat.util.width import cell_width, fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

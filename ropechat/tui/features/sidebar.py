@@ -14,10 +14,10 @@ from ropechat.tui.features.history import HistoryFeature
 from ropechat.tui.features.settings import SettingsFeature
 from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.format import lists
-from ropechat.tui.render.width import cells
 from ropechat.tui.ui import ChatUi, Feature, command, setting
 from ropechat.tui.widgets.sidebar import EDGE, Line, Section, Target
 from ropechat.tui.workers import begin
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -162,7 +162,7 @@ class SidebarFeature(Feature):
         def draw(row: tuple[str, Node]) -> Line:
             stem, node = row
             head = lists.describe_origin(tree, node)
-            room = max(NARROWEST, self._width - 2 - cells(stem))
+            room = max(NARROWEST, self._width - 2 - cell_width(stem))
             mark = "●" if node.id == end else " "
             parts = lists.branch_line(node, stem, head, mark, room, node.id in path)
             return Line(tuple(parts), ("node", node.id))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
 from ropechat.conversation import Role
-from ropechat.tui.render.width import fit
 from ropechat.util.text import local_time, one_line, visible
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -15,11 +15,11 @@ from ropechat.models.folders import models_below
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.resolve import hub_name
 from ropechat.models.speed import known_machine, known_speeds
-from ropechat.tui.render.width import cells, fit
 from ropechat.tui.widgets.bars import draw_meter
 from ropechat.util.paths import expand_home
 from ropechat.util.progress import format_rate
 from ropechat.util.text import format_bytes, one_line
+from ropechat.util.width import cell_width, fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,7 +150,7 @@ class RowLayout:
         ]
         for name, width in self._columns:
             text = one_line(values[name])
-            text = fit(text, width) if cells(text) > width else text.rjust(width)
+            text = fit(text, width) if cell_width(text) > width else text.rjust(width)
             parts.append((" " + text, "$warning" if name == "≈needs" and not _fits(row.needs) else "$quiet"))
         if self._is_wide:
             parts.append(("  " + fit(one_line(last), LAST), "$quiet"))
@@ -158,7 +158,7 @@ class RowLayout:
 
     def _shorten(self, name: str) -> str:
         """A name without its owner and "-GGUF", if it is too long: its end is more informative."""
-        if cells(name) <= self._name or "/" not in name:
+        if cell_width(name) <= self._name or "/" not in name:
             return name
         return f"…/{name.rpartition('/')[2].replace('-GGUF:', ':')}"
 

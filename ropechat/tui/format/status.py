@@ -9,10 +9,10 @@ from ropechat.chat.presets import preset_of
 from ropechat.conversation import NodeState
 from ropechat.sampling import MAX_BIAS
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.render.width import fit
 from ropechat.tui.widgets.bars import JOIN, Part, draw_meter
 from ropechat.util.progress import format_rate
 from ropechat.util.text import format_duration, format_seconds, one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from ropechat.chat.answer import Answer

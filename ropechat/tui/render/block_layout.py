@@ -8,8 +8,8 @@ from ropechat.tui.render.highlight import Highlighter
 from ropechat.tui.render.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
 from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
 from ropechat.tui.render.table import SourceLine, Table
-from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap, wrap_spans
+from ropechat.util.width import cell_width, chop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,9 @@ class BlockLayout:
 
     def __init__(self, block: MarkdownBlock, width: int) -> None:
         self.block = block
-        self._before = max(sum(cells(piece.text) for piece in part) for part in (block.first, block.rest))
+        self._before = max(
+            sum(cell_width(piece.text) for piece in part) for part in (block.first, block.rest)
+        )
         self.width = max(4, width - self._before)
         self._bodies: list[list[StyledSpan]] = []
         for line in block.lines:
@@ -160,7 +162,7 @@ class CodeLayout(BlockLayout):
         rows: list[list[StyledSpan]] = []
         for start, end in list(chop(text, room)) or [(0, 0)]:
             lead = StyledSpan("  " if not start else "↳ ", "block" if not start else "block quiet", NOWHERE)
-            fill = " " * max(0, self.width - 2 - cells(text[start:end]))
+            fill = " " * max(0, self.width - 2 - cell_width(text[start:end]))
             rows.append([lead, *cut_spans(pieces, start, end), StyledSpan(fill, "block", NOWHERE)])
         return rows
 

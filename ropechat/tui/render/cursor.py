@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.transcript_layout import RowPosition, TextPosition
-from ropechat.tui.render.width import cells, character_at
+from ropechat.util.width import cell_width, character_at
 
 if TYPE_CHECKING:
     from ropechat.tui.render.transcript_layout import TranscriptLayout
@@ -34,7 +34,7 @@ def at_cell(page: TranscriptLayout, x: int, y: int) -> TokenPlace | None:
         return None
     offset = None
     for text, _, at in block.rows.pieces(spot.row):
-        size = cells(text)
+        size = cell_width(text)
         if at >= 0 and text:
             offset = at + min(character_at(text, max(0, x)), len(text) - 1)
         x -= size
@@ -125,6 +125,6 @@ def _column(page: TranscriptLayout, token: TokenPlace, y: int, offset: int) -> i
     column = 0
     for text, _, at in token.block.rows.pieces(spot.row):
         if 0 <= at <= offset < at + len(text):
-            return column + cells(text[: offset - at])
-        column += cells(text)
+            return column + cell_width(text[: offset - at])
+        column += cell_width(text)
     return column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ropechat.tui.render.width import cells, widen_to_graphemes
+from ropechat.util.width import cell_width, widen_to_graphemes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +60,9 @@ def join_styles(look: str, more: str) -> str:
 def append_span(pieces: list[StyledSpan], text: str, look: str, at: int) -> None:
     """Append text to a row: to its last span if that has the same style or its character continues."""
     if pieces and (before := pieces[-1]).at + len(before.text) == at:
-        clings = not text.isascii() and cells(before.text + text) != cells(before.text) + cells(text)
+        clings = not text.isascii() and cell_width(before.text + text) != cell_width(
+            before.text
+        ) + cell_width(text)
         if before.look == look or clings:
             pieces[-1] = StyledSpan(before.text + text, before.look, before.at)
             return

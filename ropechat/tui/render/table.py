@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ropechat.tui.render.block_parser import split_cells
 from ropechat.tui.render.inline import parse_inline
 from ropechat.tui.render.spans import NOWHERE, StyledSpan
-from ropechat.tui.render.width import cells
 from ropechat.tui.render.wrap import wrap_spans
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Table:
         self._header = self._cells(header, "heading")
         self._aligned: list[str] | None = None  # None: the line of delimiters was not read yet
         self._body: list[list[Cell]] = []
-        self._natural = [cells(_text(cell)) for cell in self._header]
+        self._natural = [cell_width(_text(cell)) for cell in self._header]
         self._widths: list[int] = []
         self._rows: list[list[StyledSpan]] = []
         self._fit()
@@ -71,7 +71,7 @@ class Table:
         return row + [[] for _ in range(len(self._header) - len(row))]
 
     def _grow(self, row: list[Cell]) -> bool:
-        wanted = [max(old, cells(_text(cell))) for old, cell in zip(self._natural, row, strict=True)]
+        wanted = [max(old, cell_width(_text(cell))) for old, cell in zip(self._natural, row, strict=True)]
         changed, self._natural = wanted != self._natural, wanted
         return changed
 
@@ -103,7 +103,7 @@ class Table:
         return found
 
     def _padded(self, part: Cell, index: int) -> list[StyledSpan]:
-        gap = self._widths[index] - cells(_text(part))
+        gap = self._widths[index] - cell_width(_text(part))
         side = self._aligned[index] if self._aligned else "left"
         before = gap if side == "right" else gap // 2 if side == "center" else 0
         return [

@@ -7,8 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.tui.render.spans import StyledSpan, cut_spans
-from ropechat.tui.render.width import cells as cell_len
-from ropechat.tui.render.width import graphemes
+from ropechat.util.width import cell_width, graphemes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +32,7 @@ def wrap(text: str, start: int, width: int) -> list[tuple[int, int]]:
     row_start, column, has_word = start, 0, False
     for match in _WORD.finditer(text, start):
         word = match[0].rstrip(" ")
-        cells = len(word) if word.isascii() else cell_len(word)
+        cells = len(word) if word.isascii() else cell_width(word)
         if has_word and column + cells > width:
             rows.append((row_start, match.start()))
             row_start, column = match.start(), 0

@@ -20,9 +20,9 @@ from ropechat.tui.format.lists import (
     snippet,
 )
 from ropechat.tui.format.status import why_ended
-from ropechat.tui.render.width import cells
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.util.text import one_line
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -115,7 +115,7 @@ class BranchesScreen(Dialog["str | None"]):
             facts = f"  {reason}{facts}"
         head = describe_node(self._session.tree, node)
         width = self._width
-        room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cells(stem) - 2)
+        room = max(16, min(BROAD if width >= WIDE else NARROW, width) - 6 - len(facts) - cell_width(stem) - 2)
         return Content.assemble(*branch_line(node, stem, head, mark, room, shown), (facts, "$quiet"))
 
     def _chosen(self) -> Node | None:

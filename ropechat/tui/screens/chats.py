@@ -14,11 +14,11 @@ from textual.widgets.option_list import Option
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import chat_line, format_time
-from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.workers import begin
 from ropechat.util.text import one_line
+from ropechat.util.width import cell_width, fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,10 +117,10 @@ class ChatsScreen(Dialog["Opened | None"]):
 
     def _line(self, summary: Summary) -> Content:
         facts = f"  {summary.nodes:4,} messages  {format_time(summary.changed):>10}"
-        room = min(100, self.app.size.width) - 7 - cells(facts)
+        room = min(100, self.app.size.width) - 7 - cell_width(facts)
         parts = chat_line(summary, self._recorder.id, facts, room)
         if summary.snippet:
-            piece = fit(one_line(summary.snippet), room + cells(facts) - 2)
+            piece = fit(one_line(summary.snippet), room + cell_width(facts) - 2)
             parts += [("\n    ", ""), *mark_words(piece, self._query.split())]
         return Content.assemble(*parts)
 

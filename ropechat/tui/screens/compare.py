@@ -16,9 +16,9 @@ from ropechat.tui.format.lists import describe_node
 from ropechat.tui.format.theme import for_content, tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.util.text import clean, one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

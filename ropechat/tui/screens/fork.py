@@ -11,10 +11,10 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.conversation import surprisal_bits
-from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.inspector import draw_bar, probability
 from ropechat.util.text import one_line, visible
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Static
@@ -14,6 +13,7 @@ from textual.widgets import Input, Static
 from ropechat.tui.commands.registry import ALL, CONTEXTS, DIALOG_CONTEXTS
 from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -95,7 +95,7 @@ class HelpScreen(Dialog[None]):
                 row for row in table if all(word in " ".join((*row, title)).casefold() for word in wanted)
             ]
             if rows:
-                found.append(self._table(title, rows, max(cell_len(left) for left, _ in rows)))
+                found.append(self._table(title, rows, max(cell_width(left) for left, _ in rows)))
         facts = [fact for fact in FACTS if all(word in fact.casefold() for word in wanted)]
         found += [[Content.styled(fact, "$quiet") for fact in facts]] if facts else []
         return found or [[Content.styled(f"nothing about “{words}”", "$quiet")]]
@@ -106,7 +106,7 @@ class HelpScreen(Dialog[None]):
         tables = {CONTEXTS[context]: self._keys(context) for context in dict.fromkeys(own)}
         if self._place == "composer":
             tables[CONTEXTS["everywhere"]] = self._keys("everywhere")
-        widest = max(cell_len(left) for table in tables.values() for left, _ in table)
+        widest = max(cell_width(left) for table in tables.values() for left, _ in table)
         parts = [self._table(title, table, widest) for title, table in tables.items()]
         others = [name for name in ("everywhere", "transcript", "composer") if CONTEXTS[name] not in tables]
         lines = [self._in_short(name) for name in others]
@@ -118,7 +118,7 @@ class HelpScreen(Dialog[None]):
         made, indent = [Content.styled(title, "bold $primary")], widest + 2
         room = self.query_one("#left").content_size.width - indent
         for left, right in rows:
-            gap = " " * (indent - cell_len(left))
+            gap = " " * (indent - cell_width(left))
             lines = textwrap.wrap(right, room) if room >= MIN_WRAPPED else [right]
             made.append(Content.assemble((left + gap, "bold"), f"\n{' ' * indent}".join(lines)))
         return [*made, Content("")]

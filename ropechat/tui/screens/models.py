@@ -29,11 +29,11 @@ from ropechat.tui.format.models import (
     models_here,
     models_to_get,
 )
-from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.workers import begin
 from ropechat.util.text import common_prefix, format_bytes, one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

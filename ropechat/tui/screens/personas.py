@@ -13,10 +13,10 @@ from ropechat.chat import personas
 from ropechat.chat.errors import explain
 from ropechat.errors import RopechatError
 from ropechat.tui.format.lists import NOT_SAVED, persona_line, persona_rows
-from ropechat.tui.render.width import cells, fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
+from ropechat.util.width import cell_width, fit
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -65,7 +65,7 @@ class PersonasScreen(Dialog["str | None"]):
         self.list_options(options, [text for _, text in self._rows].index(self._system))
 
     def _line(self, name: str, text: str) -> Content:
-        width = min(24, max(cells(one_line(name)) for name, _ in self._rows))
+        width = min(24, max(cell_width(one_line(name)) for name, _ in self._rows))
         room = max(10, min(96, self.app.size.width - 4) - width - 5)
         line = persona_line(name, text == self._system, width)
         return Content.assemble(*line, ("  " + fit(one_line(text), room), "$quiet"))

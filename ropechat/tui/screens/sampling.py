@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from textual.containers import Vertical
 
 from ropechat.tui.screens.dialog import Dialog
-from ropechat.tui.widgets.sampling_panel import ITEMS, SamplingPanel, Words
+from ropechat.tui.widgets.sampling_panel import ITEMS, SamplingPanel
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ropechat.chat.session import Session
     from ropechat.tui.commands.keymap import Keymap
     from ropechat.tui.render.cursor import TokenPlace
+    from ropechat.tui.vocabularies import Vocabularies
 
 
 class SamplingScreen(Dialog[None]):
@@ -23,7 +24,9 @@ class SamplingScreen(Dialog[None]):
     context = "dials"
     heading = "sampling"
 
-    def __init__(self, token: TokenPlace | None, session: Session, keymap: Keymap, words: Words) -> None:
+    def __init__(
+        self, token: TokenPlace | None, session: Session, keymap: Keymap, words: Vocabularies
+    ) -> None:
         super().__init__(keymap)
         self._token = token
         self._dials = SamplingPanel(session, keymap, words, ITEMS)

@@ -11,10 +11,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ropechat.errors import RopechatError
-from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.util.text import one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

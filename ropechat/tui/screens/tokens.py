@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.tui.render.width import fit
 from ropechat.tui.screens.dialog import ChoiceList, Dialog
 from ropechat.util.text import one_line
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

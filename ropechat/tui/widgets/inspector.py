@@ -12,10 +12,10 @@ from textual.message import Message
 
 from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
-from ropechat.tui.render.width import cells, chop
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.styled import StyledWidget
 from ropechat.util.text import one_line, token_name
+from ropechat.util.width import cell_width, chop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -260,7 +260,9 @@ class Inspector(StyledWidget):
         """(cells of the tokens' texts, cells of the bars): the texts take what they need, within limits."""
         assert self._explanation is not None
         room = max(0, width - NUMBERS)
-        longest = max((cells(self.spelled(self._explanation.candidates[at].id)) for at in shown), default=0)
+        longest = max(
+            (cell_width(self.spelled(self._explanation.candidates[at].id)) for at in shown), default=0
+        )
         name = max(min(MIN_NAME, room), min(longest + 1, MAX_NAME, max(MIN_NAME, room - MIN_BAR)))
         return name, max(0, room - name)
 
@@ -352,7 +354,7 @@ def draw_bar(share: float, width: int) -> str:
 
 
 def _width(row: list[StyledSpan]) -> int:
-    return sum(cells(piece.text) for piece in row)
+    return sum(cell_width(piece.text) for piece in row)
 
 
 def fit_row(row: list[StyledSpan], width: int) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import Vertical
 from textual.content import Content
@@ -15,12 +15,12 @@ from ropechat.inspector.what_if import resample
 from ropechat.sampling import SETTINGS
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
-from ropechat.tui.render.width import fit
 from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyHints, draw_meter
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.widgets.inspector import describe_cut, draw_bar, probability
 from ropechat.util.text import one_line, visible
+from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.tui.commands.keymap import Item, Keymap
     from ropechat.tui.render.cursor import TokenPlace
+    from ropechat.tui.vocabularies import Vocabularies
 
 METER, NOTE = 16, 28  # cells
 TOKEN = 14
@@ -46,16 +47,6 @@ ITEMS = (
     "dials.restore",
     "sheet.leave",
 )
-
-
-class Words(Protocol):
-    """The texts of tokens."""
-
-    def of_loaded(self, id: int) -> str:
-        """Of a token of the loaded model."""
-
-    def text(self, model: str, id: int) -> str:
-        """Of a token of a model."""
 
 
 class SamplingPanel(Vertical, can_focus=True):
@@ -76,7 +67,7 @@ class SamplingPanel(Vertical, can_focus=True):
         self,
         session: Session,
         keymap: Keymap,
-        words: Words,
+        words: Vocabularies,
         items: Sequence[Item] = (),
         *,
         id: str | None = None,

@@ -15,10 +15,9 @@ from textual.strip import Strip
 
 from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.tint import BY_NAME
-from ropechat.tui.render.width import cells as cells_of
-from ropechat.tui.render.width import graphemes
 from ropechat.tui.widgets.style_cache import StyleCache
 from ropechat.util.text import clean
+from ropechat.util.width import cell_width, graphemes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,4 +241,4 @@ def _drawn(text: str) -> Iterator[tuple[str, str, int]]:
     """Each user-perceived character, what is drawn for it, and how many cells that takes."""
     for start, end, _ in graphemes(text):
         shown = " " * TAB if text[start:end] == "\t" else clean(text[start:end])
-        yield text[start:end], shown, cells_of(shown)
+        yield text[start:end], shown, cell_width(shown)

@@ -16,9 +16,9 @@ from ropechat.tui.render.find import Finder
 from ropechat.tui.render.spans import Mark, StyledSpan
 from ropechat.tui.render.tint import NAMES
 from ropechat.tui.render.transcript_layout import TextPosition
-from ropechat.tui.render.width import cells
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
 from ropechat.util.text import visible
+from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -304,7 +304,7 @@ class TokenTranscript(Transcript):
                 text = "".join(piece.text for piece in block.rows.pieces(row))
                 self.post_message(self.Line(block, text))
         elif block.head and (place := VERSIONS.search(block.title)):
-            start, end = (cells(block.title[:at]) for at in place.span())
+            start, end = (cell_width(block.title[:at]) for at in place.span())
             if start <= x < end:
                 self.post_message(self.Version(block.node, -1 if x < (start + end) // 2 else 1))
 

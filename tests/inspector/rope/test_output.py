@@ -12,7 +12,7 @@ from golden_cases import GOLDEN
 from ropechat.inspector.rope import output, term
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
 from ropechat.inspector.rope.report import CONFIG_VIEWS, ViewOptions, config_views
-from ropechat.util.text import cell_width
+from ropechat.util.width import cell_width
 
 HOSTILE = "a<script>x</script>&\"'\x1b[31m\n\u202e"
 SMALL = ViewOptions(max_distance=300)

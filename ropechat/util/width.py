@@ -1,20 +1,32 @@
-"""The width of text on a terminal, by user-perceived characters; measured as Textual does."""
+"""The width of cleaned text on a terminal, by user-perceived characters; measured as Textual does.
+
+rich is imported when a text has wide or combining characters: 25 ms, which most commands need not wait for.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, split_graphemes
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-cells = cell_len
+_NARROW = "\u0300"  # characters before it take one cell
+
+
+def cell_width(text: str) -> int:
+    """The width of a text in cells: wide characters take 2, combining ones 0."""
+    if text.isascii() or max(text) < _NARROW:
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def graphemes(text: str) -> list[tuple[int, int, int]]:
     """(start, end, cells) of each user-perceived character; a flag's two letters stay together."""
+    from rich.cells import split_graphemes
+
     spans, _ = split_graphemes(text)
     joined: list[tuple[int, int, int]] = []
     open_flag = False
@@ -59,7 +71,7 @@ def chop(text: str, width: int) -> Iterator[tuple[int, int]]:
 
 def fit(text: str, width: int) -> str:
     """Text cut (with …) between characters, or padded with spaces, to exactly `width` cells."""
-    used = cells(text)
+    used = cell_width(text)
     if used <= width:
         return text + " " * (width - used)
     kept = used = 0
