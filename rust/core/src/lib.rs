@@ -3,6 +3,7 @@
 //! Where to start reading: `forward` is the forward pass; [`engine`] decides which rows go through it.
 //! The rooms, from the lowest to the highest; a room imports only from rooms above it in this list:
 //!
+//! - `parts`: parts of a model that are declared once, with a visit of what they consist of.
 //! - `checkpoint`: tensors and metadata out of files that strangers wrote.
 //! - `config`: what a model is, in the words of its model card.
 //! - `family`: from the metadata of each family of models to its config and its tensors.
@@ -29,6 +30,7 @@ pub mod family;
 pub(crate) mod forward;
 pub mod kv_cache;
 pub mod model;
+pub mod parts;
 pub mod sampling;
 
 pub use ropechat_platform::error::{Error, Result};

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::family;
 use crate::kv_cache::KvLayout;
 use crate::model::pack::PanelSource;
+use crate::parts::Visit;
 use load::Loader;
 use ropechat_kernels::compute::panels::Arrangement;
 use ropechat_kernels::compute::pool::Pool;
@@ -211,33 +212,38 @@ impl Model {
 
     /// The type that most bytes of the layers' weights are stored in.
     pub fn dtype(&self) -> PackedType {
-        let most = by_type(self.layer_weights()).into_iter().max_by_key(|(_, bytes)| *bytes);
+        let most = by_type(self.layer_weights().into_iter()).into_iter().max_by_key(|(_, bytes)| *bytes);
         most.map_or(self.embed_tokens.dtype(), |(dtype, _)| dtype)
     }
 
     /// Bytes of all packed matrices of each type.
     pub fn bytes_by_type(&self) -> Vec<(PackedType, usize)> {
-        let ends = [Some(&self.embed_tokens), self.lm_head.as_ref()].into_iter().flatten();
-        let second =
-            self.per_layer.iter().flat_map(|second| [&second.embed_tokens, &second.model_projection]);
-        let ends = ends.chain(second).chain(self.streams.iter().flatten());
-        let ends = ends.chain(self.hyper_head.iter().flat_map(HyperWeights::weights));
-        let ends = ends.chain(self.head_transform.iter().map(|(dense, _)| dense));
-        by_type(self.layer_weights().chain(ends))
+        let mut all = self.layer_weights();
+        let mut add = |weight| all.push(weight);
+        self.embed_tokens.visit(&mut add);
+        self.lm_head.visit(&mut add);
+        self.per_layer.visit(&mut add);
+        self.streams.visit(&mut add);
+        self.hyper_head.visit(&mut add);
+        self.head_transform.iter().for_each(|(dense, _)| dense.visit(&mut add));
+        by_type(all.into_iter())
     }
 
     /// The matrices of all layers; those of a layer that repeats another one are the same.
-    fn layer_weights(&self) -> impl Iterator<Item = &Weight> {
-        let mtp = self.mtp.as_deref();
-        let layers = self.layers.iter().filter(|layer| layer.spec.repeats.is_none());
-        let inputs = [Some(self), mtp].into_iter().flatten().filter_map(|model| model.hidden_input.as_ref());
-        let layers = layers.chain(mtp.into_iter().flat_map(|mtp| &mtp.layers));
-        layers.flat_map(Layer::weights).chain(inputs.map(|input| &input.fc))
+    fn layer_weights(&self) -> Vec<&Weight> {
+        let mut all = Vec::new();
+        let mut add = |weight| all.push(weight);
+        for model in [Some(self), self.mtp.as_deref()].into_iter().flatten() {
+            let layers = model.layers.iter().filter(|layer| layer.spec.repeats.is_none());
+            layers.for_each(|layer| layer.visit(&mut add));
+            model.hidden_input.visit(&mut add);
+        }
+        all
     }
 
     /// Bytes of the packed matrices of all layers.
     pub fn layer_bytes(&self) -> usize {
-        by_type(self.layer_weights()).into_iter().map(|(_, bytes)| bytes).sum()
+        by_type(self.layer_weights().into_iter()).into_iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Bytes of all packed matrices.

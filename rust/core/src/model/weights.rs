@@ -1,18 +1,9 @@
 //! The weights of a model, layer by layer.
 
 use crate::config::{Activation, Compression, Config, Heads, Indexer, LayerSpec, MlpShape, ResidualFactors};
+use crate::parts::{Visit, parts};
 use ropechat_kernels::compute::weight::Weight;
 use ropechat_kernels::quant::PackedType;
-
-/// What the layer for multi-token prediction reads: fc([norm(embedding), norm(hidden state)]).
-pub struct HiddenInput {
-    /// Norm of the embedding.
-    pub embedding_norm: NormWeights,
-    /// Norm of the hidden state.
-    pub hidden_norm: NormWeights,
-    /// From both to the layer's input.  // [hidden_size, 2 * hidden_size]
-    pub fc: Weight,
-}
 
 /// The parameters of a norm as they are applied: one is added back to weights that files store minus one, and a norm
 /// without a weight tensor has ones.
@@ -72,21 +63,6 @@ pub struct Layer {
     pub mlp_residual_scales: Option<ResidualScales>,
 }
 
-/// Convolutions of queries and keys.
-#[derive(Clone)]
-pub struct QkConvolutionWeights {
-    /// The layer's place among the layers with a recurrent state.
-    pub state_layer: usize,
-    /// Per channel.  // [positions, channels]
-    pub depthwise: Vec<f32>,
-    /// Its bias.  // [channels]
-    pub depthwise_bias: Vec<f32>,
-    /// The delayed values of the first position, which has none before it: their bias.  // [values / 2]
-    pub first_values: Vec<f32>,
-    /// Per head.  // each [head_dim, head_dim * positions]
-    pub grouped: Vec<Weight>,
-}
-
 /// A causal convolution per channel over the last positions.
 #[derive(Clone)]
 pub struct ShortConvolution {
@@ -120,93 +96,6 @@ pub struct ResidualScales {
     pub bias: Vec<f32>,
 }
 
-/// Attention of a layer.
-#[derive(Clone)]
-pub struct AttentionLayer {
-    /// The layer's place among the layers.
-    pub index: usize,
-    /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
-    pub kv_index: usize,
-    /// Numbers and widths of the heads that it computes with ([`Config::cached_heads`]).
-    pub heads: Heads,
-    /// What differs from layer to layer.
-    pub spec: LayerSpec,
-    /// Norm of attention's input.
-    pub attention_norm: Option<NormWeights>,
-    /// Queries, keys and values.
-    pub projection: Projection,
-    /// What makes compressed keys, where the layer reads them.
-    pub compression: Option<Box<CompressionWeights>>,
-    /// What chooses the positions that are read, where the layer has it.
-    pub indexer: Option<IndexerWeights>,
-    /// Learned scores by distance.
-    pub relative_scores: Option<RelativeScoreWeights>,
-    /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.  // [num_kv_heads *
-    /// head_dim]
-    pub common_key: Vec<f32>,
-    /// Convolution of k and v, and of attention's output.
-    pub branch_convolutions: Option<Box<[ShortConvolution; 2]>>,
-    /// Convolutions of q and k.
-    pub convolution: Option<QkConvolutionWeights>,
-    /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
-    pub qk_norms: Option<[NormWeights; 2]>,
-    /// Norm of the values, written out for all heads.
-    pub value_norm: Option<NormWeights>,
-    /// Norm of o_proj's input.
-    pub attention_sub_norm: Option<NormWeights>,
-    /// lambda of differential attention, and its part that is not learned.
-    pub lambdas: Option<[f32; 2]>,
-    /// Attention sinks: one score per query head that has no value; empty when the model has none.
-    pub sinks: Vec<f32>,
-    /// What makes the numbers of keys that are added to scores.
-    pub dynamic_mask: Option<DynamicMaskWeights>,
-    /// From the output of each group of heads to its latent, or from a head's latent to its value (MLA); empty where `o_proj`
-    /// reads the heads.  // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
-    pub o_a_proj: Vec<Weight>,
-    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
-    pub o_proj: Vec<Weight>,
-    /// Norm of attention's output.
-    pub attention_out_norm: Option<NormWeights>,
-    /// How the output is added, where that has learned vectors.
-    pub residual_scales: Option<ResidualScales>,
-}
-
-/// The recurrent mixer of a layer.
-#[derive(Clone)]
-pub struct RecurrentWeights {
-    /// Its place among the layers with a recurrent state.
-    pub state_layer: usize,
-    /// Norm of its input.
-    pub input_norm: Option<NormWeights>,
-    /// What the normed row is projected to.
-    pub in_proj: Weight,
-    /// The depthwise convolution.  // [positions, channels]
-    pub conv: Vec<f32>,
-    /// Its bias; zeros without one.  // [channels]
-    pub conv_bias: Vec<f32>,
-    /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
-    ///
-    /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
-    /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
-    pub decay_rate: Vec<f32>,
-    /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
-    pub dt_bias: Vec<f32>,
-    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads] or [channels]
-    pub d: Vec<f32>,
-    /// Norm of the output of linear attention.  // [heads * value_dim]
-    pub norm: Option<NormWeights>,
-    /// Matrices between the two projections; of RG-LRU one per head.
-    pub inner_proj: Vec<Weight>,
-    /// Norms of what the first of them gives.
-    pub inner_norms: Vec<NormWeights>,
-    /// The output's projection.
-    pub out_proj: Weight,
-    /// Norm of the mixer's output.
-    pub out_norm: Option<NormWeights>,
-    /// Factors with which the output is added.
-    pub factors: ResidualFactors,
-}
-
 /// A correction of low rank to a matrix: product += up(down(x)), part by part.
 #[derive(Clone)]
 pub struct Adapter {
@@ -237,29 +126,6 @@ pub struct SharedBlockWeights {
     pub linear: Weight,
 }
 
-/// How a layer predicts and corrects several residual streams, and its low-rank branch parallel to attention.
-#[derive(Clone)]
-pub struct AltUpLayer {
-    /// Norm of the router's input, with the router's factor.
-    pub router_norm: NormWeights,
-    /// [num_inputs, hidden_size]
-    pub modality_router: Vec<f32>,
-    /// [num_inputs * num_inputs, num_inputs]
-    pub prediction_coefs: Vec<f32>,
-    /// [num_inputs, num_inputs]
-    pub correction_coefs: Vec<f32>,
-    /// [hidden_size]
-    pub correct_output_scale: Vec<f32>,
-    /// [laurel_rank, hidden_size]
-    pub laurel_left: Weight,
-    /// [hidden_size, laurel_rank]
-    pub laurel_right: Weight,
-    /// Norm of what the branch adds.
-    pub laurel_norm: NormWeights,
-    /// Its width.
-    pub laurel_rank: usize,
-}
-
 /// A hyper-connection.
 #[derive(Clone)]
 pub enum HyperWeights {
@@ -283,44 +149,6 @@ pub enum HyperWeights {
     },
 }
 
-/// A layer's embedding of n-grams.
-#[derive(Clone)]
-pub struct NgramWeights {
-    /// Its place among the parts of the recurrent state.
-    pub state_layer: usize,
-    /// Its place among the layers with such an embedding.
-    pub table_index: usize,
-    /// The rows that hashes choose.  // [rows, row_width]
-    pub table: Weight,
-    /// From them to a key per stream, then to a value.  // [(hc_mult + 1) * hidden_size, ple_embed_dim]
-    pub key_value_proj: Weight,
-    /// Norms of the keys, of the streams, and of what the convolution reads.  // [hc_mult * hidden_size] each
-    pub norms: [NormWeights; 3],
-    /// The depthwise convolution.  // [positions, hc_mult * hidden_size]
-    pub conv: Vec<f32>,
-}
-
-/// How a layer adds its part of the second embedding.
-#[derive(Clone)]
-pub struct PerLayerInput {
-    /// The gate.  // [width, hidden_size]
-    pub gate: Weight,
-    /// Back to the stream.  // [hidden_size, width]
-    pub projection: Weight,
-    /// Norm of what is added.
-    pub out_norm: NormWeights,
-}
-
-/// The second embedding.
-pub struct PerLayerEmbedding {
-    /// A row per token, a part of it for each layer.  // [vocab_size, layers * width]
-    pub embed_tokens: Weight,
-    /// From the first embedding.  // [layers * width, hidden_size]
-    pub model_projection: Weight,
-    /// Norm of each part.
-    pub projection_norm: NormWeights,
-}
-
 /// How a layer makes queries, keys and values.
 #[derive(Clone)]
 pub enum Projection {
@@ -332,18 +160,6 @@ pub enum Projection {
     Experts(Box<HeadExpertsWeights>),
     /// One key for all heads, which is the value too.
     SharedKv(Box<SharedKvWeights>),
-}
-
-/// The projections of attention whose one key is the value too.
-#[derive(Clone)]
-pub struct SharedKvWeights {
-    /// The inputs of compressed keys (projections, then gates, of attention and of its indexer), the latent of queries,
-    /// the key, and the weights of the indexer's heads.
-    pub a_proj: Weight,
-    /// Norm of the latent.
-    pub q_a_layernorm: NormWeights,
-    /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
-    pub q_b_proj: Weight,
 }
 
 /// The parameters of compressed keys, without the projections.
@@ -359,19 +175,6 @@ pub struct CompressionWeights {
     pub norm: NormWeights,
 }
 
-/// A mixture of attention heads, without its output projections. Its width is that of all keys.
-#[derive(Clone)]
-pub struct HeadExpertsWeights {
-    /// k and v of all heads.  // [2 * width, hidden_size]
-    pub kv_proj: Weight,
-    /// A logit per expert, in f32.  // [num_experts, hidden_size]
-    pub router: Weight,
-    /// q of each expert.  // each [width, hidden_size]
-    pub queries: Vec<Weight>,
-    /// Bias of the sum of all outputs.  // [hidden_size]
-    pub bias: Vec<f32>,
-}
-
 /// What makes the number of a key in dynamic mask attention: exp(A softplus(dt_proj(v))).
 #[derive(Clone)]
 pub struct DynamicMaskWeights {
@@ -381,36 +184,6 @@ pub struct DynamicMaskWeights {
     pub dt_proj: Vec<f32>,
     /// Zeros without one.  // [num_kv_heads]
     pub dt_bias: Vec<f32>,
-}
-
-/// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
-#[derive(Clone)]
-pub struct MlaWeights {
-    /// q_proj or q_a_proj, stacked on kv_a_proj_with_mqa: q or its latent, the latent of k and v, the rotated part of k.
-    pub a_proj: Weight,
-    /// q_a_layernorm and q_b_proj, where queries have a latent.
-    pub q_b: Option<(NormWeights, Weight)>,
-    /// Norm of the latent of k and v.
-    pub kv_a_layernorm: NormWeights,
-    /// Norm of the rotated part of k.
-    pub k_rope_norm: Option<NormWeights>,
-    /// From the part of a head's query that is not rotated to the latent of k and v: the head's part of kv_b_proj,
-    /// transposed.  // each [kv_lora_rank, qk_nope_head_dim]
-    pub q_absorb: Vec<Weight>,
-}
-
-/// An indexer's parameters without the matrices that are part of the layer's projection: those of its key and of its
-/// heads' weights, and of its queries if they do not come from a latent.
-#[derive(Clone)]
-pub struct IndexerWeights {
-    /// What it is.
-    pub spec: Indexer,
-    /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
-    pub q_proj: Option<Weight>,
-    /// Norm of a query.
-    pub q_norm: Option<NormWeights>,
-    /// Norm of the key.
-    pub k_norm: NormWeights,
 }
 
 /// A layer's MLP.
@@ -426,6 +199,248 @@ pub enum Mlp {
     DenseAndMoeForNext(Box<(DenseMlp, MoeMlp)>),
 }
 
+parts! { Weight;
+
+/// What the layer for multi-token prediction reads: fc([norm(embedding), norm(hidden state)]).
+pub struct HiddenInput {
+    /// From both to the layer's input.  // [hidden_size, 2 * hidden_size]
+    pub fc: Weight,
+    ;
+    /// Norm of the embedding.
+    pub embedding_norm: NormWeights,
+    /// Norm of the hidden state.
+    pub hidden_norm: NormWeights,
+}
+
+/// Convolutions of queries and keys.
+#[derive(Clone)]
+pub struct QkConvolutionWeights {
+    /// Per head.  // each [head_dim, head_dim * positions]
+    pub grouped: Vec<Weight>,
+    ;
+    /// The layer's place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Per channel.  // [positions, channels]
+    pub depthwise: Vec<f32>,
+    /// Its bias.  // [channels]
+    pub depthwise_bias: Vec<f32>,
+    /// The delayed values of the first position, which has none before it: their bias.  // [values / 2]
+    pub first_values: Vec<f32>,
+}
+
+/// Attention of a layer.
+#[derive(Clone)]
+pub struct AttentionLayer {
+    /// Queries, keys and values.
+    pub projection: Projection,
+    /// What chooses the positions that are read, where the layer has it.
+    pub indexer: Option<IndexerWeights>,
+    /// Convolutions of q and k.
+    pub convolution: Option<QkConvolutionWeights>,
+    /// From the output of each group of heads to its latent, or from a head's latent to its value (MLA); empty where `o_proj`
+    /// reads the heads.  // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
+    pub o_a_proj: Vec<Weight>,
+    /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
+    pub o_proj: Vec<Weight>,
+    ;
+    /// The layer's place among the layers.
+    pub index: usize,
+    /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
+    pub kv_index: usize,
+    /// Numbers and widths of the heads that it computes with ([`Config::cached_heads`]).
+    pub heads: Heads,
+    /// What differs from layer to layer.
+    pub spec: LayerSpec,
+    /// Norm of attention's input.
+    pub attention_norm: Option<NormWeights>,
+    /// What makes compressed keys, where the layer reads them.
+    pub compression: Option<Box<CompressionWeights>>,
+    /// Learned scores by distance.
+    pub relative_scores: Option<RelativeScoreWeights>,
+    /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.  // [num_kv_heads *
+    /// head_dim]
+    pub common_key: Vec<f32>,
+    /// Convolution of k and v, and of attention's output.
+    pub branch_convolutions: Option<Box<[ShortConvolution; 2]>>,
+    /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
+    pub qk_norms: Option<[NormWeights; 2]>,
+    /// Norm of the values, written out for all heads.
+    pub value_norm: Option<NormWeights>,
+    /// Norm of o_proj's input.
+    pub attention_sub_norm: Option<NormWeights>,
+    /// lambda of differential attention, and its part that is not learned.
+    pub lambdas: Option<[f32; 2]>,
+    /// Attention sinks: one score per query head that has no value; empty when the model has none.
+    pub sinks: Vec<f32>,
+    /// What makes the numbers of keys that are added to scores.
+    pub dynamic_mask: Option<DynamicMaskWeights>,
+    /// Norm of attention's output.
+    pub attention_out_norm: Option<NormWeights>,
+    /// How the output is added, where that has learned vectors.
+    pub residual_scales: Option<ResidualScales>,
+}
+
+/// The recurrent mixer of a layer.
+#[derive(Clone)]
+pub struct RecurrentWeights {
+    /// What the normed row is projected to.
+    pub in_proj: Weight,
+    /// Matrices between the two projections; of RG-LRU one per head.
+    pub inner_proj: Vec<Weight>,
+    /// The output's projection.
+    pub out_proj: Weight,
+    ;
+    /// Its place among the layers with a recurrent state.
+    pub state_layer: usize,
+    /// Norm of its input.
+    pub input_norm: Option<NormWeights>,
+    /// The depthwise convolution.  // [positions, channels]
+    pub conv: Vec<f32>,
+    /// Its bias; zeros without one.  // [channels]
+    pub conv_bias: Vec<f32>,
+    /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
+    ///
+    /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
+    /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan [panels of 16 channels][state_size][16]; of RG-LRU [channels]
+    pub decay_rate: Vec<f32>,
+    /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
+    pub dt_bias: Vec<f32>,
+    /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads] or [channels]
+    pub d: Vec<f32>,
+    /// Norm of the output of linear attention.  // [heads * value_dim]
+    pub norm: Option<NormWeights>,
+    /// Norms of what the first of them gives.
+    pub inner_norms: Vec<NormWeights>,
+    /// Norm of the mixer's output.
+    pub out_norm: Option<NormWeights>,
+    /// Factors with which the output is added.
+    pub factors: ResidualFactors,
+}
+
+/// How a layer predicts and corrects several residual streams, and its low-rank branch parallel to attention.
+#[derive(Clone)]
+pub struct AltUpLayer {
+    /// [laurel_rank, hidden_size]
+    pub laurel_left: Weight,
+    /// [hidden_size, laurel_rank]
+    pub laurel_right: Weight,
+    ;
+    /// Norm of the router's input, with the router's factor.
+    pub router_norm: NormWeights,
+    /// [num_inputs, hidden_size]
+    pub modality_router: Vec<f32>,
+    /// [num_inputs * num_inputs, num_inputs]
+    pub prediction_coefs: Vec<f32>,
+    /// [num_inputs, num_inputs]
+    pub correction_coefs: Vec<f32>,
+    /// [hidden_size]
+    pub correct_output_scale: Vec<f32>,
+    /// Norm of what the branch adds.
+    pub laurel_norm: NormWeights,
+    /// Its width.
+    pub laurel_rank: usize,
+}
+
+/// A layer's embedding of n-grams.
+#[derive(Clone)]
+pub struct NgramWeights {
+    /// The rows that hashes choose.  // [rows, row_width]
+    pub table: Weight,
+    /// From them to a key per stream, then to a value.  // [(hc_mult + 1) * hidden_size, ple_embed_dim]
+    pub key_value_proj: Weight,
+    ;
+    /// Its place among the parts of the recurrent state.
+    pub state_layer: usize,
+    /// Its place among the layers with such an embedding.
+    pub table_index: usize,
+    /// Norms of the keys, of the streams, and of what the convolution reads.  // [hc_mult * hidden_size] each
+    pub norms: [NormWeights; 3],
+    /// The depthwise convolution.  // [positions, hc_mult * hidden_size]
+    pub conv: Vec<f32>,
+}
+
+/// How a layer adds its part of the second embedding.
+#[derive(Clone)]
+pub struct PerLayerInput {
+    /// The gate.  // [width, hidden_size]
+    pub gate: Weight,
+    /// Back to the stream.  // [hidden_size, width]
+    pub projection: Weight,
+    ;
+    /// Norm of what is added.
+    pub out_norm: NormWeights,
+}
+
+/// The second embedding.
+pub struct PerLayerEmbedding {
+    /// A row per token, a part of it for each layer.  // [vocab_size, layers * width]
+    pub embed_tokens: Weight,
+    /// From the first embedding.  // [layers * width, hidden_size]
+    pub model_projection: Weight,
+    ;
+    /// Norm of each part.
+    pub projection_norm: NormWeights,
+}
+
+/// The projections of attention whose one key is the value too.
+#[derive(Clone)]
+pub struct SharedKvWeights {
+    /// The inputs of compressed keys (projections, then gates, of attention and of its indexer), the latent of queries,
+    /// the key, and the weights of the indexer's heads.
+    pub a_proj: Weight,
+    /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
+    pub q_b_proj: Weight,
+    ;
+    /// Norm of the latent.
+    pub q_a_layernorm: NormWeights,
+}
+
+/// A mixture of attention heads, without its output projections. Its width is that of all keys.
+#[derive(Clone)]
+pub struct HeadExpertsWeights {
+    /// k and v of all heads.  // [2 * width, hidden_size]
+    pub kv_proj: Weight,
+    /// A logit per expert, in f32.  // [num_experts, hidden_size]
+    pub router: Weight,
+    /// q of each expert.  // each [width, hidden_size]
+    pub queries: Vec<Weight>,
+    ;
+    /// Bias of the sum of all outputs.  // [hidden_size]
+    pub bias: Vec<f32>,
+}
+
+/// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
+#[derive(Clone)]
+pub struct MlaWeights {
+    /// q_proj or q_a_proj, stacked on kv_a_proj_with_mqa: q or its latent, the latent of k and v, the rotated part of k.
+    pub a_proj: Weight,
+    /// q_a_layernorm and q_b_proj, where queries have a latent.
+    pub q_b: Option<(NormWeights, Weight)>,
+    /// From the part of a head's query that is not rotated to the latent of k and v: the head's part of kv_b_proj,
+    /// transposed.  // each [kv_lora_rank, qk_nope_head_dim]
+    pub q_absorb: Vec<Weight>,
+    ;
+    /// Norm of the latent of k and v.
+    pub kv_a_layernorm: NormWeights,
+    /// Norm of the rotated part of k.
+    pub k_rope_norm: Option<NormWeights>,
+}
+
+/// An indexer's parameters without the matrices that are part of the layer's projection: those of its key and of its
+/// heads' weights, and of its queries if they do not come from a latent.
+#[derive(Clone)]
+pub struct IndexerWeights {
+    /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
+    pub q_proj: Option<Weight>,
+    ;
+    /// What it is.
+    pub spec: Indexer,
+    /// Norm of a query.
+    pub q_norm: Option<NormWeights>,
+    /// Norm of the key.
+    pub k_norm: NormWeights,
+}
+
 /// A dense MLP and a mixture of experts that read the same row.
 #[derive(Clone)]
 pub struct DenseAndMoe {
@@ -433,6 +448,7 @@ pub struct DenseAndMoe {
     pub dense: DenseMlp,
     /// The mixture.
     pub moe: MoeMlp,
+    ;
     /// Norm of the MLP's output.
     pub dense_out_norm: NormWeights,
     /// Norm of the mixture's input.
@@ -448,6 +464,7 @@ pub struct DenseMlp {
     pub gate_up_proj: Weight,
     /// down_proj.  // [hidden_size, intermediate_size]
     pub down_proj: Weight,
+    ;
     /// Width between the two projections.
     pub intermediate_size: usize,
     /// Whether there is a gate.
@@ -465,12 +482,13 @@ pub struct DenseMlp {
 pub struct RouterMlpWeights {
     /// To the state.  // [state, hidden_size]
     pub down: Weight,
+    /// Two matrices with a GELU behind each.  // [state, state]
+    pub layers: [Weight; 2],
+    ;
     /// Factors of the state of the layer before; empty in the first layer.  // [state]
     pub state_scale: Vec<f32>,
     /// Norm of the state.
     pub norm: NormWeights,
-    /// Two matrices with a GELU behind each.  // [state, state]
-    pub layers: [Weight; 2],
 }
 
 /// A mixture of experts.
@@ -480,6 +498,15 @@ pub struct MoeMlp {
     pub router: Weight,
     /// What makes the router's state.
     pub router_mlp: Option<Box<RouterMlpWeights>>,
+    /// To the latent of the experts and back, where they work in one.
+    pub latent: Option<[Weight; 2]>,
+    /// The experts.
+    pub experts: Vec<DenseMlp>,
+    /// The expert that every token passes.
+    pub shared_expert: Option<DenseMlp>,
+    /// The gate of the shared expert.  // [1, hidden_size]
+    pub shared_expert_gate: Option<Weight>,
+    ;
     /// Added to the scores for the choice only; empty when the model has none.  // [num_experts]
     pub e_score_correction_bias: Vec<f32>,
     /// The experts of each token; empty where the router chooses.  // [vocab_size, num_experts_per_tok]
@@ -488,16 +515,10 @@ pub struct MoeMlp {
     pub router_norm: Option<NormWeights>,
     /// A factor of each expert's weight; empty when the model has none.  // [num_experts]
     pub per_expert_scale: Vec<f32>,
-    /// To the latent of the experts and back, where they work in one.
-    pub latent: Option<[Weight; 2]>,
     /// Bias of the sum of all experts; empty when the model has none.  // [hidden_size]
     pub output_bias: Vec<f32>,
-    /// The experts.
-    pub experts: Vec<DenseMlp>,
-    /// The expert that every token passes.
-    pub shared_expert: Option<DenseMlp>,
-    /// The gate of the shared expert.  // [1, hidden_size]
-    pub shared_expert_gate: Option<Weight>,
+}
+
 }
 
 impl Projection {
@@ -523,37 +544,6 @@ impl Projection {
     }
 }
 
-impl Adapter {
-    fn weights(&self) -> impl Iterator<Item = &Weight> {
-        std::iter::once(&self.down).chain(self.ups.iter().map(|(_, up)| up))
-    }
-}
-
-impl HyperWeights {
-    pub(super) fn weights(&self) -> Vec<&Weight> {
-        match self {
-            HyperWeights::Sigmoid { .. } => Vec::new(),
-            HyperWeights::LowRank { down, up, .. } => vec![down, up],
-        }
-    }
-}
-
-impl DenseMlp {
-    fn weights(&self) -> [&Weight; 2] {
-        [&self.gate_up_proj, &self.down_proj]
-    }
-}
-
-impl MoeMlp {
-    fn weights(&self) -> impl Iterator<Item = &Weight> {
-        let experts = self.experts.iter().chain(&self.shared_expert).flat_map(DenseMlp::weights);
-        let (latent, mlp) = (self.latent.iter().flatten(), self.router_mlp.iter());
-        let router = mlp.flat_map(|mlp| mlp.layers.iter().chain([&mlp.down]));
-        let of_rows = std::iter::once(&self.router).chain(router).chain(&self.shared_expert_gate);
-        of_rows.chain(latent).chain(experts)
-    }
-}
-
 impl AttentionLayer {
     /// Values of a row of queries, and of keys where the layer has its own.
     pub fn qk_width(&self) -> usize {
@@ -566,26 +556,6 @@ impl AttentionLayer {
             (Projection::Mla(_) | Projection::SharedKv(_), _) | (_, Some(_)) => self.qk_width(),
             _ => self.heads.qkv_width(),
         }
-    }
-
-    fn weights(&self) -> Vec<&Weight> {
-        let mut all: Vec<&Weight> = self.o_proj.iter().chain(&self.o_a_proj).collect();
-        all.extend(self.convolution.iter().flat_map(|convolution| &convolution.grouped));
-        match &self.projection {
-            Projection::Heads(weight) => all.push(weight),
-            Projection::Mla(weights) => {
-                all.push(&weights.a_proj);
-                all.extend(&weights.q_absorb);
-                all.extend(weights.q_b.as_ref().map(|(_, q_b_proj)| q_b_proj));
-            }
-            Projection::Experts(weights) => {
-                all.extend([&weights.kv_proj, &weights.router]);
-                all.extend(&weights.queries);
-            }
-            Projection::SharedKv(weights) => all.extend([&weights.a_proj, &weights.q_b_proj]),
-        }
-        all.extend(self.indexer.iter().flat_map(|indexer| &indexer.q_proj));
-        all
     }
 }
 
@@ -600,40 +570,74 @@ impl Layer {
         });
         Layer { index, spec, attention, ..self.clone() }
     }
+}
 
-    /// All matrices.
-    pub(super) fn weights(&self) -> Vec<&Weight> {
-        let mut all = Vec::new();
-        if self.shared_block.as_ref().is_none_or(|block| block.is_first) {
-            all.extend(self.attention.iter().flat_map(AttentionLayer::weights));
+impl Visit<Weight> for NormWeights {
+    fn visit<'a>(&'a self, _: &mut dyn FnMut(&'a Weight)) {}
+}
+
+impl Visit<Weight> for Weight {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        each(self);
+    }
+}
+
+impl Visit<Weight> for Adapter {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        each(&self.down);
+        self.ups.iter().for_each(|(_, up)| each(up));
+    }
+}
+
+impl Visit<Weight> for Projection {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        match self {
+            Projection::Heads(weight) => each(weight),
+            Projection::Mla(weights) => weights.visit(each),
+            Projection::Experts(weights) => weights.visit(each),
+            Projection::SharedKv(weights) => weights.visit(each),
         }
-        if let Some(block) = &self.shared_block {
-            all.extend(block.is_first.then(|| block.mlp.weights()).into_iter().flatten());
-            let adapters = block.attention_adapter.iter().chain([&block.mlp_adapter]);
-            all.extend(adapters.flat_map(Adapter::weights).chain([&block.linear]));
+    }
+}
+
+impl Visit<Weight> for HyperWeights {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        if let HyperWeights::LowRank { down, up, .. } = self {
+            [down, up].into_iter().for_each(each);
         }
-        if let Some(recurrent) = &self.recurrent {
-            all.extend([&recurrent.in_proj, &recurrent.out_proj]);
-            all.extend(&recurrent.inner_proj);
+    }
+}
+
+impl Visit<Weight> for Mlp {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        match self {
+            Mlp::Dense(mlp) => mlp.visit(each),
+            Mlp::Moe(mlp) => mlp.visit(each),
+            Mlp::DenseAndMoe(both) => both.visit(each),
+            Mlp::DenseAndMoeForNext(both) => both.visit(each),
         }
-        match &self.mlp {
-            None => {}
-            Some(Mlp::Dense(mlp)) => all.extend(mlp.weights()),
-            Some(Mlp::Moe(mlp)) => all.extend(mlp.weights()),
-            Some(Mlp::DenseAndMoeForNext(both)) => {
-                all.extend(both.0.weights());
-                all.extend(both.1.weights());
-            }
-            Some(Mlp::DenseAndMoe(both)) => {
-                all.extend(both.dense.weights());
-                all.extend(both.moe.weights());
-            }
+    }
+}
+
+/// Of a block that layers share, the first one has the weights.
+impl Visit<Weight> for Layer {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a Weight)) {
+        let block = self.shared_block.as_deref();
+        if block.is_none_or(|block| block.is_first) {
+            self.attention.visit(each);
         }
-        all.extend(self.alt_up.iter().flat_map(|alt_up| [&alt_up.laurel_left, &alt_up.laurel_right]));
-        let hyper = self.hyper.iter().flat_map(|both| both.iter());
-        all.extend(hyper.flat_map(HyperWeights::weights));
-        all.extend(self.ngram.iter().flat_map(|ngram| [&ngram.table, &ngram.key_value_proj]));
-        all.extend(self.per_layer_input.iter().flat_map(|input| [&input.gate, &input.projection]));
-        all
+        if let Some(SharedBlockWeights { is_first, attention_adapter, mlp, mlp_adapter, linear, .. }) = block
+        {
+            is_first.then_some(mlp).into_iter().for_each(|mlp| mlp.visit(each));
+            attention_adapter.visit(each);
+            mlp_adapter.visit(each);
+            each(linear);
+        }
+        self.recurrent.visit(each);
+        self.mlp.visit(each);
+        self.alt_up.visit(each);
+        self.hyper.visit(each);
+        self.ngram.visit(each);
+        self.per_layer_input.visit(each);
     }
 }

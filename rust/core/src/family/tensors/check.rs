@@ -12,6 +12,7 @@ use crate::config::{
     Config, GateUp, HyperNames, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names,
     NormPlacement, Recurrent, Tensor, tensor,
 };
+use crate::parts::Visit;
 use ropechat_platform::error::{Error, Result};
 
 /// Most experts of all layers together; the largest published models have some 30,000.
@@ -39,19 +40,15 @@ pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
 /// Every tensor that the model needs, by name, with some rows of it: those outside the layers, then layer by layer, made
 /// when they are asked for. A config of a few hundred bytes can describe more tensors than memory holds.
 fn required(config: &Config) -> impl Iterator<Item = BTreeMap<String, TensorRows>> {
-    type Add<'a> = dyn FnMut(&[TensorRows]) + 'a;
-    let part = |each: &dyn Fn(&mut Add<'_>)| {
+    fn part(tensors: &impl Visit<TensorRows>) -> BTreeMap<String, TensorRows> {
         let mut all = BTreeMap::new();
-        each(&mut |sources| {
-            all.extend(sources.iter().map(|source| (source.name.clone(), source.clone())));
-        });
+        tensors.visit(&mut |rows| drop(all.insert(rows.name.clone(), rows.clone())));
         all
-    };
+    }
     let layers = 0..config.layers.len();
-    let model = std::iter::once_with(move || part(&|add| model_tensors(config).each(add)));
-    let layers = layers.map(move |layer| part(&|add| layer_tensors(config, layer).each(add)));
-    let mtp =
-        std::iter::once_with(move || part(&|add| mtp_tensors(config).iter().for_each(|mtp| mtp.each(add))));
+    let model = std::iter::once_with(move || part(&model_tensors(config)));
+    let layers = layers.map(move |layer| part(&layer_tensors(config, layer)));
+    let mtp = std::iter::once_with(move || part(&mtp_tensors(config)));
     model.chain(layers).chain(mtp)
 }
 

@@ -2,6 +2,7 @@
 
 use super::rows::TensorRows;
 use crate::config::MlpShape;
+use crate::parts::{Visit, parts};
 
 /// A matrix of the model.
 #[derive(Debug, Clone)]
@@ -38,6 +39,57 @@ pub struct NormSpec {
     pub gate: Vec<TensorRows>,
 }
 
+/// The tensors of a layer's MLP.
+#[derive(Debug, Clone)]
+pub enum MlpTensors {
+    /// One MLP for all tokens.
+    Dense(DenseTensors),
+    /// A mixture of experts.
+    Moe(MoeTensors),
+    /// Both; norms after the MLP, before the mixture and after it.
+    DenseAndMoe(DenseTensors, MoeTensors, Box<[NormSpec; 3]>),
+    /// Both, of which the mixture's output waits for the next layer.
+    DenseAndMoeForNext(DenseTensors, MoeTensors),
+}
+
+/// How a layer projects queries, keys and values.
+#[derive(Debug, Clone)]
+pub enum QkvTensors {
+    /// One matrix for q, k and v of all heads.
+    Heads(MatrixSpec),
+    /// Multi-head latent attention.
+    Mla(Box<MlaTensors>),
+    /// A mixture of attention heads.
+    Experts(Box<HeadExpertsTensors>),
+    /// One key for all heads, which is the value too.
+    SharedKv(Box<SharedKvTensors>),
+}
+
+/// The tensors of a hyper-connection.
+#[derive(Debug, Clone)]
+pub enum HyperTensors {
+    /// A weight per stream.
+    Sigmoid {
+        /// From all streams to the logits of the weights.
+        matrix: TensorRows,
+        /// Added to them.
+        base: TensorRows,
+        /// Factors of them, one for each kind of weights.
+        scale: TensorRows,
+    },
+    /// A weight per channel of what is read.
+    LowRank {
+        /// Norm of each stream.
+        norm: NormSpec,
+        /// To the low rank, then to the weights of what is written.
+        down: MatrixSpec,
+        /// From the low rank to the weights of what is read.
+        up: MatrixSpec,
+    },
+}
+
+parts! { TensorRows;
+
 /// The tensors of one MLP.
 #[derive(Debug, Clone)]
 pub struct DenseTensors {
@@ -45,12 +97,13 @@ pub struct DenseTensors {
     pub gate_up_proj: MatrixSpec,
     /// down_proj.
     pub down_proj: MatrixSpec,
-    /// Whether there is a gate.
-    pub shape: MlpShape,
     /// Learned parameters of the activation; empty when it has none.
     pub activation: Vec<TensorRows>,
     /// Norm of down_proj's input.
     pub sub_norm: Option<NormSpec>,
+    ;
+    /// Whether there is a gate.
+    pub shape: MlpShape,
 }
 
 /// The MLP of a router before its last matrix.
@@ -89,32 +142,6 @@ pub struct MoeTensors {
     pub experts: Vec<DenseTensors>,
     /// The expert that every token passes, and its gate.
     pub shared_expert: Option<(DenseTensors, Option<MatrixSpec>)>,
-}
-
-/// The tensors of a layer's MLP.
-#[derive(Debug, Clone)]
-pub enum MlpTensors {
-    /// One MLP for all tokens.
-    Dense(DenseTensors),
-    /// A mixture of experts.
-    Moe(MoeTensors),
-    /// Both; norms after the MLP, before the mixture and after it.
-    DenseAndMoe(DenseTensors, MoeTensors, Box<[NormSpec; 3]>),
-    /// Both, of which the mixture's output waits for the next layer.
-    DenseAndMoeForNext(DenseTensors, MoeTensors),
-}
-
-/// How a layer projects queries, keys and values.
-#[derive(Debug, Clone)]
-pub enum QkvTensors {
-    /// One matrix for q, k and v of all heads.
-    Heads(MatrixSpec),
-    /// Multi-head latent attention.
-    Mla(Box<MlaTensors>),
-    /// A mixture of attention heads.
-    Experts(Box<HeadExpertsTensors>),
-    /// One key for all heads, which is the value too.
-    SharedKv(Box<SharedKvTensors>),
 }
 
 /// The projections of attention whose one key is the value too.
@@ -339,29 +366,6 @@ pub struct MtpTensors {
     pub norm: NormSpec,
 }
 
-/// The tensors of a hyper-connection.
-#[derive(Debug, Clone)]
-pub enum HyperTensors {
-    /// A weight per stream.
-    Sigmoid {
-        /// From all streams to the logits of the weights.
-        matrix: TensorRows,
-        /// Added to them.
-        base: TensorRows,
-        /// Factors of them, one for each kind of weights.
-        scale: TensorRows,
-    },
-    /// A weight per channel of what is read.
-    LowRank {
-        /// Norm of each stream.
-        norm: NormSpec,
-        /// To the low rank, then to the weights of what is written.
-        down: MatrixSpec,
-        /// From the low rank to the weights of what is read.
-        up: MatrixSpec,
-    },
-}
-
 /// The tensors of a layer's embedding of n-grams.
 #[derive(Debug, Clone)]
 pub struct NgramTensors {
@@ -429,6 +433,8 @@ pub struct ModelTensors {
     pub lm_head: Option<MatrixSpec>,
 }
 
+}
+
 impl MatrixSpec {
     /// A name built from the matrix's tensors and rows: no two matrices of a model have the same.
     pub fn name(&self) -> String {
@@ -444,233 +450,68 @@ impl MatrixSpec {
     pub(super) fn interleaved(self) -> Self {
         Self { join: Join::Interleaved, ..self }
     }
+}
 
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        add(&self.weights);
-        self.biases.iter().filter(|bias| !bias.is_zeros()).for_each(|bias| add(std::slice::from_ref(bias)));
+impl Visit<TensorRows> for TensorRows {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
+        if !self.is_zeros() {
+            each(self);
+        }
     }
 }
 
-impl NormSpec {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        add(&self.weight);
-        add(&self.bias);
-        add(&self.gate);
+impl Visit<TensorRows> for MatrixSpec {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
+        self.weights.visit(each);
+        self.biases.visit(each);
     }
 }
 
-impl DenseTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.gate_up_proj.each(add);
-        self.down_proj.each(add);
-        add(&self.activation);
-        self.sub_norm.iter().for_each(|norm| norm.each(add));
+impl Visit<TensorRows> for NormSpec {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
+        [&self.weight, &self.bias, &self.gate].into_iter().for_each(|rows| rows.visit(each));
     }
 }
 
-impl HyperTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
+impl Visit<TensorRows> for HyperTensors {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
         match self {
             HyperTensors::Sigmoid { matrix, base, scale } => {
-                [matrix, base, scale].into_iter().for_each(|source| add(std::slice::from_ref(source)));
+                [matrix, base, scale].into_iter().for_each(|rows| rows.visit(each));
             }
             HyperTensors::LowRank { norm, down, up } => {
-                norm.each(add);
-                down.each(add);
-                up.each(add);
+                norm.visit(each);
+                [down, up].into_iter().for_each(|matrix| matrix.visit(each));
             }
         }
     }
 }
 
-impl NgramTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.table.each(add);
-        self.key_value_proj.each(add);
-        self.norms.iter().for_each(|norm| norm.each(add));
-        add(std::slice::from_ref(&self.conv));
-    }
-}
-
-impl MoeTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.router.each(add);
-        if let Some(RouterMlpTensors { down, state_scale, norm, layers }) = &self.router_mlp {
-            down.each(add);
-            add(state_scale);
-            norm.each(add);
-            layers.iter().for_each(|matrix| matrix.each(add));
-        }
-        add(&self.e_score_correction_bias);
-        add(&self.tid2eid);
-        self.router_norm.iter().for_each(|norm| norm.each(add));
-        add(&self.per_expert_scale);
-        self.latent.iter().flatten().for_each(|matrix| matrix.each(add));
-        add(&self.output_bias);
-        self.experts.iter().for_each(|expert| expert.each(add));
-        if let Some((shared, gate)) = &self.shared_expert {
-            shared.each(add);
-            gate.iter().for_each(|gate| gate.each(add));
+impl Visit<TensorRows> for QkvTensors {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
+        match self {
+            QkvTensors::Heads(matrix) => matrix.visit(each),
+            QkvTensors::Mla(mla) => mla.visit(each),
+            QkvTensors::Experts(experts) => experts.visit(each),
+            QkvTensors::SharedKv(shared) => shared.visit(each),
         }
     }
 }
 
-impl MtpTensors {
-    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        [&self.embedding_norm, &self.hidden_norm, &self.norm].into_iter().for_each(|norm| norm.each(add));
-        self.fc.each(add);
-        self.layer.each(add);
-    }
-}
-
-impl ModelTensors {
-    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        add(&self.embed_tokens.weights);
-        self.embedding_norm.iter().for_each(|norm| norm.each(add));
-        add(&self.embedding_scales);
-        if let Some(second) = &self.per_layer {
-            second.embed_tokens.each(add);
-            second.model_projection.each(add);
-            second.projection_norm.each(add);
-        }
-        self.streams.iter().flatten().for_each(|matrix| matrix.each(add));
-        add(&self.positions);
-        add(&self.low_state);
-        self.hyper_head.iter().for_each(|hyper| hyper.each(add));
-        self.norm.iter().for_each(|norm| norm.each(add));
-        if let Some((dense, norm)) = &self.head_transform {
-            dense.each(add);
-            norm.each(add);
-        }
-        add(&self.tied_bias);
-        self.lm_head.iter().for_each(|matrix| matrix.each(add));
-    }
-}
-
-impl AttentionTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        match &self.projection {
-            QkvTensors::Heads(matrix) => matrix.each(add),
-            QkvTensors::Mla(mla) => {
-                let MlaTensors { a_proj, q_b, kv_a_layernorm, k_rope_norm, q_absorb } = &**mla;
-                a_proj.each(add);
-                kv_a_layernorm.each(add);
-                k_rope_norm.iter().for_each(|norm| norm.each(add));
-                q_absorb.iter().for_each(|matrix| matrix.each(add));
-                if let Some((norm, q_b_proj)) = q_b {
-                    norm.each(add);
-                    q_b_proj.each(add);
-                }
+impl Visit<TensorRows> for MlpTensors {
+    fn visit<'a>(&'a self, each: &mut dyn FnMut(&'a TensorRows)) {
+        match self {
+            MlpTensors::Dense(mlp) => mlp.visit(each),
+            MlpTensors::Moe(moe) => moe.visit(each),
+            MlpTensors::DenseAndMoeForNext(mlp, moe) => {
+                mlp.visit(each);
+                moe.visit(each);
             }
-            QkvTensors::Experts(experts) => {
-                let HeadExpertsTensors { kv_proj, router, queries, bias } = &**experts;
-                [kv_proj, router].into_iter().chain(queries).for_each(|matrix| matrix.each(add));
-                add(std::slice::from_ref(bias));
-            }
-            QkvTensors::SharedKv(shared) => {
-                let SharedKvTensors { a_proj, q_a_layernorm, q_b_proj } = &**shared;
-                [a_proj, q_b_proj].into_iter().for_each(|matrix| matrix.each(add));
-                q_a_layernorm.each(add);
+            MlpTensors::DenseAndMoe(mlp, moe, norms) => {
+                mlp.visit(each);
+                moe.visit(each);
+                norms.visit(each);
             }
         }
-        if let Some(CompressionTensors { position_biases, norm }) = &self.compression {
-            add(position_biases);
-            norm.each(add);
-        }
-        if let Some(IndexerTensors { q_proj, q_norm, k_norm }) = &self.indexer {
-            q_proj.iter().for_each(|matrix| matrix.each(add));
-            q_norm.iter().for_each(|norm| norm.each(add));
-            k_norm.each(add);
-        }
-        add(&self.relative_scores);
-        if let Some(DynamicMaskTensors { a, dt_proj, dt_bias }) = &self.dynamic_mask {
-            [a, dt_proj].into_iter().for_each(|source| add(std::slice::from_ref(source)));
-            add(dt_bias);
-        }
-        if let Some(convolution) = &self.convolution {
-            add(std::slice::from_ref(&convolution.depthwise));
-            add(std::slice::from_ref(&convolution.depthwise_bias));
-            convolution.grouped.iter().for_each(|matrix| matrix.each(add));
-        }
-        self.qk_norms.iter().flatten().for_each(|norm| norm.each(add));
-        self.value_norm.iter().for_each(|norm| norm.each(add));
-        self.attention_sub_norm.iter().for_each(|norm| norm.each(add));
-        add(&self.lambdas);
-        add(&self.sinks);
-        self.o_a_proj.iter().chain(&self.o_proj).for_each(|matrix| matrix.each(add));
-    }
-}
-
-impl RecurrentTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.in_proj.each(add);
-        for vectors in [&self.conv, &self.conv_bias, &self.a_log, &self.dt_bias, &self.d] {
-            add(vectors);
-        }
-        self.norm.iter().chain(&self.inner_norms).for_each(|norm| norm.each(add));
-        self.inner_proj.iter().for_each(|matrix| matrix.each(add));
-        self.out_proj.each(add);
-    }
-}
-
-impl AdapterTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        std::iter::once(&self.down).chain(&self.ups).for_each(|matrix| matrix.each(add));
-    }
-}
-
-impl SharedBlockTensors {
-    fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        [&self.norm, &self.mlp_norm].into_iter().for_each(|norm| norm.each(add));
-        self.attention_adapter.iter().chain([&self.mlp_adapter]).for_each(|adapter| adapter.each(add));
-        self.mlp.each(add);
-        self.linear.each(add);
-    }
-}
-
-impl LayerTensors {
-    pub(super) fn each(&self, add: &mut dyn FnMut(&[TensorRows])) {
-        self.norms.iter().flatten().for_each(|norm| norm.each(add));
-        self.attention.iter().for_each(|attention| attention.each(add));
-        self.recurrent.iter().for_each(|recurrent| recurrent.each(add));
-        if let Some(convolutions) = &self.branch_convolutions {
-            let BranchConvolutionTensors { kv, attention, mlp, mlp_scale } = &**convolutions;
-            add(kv);
-            [attention, mlp, mlp_scale].into_iter().for_each(|source| add(std::slice::from_ref(source)));
-        }
-        self.shared_block.iter().for_each(|block| block.each(add));
-        match &self.mlp {
-            None => {}
-            Some(MlpTensors::Dense(mlp)) => mlp.each(add),
-            Some(MlpTensors::Moe(moe)) => moe.each(add),
-            Some(MlpTensors::DenseAndMoeForNext(mlp, moe)) => {
-                mlp.each(add);
-                moe.each(add);
-            }
-            Some(MlpTensors::DenseAndMoe(mlp, moe, norms)) => {
-                mlp.each(add);
-                moe.each(add);
-                norms.iter().for_each(|norm| norm.each(add));
-            }
-        }
-        if let Some((gate, projection, norm)) = &self.per_layer_input {
-            gate.each(add);
-            projection.each(add);
-            norm.each(add);
-        }
-        if let Some(alt_up) = &self.alt_up {
-            alt_up.router_norm.each(add);
-            for table in [&alt_up.modality_router, &alt_up.prediction_coefs, &alt_up.correction_coefs] {
-                add(std::slice::from_ref(table));
-            }
-            add(std::slice::from_ref(&alt_up.correct_output_scale));
-            alt_up.laurel_left.each(add);
-            alt_up.laurel_right.each(add);
-            alt_up.laurel_norm.each(add);
-        }
-        self.hyper.iter().flat_map(|hyper| hyper.iter()).for_each(|hyper| hyper.each(add));
-        self.ngram.iter().for_each(|ngram| ngram.each(add));
-        add(&self.scalar);
-        self.residual_scales.iter().for_each(|scales| add(scales));
     }
 }
