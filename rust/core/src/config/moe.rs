@@ -16,7 +16,7 @@ pub struct Moe {
     pub scoring: Scoring,
     /// `e_score_correction_bias`: added to the scores for the choice only (deepseek_v3).
     pub correction_bias: Bias,
-    /// From the scores of the chosen to their weights.
+    /// From the scores of the chosen experts to their weights.
     pub normalization: Normalization,
     /// How the choice is limited to groups of experts.
     pub groups: ExpertGroups,

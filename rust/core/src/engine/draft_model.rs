@@ -89,8 +89,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Ensures a sequence here for a sequence of another engine, whose tokens it will have. Returns how many of them
-    /// have to be read for a draft; None if that is impossible.
+    /// Ensures that the draft model has a sequence with the tokens of a sequence of the target model. Returns how many of
+    /// these tokens must be prefilled before a draft; None if no draft is possible.
     fn follow(&mut self, sequence: &mut Sequence) -> Option<usize> {
         let Goal::Generate(generation) = &sequence.goal else { return None };
         let vocab_size = self.model.config.vocab_size;

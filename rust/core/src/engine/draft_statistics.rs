@@ -49,11 +49,11 @@ impl Draft {
 #[derive(Debug)]
 pub(super) struct DraftStatistics {
     times: StepTimes,
-    /// What a row is assumed to take before anything was measured.
+    /// Seconds that a row is assumed to take before a row was measured.
     assumed: f64,
-    /// The share of that which reading takes: the layers', without the projection to logits.
+    /// The share of these seconds that prefill takes: the layers' share, without the projection to logits.
     pub read_share: f64,
-    /// Of steps with more than [`MOST_ROWS`] rows.
+    /// Measured seconds per row of steps with more than [`MOST_ROWS`] rows.
     seconds_per_row: f64,
     all: Share,
     by_probability: [Share; CLASSES.len()],

@@ -40,14 +40,14 @@ impl ReusableCache {
         self.tree.enter(rope_variant)
     }
 
-    /// Takes what other sequences computed of the tokens that this one has yet to read. `live`: sequences in progress, for
-    /// the blocks that they are filling.
+    /// Takes the keys and values that other sequences computed for tokens that this sequence has yet to prefill. `live`: the
+    /// sequences in progress, whose blocks may be incomplete.
     pub fn adopt<'a>(&mut self, sequence: &mut Sequence, live: impl Iterator<Item = &'a Sequence>) {
         let before = sequence.cache.len();
         if !self.reuses || sequence.place.blocks() != before / BLOCK {
             return; // its blocks are not in the tree: see `index`
         }
-        // With a recurrent state the sequence can go on only from where that is known.
+        // With a recurrent state the sequence can go on only from a position whose state is known.
         let has_state = self.kv.layout().recurrent.layers > 0;
         let most = match has_state {
             true => {

@@ -76,14 +76,14 @@ impl Sequence {
         }
     }
 
-    /// Tokens that are expected to follow: as many as there are, and `more`, as far as it may have so many.
+    /// Tokens that are expected to follow: as many as were generated, and `more`; at most what `max_tokens` leaves.
     pub fn expected(&self, more: usize) -> usize {
         let Goal::Generate(generation) = &self.goal else { return 0 };
         let generated = self.ids.len() - self.prompt_len;
         (generated + more).min(generation.max_tokens - generated)
     }
 
-    /// The chance of each token that may be drafted that it and all before it are right, for `most` of them.
+    /// For each of at most `most` tokens to draft: the chance that this token and all drafted tokens before it are right.
     pub fn chances(&self, most: usize) -> Vec<f64> {
         match self.proposed.ids.is_empty() {
             true => self.lookup.chances(most).collect(),

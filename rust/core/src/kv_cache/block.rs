@@ -14,7 +14,8 @@ use std::sync::{Arc, PoisonError};
 /// Positions per block, and per tile of attention.
 pub const BLOCK: usize = 2 * LANES;
 
-/// From how many queries on keys and values of f16 are made f32 once for all: more than two tiles of rows on any instruction set.
+/// The number of queries from which keys and values in f16 are widened to f32 once for all queries: more than two tiles of rows
+/// on any instruction set.
 const WIDEN_FROM_QUERIES: usize = 32;
 
 /// The layout of a block.

@@ -63,7 +63,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// PanelSource the weights of `checkpoint`, converted to `dtype` (None: each as it is stored).
+    /// Loads the weights of `checkpoint`, converted to `dtype` (None: each as it is stored).
     ///
     /// # Errors
     /// A tensor is missing or misshapen; memory.
@@ -97,7 +97,7 @@ impl Model {
                 None => loader.layer(index)?,
             });
         }
-        let mut embed_tokens = loader.table().embedding(&tensors.embed_tokens)?;
+        let mut embed_tokens = loader.for_embedding().embedding(&tensors.embed_tokens)?;
         if !tensors.tied_bias.is_empty() {
             let bias = loader.rows(&tensors.tied_bias, 1)?;
             embed_tokens = embed_tokens.with_bias(&[bias], Arrangement::Stacked);
@@ -106,7 +106,7 @@ impl Model {
             None => None,
             Some((dense, norm)) => Some((loader.matrix(dense)?, loader.norm(norm)?)),
         };
-        let lm_head = tensors.lm_head.map(|matrix| loader.table().matrix(&matrix)).transpose()?;
+        let lm_head = tensors.lm_head.map(|matrix| loader.for_embedding().matrix(&matrix)).transpose()?;
         let norm = tensors.norm.as_ref().map(|norm| loader.norm(norm)).transpose()?;
         let positions = loader.rows(&tensors.positions, config.hidden_size)?;
         let hyper_head = tensors.hyper_head.as_ref().map(|hyper| loader.hyper(hyper)).transpose()?;
@@ -123,7 +123,7 @@ impl Model {
         let per_layer = match &tensors.per_layer {
             None => None,
             Some(spec) => Some(PerLayerEmbedding {
-                embed_tokens: loader.table().matrix(&spec.embed_tokens)?,
+                embed_tokens: loader.for_embedding().matrix(&spec.embed_tokens)?,
                 model_projection: loader.matrix(&spec.model_projection)?,
                 projection_norm: loader.norm(&spec.projection_norm)?,
             }),

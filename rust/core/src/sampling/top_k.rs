@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use ropechat_kernels::kernel::block_maxima;
 use ropechat_kernels::kernel::maxima::BLOCK;
 
-/// Scratch memory for top_k one row; `scan` starts a row.
+/// Scratch memory for the top k of one row; `scan` starts a row.
 #[derive(Debug, Default)]
 pub struct TopK {
     /// Maximum of each block.  // [ceil(vocab_size / BLOCK)]

@@ -30,11 +30,11 @@ const EPOCH: u32 = 32;
 const OPEN: u64 = 1 << 31;
 const INSIDE: u64 = OPEN - 1;
 
-/// The current job, whose lifetime is over when [`Pool::run`] returns: a pointer, because a reference would promise that it is alive.
+/// The current job as a pointer: the job lives until [`Pool::run`] returns, and a reference would promise more.
 #[derive(Clone, Copy)]
 struct JobPointer(*const Job<'static>);
 
-// SAFETY: a job is Sync, so any thread may call it; who dereferences the pointer has to know that it is alive.
+// SAFETY: a job is Sync, so any thread may call it; who dereferences the pointer must know that the job is alive.
 unsafe impl Send for JobPointer {}
 
 thread_local! {

@@ -85,10 +85,10 @@ pub unsafe trait Lanes: Copy {
     const ROWS_KEEP_ORDER: bool = Self::TILES_KEEP_ORDER;
     /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
     const SUMS_IN_I16: bool = false;
-    /// From how many rows on a panel is unpacked once for all of them: where unpacking it again for each tile of rows costs
-    /// more.
+    /// The number of rows from which a panel is unpacked once for all rows, because unpacking the panel for each tile of rows
+    /// costs more.
     const UNPACK_FROM_ROWS: usize = usize::MAX;
-    /// From how many rows on these are made i16 once, where bytes do not fit sums in i16.
+    /// The number of rows from which rows are converted to i16 once, where products of bytes do not fit sums in i16.
     const SPLIT_FROM_ROWS: usize = 2;
     /// Two i16 sums for each of the sixteen i32 sums. Their functions are called only where [`Lanes::SUMS_IN_I16`]
     /// or [`Lanes::UNPACK_FROM_ROWS`] say so.

@@ -269,7 +269,7 @@ fn combine_differential(
     kernels.scale(out, 1.0 - initial);
 }
 
-/// Multiplies a row of attention's output by its gates, each for as many values as there are fewer gates.
+/// Multiplies a row of attention's output by its gates: each gate by `out.len() / gates.len()` values.
 fn apply_gate(gate: AttentionGate, gates: &[f32], out: &mut [f32]) {
     let of_gate: fn(f32) -> f32 = match gate {
         AttentionGate::None => return,

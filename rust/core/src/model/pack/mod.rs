@@ -51,7 +51,7 @@ enum Mode {
 }
 
 impl PanelSource {
-    /// PanelSource everything and keeps nothing.
+    /// Packs every matrix and writes no pack to disk.
     pub fn none() -> Self {
         Self {
             mode: Mode::Pack,
