@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ropechat.store.queries import Chat
     from ropechat.tokenizer import Tokenizer
 
-FORMATS = ("md", "json", "html")
+FORMATS: dict[str, Callable[[Chat, Spell], str]] = {
+    "md": lambda chat, spell: to_markdown(chat),
+    "json": lambda chat, spell: to_json(chat),
+    "html": lambda chat, spell: "".join(to_html(chat, spell)),
+}
+"""Format: makes the text of a file. The spell gives the texts of alternatives."""
 NAME_BYTES = 96
 """Characters of the title in a file's name."""
 
@@ -77,9 +82,7 @@ def export(chat: Chat, form: str, path: Path, spell: Spell = unknown_words) -> N
 
 def format_chat(chat: Chat, form: str, spell: Spell = unknown_words) -> str:
     """A chat in one of FORMATS. spell: the texts of alternatives in the page."""
-    if form == "html":
-        return "".join(to_html(chat, spell))
-    return {"md": to_markdown, "json": to_json}[form](chat)
+    return FORMATS[form](chat, spell)
 
 
 def new_file(chat: Chat, form: str, folder: Path) -> Path:

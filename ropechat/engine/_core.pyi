@@ -351,18 +351,12 @@ class Engine:
     def generate(
         self,
         ids: Sequence[int],
+        sampling: Sampling,
         *,
-        max_tokens: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        repetition_penalty: float,
         seed: int,
         stream: int = 0,
         stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
-        logit_bias: Sequence[tuple[int, float]] = ...,
         grammar: Grammar | None = None,
         grammar_start: int = 0,
     ) -> int:
@@ -370,8 +364,9 @@ class Engine:
 
         The longest prefix that another sequence of this engine has computed comes from its cache. Of several
         sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
-        The draw at absolute position p is a function of (seed, stream, p) only. grammar: what ids from
-        grammar_start on match, those that are given too; raises RequestError if these do not.
+        sampling: without its seed and grammar. The draw at absolute position p is a function of (seed,
+        stream, p) only. grammar: what ids from grammar_start on match, those that are given too; raises
+        RequestError if these do not.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
         """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".

@@ -572,17 +572,11 @@ class Engine:
         grammar = None if sampling.grammar is None else self._grammars.compile(sampling.grammar)
         return core.generate(
             ids,
-            max_tokens=sampling.max_tokens,
-            temperature=float(sampling.temperature),
-            top_k=sampling.top_k,
-            top_p=float(sampling.top_p),
-            min_p=float(sampling.min_p),
-            repetition_penalty=float(sampling.repetition_penalty),
+            sampling,
             seed=seed,
             stream=stream,
             stop_ids=sorted(self.stop_ids),
             readout_top_k=top_k,
-            logit_bias=sampling.logit_bias,
             grammar=grammar,
             grammar_start=answer_start,
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,11 @@ def logits(engine: Core, ids: Sequence[int]) -> np.ndarray:
 def add(engine: Core, ids: Sequence[int], max_tokens: int, **sampling: Any) -> int:
     """A sequence to be continued, whose rows are read out over the whole vocabulary."""
     vocab = engine.facts["vocab_size"]
-    return engine.generate(ids, max_tokens=max_tokens, readout_top_k=vocab, **(GREEDY | sampling))
+    asked = {"logit_bias": (), "stream": 0} | GREEDY | sampling
+    draw = {name: asked.pop(name) for name in ("seed", "stream")}
+    options = {name: asked.pop(name) for name in ("stop_ids", "grammar", "grammar_start") if name in asked}
+    settings: Any = SimpleNamespace(max_tokens=max_tokens, **asked)
+    return engine.generate(ids, settings, readout_top_k=vocab, **draw, **options)
 
 
 def add_score(engine: Core, ids: Sequence[int]) -> int:

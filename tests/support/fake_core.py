@@ -130,8 +130,9 @@ class Engine:
         self.sequences[self._next] = {"ids": ids, "prompt": len(ids), "done": 0, "over": False, **state}
         return self._next
 
-    def generate(self, ids: Any, **options: Any) -> int:
-        return self._add(ids, options=options, made=0)
+    def generate(self, ids: Any, sampling: Any, **options: Any) -> int:
+        drawn = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+        return self._add(ids, options=options | drawn, made=0)
 
     def score(self, ids: Any, *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
         number = self._add(ids, score=True, top_k=readout_top_k, start=start, next=read_next)

@@ -217,7 +217,7 @@ class HistoryFeature(Feature):
 
         form, _, target = words.partition(" ")
         if form not in FORMATS:
-            return "/export md|json|html [FILE]"
+            return f"/export {'|'.join(FORMATS)} [FILE]"
         session = self.session
         chat = Chat(session.recorder.id, session.title, session.tree)
         path = expand_home(target.strip())

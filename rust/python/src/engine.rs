@@ -280,29 +280,23 @@ impl PyEngine {
         self.with(py, |engine| Ok(engine.kv_bytes()))
     }
 
-    #[pyo3(signature = (ids, *, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream = 0,
-        stop_ids = vec![], readout_top_k = 0, logit_bias = vec![], grammar = None, grammar_start = 0))]
-    #[allow(clippy::too_many_arguments)] // the sampler's settings by name; Python passes keywords
+    #[pyo3(signature = (ids, sampling, *, seed, stream = 0, stop_ids = vec![], readout_top_k = 0, grammar = None,
+        grammar_start = 0))]
+    #[allow(clippy::too_many_arguments)] // Python passes keywords
     fn generate(
         &self,
         py: Python<'_>,
         ids: Vec<u32>,
-        max_tokens: usize,
-        temperature: f32,
-        top_k: usize,
-        top_p: f32,
-        min_p: f32,
-        repetition_penalty: f32,
+        sampling: SamplingFields,
         seed: u64,
         stream: u64,
         stop_ids: Vec<u32>,
         readout_top_k: usize,
-        logit_bias: Vec<(u32, f32)>,
         grammar: Option<&PyGrammar>,
         grammar_start: usize,
     ) -> PyResult<u64> {
-        let sampling =
-            Sampling { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed, stream };
+        let max_tokens = sampling.max_tokens;
+        let sampling = Sampling { seed, stream, ..sampling.into() };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
         self.with(py, |engine| {
             let number = engine.add(&ids, goal)?;
@@ -499,9 +493,10 @@ impl PyEngine {
     }
 }
 
-/// The fields of `ropechat.sampling.Sampling` that the stages need; nothing is drawn.
+/// The fields of `ropechat.sampling.Sampling`, without its seed and grammar.
 #[derive(FromPyObject)]
 struct SamplingFields {
+    max_tokens: usize,
     logit_bias: Vec<(u32, f32)>,
     temperature: f32,
     top_k: usize,
@@ -512,7 +507,7 @@ struct SamplingFields {
 
 impl From<SamplingFields> for Sampling {
     fn from(given: SamplingFields) -> Self {
-        let SamplingFields { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty } = given;
+        let SamplingFields { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, .. } = given;
         Self { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed: 0, stream: 0 }
     }
 }
