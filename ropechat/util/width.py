@@ -1,22 +1,27 @@
 """The width of cleaned text on a terminal, by user-perceived characters; measured as Textual does.
 
-rich is imported when a text has wide or combining characters: 25 ms, which most commands need not wait for.
+rich is imported when a text has characters that may be wide or combining: 25 ms, which `run`, `inspect` and
+`batch` do not wait for with most texts.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NARROW = "\u0300"  # characters before it take one cell
+# One cell each: Latin letters, dashes, quotes, arrows, marks of control characters, boxes, blocks.
+_NARROW = re.compile(
+    "[\x20-\x7e\xa0-\xac\xae-\u02ff\u2010-\u2027\u2190-\u21ff\u23ce\u2400-\u2426\u2500-\u25fc\u27e8\u27e9]*"
+)
 
 
 def cell_width(text: str) -> int:
     """The width of a text in cells: wide characters take 2, combining ones 0."""
-    if text.isascii() or max(text) < _NARROW:
+    if _NARROW.fullmatch(text):
         return len(text)
     from rich.cells import cell_len
 
@@ -25,6 +30,8 @@ def cell_width(text: str) -> int:
 
 def graphemes(text: str) -> list[tuple[int, int, int]]:
     """(start, end, cells) of each user-perceived character; a flag's two letters stay together."""
+    if _NARROW.fullmatch(text):
+        return [(at, at + 1, 1) for at in range(len(text))]
     from rich.cells import split_graphemes
 
     spans, _ = split_graphemes(text)
