@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -120,7 +119,7 @@ def replacing(
     """
     target = path if partial is not None else Path(os.path.realpath(path))
     if partial is None:
-        partial = target.with_name(f".ropechat-{secrets.token_hex(4)}.partial")
+        partial = target.with_name(f".ropechat-{os.urandom(4).hex()}.partial")
     with suppress(FileNotFoundError):
         partial.unlink()  # left by a program that was killed
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
