@@ -61,7 +61,7 @@ class Inference:
         return self._pending > 0 or bool(self._events)
 
     def start(self) -> None:
-        """Start the thread; it serves the requests that were submitted before, too."""
+        """Start the thread, which also serves the requests that were submitted earlier."""
         self._thread.start()
 
     def submit(self, request: ev.Request) -> None:

@@ -1,4 +1,4 @@
-"""Writes the keys and values of chats to disk, in a thread of low priority that computes nothing."""
+"""Saves KV caches of chats, in a thread of low priority that computes nothing."""
 
 from __future__ import annotations
 

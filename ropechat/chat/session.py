@@ -49,7 +49,7 @@ class Session:
         self.tree = ConversationTree()
         self.turns: list[Turn] = []
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
-        self.draft_unread = 0  # tokens of that prompt that the model has not read yet
+        self.draft_unread = 0  # tokens of that prompt that are not prefilled yet
         self.draft_seconds: float | None = None  # that reading them will take; None: not known
         self.draft_alone = False  # the draft alone is too long, and the tokens count only it
         self.wait: Wait | None = None  # how far the model is with loading or reading

@@ -6,7 +6,10 @@ from typing import Any
 from ropechat.errors import HistoryError
 from ropechat.store.queries import replace_surrogates
 
-MIN_TIME, MAX_TIME = -62_135_596_800.0, 253_402_300_799.0  # of the years 1 to 9999
+MIN_TIME, MAX_TIME = (
+    -62_135_596_800.0,
+    253_402_300_799.0,
+)  # seconds since 1970 of the years 1 to 9999, which datetime knows
 
 
 class Field:

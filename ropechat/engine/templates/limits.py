@@ -8,5 +8,5 @@ MAX_MEMORY_BYTES = 256 << 20
 """Address space in addition to that of the idle process."""
 CPU_SECONDS = 2.0
 WALL_SECONDS = 20.0
-"""For a process that is stopped or starved; any other one reaches the limit of CPU time first."""
+"""For a process that is stopped or gets no CPU; a process that computes reaches CPU_SECONDS first."""
 MAX_ERROR_LENGTH = 500

@@ -78,7 +78,7 @@ impl PyProgress {
     }
 }
 
-/// The keys and values of the beginning of a text.
+/// The KV cache of the beginning of a text.
 #[pyclass(frozen, name = "KeptPrefix", module = "ropechat.engine._core")]
 pub(super) struct PyKeptPrefix(KeptPrefix);
 

@@ -114,7 +114,7 @@ impl Engine {
         if let Some(number) = sequence.draft_number.take() {
             self.free(number);
         }
-        // The hidden state before its first token is needed, too.
+        // The draft also needs the hidden state of the token before its first one.
         let skipped = if is_mtp { rows.start + 1 } else { 0 };
         let mut sampling: Sampling = generation.sampling.clone();
         sampling.logit_bias.retain(|(id, _)| is_known(id));

@@ -66,7 +66,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The rows that a machine with these seconds per row comes to, from a model of so many bytes.
+    /// The rows per pass that follow from the seconds per row of this machine and the bytes of the model.
     fn settled(weight_bytes: usize, seconds_per_row: f64) -> usize {
         let mut pace = Pace::new(weight_bytes);
         for _ in 0..6 {

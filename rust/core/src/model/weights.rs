@@ -70,7 +70,7 @@ pub struct ShortConvolution {
     pub state_layer: usize,
     /// Where its inputs are in that state.
     pub state_start: usize,
-    /// What it convolves.
+    /// The number of channels that it convolves.
     pub channels: usize,
     /// What the convolution reads is added to its result: one is added to the last weights.  // [positions, channels]
     pub weight: Vec<f32>,

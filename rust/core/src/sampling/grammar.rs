@@ -135,7 +135,7 @@ fn factory(tokens: &TokEnv) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// A matcher at the beginning, where something can follow.
+/// A matcher at the beginning of the text, where at least one token is allowed.
 fn compile(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<llguidance::Matcher> {
     let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
     let mut start = llguidance::Matcher::new(Ok(parser));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 /// What is being waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stage {
-    /// Nothing.
+    /// No stage is in progress.
     #[default]
     Idle,
     /// A pack is read and checked; in bytes.

@@ -35,7 +35,7 @@ pub(super) unsafe fn block_maxima<V: Lanes>(logits: &[f32], maxima: &mut [f32]) 
 /// How many logits are above `logit`.
 #[inline(always)]
 pub(super) fn count_above(logits: &[f32], logit: f32) -> usize {
-    // Counting in u32 per part keeps the loop in vectors.
+    // A count in u32 per part lets the compiler vectorize the loop.
     let count = |part: &[f32]| part.iter().map(|&x| u32::from(x > logit)).sum::<u32>();
     logits.chunks(1 << 16).map(|part| count(part) as usize).sum()
 }

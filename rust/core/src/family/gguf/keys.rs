@@ -250,7 +250,7 @@ fn windows(source: &Source<'_>, arch: &Arch, out: &mut Translated) -> Result<()>
 /// How much of a head is rotated.
 fn rotary(source: &Source<'_>, arch: &Arch, head_dim: Option<u64>, out: &mut Translated) -> Result<()> {
     let (Some(stated), Some(head_dim)) = (source.get(ROTARY_DIM)?, head_dim) else {
-        // Without the key whole heads are rotated, whatever the default of the family's class is.
+        // Without this key llama.cpp rotates whole heads, whatever the default of the family's class in transformers is.
         if arch.rotary == Rotary::Share {
             out.set("partial_rotary_factor", 1.0);
         }

@@ -93,7 +93,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
     hybrid::as_stored(&mut config, arch, source);
-    // The converter adds the one.
+    // llama.cpp's converter has added 1 to these weights.
     if config.norm_weight == NormWeight::MinusOne {
         config.norm_weight = NormWeight::Plain;
     }

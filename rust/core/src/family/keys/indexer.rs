@@ -103,7 +103,10 @@ fn shared_layers(metadata: &Metadata<'_>, layers: usize) -> Result<Option<Vec<bo
         Some(serde_json::Value::String(letters)) => {
             let kind = |letter| if letter == 'S' { "shared" } else { "full" };
             if let Some(other) = letters.chars().find(|letter| !"FS".contains(*letter)) {
-                let what = format!("must hold F and S only (got {:?})", other);
+                let what = format!(
+                    "must consist of F (full) and S (shared), one letter per layer (got {:?})",
+                    other
+                );
                 return Err(metadata.bad(PATTERN, &what));
             }
             Some((PATTERN, letters.chars().map(kind).collect()))

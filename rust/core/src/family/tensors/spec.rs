@@ -230,7 +230,7 @@ pub struct BranchConvolutionTensors {
 /// The convolutions of queries and keys.
 #[derive(Debug, Clone)]
 pub struct QkConvolutionTensors {
-    /// Per channel.
+    /// A filter per channel.
     pub depthwise: TensorRows,
     /// Its bias.
     pub depthwise_bias: TensorRows,

@@ -128,7 +128,7 @@ struct Split {
     rows: Range<usize>,
     /// Key/value heads per task.
     heads: usize,
-    /// The chunks of each task along the positions.
+    /// The ranges of positions, one per task.
     kv: Vec<Range<usize>>,
 }
 
