@@ -30,10 +30,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation. reasoning: what the assistant thought before its answer, else ""."""
 
     role: Role
     content: str
+    reasoning: str = ""
 
 
 class NodeState(StrEnum):
@@ -61,9 +62,9 @@ class Origin:
 class Node:
     """A system prompt, a question or an answer.
 
-    parent: the previous node; None for the first. final_text: the text; empty while an answer streams, as its
-    text then comes from its tokens. created: in seconds since 1970. context_start: of a question that did
-    not fit in the context, the first node that is part of its prompt and of later ones.
+    parent: the previous node; None for the first. final_text, final_reasoning: text and thought; empty while
+    an answer streams, as they then come from its tokens. created: in seconds since 1970. context_start: of a
+    question that did not fit in the context, the first node that is part of its prompt and of later ones.
 
     Of an answer: steps, its tokens, the first `prefix_length` of which were given rather than generated;
     model, sampling, prompt_tokens, finish_reason and error; first_after and ended_after, the seconds from the
@@ -87,11 +88,22 @@ class Node:
     first_after: float | None = None
     ended_after: float | None = None
     context_start: str | None = None
+    final_reasoning: str = ""
 
     @property
     def text(self) -> str:
-        """The text, not cleaned for a terminal."""
+        """The text, of an answer without its thought; not cleaned for a terminal."""
         return self.final_text or "".join(step.text for step in self.steps)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before its answer; "" if it did not."""
+        return self.final_reasoning or "".join(step.reasoning for step in self.steps)
+
+    @property
+    def message(self) -> Message:
+        """The node as a message of a prompt."""
+        return Message(self.role, self.text, self.reasoning.strip())
 
     @property
     def in_context(self) -> bool:
@@ -213,7 +225,7 @@ class ConversationTree:
 
     def messages(self, id: str | None = None) -> tuple[Message, ...]:
         """`context_nodes` as messages."""
-        return tuple(Message(node.role, node.text) for node in self.context_nodes(id))
+        return tuple(node.message for node in self.context_nodes(id))
 
     # --- adding nodes and tokens ---
 
@@ -256,7 +268,7 @@ class ConversationTree:
             raise ValueError("state: must be done, stopped or failed (got streaming)")
         node = self._streaming(id)
         node.state, node.finish_reason, node.error = state, reason, error
-        node.final_text = node.text
+        node.final_text, node.final_reasoning = node.text, node.reasoning
 
     def add(self, id: str, step: Step) -> None:
         """Append a token to a streaming answer. Raises ValueError if it has ended."""
@@ -317,7 +329,8 @@ def _continues(node: Node, id: str) -> bool:
 def remaining_sampling(node: Node, index: int) -> Sampling:
     """The settings that regenerate an answer after its token `index`: as used, with max_tokens reduced."""
     used = node.sampling or Sampling()
-    left = used.max_tokens - (index + 1 - node.prefix_length)
+    of_thought = sum(step.channel != "answer" for step in node.steps[node.prefix_length : index + 1])
+    left = used.max_tokens - (index + 1 - node.prefix_length) + of_thought
     return dataclasses.replace(used, max_tokens=max(1, left))
 
 

@@ -4,10 +4,11 @@ All numbers are raw (temperature 1, no filter) and over the full vocabulary unle
 named; logprobs and entropies are in nats. Records that exist once per token are NamedTuples, which take less
 time and memory than dataclasses.
 
-The stages of the sampler are applied in this order: grammar, logit_bias, repetition_penalty, temperature,
-top_k, top_p, min_p. Each works on the renormalized survivors of the one before it; a setting that is off has
-no stage. The survivors of the last stage are laid side by side in [0, 1), the most probable first (ties by
-lower id), each as wide as its probability; the random number `u` falls into the interval of the drawn token.
+The stages of the sampler are applied in this order: forced (what closes a thought whose budget is spent),
+grammar, logit_bias, repetition_penalty, temperature, top_k, top_p, min_p. Each works on the renormalized
+survivors of the one before it; a setting that is off has no stage. The survivors of the last stage are laid
+side by side in [0, 1), the most probable first (ties by lower id), each as wide as its probability; the
+random number `u` falls into the interval of the drawn token.
 """
 
 import dataclasses
@@ -19,6 +20,8 @@ from typing import Any, Literal, NamedTuple, Protocol, overload
 from ropechat.errors import RequestError, RopechatError
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
+Channel = Literal["answer", "thought", "marker"]
+"""Where a generated token belongs: to the answer, to the thought before it, or to what separates the two."""
 
 
 class TokenDistribution(NamedTuple):
@@ -108,9 +111,11 @@ class TokenScore:
 class Step(NamedTuple):
     """One generated token.
 
-    `text` is the text that became final with this token: empty while a character or a possible stop string is
-    incomplete, and the text of several tokens once it is complete.
-    u: the random number in [0, 1) that selected the token; None for greedy sampling. interval: the token is
+    `text` is the text of the answer that became final with this token: empty while a character or a possible
+    stop string is incomplete, and the text of several tokens once it is complete. reasoning: the same of the
+    thought that a model that reasons writes before its answer. channel: which of the two the token belongs
+    to; the texts of tokens between them ("marker") are in neither. `bytes` has what the token itself says. u:
+    the random number in [0, 1) that selected the token; None for greedy sampling. interval: the token is
     drawn for start <= u < end. candidates: the ids of `top`, then the token itself if it is not in `top`.
     stages, candidates, interval are empty or None unless candidates were recorded. drafted: whether the token
     was an accepted draft of speculative decoding; that depends on measured times, so it is not compared.
@@ -130,6 +135,8 @@ class Step(NamedTuple):
     u: float | None
     candidates: tuple[Candidate, ...] = ()
     interval: tuple[float, float] | None = None
+    reasoning: str = ""
+    channel: Channel = "answer"
     drafted: bool = False
 
     def __eq__(self, other: object) -> bool:

@@ -63,10 +63,11 @@ def _steps(
     serial, stopped = request.serial, request.cancelled.is_set
     if stopped():
         return "cancelled"
-    ids = engine.prompt_ids(request.messages)
+    thinking = request.sampling.thinking
+    ids = engine.prompt_ids(request.messages, thinking=thinking)
     given = prefix_steps(engine, request, len(ids))
     if len(ids) + len(given) >= engine.context:
-        least = len(engine.prompt_ids(keep_last(request.messages))) + len(given)
+        least = len(engine.prompt_ids(keep_last(request.messages), thinking=thinking)) + len(given)
         slides = least < engine.context
         if not slides or len(request.cuts) < 2:
             tokens = len(ids) + len(given) if slides else least
@@ -75,7 +76,7 @@ def _steps(
         cut = choose_cut(engine, request, len(given))
         tell(ev.ContextTruncated(serial, cut))
         request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
-        ids = engine.prompt_ids(request.messages)
+        ids = engine.prompt_ids(request.messages, thinking=thinking)
         given = prefix_steps(engine, request, len(ids))
     tell(ev.Started(serial, len(ids), frozenset(ids)))
     writing.begin(engine.name, len(ids), given)
@@ -119,20 +120,21 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
     prefix = request.prefix
     if prefix is None:
         return []
-    known = prefix.steps
+    known, thinking = prefix.steps, request.thinking
     if prefix.written is None:  # all but the last were drawn as they are
-        ids = [step.id for step in known]
-        found = list(known[:-1])
+        ids = [step.id for step in known] + (engine.closing_ids if prefix.closes else [])
+        found = list(known if prefix.closes else known[:-1])
     else:
-        ids = engine.reply_ids(request.messages, prefix.written)
+        ids = engine.reply_ids(request.messages, prefix.written, thinking)
         found = []
     agrees, new = True, ids[len(found) :]
-    spelled = engine.spell(request.messages, new, ids[: len(found)])
-    for index, (id, (data, text)) in enumerate(zip(new, spelled, strict=True), len(found)):
+    spelled = engine.spell(request.messages, new, ids[: len(found)], thinking)
+    for index, (id, said) in enumerate(zip(new, spelled, strict=True), len(found)):
         agrees = agrees and index < len(known) and known[index].id == id
         step = known[index] if agrees else unscored_step(id, prompt_tokens + index)
-        if (step.bytes, step.text, step.finish_reason) != (data, text, None):
-            step = step._replace(bytes=data, text=text, finish_reason=None)
+        fields = {**said._asdict(), "finish_reason": None}
+        if any(getattr(step, name) != value for name, value in fields.items()):
+            step = step._replace(**fields)
         found.append(step)
     return found
 

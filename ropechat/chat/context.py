@@ -51,7 +51,8 @@ def choose_cut(engine: Engine, request: ev.Reply, given: int) -> int:
     first, *later = request.cuts
 
     def fits(cut: int) -> bool:
-        tokens = len(engine.prompt_ids(drop_messages(request.messages, first, cut)))
+        messages = drop_messages(request.messages, first, cut)
+        tokens = len(engine.prompt_ids(messages, thinking=request.thinking))
         return tokens + given <= MAX_FILL * engine.context
 
     return later[min(bisect_left(later, True, key=fits), len(later) - 1)]

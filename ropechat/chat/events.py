@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from ropechat.sampling import AUTO, Thinking
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
@@ -35,6 +37,7 @@ class Count:
 
     messages: tuple[Message, ...]
     serial: int
+    thinking: Thinking = AUTO
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,24 @@ class Reply:
     cuts: tuple[int, ...] = ()
     cancelled: Event = field(default_factory=Event)
 
+    @property
+    def thinking(self) -> Thinking:
+        """What the prompt depends on beside the messages."""
+        return self.sampling.thinking
+
 
 @dataclass(frozen=True)
 class AssistantPrefix:
     """Tokens that an answer begins with; the model goes on from them.
 
     steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
-    whole answer; the records serve as far as the tokens are the same.
+    whole answer; the records serve as far as the tokens are the same. closes: the thought ends behind these
+    tokens, and the answer begins.
     """
 
     steps: tuple[Step, ...]
     written: str | None = None
+    closes: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class Preview:
     prefix: AssistantPrefix
     serial: int
     count: int = 24
+    thinking: Thinking = AUTO
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,7 @@ class ReadAhead:
     whole: bool = False
     reads: bool = True
     kv_location: KvLocation | None = None
+    thinking: Thinking = AUTO
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,7 @@ class SaveKv:
 
     messages: tuple[Message, ...]
     kv_location: KvLocation
+    thinking: Thinking = AUTO
 
 
 Request = Load | Count | Reply | Preview | Encode | Call

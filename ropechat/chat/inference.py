@@ -262,10 +262,10 @@ def _result_of(request: ev.Call, engine: Engine | None) -> object:
 
 def _counted(engine: Engine, request: ev.Count) -> ev.PromptCounted:
     messages = request.messages
-    ids = engine.prompt_ids(messages)
+    ids = engine.prompt_ids(messages, thinking=request.thinking)
     tokens = len(ids)
     if tokens >= engine.context and messages[-1].role is Role.USER:
-        least = len(engine.prompt_ids(keep_last(messages)))
+        least = len(engine.prompt_ids(keep_last(messages), thinking=request.thinking))
         if least >= engine.context:
             return ev.PromptCounted(request.serial, least, alone=True)
     return ev.PromptCounted(request.serial, tokens, False, *engine.prefill_estimate(ids))

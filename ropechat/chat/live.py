@@ -99,13 +99,17 @@ class LiveChat:
         messages = self.session.messages(draft if whole else "")
         location = self.session.recorder.kv_location
         if self.session.info is not None and (self.reads_ahead or location is not None):
-            self.inference.read_ahead(ev.ReadAhead(messages, whole, self.reads_ahead, location))
+            self.inference.read_ahead(
+                ev.ReadAhead(messages, whole, self.reads_ahead, location, self.session.sampling.thinking)
+            )
 
     def save_kv(self) -> None:
         """Store the KV cache of this chat before another one is shown or the program ends."""
         location = self.session.recorder.kv_location
         if self.session.info is not None and location is not None:
-            self.inference.save_kv(ev.SaveKv(self.session.messages(), location))
+            self.inference.save_kv(
+                ev.SaveKv(self.session.messages(), location, self.session.sampling.thinking)
+            )
 
     def stop(self) -> bool:
         """Stop the current answer; False if there is none, or if it is already stopping."""

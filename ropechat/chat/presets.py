@@ -20,6 +20,8 @@ PRESETS: dict[str, dict[str, float]] = {
 def format_value(sampling: Sampling, name: str) -> str:
     """The value of a setting as text for the screen."""
     value = getattr(sampling, name)
+    if name == "thinking_budget" and value < 0:
+        return "no limit"
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
@@ -41,6 +43,8 @@ def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
     value: float | None
     if name == "seed" and text in ("none", "-", ""):
         value = None
+    elif name == "thinking_budget" and text in ("no limit", "none", "-", ""):
+        value = -1
     else:
         try:
             value = SETTINGS[name].kind(text)
@@ -83,8 +87,20 @@ def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
         return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
     if name == "max_tokens":
         return replace(sampling, max_tokens=min(MAX_COUNT, max(1, value * 2 if by > 0 else value // 2)))
+    if name == "thinking_budget":
+        return replace(sampling, thinking_budget=_next_budget(value, by))
     step = SETTINGS[name].step or 1
     return _moved(sampling, name, (round(value / step) + by) * step, value)
+
+
+def _next_budget(value: int, by: int) -> int:
+    """A budget of a thought, a step up or down: from 0 over powers of two to no limit."""
+    sizes = (0, *(1 << power for power in range(6, 15)))
+    if value < 0:
+        return sizes[-1] if by < 0 else value
+    if by < 0:
+        return max((size for size in sizes if size < value), default=0)
+    return min((size for size in sizes if size > value), default=-1)
 
 
 def with_fraction(sampling: Sampling, name: str, fraction: float) -> Sampling:

@@ -87,7 +87,7 @@ class ReadingAhead:
         """Returns False when all is read."""
         if self._ids is None:
             ids = engine.prompt_ids if request.whole else engine.certain_ids
-            self._ids = ids(request.messages)
+            self._ids = ids(request.messages, thinking=request.thinking)
             if len(self._ids) >= engine.context:
                 return False
             if not request.whole:
@@ -151,7 +151,7 @@ class ReadingAhead:
         self.stop()
         with suppress(BaseException):  # nothing depends on it; a Rust panic is not an Exception
             if left is not None:
-                self._remember(engine, left.kv_location, engine.certain_ids(left.messages))
+                self._remember(engine, left.kv_location, engine.certain_ids(left.messages, left.thinking))
             self.save(engine)
 
     def _report(self, done: int, total: int) -> None:

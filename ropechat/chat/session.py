@@ -119,7 +119,7 @@ class Session:
         return found[:head] + found[first:]
 
     def _messages(self, question: str | None = None) -> tuple[Message, ...]:
-        return tuple(Message(node.role, node.text) for node in self.reads(question))
+        return tuple(node.message for node in self.reads(question))
 
     def _start(self, question: str, start: str) -> None:
         """From a question on, leave out what comes before the node `start`."""
@@ -238,7 +238,7 @@ class Session:
 
     def count(self, draft: str) -> ev.Count:
         """A request for the size of the prompt with this draft."""
-        return ev.Count(self.messages(draft), self._next())
+        return ev.Count(self.messages(draft), self._next(), self.sampling.thinking)
 
     def encode(self, texts: tuple[str, ...]) -> ev.Encode:
         """A request for the tokens of texts."""
@@ -248,7 +248,7 @@ class Session:
         """A request for a preview of another continuation of an answer."""
         question = self.tree[node].parent
         assert question is not None
-        return ev.Preview(self._messages(question), prefix, self._next())
+        return ev.Preview(self._messages(question), prefix, self._next(), thinking=self.sampling.thinking)
 
     def await_model(self, model: str) -> None:
         """Record that another model is being loaded."""

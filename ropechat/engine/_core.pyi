@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ropechat.sampling import Sampling
+from ropechat.trace import Channel
 
 __all__ = [
     "CancelToken",
@@ -19,6 +20,7 @@ __all__ = [
     "Grammar",
     "KeptPrefix",
     "LensRow",
+    "Markers",
     "Progress",
     "Reading",
     "Row",
@@ -86,6 +88,26 @@ class Vocabulary:
         """
     def compile(self, kind: str, text: Sequence[str], *, flexible: bool = False) -> Grammar:
         """Compile a grammar, see `ropechat.grammar`. Raises RequestError."""
+
+class Markers:
+    """What separates the thought of a reply from its answer."""
+
+    def __new__(
+        cls,
+        start: Sequence[int],
+        end: Sequence[int],
+        *,
+        answer: Sequence[int] = ...,
+        close: Sequence[int] = ...,
+        texts: tuple[bytes, bytes] | None = None,
+        token_bytes: Sequence[bytes] = ...,
+    ) -> Markers:
+        """start, end: ids, with a control token among them. texts: both as bytes where they have no ids of
+        their own; then token_bytes are the bytes of each id. answer: ids that open an answer without a
+        thought. close: ids that are written to close a thought whose budget is spent. Raises RequestError.
+        """
+    def label(self, ids: Sequence[int], *, is_open: bool = False) -> list[Channel]:
+        """The channel of each id of a whole reply. is_open: whether the prompt ends inside a thought."""
 
 def check_grammar(kind: str, text: Sequence[str], *, flexible: bool = False) -> None:
     """Refuse a grammar that cannot be honoured, without a tokenizer. Raises RequestError."""
@@ -242,6 +264,9 @@ class Event:
     def u(self) -> float | None:
         """Kind "token": the uniform draw in [0, 1); None for greedy."""
     @property
+    def channel(self) -> Channel:
+        """Kind "token": where it belongs: to the answer, to the thought before it, or between the two."""
+    @property
     def drafted(self) -> bool:
         """Kind "token": whether it was drafted; its row and the next one were computed in the same step."""
     @property
@@ -358,15 +383,18 @@ class Engine:
         stop_ids: Sequence[int] = ...,
         readout_top_k: int = 0,
         grammar: Grammar | None = None,
-        grammar_start: int = 0,
+        channels: Markers | None = None,
+        is_open: bool = False,
+        reply_start: int = 0,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 
         The longest prefix that another sequence of this engine has computed comes from its cache. Of several
         sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
         sampling: without its seed and grammar. The draw at absolute position p is a function of (seed,
-        stream, p) only. grammar: what ids from grammar_start on match, those that are given too; raises
-        RequestError if these do not.
+        stream, p) only. grammar: what the answer matches, tokens that are given too; raises RequestError if
+        these do not. channels: markers of a reply that begins with a thought; is_open: whether the prompt
+        ends inside one. reply_start: the index of the reply's first id.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
         """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".

@@ -3,7 +3,6 @@
 import math
 from typing import TYPE_CHECKING
 
-from ropechat.engine.stop_strings import StopStringFilter
 from ropechat.errors import InternalError
 from ropechat.tokenizer import EncodedToken, Tokenizer
 from ropechat.trace import Candidate, FinishReason, Stage, Step, TokenDistribution, TokenScore
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat.engine import _core
+    from ropechat.engine.reasoning import ReplyText
 
 _ROWS = 64
 
@@ -30,16 +30,19 @@ def token_bytes(tokenizer: Tokenizer, id: int) -> bytes:
     return tokenizer.token_bytes(id) if tokenizer.present else b""
 
 
-def to_step(event: "_core.Event", text_filter: StopStringFilter, tokenizer: Tokenizer) -> Step:
-    """Convert a token event; its text is what `text_filter` releases with this token."""
+def to_step(event: "_core.Event", reply: "ReplyText", tokenizer: Tokenizer) -> Step:
+    """Convert a token event; its text is what `reply` releases with this token."""
     if event.id is None or event.logprob is None or event.rank is None:
         raise InternalError(f"engine: the token at position {event.position} has no id, logprob or rank")
     reason: FinishReason | None = "stop" if event.finish_reason == "grammar" else event.finish_reason
-    text = "" if event.finish_reason == "stop" else text_filter.push(event.id)  # stop ids have no text
-    if text_filter.stopped:
+    text = reasoning = ""
+    if event.finish_reason != "stop":  # stop ids have no text
+        text, reasoning = reply.push(event.id, event.channel)
+    if reply.stopped:
         reason = "stop"
     elif reason is not None:
-        text += text_filter.finish()
+        rest = reply.finish(event.channel)
+        text, reasoning = text + rest.text, reasoning + rest.reasoning
     row = None if event.row is None else to_distribution(event.row, event.position - 1)
     return Step(
         id=event.id,
@@ -56,6 +59,8 @@ def to_step(event: "_core.Event", text_filter: StopStringFilter, tokenizer: Toke
         u=event.u,
         candidates=_candidates(event),
         interval=event.interval,
+        reasoning=reasoning,
+        channel=event.channel,
         drafted=event.drafted,
     )
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
@@ -42,7 +42,7 @@ from ropechat.engine.native import (
 )
 from ropechat.engine.prefill import Prefill, SharedPrefix, common_prefix
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
-from ropechat.engine.stop_strings import StopStringFilter
+from ropechat.engine.reasoning import ReplyText, Thoughts, channels_of
 from ropechat.engine.validation import (
     choose_seed,
     split_prompt,
@@ -58,8 +58,8 @@ from ropechat.engine.validation import (
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
-from ropechat.sampling import Sampling
-from ropechat.trace import LensRow, Pair, Score, Step, TokenScore, Trace
+from ropechat.sampling import AUTO, Sampling, Thinking
+from ropechat.trace import Channel, LensRow, Pair, Score, Step, TokenScore, Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +75,15 @@ if TYPE_CHECKING:
     from ropechat.tokenizer import Tokenizer
 
 OnPrefill = Callable[[int, int], None]
+
+
+class SpelledToken(NamedTuple):
+    """What a token of a reply says, as in its Step."""
+
+    bytes: bytes
+    text: str
+    reasoning: str
+    channel: Channel
 
 
 class Engine:
@@ -253,20 +262,35 @@ class Engine:
         self,
         messages: Sequence[Message | Mapping[str, str]],
         template_vars: Mapping[str, Any] | None = None,
+        thinking: Thinking = AUTO,
     ) -> list[int]:
         """The prompt of `reply` as ids: the rendered conversation, with one BOS if the model has one.
 
-        Without a chat template the texts are concatenated. Raises as `PromptBuilder.ids`.
+        Without a chat template the texts are concatenated. thinking: of the `Sampling`. Raises as
+        `PromptBuilder.ids`.
         """
-        return self.prompts.ids(validate_messages(messages), template_vars)
+        return self.prompts.ids(validate_messages(messages), template_vars, "", thinking)
 
-    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+    def certain_ids(self, messages: Sequence[Message], thinking: Thinking = AUTO) -> list[int]:
         """The ids that all prompts have in common which add one question to these messages.
 
         Raises as `prompt_ids`.
         """
-        first, second = (self.prompt_ids([*messages, Message(Role.USER, text)]) for text in ("a", "1"))
+        first, second = (
+            self.prompt_ids([*messages, Message(Role.USER, text)], None, thinking) for text in ("a", "1")
+        )
         return common_prefix(first, second)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model may think before it answers."""
+        return self.prompts.thoughts is not None
+
+    @property
+    def closing_ids(self) -> list[int]:
+        """The ids that close a thought: a `prefix` that ends with them goes on with the answer."""
+        thoughts = self.prompts.thoughts
+        return [] if thoughts is None else list(thoughts.closing_ids)
 
     @property
     def cache_key(self) -> str | None:
@@ -304,13 +328,17 @@ class Engine:
         return ids
 
     def _any_ids(
-        self, prompt: Prompt, template_vars: Mapping[str, Any] | None, prefix: str = ""
+        self,
+        prompt: Prompt,
+        template_vars: Mapping[str, Any] | None,
+        prefix: str = "",
+        thinking: Thinking = AUTO,
     ) -> list[int]:
         """Convert text, ids or messages to ids. prefix: the start of the reply to messages."""
         if isinstance(prompt, str | RopechatError):
             return self._ids(str(prompt))
         messages, ids = split_prompt(prompt)
-        return self._ids(self.prompts.ids(messages, template_vars, prefix) if messages else ids)
+        return self._ids(self.prompts.ids(messages, template_vars, prefix, thinking) if messages else ids)
 
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> npt.NDArray[np.float32]:
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
@@ -482,21 +510,39 @@ class Engine:
         prefix: ids that the turn starts with (to continue it, or to fork it at a token). They yield no Step;
         sampling continues as if the model had generated the prefix itself.
         template_vars: variables for the chat template. Raises ChatTemplateError and as `generate`.
+
+        A model that thinks first yields the tokens of its thought, then those of its answer: see
+        `Step.channel`. `stop`, the grammar and max_tokens of `sampling` are those of the answer.
         """
-        ids = self._ids(self.prompt_ids(messages, template_vars))
-        return self._start(ids, sampling, top_k, stop, on_prefill, prefix)
+        ids = self._ids(self.prompt_ids(messages, template_vars, sampling.thinking))
+        return self._start(ids, sampling, top_k, stop, on_prefill, prefix, self.prompts.thoughts)
 
     def spell(
-        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
-    ) -> list[tuple[bytes, str]]:
-        """(bytes, text) of each id that follows `after` in a reply to `messages`, as in its Steps."""
-        text_filter = StopStringFilter(self.tokenizer.stream(self.prompt_ids(messages)))
-        text_filter.skip(after)
-        return [(self.token_bytes(id), text_filter.push(id)) for id in validate_ids(ids)]
+        self,
+        messages: Sequence[Message],
+        ids: Sequence[int],
+        after: Sequence[int] = (),
+        thinking: Thinking = AUTO,
+    ) -> list[SpelledToken]:
+        """What each id that follows `after` in a reply to `messages` says, as in its Steps."""
+        prompt, thoughts = self.prompt_ids(messages, None, thinking), self.prompts.thoughts
+        whole = [*after, *validate_ids(ids)]
+        channels = channels_of(thoughts, prompt, whole)
+        reply = ReplyText(self.tokenizer.stream(prompt), (), thoughts)
+        reply.skip(after, channels[: len(after)])
+        return [
+            SpelledToken(self.token_bytes(id), *reply.push(id, channel), channel)
+            for id, channel in zip(whole[len(after) :], channels[len(after) :], strict=True)
+        ]
 
-    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+    def reply_ids(
+        self,
+        messages: Sequence[Message],
+        text: str,
+        thinking: Thinking = AUTO,
+    ) -> list[int]:
         """The ids of a reply to `messages` written by the user: a `prefix` for `reply`."""
-        return self.prompts.reply_ids(messages, text)
+        return self.prompts.reply_ids(messages, text, thinking)
 
     def _start(
         self,
@@ -506,12 +552,15 @@ class Engine:
         stop: Sequence[str] | None,
         on_prefill: OnPrefill | None,
         prefix: Sequence[int] = (),
+        thoughts: Thoughts | None = None,
     ) -> Generator[Step, None, None]:
         """Validate the arguments and register the request at once, not at the first step."""
-        text_filter = StopStringFilter(self.tokenizer.stream(ids), validate_stops(stop))
-        text_filter.skip(validate_ids(prefix))
+        thoughts = _divided(thoughts, ids)
+        reply = ReplyText(self.tokenizer.stream(ids), validate_stops(stop), thoughts)
+        given = validate_ids(prefix)
+        reply.skip(given, channels_of(thoughts, ids, given))
         validate_top_k(top_k)
-        return self._steps(self._request(), ids, prefix, sampling, top_k, text_filter, on_prefill)
+        return self._steps(self._request(), ids, prefix, sampling, top_k, reply, on_prefill, thoughts)
 
     def _steps(
         self,
@@ -520,11 +569,12 @@ class Engine:
         prefix: Sequence[int],
         sampling: Sampling,
         top_k: int,
-        text_filter: StopStringFilter,
+        reply: ReplyText,
         on_prefill: OnPrefill | None,
+        thoughts: Thoughts | None,
     ) -> Generator[Step, None, None]:
         core, given = request.core, [*ids, *prefix]
-        sequence = self._add(core, given, len(ids), sampling, choose_seed(sampling), 0, top_k)
+        sequence = self._add(core, given, len(ids), sampling, choose_seed(sampling), 0, top_k, thoughts)
         reused, drawn, spent = core.reused(sequence), 0, [0.0, 0.0]  # seconds of reading, of writing
         try:
             if on_prefill is not None:
@@ -543,7 +593,7 @@ class Engine:
                         on_prefill(event.done, event.total)
                     if event.kind == "token":
                         drawn += 1
-                        step = to_step(event, text_filter, self.tokenizer)
+                        step = to_step(event, reply, self.tokenizer)
                         if step.finish_reason is None and request.token.cancelled:
                             step = step._replace(finish_reason="cancelled")
                         yield step
@@ -559,15 +609,16 @@ class Engine:
         self,
         core: _core.Engine,
         ids: list[int],
-        answer_start: int,
+        reply_start: int,
         sampling: Sampling,
         seed: int,
         stream: int,
         top_k: int,
+        thoughts: Thoughts | None,
     ) -> int:
         """Add a prompt to the compiled engine; return its sequence number.
 
-        answer_start: how many ids come before the answer, which may begin with ids that are given.
+        reply_start: how many ids come before the reply, which may begin with ids that are given.
         """
         grammar = None if sampling.grammar is None else self._grammars.compile(sampling.grammar)
         return core.generate(
@@ -578,7 +629,9 @@ class Engine:
             stop_ids=sorted(self.stop_ids),
             readout_top_k=top_k,
             grammar=grammar,
-            grammar_start=answer_start,
+            channels=None if thoughts is None else thoughts.markers,
+            is_open=thoughts is not None and thoughts.opening(ids[:reply_start]) == "open",
+            reply_start=reply_start,
         )
 
     def generate_many(
@@ -846,6 +899,15 @@ def _grammars(folder: Path, facts: Mapping[str, Any], tokenizer: Tokenizer) -> G
     return GrammarCompiler(tokenizer, facts["vocab_size"], stop_ids)
 
 
+def _divided(thoughts: Thoughts | None, prompt: Sequence[int]) -> Thoughts | None:
+    """How the reply to a prompt is divided; None if the prompt is beyond the thought."""
+    return None if thoughts is None or thoughts.opening(prompt) == "answer" else thoughts
+
+
+def _has_messages(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str | RopechatError) and bool(split_prompt(prompt)[0])
+
+
 class _Many:
     """A request of many prompts, as the `Backend` of a Scheduler."""
 
@@ -857,23 +919,26 @@ class _Many:
         self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
     def encode(self, job: Job) -> list[int]:
-        return self._engine._any_ids(job.prompt, job.template_vars, job.prefix)
+        sampling = job.sampling or self._sampling
+        return self._engine._any_ids(job.prompt, job.template_vars, job.prefix, sampling.thinking)
 
-    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
+    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, ReplyText]:
         engine = self._engine
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
         sampling = job.sampling or self._sampling
         if engine._shared_prefix is not None:
             engine._shared_prefix.add(ids)
-        sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k)
-        return sequence, StopStringFilter(engine.tokenizer.stream(ids), stops)
+        thinks = _has_messages(job.prompt) and not job.prefix  # which is the beginning of an answer
+        thoughts = _divided(engine.prompts.thoughts, ids) if thinks else None
+        sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k, thoughts)
+        return sequence, ReplyText(engine.tokenizer.stream(ids), stops, thoughts)
 
     def step(self, sequences: Sequence[int]) -> Sequence[_core.Event]:
         return self._request.core.step(sequences, self._request.token)
 
-    def record(self, event: _core.Event, text_filter: StopStringFilter) -> Step:
-        return to_step(event, text_filter, self._engine.tokenizer)
+    def record(self, event: _core.Event, reply: ReplyText) -> Step:
+        return to_step(event, reply, self._engine.tokenizer)
 
     def reused(self, sequence: int) -> int:
         return self._request.core.reused(sequence)

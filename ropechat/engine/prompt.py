@@ -4,15 +4,22 @@ Three rules: the model's chat template decides the form; there is exactly one BO
 if it spells a control token such as <|im_end|>.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from ropechat.conversation import Message, Role
+from ropechat.engine.reasoning import Thoughts
 from ropechat.engine.templates.template import SYSTEM_FOLDED, ChatTemplate, validate_variables
 from ropechat.engine.validation import split_prompt
 from ropechat.errors import ChatTemplateError, RequestError
+from ropechat.sampling import AUTO, Thinking
 from ropechat.tokenizer import ControlTokenEscaper, EncodedToken, Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Special = Literal["text", "tokens"]
 """Whether the name of a control token in a given text is encoded as text or as the token."""
@@ -43,6 +50,7 @@ class PromptBuilder:
         self.on_note: Callable[[str], None] = lambda text: None
         self._noted = False
         self._known: tuple[tuple[object, list[int]], ...] = ()  # newest first
+        self._thoughts: tuple[ChatTemplate, Thoughts | None] | None = None
 
     def use(self, name: str | None = None, variables: Mapping[str, Any] | None = None) -> None:
         """Select one of the model's templates by name and set its variables.
@@ -58,25 +66,42 @@ class PromptBuilder:
             self.template = self.template.select(name)
         self.variables = checked
 
+    @property
+    def thoughts(self) -> Thoughts | None:
+        """How replies are divided into thought and answer; None for a model that does not think."""
+        if self.template is None or not self.tokenizer.present:
+            return None
+        if self._thoughts is None or self._thoughts[0] is not self.template:
+            names = {self.tokenizer.token(id) or "" for id in self.tokenizer.added_ids}
+            form = self.template.find_thoughts(names)
+            encode = self.tokenizer.escaper(self.control_ids).encode
+            self._thoughts = self.template, None if form is None else Thoughts(self.tokenizer, form, encode)
+        return self._thoughts[1]
+
     def unused(self) -> list[str]:
         """The variables set by `use` that the template does not mention: possibly typos."""
         template = self.template
         return [] if template is None else [name for name in self.variables if not template.mentions(name)]
 
     def ids(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, prefix: str = ""
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None = None,
+        prefix: str = "",
+        thinking: Thinking = AUTO,
     ) -> list[int]:
         """The ids of a conversation up to the start of the reply, followed by those of `prefix`.
 
-        variables: override those of `use`. Raises ChatTemplateError, TokenizerError, RequestError.
+        variables: override those of `use` and of `thinking`. Raises ChatTemplateError, TokenizerError,
+        RequestError.
         """
         told = repr(
             {**self.variables, **(variables or {})}
         )  # repr: 1 and True are equal, but render differently
-        asked = (tuple(messages), told, variables is None, prefix, self.template, self.control_ids)
+        asked = (tuple(messages), told, variables is None, prefix, thinking, self.template, self.control_ids)
         known = next((ids for before, ids in self._known if before == asked), None)
         if known is None:
-            known = self._ids(messages, variables, prefix)
+            known = self._ids(messages, variables, prefix, thinking)
             self._known = ((asked, known), *self._known)[:MAX_CACHED_PROMPTS]
         return list(known)
 
@@ -193,7 +218,7 @@ class PromptBuilder:
         """
         control = self.tokenizer.escaper(self.control_ids)
         others = [
-            Message(message.role, f"{control.mark}{index}{control.mark}")
+            replace(message, content=f"{control.mark}{index}{control.mark}")
             for index, message in enumerate(messages)
         ]
         try:
@@ -225,7 +250,7 @@ class PromptBuilder:
         """
         control = self.tokenizer.escaper(self.control_ids)
         others = [*messages]
-        others[index] = Message(messages[index].role, control.mark)
+        others[index] = replace(messages[index], content=control.mark)
         try:
             before, *after = self._rendered(control, others, None, asks=asks).split(control.mark)
         except ChatTemplateError:
@@ -250,7 +275,10 @@ class PromptBuilder:
 
         asks: whether the text ends where a reply starts.
         """
-        quoted = [Message(message.role, control.escape(message.content)) for message in messages]
+        quoted = [
+            Message(message.role, control.escape(message.content), control.escape(message.reasoning))
+            for message in messages
+        ]
         if self.template is None:
             if variables:
                 raise RequestError("template variables: this model has no chat template; omit them")
@@ -262,18 +290,42 @@ class PromptBuilder:
         return text
 
     def _ids(
-        self, messages: Sequence[Message], variables: Mapping[str, Any] | None, prefix: str
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None,
+        prefix: str,
+        thinking: Thinking,
     ) -> list[int]:
         control = self.tokenizer.escaper(self.control_ids)
-        ids = control.encode(self._rendered(control, messages, variables) + control.escape(prefix))
+        thoughts, skip = self.thoughts, ""
+        if thoughts is not None and self.template is not None:
+            own = {
+                **thoughts.variables(thinking, self.template.source),
+                **self.variables,
+                **(variables or {}),
+            }
+            rendered = self._rendered(control, messages, own)
+            skip = thoughts.skips(thinking, rendered)
+        elif thinking.think not in ("auto", "off"):
+            raise RequestError(
+                f"think: this model has no thoughts (got {thinking.think}); use auto or off, or another model"
+            )
+        else:
+            rendered = self._rendered(control, messages, variables)
+        ids = control.encode(rendered + skip + control.escape(prefix))
         bos = self.tokenizer.bos_id
         if self.tokenizer.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
 
-    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+    def reply_ids(
+        self,
+        messages: Sequence[Message],
+        text: str,
+        thinking: Thinking = AUTO,
+    ) -> list[int]:
         """The ids of a reply written by the user, as they follow the conversation. Raises as `ids`."""
-        prompt, whole = self.ids(messages), self.ids(messages, prefix=text)
+        prompt, whole = self.ids(messages, None, "", thinking), self.ids(messages, None, text, thinking)
         if whole[: len(prompt)] == prompt:
             return whole[len(prompt) :]
         control = self.tokenizer.escaper(self.control_ids)  # a token spans the boundary

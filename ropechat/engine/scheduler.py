@@ -14,7 +14,7 @@ from ropechat.errors import CancelledError, InternalError, RopechatError, RowTim
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
-    from ropechat.engine.stop_strings import StopStringFilter
+    from ropechat.engine.reasoning import ReplyText
     from ropechat.sampling import Sampling
     from ropechat.trace import FinishReason, Step
 
@@ -108,13 +108,13 @@ class Backend(Protocol):
     def encode(self, job: Job) -> list[int]:
         """The ids of a prompt."""
 
-    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, StopStringFilter]:
+    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, ReplyText]:
         """Start a prompt; return its sequence number and the filter of its text."""
 
     def step(self, sequences: Sequence[int]) -> Sequence[_core.Event]:
         """Run one forward pass over these sequences."""
 
-    def record(self, event: _core.Event, text_filter: StopStringFilter) -> Step:
+    def record(self, event: _core.Event, reply: ReplyText) -> Step:
         """Convert a token event to a Step."""
 
     def reused(self, sequence: int) -> int:
@@ -158,7 +158,7 @@ class _Active:
     index: int
     seed: int
     prompt_tokens: int
-    text_filter: StopStringFilter
+    reply: ReplyText
     job: Job
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -270,11 +270,11 @@ class Scheduler:
         self._started += begun is None
         if ids is not None:
             try:
-                sequence, text_filter = self._backend.add(job, ids, seed, stream)
+                sequence, reply = self._backend.add(job, ids, seed, stream)
             except RopechatError as refused:
                 error = refused
             else:
-                active = _Active(index, seed, len(ids), text_filter, job)
+                active = _Active(index, seed, len(ids), reply, job)
                 active.begun = time.monotonic() if begun is None else begun
                 active.read = self._backend.reused(sequence)
                 self._active[sequence] = active
@@ -348,7 +348,7 @@ class Scheduler:
 
     def _take(self, event: _core.Event) -> None:
         active = self._active[event.sequence]
-        step = self._backend.record(event, active.text_filter)
+        step = self._backend.record(event, active.reply)
         active.ids.append(step.id)
         active.logprobs.append(step.logprob)
         active.texts.append(step.text)

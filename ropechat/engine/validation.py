@@ -11,6 +11,8 @@ from ropechat.sampling import SEED_BITS, Sampling
 from ropechat.util.text import limit_words
 
 _NO_PROMPT = "prompt: must be text or a list of token ids"
+REASONING = ("reasoning", "reasoning_content", "thinking")
+"""The fields in which programs give the thought of an answer."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TOP_K = 1000
@@ -65,17 +67,21 @@ def validate_messages(messages: Iterable[Message | Mapping[str, Any]]) -> list[M
 def _message(name: str, message: Message | Mapping[str, Any]) -> Message:
     role: Any
     content: Any
+    reasoning: Any
     if isinstance(message, Message):
-        role, content = message.role, message.content
+        role, content, reasoning = message.role, message.content, message.reasoning
     elif isinstance(message, Mapping):
         role, content = message.get("role"), message.get("content")
+        reasoning = next((message[key] for key in REASONING if message.get(key) is not None), "")
     else:
         raise RequestError(f"{name}: must be a Message, or have role and content (got {message!r:.40})")
     if role not in list(Role):
         raise RequestError(f"{name}.role: must be one of {', '.join(Role)} (got {role!r:.40})")
     if not isinstance(content, str):
         raise RequestError(f"{name}.content: must be a string (got {content!r:.40})")
-    return Message(Role(role), content)
+    if not isinstance(reasoning, str):
+        raise RequestError(f"{name}.reasoning: must be a string (got {reasoning!r:.40})")
+    return Message(Role(role), content, reasoning)
 
 
 def split_prompt(prompt: Iterable[Any]) -> tuple[list[Message], list[int]]:

@@ -12,6 +12,11 @@ SEED_BITS = 53
 """Bits of a random seed: programs that store numbers as f64 (jq, JavaScript, R) read it exactly."""
 MAX_COUNT = 2**31 - 1
 MAX_BIAS = 100.0
+THINK = ("auto", "on", "off", "low", "medium", "high")
+"""Whether, and how much, a model that reasons thinks before it answers; auto: as its chat template says."""
+THINK_HELP = (
+    "whether the model thinks before it answers: auto (as its chat template says), on, off, or an effort"
+)
 
 
 def _plain(value: object) -> object:
@@ -32,6 +37,17 @@ def _grammar(value: Any) -> Grammar | None:
         return Grammar(**value)
     except TypeError:
         raise ValueError(f"grammar: must have kind, source and flexible (got {list(value)!r:.40})") from None
+
+
+class Thinking(NamedTuple):
+    """Whether a model thinks before it answers, one of THINK, and for how many tokens; -1: no limit."""
+
+    think: str = "auto"
+    budget: int = -1
+
+
+AUTO = Thinking()
+"""What the chat template does by itself."""
 
 
 class SamplerSetting(NamedTuple):
@@ -88,7 +104,10 @@ class Sampling:
     top_p: keep the smallest set of ids whose probability reaches top_p; 1 keeps all.
     min_p: keep ids with at least min_p times the largest probability; 0 keeps all.
     repetition_penalty: divides positive and multiplies negative logits of earlier ids; 1 is off.
-    max_tokens: maximum number of new tokens, at least 1.
+    max_tokens: maximum number of new tokens, at least 1; the tokens of a thought do not count.
+    think: one of THINK. A model that does not think ignores off and auto.
+    thinking_budget: maximum number of tokens of a thought, whose end is then written for the model. -1: no
+        limit.
     seed: makes sampling repeatable, 0 to 2^64 - 1; None takes a random one below 2^53.
     logit_bias: pairs (id, number from -100 to 100), added to logits before all else; -100 bans the id.
     grammar: what the answer must match; None: anything. A mapping of its fields is accepted, too.
@@ -133,6 +152,10 @@ class Sampling:
         above=True,
     )
     max_tokens: int = _setting(512, int, (1, MAX_COUNT), "maximum number of new tokens", "the longest answer")
+    thinking_budget: int = _setting(
+        *(-1, int, (-1, MAX_COUNT), "maximum number of tokens of a thought; -1: no limit"),
+        "the longest thought; -1: no limit",
+    )
     seed: int | None = _setting(
         *(None, int, (0, MAX_SEED)),
         "makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)",
@@ -140,8 +163,11 @@ class Sampling:
     )
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: Grammar | None = None
+    think: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.think not in THINK:
+            raise ValueError(f"think: must be one of {', '.join(THINK)} (got {self.think!r:.40})")
         for name, setting in SETTINGS.items():
             value = _plain(getattr(self, name))
             object.__setattr__(self, name, value)
@@ -159,6 +185,11 @@ class Sampling:
             _BIAS_ID.check("logit_bias", id)
             _BIAS.check("logit_bias", bias)
         object.__setattr__(self, "grammar", _grammar(self.grammar))
+
+    @property
+    def thinking(self) -> Thinking:
+        """What a prompt depends on."""
+        return Thinking(self.think, self.thinking_budget)
 
 
 SETTINGS: dict[str, SamplerSetting] = {

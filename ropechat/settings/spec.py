@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ropechat.errors import SettingsError
-from ropechat.sampling import DEFAULTS, Sampling
+from ropechat.sampling import DEFAULTS, THINK, THINK_HELP, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 
 KV_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
@@ -165,5 +165,6 @@ SETTINGS = (
         Setting(f"sampling.{name}", getattr(DEFAULTS, name), _sampling(name), one.help, _to_number)
         for name, one in SAMPLER_SETTINGS.items()
     ),
+    Setting("sampling.think", DEFAULTS.think, THINK, THINK_HELP),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

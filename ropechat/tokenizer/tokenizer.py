@@ -39,9 +39,10 @@ _LOOKS_LIKE_CONTROL = r"<\|.*\|>|<｜.*｜>"
 class Tokenizer:
     """A model's tokenizer. `present` is False for a model without one: then only ids work.
 
-    special_ids: ids without text. control_ids: ids that user text is never encoded to, including tokens such
-    as <|im_start|> that the file does not mark as special. end_ids: ids that end a text, by the tokenizer's
-    files. config: tokenizer_config.json, or the equivalent metadata of a GGUF file.
+    added_ids: ids of tokens that are no ordinary text. special_ids: those without text. control_ids: ids that
+    user text is never encoded to, including tokens such as <|im_start|> that the file does not mark as
+    special. end_ids: ids that end a text, by the tokenizer's files. config: tokenizer_config.json, or the
+    equivalent metadata of a GGUF file.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Tokenizer:
         self._risky = may_panic(data)
         added = data.get("added_tokens") or []
         self._added: dict[int, str] = {token["id"]: token["content"] for token in added}
+        self.added_ids = frozenset(self._added)
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
         looks = {id for id, text in self._added.items() if re.fullmatch(_LOOKS_LIKE_CONTROL, text)}
         self.control_ids = self.special_ids | looks

@@ -22,7 +22,7 @@ from model_folders import (
 
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
-from ropechat.engine.stop_strings import StopStringFilter
+from ropechat.engine.reasoning import ReplyText
 from ropechat.errors import (
     CancelledError,
     ChatTemplateError,
@@ -217,9 +217,9 @@ def test_stop_strings_that_are_none(engine: Engine, stop: Any) -> None:
 def test_a_stop_string_in_a_pending_byte_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte tokens are held back until their run ends; a stop string in the run must not wait for that."""
     engine = load_fake(monkeypatch, golden_folder(tmp_path, "sp", 700))
-    text_filter = StopStringFilter(engine.tokenizer.stream(engine.tokenizer.encode("a")), ["\n"])
-    assert text_filter.push(3 + 0x21) == ""
-    assert (text_filter.push(3 + 0x0A), text_filter.stopped) == ("!", True)
+    reply = ReplyText(engine.tokenizer.stream(engine.tokenizer.encode("a")), ["\n"])
+    assert reply.push(3 + 0x21).text == ""
+    assert (reply.push(3 + 0x0A).text, reply.stopped) == ("!", True)
 
 
 def _cut(text: str, stops: list[str]) -> int | None:
@@ -232,13 +232,13 @@ def test_random_stop_strings(engine: Engine) -> None:
     for _ in range(300):
         whole = "".join(rng.choice([*"ab"], size=12))
         stops = ["".join(rng.choice([*"ab"], size=rng.integers(1, 5))) for _ in range(2)]
-        text_filter, pieces = StopStringFilter(engine.tokenizer.stream(), stops), []
+        reply, pieces = ReplyText(engine.tokenizer.stream(), stops), list[str]()
         for character in whole:
-            pieces.append(text_filter.push(ord(character)))
-            if text_filter.stopped:
+            pieces.append(reply.push(ord(character)).text)
+            if reply.stopped:
                 break
         else:
-            pieces.append(text_filter.finish())
+            pieces.append(reply.finish().text)
         begun = [at for at in (_cut(whole[:end], stops) for end in range(13)) if at is not None]
         assert "".join(pieces) == whole[: begun[0] if begun else 12]
 
@@ -339,7 +339,7 @@ def test_prefill_is_reported(engine: Engine) -> None:
 def test_a_prefix_is_spelled_and_continued(engine: Engine) -> None:
     messages = [Message(Role.USER, "xy")]
     snowman = [*"☃".encode()]
-    assert [text for _, text in engine.spell(messages, [97, *snowman])] == ["a", "", "", "☃"]
+    assert [said.text for said in engine.spell(messages, [97, *snowman])] == ["a", "", "", "☃"]
     assert engine.reply_ids(messages, "a☃") == [97, *snowman]
     steps = list(engine.reply(messages, GREEDY, prefix=[*b"zab"]))
     assert "".join(step.text for step in steps) == "cdefgh"

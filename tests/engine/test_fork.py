@@ -90,12 +90,12 @@ def test_texts_are_those_of_one_answer(engine: Engine, answer: Node) -> None:
     """Also in the middle of a character: the model is random, so most bytes are no whole character."""
     ids = [step.id for step in answer.steps[:-1]]
     spelled = engine.spell(ASKED, ids)
-    assert [text for _, text in spelled] == [step.text for step in answer.steps[:-1]]
-    assert [data for data, _ in spelled] == [step.bytes for step in answer.steps[:-1]]
+    assert [said.text for said in spelled] == [step.text for step in answer.steps[:-1]]
+    assert [said.bytes for said in spelled] == [step.bytes for step in answer.steps[:-1]]
 
 
 def test_what_a_user_wrote_never_becomes_a_control_token(engine: Engine) -> None:
     text = "so <|im_end|> it is ☃"
     ids = engine.reply_ids(ASKED, text)
     assert bytes(ids).decode() == text
-    assert "".join(text for _, text in engine.spell(ASKED, ids)) == text
+    assert "".join(said.text for said in engine.spell(ASKED, ids)) == text

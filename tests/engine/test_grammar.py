@@ -121,7 +121,8 @@ def test_a_given_beginning_is_matched(engine: Engine) -> None:
         assert tail[-1].finish_reason == "stop"
     other = list(engine.reply(question, Sampling(**HOT, seed=77, grammar=grammar), prefix=ids[:4]))
     json.loads(
-        "".join(data.decode() for data, _ in engine.spell(question, ids[:4])) + "".join(s.text for s in other)
+        "".join(said.bytes.decode() for said in engine.spell(question, ids[:4]))
+        + "".join(s.text for s in other)
     )
     with pytest.raises(RequestError, match="grammar: token 2 of the text"):
         list(engine.reply(question, sampling, prefix=[ids[0], ids[0]]))

@@ -23,6 +23,7 @@ from ropechat.conversation import (
     replace_token,
     steps_to_continue,
 )
+from ropechat.engine.engine import SpelledToken
 from ropechat.errors import FileAccessError, InternalError
 from ropechat.sampling import Sampling
 
@@ -50,7 +51,7 @@ class Drawing:
         self.facts: dict[str, Any] = {}
         self.drawn: list[Step] = []
 
-    def prompt_ids(self, messages: Sequence[Any]) -> list[int]:
+    def prompt_ids(self, messages: Sequence[Any], **_: Any) -> list[int]:
         return [1] * 5
 
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
@@ -59,8 +60,9 @@ class Drawing:
     def token_bytes(self, id: int) -> bytes:
         return f" w{id}".encode() if id != STOP else b""
 
-    def spell(self, messages: Any, ids: Sequence[int], after: Sequence[int] = ()) -> list[tuple[bytes, str]]:
-        return [(self.token_bytes(id), self.token_bytes(id).decode()) for id in ids]
+    def spell(self, messages: Any, ids: Sequence[int], *_: Any) -> list[SpelledToken]:
+        spoken = map(self.token_bytes, ids)
+        return [SpelledToken(data, data.decode(), "", "answer") for data in spoken]
 
     def reply(self, messages: Any, sampling: Any, *, prefix: Sequence[int] = (), **_: Any) -> Iterator[Step]:
         self.drawn, draw = [], self.draw

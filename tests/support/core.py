@@ -54,8 +54,8 @@ def add(engine: Core, ids: Sequence[int], max_tokens: int, **sampling: Any) -> i
     vocab = engine.facts["vocab_size"]
     asked = {"logit_bias": (), "stream": 0} | GREEDY | sampling
     draw = {name: asked.pop(name) for name in ("seed", "stream")}
-    options = {name: asked.pop(name) for name in ("stop_ids", "grammar", "grammar_start") if name in asked}
-    settings: Any = SimpleNamespace(max_tokens=max_tokens, **asked)
+    options = {name: asked.pop(name) for name in ("stop_ids", "grammar", "reply_start") if name in asked}
+    settings: Any = SimpleNamespace(max_tokens=max_tokens, thinking_budget=-1, **asked)
     return engine.generate(ids, settings, readout_top_k=vocab, **draw, **options)
 
 

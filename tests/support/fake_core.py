@@ -47,7 +47,7 @@ class Progress:
 
 def _event(kind: str, sequence: int, position: int, **given: Any) -> SimpleNamespace:
     empty: dict[str, Any] = {"id": None, "logprob": None, "rank": None, "row": None, "stages": [], "u": None}
-    empty |= {"candidates": [], "interval": None, "looked_up": [], "drafted": False}
+    empty |= {"candidates": [], "interval": None, "looked_up": [], "drafted": False, "channel": "answer"}
     return SimpleNamespace(
         kind=kind,
         sequence=sequence,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import simulated_time
 
+from ropechat.engine.engine import SpelledToken
+from ropechat.sampling import AUTO
 from ropechat.trace import Step, TokenDistribution
 
 if TYPE_CHECKING:
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.conversation import Message
-    from ropechat.sampling import Sampling
+    from ropechat.sampling import Sampling, Thinking
+    from ropechat.trace import Channel
 
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the big, green park. "
@@ -28,6 +31,7 @@ STORY = (
 
 
 STOP = 4000
+END = 4001  # closes a thought
 
 
 def pieces(text: str) -> list[bytes]:
@@ -118,11 +122,13 @@ class FakeEngine:
         fail_after: int | None = None,
         error: BaseException | None = None,
         facts: Mapping[str, Any] | None = None,
+        thought: str = "",
     ) -> None:
         self.name = name
         self.context = context
         self.has_chat_template = has_chat_template
         self.facts: Mapping[str, Any] = facts or {"dtype": "f32"}
+        self.thought = thought  # before each script, between its markers
         self.scripts = [script] if isinstance(script, str) else list(script)
         self.asked: list[tuple[Message, ...]] = []
         self.settings: list[Sampling] = []
@@ -145,7 +151,17 @@ class FakeEngine:
         self.cancels = 0
         self._cancelled = Gate(self._changed)
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+    @property
+    def thinks(self) -> bool:
+        return bool(self.thought)
+
+    @property
+    def closing_ids(self) -> list[int]:
+        return [END] if self.thought else []
+
+    def prompt_ids(
+        self, messages: Sequence[Message], template_vars: Any = None, thinking: Thinking = AUTO
+    ) -> list[int]:
         """One id for each toy token."""
         overhead = 4 if self.has_chat_template else 0
         return [7] * sum(len(pieces(message.content)) + overhead for message in messages)
@@ -155,7 +171,7 @@ class FakeEngine:
         """Nothing goes to disk."""
         return None
 
-    def certain_ids(self, messages: Sequence[Message]) -> list[int]:
+    def certain_ids(self, messages: Sequence[Message], thinking: Thinking = AUTO) -> list[int]:
         """Those of the messages."""
         return self.prompt_ids(messages)
 
@@ -184,7 +200,13 @@ class FakeEngine:
 
     @property
     def _script(self) -> list[bytes]:
-        return pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
+        said = pieces(self.scripts[min(len(self.asked), len(self.scripts)) - 1])
+        return [b"<think>", *pieces(self.thought), b"</think>", *said] if self.thought else said
+
+    def _channel(self, id: int) -> Channel:
+        """Of a toy token of the script."""
+        end = 1 + len(pieces(self.thought)) if self.thought else -1
+        return "answer" if id > end and id != END else "marker" if id in (0, end, END) else "thought"
 
     def rope_spec(self, length: int = 0) -> dict[str, Any]:
         """Two layers with one rope of four pairs."""
@@ -206,20 +228,33 @@ class FakeEngine:
 
     def token_bytes(self, id: int) -> bytes:
         """The toy token of the newest script; ids beyond it are words of their own, from 5000 on bytes."""
-        if id == STOP:
-            return b""
+        if id in (STOP, END):
+            return b"</think>" if id == END else b""
         if id >= 5000:
             return bytes([id - 5000])
         script = self._script  # a thread that begins an answer replaces it
         return script[id] if id < len(script) else f" word{id}".encode()
 
     def spell(
-        self, messages: Sequence[Message], ids: Sequence[int], after: Sequence[int] = ()
-    ) -> list[tuple[bytes, str]]:
+        self,
+        messages: Sequence[Message],
+        ids: Sequence[int],
+        after: Sequence[int] = (),
+        thinking: Thinking = AUTO,
+    ) -> list[SpelledToken]:
         """Whole characters only: good enough for scripts in ASCII."""
-        return [(data, data.decode()) for data in map(self.token_bytes, ids)]
+        channels = [self._channel(id) for id in ids]
+        return [
+            SpelledToken(
+                data,
+                data.decode() if channel == "answer" else "",
+                data.decode() if channel == "thought" else "",
+                channel,
+            )
+            for data, channel in zip(map(self.token_bytes, ids), channels, strict=True)
+        ]
 
-    def reply_ids(self, messages: Sequence[Message], text: str) -> list[int]:
+    def reply_ids(self, messages: Sequence[Message], text: str, thinking: Thinking = AUTO) -> list[int]:
         """The ids of the newest script as far as the text is the same, then one for each character."""
         data, ids = text.encode(), []
         for id, token in enumerate(self._script):
@@ -247,6 +282,9 @@ class FakeEngine:
                 on_prefill(used * chunk // chunks, used)
         tokens = self._script
         held = b""
+        if self.thought and given and self.prefixes[-1][-1] == END:  # the thought was closed early
+            tokens = tokens[tokens.index(b"</think>") + 1 :]
+            tokens = [*[b""] * given, *tokens]
         for index, token in list(enumerate(tokens))[given:]:
             if self.fail_after == index:
                 raise self.error
@@ -266,7 +304,11 @@ class FakeEngine:
                 if index + 1 == len(tokens)
                 else None
             )
-            yield fake_step(index, token, text, reason, used + index, top_k)
+            step = fake_step(index, token, text, reason, used + index, top_k)
+            channel = self._channel(index)
+            if channel != "answer":
+                step = step._replace(text="", reasoning=text if channel == "thought" else "", channel=channel)
+            yield step
             if reason is not None:
                 return
 

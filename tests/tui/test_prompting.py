@@ -370,11 +370,11 @@ async def test_what_there_is_to_know_of_prompts_is_said_once_above_the_question(
     class Folding(FakeEngine):
         told = False
 
-        def prompt_ids(self, messages: Any) -> list[int]:
+        def prompt_ids(self, messages: Any, *args: Any, **options: Any) -> list[int]:
             if messages[0].role is Role.SYSTEM and not self.told:
                 self.told = True
                 self.prompts.on_note("the system message is [folded]")
-            return super().prompt_ids(messages)
+            return super().prompt_ids(messages, *args, **options)
 
     engine = Folding("Fine.")
     engine.prompts.told_in_vain = ["enable_thinkin"]

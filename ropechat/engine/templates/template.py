@@ -8,7 +8,7 @@ of its own with hard limits (`sandbox`).
 import datetime
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ropechat.conversation import Message, Role
 from ropechat.engine.templates import process as template_process
 from ropechat.engine.templates.limits import MAX_SOURCE_BYTES
 from ropechat.engine.templates.process import TemplateFailureError
+from ropechat.engine.templates.thoughts import BLOCKS, ThoughtFormat, find_format
 from ropechat.errors import ChatTemplateError, ModelFileError, RequestError, RopechatError
 from ropechat.util.files import read_bytes
 
@@ -55,6 +56,8 @@ class ChatTemplate:
         self.others: dict[str, ChatTemplate] = {}
         self.folds_system: bool | None = None
         """Whether it rejects or omits system messages (see `prompt`); None until known."""
+        self.thoughts: ThoughtFormat | None = None
+        """How the model writes its thoughts, once `find_thoughts` has looked."""
         self._special_tokens = dict(special_tokens or {})
         self._problem = problem
 
@@ -96,6 +99,20 @@ class ChatTemplate:
                 f"{self.where}: chat_template: no template named {name!r}; available: {names}"
             )
         return self.others[name]
+
+    def find_thoughts(self, tokens: Collection[str]) -> ThoughtFormat | None:
+        """Find how the model writes its thoughts. tokens: the names of tokens that are no ordinary text."""
+
+        def render(
+            messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], asks: bool
+        ) -> str | None:
+            try:
+                return self._rendered(messages, variables, asks, datetime.datetime.now())
+            except (TemplateFailureError, ChatTemplateError):
+                return None
+
+        self.thoughts = find_format(self.source, tokens, render)
+        return self.thoughts
 
     def mentions(self, variable: str) -> bool:
         """Whether the template contains this word; an unmentioned variable has no effect."""
@@ -173,14 +190,37 @@ class ChatTemplate:
         messages: Sequence[Message],
     ) -> str:
         """Render once. Raises TemplateFailureError; ChatTemplateError for errors found before rendering."""
+        _check_unicode(messages)
+        return self._rendered(
+            [self._fields(message) for message in messages], variables, add_generation_prompt, now
+        )
+
+    def _fields(self, message: Message) -> dict[str, Any]:
+        """A message as the template reads it."""
+        fields: dict[str, Any] = {"role": str(message.role), "content": message.content}
+        key = self.thoughts.key if self.thoughts is not None else None
+        if message.reasoning and key == BLOCKS:
+            thought = {"type": "thinking", "thinking": message.reasoning}
+            fields["content"] = [thought, {"type": "text", "text": message.content}]
+        elif message.reasoning and key is not None:
+            fields[key] = message.reasoning
+        return fields
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        add_generation_prompt: bool,
+        now: datetime.datetime,
+    ) -> str:
+        """The text of messages as the template reads them. Raises as `_text`."""
         if self._problem is not None:
             raise ChatTemplateError(f"{self.where}: chat_template: {self._problem}; {_WAY_OUT}")
         if len(self.source.encode("utf-8", "surrogatepass")) > MAX_SOURCE_BYTES:
             limit = f"must be at most {MAX_SOURCE_BYTES} bytes"
             raise ChatTemplateError(f"{self.where}: chat_template: {limit}; {_WAY_OUT}")
-        _check_unicode(messages)
         names = {
-            "messages": [{"role": str(message.role), "content": message.content} for message in messages],
+            "messages": messages,
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,

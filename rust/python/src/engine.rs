@@ -6,6 +6,7 @@ use super::facts::config_facts;
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::load::{DraftFiles, Loading};
+use super::markers::PyMarkers;
 use super::options::{
     context_note, context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count,
 };
@@ -22,6 +23,7 @@ use ropechat_core::family;
 use ropechat_core::model::Model;
 use ropechat_core::model::pack::{PackCache, PackWriter, PanelSource};
 use ropechat_core::sampling::Sampling;
+use ropechat_core::sampling::channels::Channels;
 use ropechat_kernels::compute::phases::Phase;
 use ropechat_kernels::compute::progress::{Progress, Stage};
 use ropechat_kernels::compute::{cancel::CancelToken, pool::Pool};
@@ -281,7 +283,7 @@ impl PyEngine {
     }
 
     #[pyo3(signature = (ids, sampling, *, seed, stream = 0, stop_ids = vec![], readout_top_k = 0, grammar = None,
-        grammar_start = 0))]
+        channels = None, is_open = false, reply_start = 0))]
     #[allow(clippy::too_many_arguments)] // Python passes keywords
     fn generate(
         &self,
@@ -293,15 +295,20 @@ impl PyEngine {
         stop_ids: Vec<u32>,
         readout_top_k: usize,
         grammar: Option<&PyGrammar>,
-        grammar_start: usize,
+        channels: Option<&PyMarkers>,
+        is_open: bool,
+        reply_start: usize,
     ) -> PyResult<u64> {
         let max_tokens = sampling.max_tokens;
+        let budget = usize::try_from(sampling.thinking_budget).ok(); // -1: none
+        let channels = channels.map(|markers| Channels::new(Arc::clone(&markers.0), is_open, budget));
         let sampling = Sampling { seed, stream, ..sampling.into() };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
         self.with(py, |engine| {
             let number = engine.add(&ids, goal)?;
-            if let Some(grammar) = grammar {
-                let constrained = engine.constrain(number, &grammar.0, grammar_start);
+            if channels.is_some() || grammar.is_some() {
+                let constrained =
+                    engine.constrain(number, channels, grammar.map(|grammar| &grammar.0), reply_start);
                 constrained.inspect_err(|_| engine.free(number))?;
             }
             Ok(number)
@@ -497,6 +504,7 @@ impl PyEngine {
 #[derive(FromPyObject)]
 struct SamplingFields {
     max_tokens: usize,
+    thinking_budget: i64,
     logit_bias: Vec<(u32, f32)>,
     temperature: f32,
     top_k: usize,

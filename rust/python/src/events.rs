@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use ropechat_core::engine::{Event, FinishReason};
+use ropechat_core::sampling::channels::Channel;
 use ropechat_core::sampling::compare::RowPair;
 use ropechat_core::sampling::readout::Logprobs;
 use ropechat_core::sampling::{Candidate, Draw, Stage};
@@ -111,6 +112,7 @@ pub struct PyEvent {
     interval: Option<(f64, f64)>,
     u: Option<f64>,
     drafted: bool,
+    channel: &'static str,
     looked_up: Vec<(f64, usize)>,
     finish_reason: Option<&'static str>,
     done: usize,
@@ -136,20 +138,21 @@ impl PyEvent {
             interval: None,
             u: None,
             drafted: false,
+            channel: Channel::Answer.name(),
             looked_up: Vec::new(),
             finish_reason: None,
             done: 0,
             total: 0,
         };
         let row = |readout: Option<Logprobs>| readout.map(|readout| Py::new(py, PyRow(readout))).transpose();
-        let (kind, mut scored, finish_reason, drawn, drafted) = match event {
+        let (kind, mut scored, finish_reason, drawn, drafted, channel) = match event {
             Event::Prefill { done, total } => return Ok(Self { done, total, ..blank }),
             Event::Next { position, row: next } => {
                 return Ok(Self { kind: "next", position, row: row(Some(next))?, ..blank });
             }
-            Event::Score(scored) => ("score", scored, None, None, false),
-            Event::Token { scored, draw, drafted, finish_reason } => {
-                ("token", scored, finish_reason.map(finish_name), Some(draw), drafted)
+            Event::Score(scored) => ("score", scored, None, None, false, Channel::Answer),
+            Event::Token { scored, draw, channel, drafted, finish_reason } => {
+                ("token", scored, finish_reason.map(finish_name), Some(draw), drafted, channel)
             }
         };
         let rest = match drawn.or(scored.explained.take()) {
@@ -163,6 +166,7 @@ impl PyEvent {
         Ok(Self {
             kind,
             drafted,
+            channel: channel.name(),
             finish_reason,
             position: scored.position,
             id: Some(scored.id),

@@ -9,6 +9,7 @@ mod gguf;
 mod grammar;
 mod inside;
 mod load;
+mod markers;
 mod options;
 mod rope;
 
@@ -16,6 +17,7 @@ use engine::{PyCancelToken, PyEngine, PyKeptPrefix, PyProgress, check, packed_ty
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use grammar::{PyGrammar, PyVocabulary, check_grammar};
 use inside::{PyLensRow, PyReading};
+use markers::PyMarkers;
 use pyo3::prelude::*;
 use rope::rope_spec;
 use ropechat_core::sampling::philox;
@@ -59,8 +61,8 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyProgress, PyReading, PyRow,
-        PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory,
+        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyMarkers, PyProgress,
+        PyReading, PyRow, PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory,
         gguf_architectures, model_types, packed_types, read_config, rope_spec, uniform,
     };
     use pyo3::prelude::*;

@@ -141,7 +141,8 @@ impl Engine {
         sequence.ids.extend_from_slice(&ids[kept..]);
         sequence.prompt_len = ids.len();
         sequence.finished = false;
-        sequence.matcher = like.copy_matcher().map(Mutex::new);
+        sequence.counted_from = Some(ids.len());
+        sequence.constraint = like.copy_constraint().map(Mutex::new);
         self.cache.rewind(sequence, kept);
         sequence.certain = ids.len();
         if self.model.hidden_input.is_some() {

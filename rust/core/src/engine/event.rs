@@ -1,5 +1,6 @@
 //! What the engine is asked for and what it reports.
 
+use crate::sampling::channels::Channel;
 use crate::sampling::readout::Logprobs;
 use crate::sampling::{Draw, Sampling};
 
@@ -67,7 +68,7 @@ impl Goal {
 pub struct Generation {
     /// The sampler's settings.
     pub sampling: Sampling,
-    /// New tokens at most.
+    /// New tokens of the answer at most; those of a thought do not count.
     pub max_tokens: usize,
     /// Ids that end the sequence.
     pub stop_ids: Vec<u32>,
@@ -113,6 +114,8 @@ pub enum Event {
         scored: Scored,
         /// How it was drawn.
         draw: Draw,
+        /// Whether it is part of the thought or of the answer.
+        channel: Channel,
         /// Whether it was drafted: then its row and the next one were computed in the same step.
         drafted: bool,
         /// Set on the last one.

@@ -28,6 +28,8 @@ use crate::forward::{Compute, Run, Workspace, forward, hidden_states, lm_head};
 use crate::kv_cache::{KvCache, KvSequence};
 use crate::model::Model;
 use crate::model::pack::Key as Identity;
+use crate::sampling::channels::Channels;
+use crate::sampling::constraint::Constraint;
 use crate::sampling::grammar::Grammar;
 use crate::sampling::{Mask, Sampler, Sampling};
 use draft_statistics::Draft;
@@ -186,7 +188,8 @@ impl Engine {
             rope_variant,
             goal,
             explained: None,
-            matcher: None,
+            constraint: None,
+            counted_from: Some(ids.len()),
             looked_up: Vec::new(),
             drafted: 0,
             lookup: PromptLookup::default(),
@@ -261,15 +264,23 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on the sequence's tokens match the grammar, from token `from` of its prompt on.
+    /// From now on the sequence's tokens belong to channels, and those of the answer match the grammar, from token `from` of
+    /// its prompt on.
     ///
     /// # Errors
     /// Request: the prompt does not fit from there on, or the sequence does not exist.
-    pub fn constrain(&mut self, number: u64, grammar: &Grammar, from: usize) -> Result<()> {
+    pub fn constrain(
+        &mut self,
+        number: u64,
+        channels: Option<Channels>,
+        grammar: Option<&Grammar>,
+        from: usize,
+    ) -> Result<()> {
         let sequence = self.sequences.get_mut(&number).ok_or_else(|| unknown(number))?;
-        let mut matcher = grammar.matcher();
-        matcher.advance(sequence.ids.get(from..).unwrap_or_default())?;
-        sequence.matcher = Some(Mutex::new(matcher));
+        let mut constraint = Constraint::new(channels, grammar.map(Grammar::matcher));
+        constraint.advance(sequence.ids.get(from..).unwrap_or_default())?;
+        sequence.counted_from = constraint.is_answer().then_some(sequence.prompt_len);
+        sequence.constraint = Some(Mutex::new(constraint));
         Ok(())
     }
 
@@ -476,7 +487,7 @@ impl Engine {
                     index,
                     position,
                     logits: &logits[..vocab_size],
-                    allowed: allowed(index, position).flatten(),
+                    allowed: allowed(index, position).flatten().and_then(Option::as_ref),
                     sampler,
                     outcome: None,
                 })
@@ -492,12 +503,12 @@ impl Engine {
         Ok(outcomes)
     }
 
-    /// The masks of the rows to read, by the index of their sequence; of generated sequences with a grammar.
+    /// The masks of the rows to read, by the index of their sequence; of generated sequences that are constrained.
     fn masks(
         &self,
         taken: &[(u64, Sequence)],
         wanted: &[(usize, usize, usize)],
-    ) -> Result<BTreeMap<usize, Vec<Mask>>> {
+    ) -> Result<BTreeMap<usize, Vec<Option<Mask>>>> {
         let mut indices: Vec<usize> = wanted.iter().map(|&(_, index, _)| index).collect();
         indices.dedup();
         indices.retain(|&index| taken[index].1.is_constrained());

@@ -2,6 +2,7 @@
 
 use super::event::{Event, FinishReason, Generation, Goal, Scored};
 use super::sequence::Sequence;
+use crate::sampling::channels::Channel;
 use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
 use crate::sampling::{Draw, Mask, Sampler};
 use ropechat_kernels::compute::phases::{Phase, within};
@@ -131,17 +132,21 @@ impl Outcome {
             return Event::Score(scored);
         };
         sequence.ids.push(id);
-        let mut is_whole = false;
-        if let Some(matcher) = &mut sequence.matcher {
-            let matcher = matcher.get_mut().unwrap_or_else(PoisonError::into_inner);
-            matcher.commit(id);
-            is_whole = matcher.is_done();
+        let (mut channel, mut is_whole) = (Channel::Answer, false);
+        if let Some(constraint) = &mut sequence.constraint {
+            let constraint = constraint.get_mut().unwrap_or_else(PoisonError::into_inner);
+            channel = constraint.commit(id);
+            is_whole = constraint.is_done();
+            if sequence.counted_from.is_none() && constraint.is_answer() {
+                let last = sequence.ids.len();
+                sequence.counted_from = Some(if channel == Channel::Answer { last - 1 } else { last });
+            }
         }
         let finish_reason = if generation.stop_ids.contains(&id) {
             Some(FinishReason::Stop)
         } else if is_whole {
             Some(FinishReason::Grammar)
-        } else if sequence.ids.len() - sequence.prompt_len >= generation.max_tokens {
+        } else if sequence.left(generation.max_tokens) == 0 {
             Some(FinishReason::Length)
         } else if sequence.ids.len() >= context {
             Some(FinishReason::Context)
@@ -149,6 +154,6 @@ impl Outcome {
             None
         };
         sequence.finished = finish_reason.is_some();
-        Event::Token { scored, draw, drafted: self.is_given, finish_reason }
+        Event::Token { scored, draw, channel, drafted: self.is_given, finish_reason }
     }
 }

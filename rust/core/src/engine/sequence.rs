@@ -6,10 +6,10 @@ use super::hidden_states::HiddenStates;
 use super::prompt_lookup::PromptLookup;
 use crate::config::RopeVariant;
 use crate::kv_cache::{BLOCK, KvSequence, Place};
-use crate::sampling::grammar::Matcher;
+use crate::sampling::constraint::Constraint;
 use crate::sampling::{Mask, Sampling};
 use ropechat_platform::error::{Error, Result};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,
@@ -23,8 +23,10 @@ pub(super) struct Sequence {
     pub goal: Goal,
     /// Settings whose stages are reported for each given token that is scored.
     pub explained: Option<Sampling>,
-    /// What the generated tokens must match.
-    pub matcher: Option<Mutex<Matcher>>,
+    /// What the generated tokens must match, and which channel they belong to.
+    pub constraint: Option<Mutex<Constraint>>,
+    /// The index of the first token that counts for `max_tokens`; None in a thought, whose tokens do not.
+    pub counted_from: Option<usize>,
     /// Ids whose log probability and rank are reported for each row that is read out.
     pub looked_up: Vec<u32>,
     /// Tokens at the end of `ids` that are drafted; 0 between steps.
@@ -67,8 +69,8 @@ impl Sequence {
     /// a step ends where a block does, because the state is kept there, and has no draft if it computes tokens again.
     pub fn most_drafted(&self, context: usize) -> usize {
         let Goal::Generate(generation) = &self.goal else { return 0 };
-        let left = generation.max_tokens - (self.ids.len() - self.prompt_len);
-        let most = left.min(context.saturating_sub(self.ids.len())).saturating_sub(1);
+        let most =
+            self.left(generation.max_tokens).min(context.saturating_sub(self.ids.len())).saturating_sub(1);
         match self.cache.has_state() {
             false => most,
             true if self.waiting() > 1 => 0,
@@ -76,11 +78,16 @@ impl Sequence {
         }
     }
 
+    /// Tokens that `max_tokens` leaves; a thought has no end.
+    pub fn left(&self, max_tokens: usize) -> usize {
+        self.counted_from.map_or(usize::MAX, |from| max_tokens.saturating_sub(self.ids.len() - from))
+    }
+
     /// Tokens that are expected to follow: as many as were generated, and `more`; at most what `max_tokens` leaves.
     pub fn expected(&self, more: usize) -> usize {
         let Goal::Generate(generation) = &self.goal else { return 0 };
         let generated = self.ids.len() - self.prompt_len;
-        (generated + more).min(generation.max_tokens - generated)
+        (generated + more).min(self.left(generation.max_tokens))
     }
 
     /// For each of at most `most` tokens to draft: the chance that this token and all drafted tokens before it are right.
@@ -109,22 +116,25 @@ impl Sequence {
         self.ids.len() - self.drafted - 1
     }
 
-    /// Whether the tokens that are drawn must match a grammar.
+    fn constraint(&self) -> Option<MutexGuard<'_, Constraint>> {
+        Some(self.constraint.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether not every token may be drawn.
     pub fn is_constrained(&self) -> bool {
-        self.matcher.is_some() && matches!(self.goal, Goal::Generate(_))
+        matches!(self.goal, Goal::Generate(_))
+            && self.constraint().is_some_and(|constraint| constraint.has_masks())
     }
 
-    /// What the grammar allows behind the last token and behind the drafted ones, as far as those can be drawn; none
-    /// without a grammar.
-    pub fn masks(&self) -> Result<Vec<Mask>> {
-        let Some(matcher) = &self.matcher else { return Ok(Vec::new()) };
+    /// What is allowed behind the last token and behind the drafted ones, as far as those can be drawn.
+    pub fn masks(&self) -> Result<Vec<Option<Mask>>> {
         let draft = &self.ids[self.last() + 1..];
-        matcher.lock().unwrap_or_else(PoisonError::into_inner).masks(draft)
+        self.constraint().map_or(Ok(Vec::new()), |mut constraint| constraint.masks(draft))
     }
 
-    /// A matcher at the same place in the grammar; None without one.
-    pub fn copy_matcher(&self) -> Option<Matcher> {
-        self.matcher.as_ref().map(|matcher| matcher.lock().unwrap_or_else(PoisonError::into_inner).copy())
+    /// A constraint at the same place; None without one.
+    pub fn copy_constraint(&self) -> Option<Constraint> {
+        self.constraint().map(|constraint| constraint.copy())
     }
 
     /// Removes the drafted tokens.

@@ -277,28 +277,9 @@ impl Matcher {
         Self { matcher: self.matcher.clone() }
     }
 
-    /// The mask of the next token, and those behind each token of `draft`, as far as the grammar allows them and goes on.
-    ///
-    /// # Errors
-    /// As [`Matcher::mask`], for the next token; behind a drafted one an error only ends the list.
-    pub fn masks(&mut self, draft: &[u32]) -> Result<Vec<Mask>> {
-        let mut masks = vec![self.mask()?];
-        if draft.is_empty() {
-            return Ok(masks);
-        }
-        let mut ahead = self.copy();
-        for (place, &id) in draft.iter().enumerate() {
-            if !masks[place].allows(id) {
-                break;
-            }
-            ahead.commit(id);
-            if ahead.matcher.is_stopped() {
-                break;
-            }
-            let Ok(mask) = ahead.mask() else { break };
-            masks.push(mask);
-        }
-        Ok(masks)
+    /// Whether nothing can follow, as the answer is whole or does not match.
+    pub fn has_stopped(&self) -> bool {
+        self.matcher.is_stopped()
     }
 
     /// Takes a token; one that does not fit is an error of the next [`Matcher::mask`].

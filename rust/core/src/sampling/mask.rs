@@ -1,16 +1,41 @@
-//! Which ids a grammar allows as the next token.
+//! Which ids are allowed as the next token.
+
+use super::settings::ChainStep;
 
 /// A set of allowed ids, a bit each; ids beyond it are not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
     /// Bit `id % 32` of word `id / 32`.
     words: Vec<u32>,
+    /// What the mask is for: the name of its stage.
+    pub(super) step: ChainStep,
 }
 
 impl Mask {
     /// The mask of these words: bit `id % 32` of word `id / 32` says whether `id` is allowed.
     pub fn new(words: Vec<u32>) -> Self {
-        Self { words }
+        Self { words, step: ChainStep::Grammar }
+    }
+
+    /// The mask of these ids.
+    pub(super) fn of(ids: &[u32]) -> Self {
+        let mut mask = Self::new(Vec::new());
+        ids.iter().for_each(|&id| mask.allow(id));
+        mask
+    }
+
+    /// The mask of an id that is written in place of the model's choice.
+    pub(super) fn forced(id: u32) -> Self {
+        Self { step: ChainStep::Forced, ..Self::of(&[id]) }
+    }
+
+    /// Allows one more id.
+    pub(super) fn allow(&mut self, id: u32) {
+        let word = id as usize / 32;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << (id % 32);
     }
 
     /// Whether `id` is allowed.

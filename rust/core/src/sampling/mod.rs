@@ -1,7 +1,9 @@
 //! Which token comes next: a chain of steps over the candidates, then one draw that can be explained.
 
 mod candidates;
+pub mod channels;
 pub mod compare;
+pub mod constraint;
 #[cfg(feature = "grammar")]
 pub mod grammar;
 #[cfg(not(feature = "grammar"))]
@@ -136,7 +138,7 @@ fn filter<'a>(
         if let Some(recorder) = &mut recorder {
             candidates.start(adjusted, position)?;
             candidates.set_mass(adjusted, Some(recorder.raw));
-            recorder.record(ChainStep::Grammar, candidates, adjusted);
+            recorder.record(mask.step, candidates, adjusted);
         }
     } else if adjusts.contains(&true) {
         adjusted.clear();
@@ -163,7 +165,9 @@ fn filter<'a>(
     }
     for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(sampling)) {
         match step {
-            ChainStep::Grammar | ChainStep::LogitBias | ChainStep::RepetitionPenalty => continue, // in `row`
+            ChainStep::Forced | ChainStep::Grammar | ChainStep::LogitBias | ChainStep::RepetitionPenalty => {
+                continue;
+            } // in `row`
             ChainStep::Temperature if sampling.temperature == 0.0 => candidates.keep_top(row, 1),
             ChainStep::Temperature => candidates.set_temperature(sampling.temperature),
             ChainStep::TopK => candidates.keep_top(row, sampling.top_k),

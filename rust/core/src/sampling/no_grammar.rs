@@ -23,11 +23,16 @@ impl Matcher {
         match *self {}
     }
 
-    /// The ids that are allowed next, and behind each token of a draft.
+    /// The ids that are allowed next.
     ///
     /// # Errors
     /// None: there is no matcher.
-    pub fn masks(&mut self, _draft: &[u32]) -> Result<Vec<Mask>> {
+    pub fn mask(&mut self) -> Result<Mask> {
+        match *self {}
+    }
+
+    /// Whether nothing can follow.
+    pub fn has_stopped(&self) -> bool {
         match *self {}
     }
 

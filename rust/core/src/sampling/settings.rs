@@ -51,7 +51,9 @@ impl Sampling {
 /// A step of the sampler chain; each works on the renormalized survivors of the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainStep {
-    /// Only ids that a grammar allows at this place; not a setting, see [`super::Sampler::sample_within`].
+    /// The one id that closes a thought whose budget is spent; not a setting, see [`super::Sampler::sample_within`].
+    Forced,
+    /// Only ids that a grammar allows at this place; not a setting, as `Forced`.
     Grammar,
     /// x + bias of the id (OpenAI's API, `logit_bias`).
     LogitBias,
@@ -70,7 +72,8 @@ pub enum ChainStep {
 
 /// Hugging Face's order: logits processors, then warpers (transformers, generation/utils.py, `_get_logits_processor`).
 /// The grammar's mask, bias and penalty come first in any order: the other steps never change which candidate is more probable.
-pub const SAMPLER_CHAIN: [ChainStep; 7] = [
+pub const SAMPLER_CHAIN: [ChainStep; 8] = [
+    ChainStep::Forced,
     ChainStep::Grammar,
     ChainStep::LogitBias,
     ChainStep::RepetitionPenalty,
@@ -84,6 +87,7 @@ impl ChainStep {
     /// The name of its field in `Sampling` of Python.
     pub fn name(self) -> &'static str {
         match self {
+            ChainStep::Forced => "forced",
             ChainStep::Grammar => "grammar",
             ChainStep::LogitBias => "logit_bias",
             ChainStep::RepetitionPenalty => "repetition_penalty",
@@ -97,7 +101,7 @@ impl ChainStep {
     /// Whether the settings switch it on.
     pub(super) fn is_on(self, sampling: &Sampling) -> bool {
         match self {
-            ChainStep::Grammar => false, // not a setting
+            ChainStep::Forced | ChainStep::Grammar => false, // not settings
             ChainStep::LogitBias => !sampling.logit_bias.is_empty(),
             ChainStep::RepetitionPenalty => sampling.repetition_penalty != 1.0,
             ChainStep::Temperature => sampling.temperature != 1.0,

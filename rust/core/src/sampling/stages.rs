@@ -80,7 +80,7 @@ impl<'a> Recorder<'a> {
         for (step, at) in &self.cuts {
             let logit = match step {
                 _ if logit == f32::NEG_INFINITY => logit, // masked
-                ChainStep::Grammar => raw,
+                ChainStep::Forced | ChainStep::Grammar => raw,
                 ChainStep::LogitBias => biased(raw, id, &self.sampling.logit_bias),
                 _ => logit,
             };
