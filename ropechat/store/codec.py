@@ -1,6 +1,6 @@
 """Encoding of token records as bytes. A chunk has the records of consecutive tokens of one answer.
 
-    chunk    one byte, the format (2), and the zlib stream of the records, one after another
+    chunk    one byte, the format (2, or 3 if tokens belong to a thought), and the zlib stream of the records
     record   u32 id, rank, position, row position (0xffffffff: no row)
              f64 logprob, entropy, u (NaN: none), log-sum-exp, mass of the alternatives
              u16 length of the bytes, u32 length of the text, u16 alternatives, u8 stages, u8 finish_reason
@@ -10,6 +10,7 @@
              f64 start and end of the interval (NaN: none), u16 candidates
              candidates: u32 ids, u32 ranks, f32 probabilities, then u8 cuts: 0 or 1 + the place of the stage
              in this record's stages, plus 128 if penalized
+             format 3: u8 channel (its place in CHANNELS), u32 length of the thought's text, text as UTF-8
 
 Little-endian. Values that the engine computes in f64 stay f64; alternatives, stages and candidates are f32,
 and the candidates' probabilities after each single stage are not kept. Format 1 ends with the stages.
@@ -21,11 +22,12 @@ import zlib
 from collections.abc import Sequence
 
 from ropechat.errors import HistoryError
-from ropechat.trace import Candidate, FinishReason, Stage, Step, TokenDistribution
+from ropechat.trace import Candidate, Channel, FinishReason, Stage, Step, TokenDistribution
 
-FORMAT = 2
+FORMAT, WITH_CHANNELS = 2, 3
 MAX_CHUNK_BYTES = 64 << 20
-STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar")
+STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar", "forced")
+CHANNELS: tuple[Channel, ...] = ("answer", "thought", "marker")
 REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
 _OTHER, _NO_ROW = 255, 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIdddddHIHBB")
@@ -33,11 +35,19 @@ _STAGE = struct.Struct("<BIff")
 _DRAW = struct.Struct("<ddH")
 _NO_INTERVAL = (math.nan, math.nan)
 _PENALIZED = 128
+_CHANNEL = struct.Struct("<BI")
 
 
 def encode(steps: Sequence[Step]) -> bytes:
     """Encode records as a chunk."""
-    return bytes([FORMAT]) + zlib.compress(b"".join(map(_record, steps)), 1)
+    divided = any(step.channel != "answer" for step in steps)
+    records = [_record(step) + (_channel(step) if divided else b"") for step in steps]
+    return bytes([WITH_CHANNELS if divided else FORMAT]) + zlib.compress(b"".join(records), 1)
+
+
+def _channel(step: Step) -> bytes:
+    reasoning = step.reasoning.encode("utf-8", "replace")
+    return _CHANNEL.pack(CHANNELS.index(step.channel), len(reasoning)) + reasoning
 
 
 def _record(step: Step) -> bytes:
@@ -104,9 +114,9 @@ class _Reader:
 
 def decode(chunk: bytes) -> list[Step]:
     """Decode a chunk. Raises HistoryError if it is damaged or of an unknown format."""
-    if not chunk or chunk[0] not in (1, FORMAT):
+    if not chunk or chunk[0] not in (1, FORMAT, WITH_CHANNELS):
         found = chunk[:1].hex() or "nothing"
-        raise HistoryError(f"token records: format: must be 1 or {FORMAT} (got {found})")
+        raise HistoryError(f"token records: format: must be 1, {FORMAT} or {WITH_CHANNELS} (got {found})")
     unzip = zlib.decompressobj()
     try:
         reader = _Reader(unzip.decompress(chunk[1:], MAX_CHUNK_BYTES))
@@ -115,7 +125,8 @@ def decode(chunk: bytes) -> list[Step]:
         steps = []
         while reader.at < len(reader.data):
             step = _step(reader)
-            steps.append(step if chunk[0] == 1 else _with_draw(step, reader))
+            step = step if chunk[0] == 1 else _with_draw(step, reader)
+            steps.append(_with_channel(step, reader) if chunk[0] == WITH_CHANNELS else step)
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise HistoryError(f"token records: damaged ({error}); the text of the answer is intact") from None
     return steps
@@ -156,6 +167,11 @@ def _with_draw(step: Step, reader: _Reader) -> Step:
         for id, rank, probability, cut in zip(ids, ranks, probabilities, reader.take(count), strict=True)
     )
     return step._replace(candidates=candidates, interval=None if math.isnan(start) else (start, end))
+
+
+def _with_channel(step: Step, reader: _Reader) -> Step:
+    channel, length = reader.unpack(_CHANNEL)
+    return step._replace(channel=CHANNELS[int(channel)], reasoning=reader.take(int(length)).decode("utf-8"))
 
 
 def _read_stage(reader: _Reader) -> Stage:

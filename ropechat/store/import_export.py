@@ -15,7 +15,7 @@ from typing import Any
 from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Role
 from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
-from ropechat.store.codec import REASONS
+from ropechat.store.codec import CHANNELS, REASONS
 from ropechat.store.fields import Field
 from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
@@ -32,7 +32,10 @@ def to_markdown(chat: Chat) -> str:
     for node in chat.tree.path():
         who = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: node.model or "Answer"}[node.role]
         date = f"{local_time(node.created):%Y-%m-%d %H:%M}"
-        lines += [f"## {who} · {date}", "", node.text.rstrip("\n"), ""]
+        lines += [f"## {who} · {date}", ""]
+        if thought := node.reasoning.strip():
+            lines += ["<details><summary>thought</summary>", "", thought, "", "</details>", ""]
+        lines += [node.text.rstrip("\n"), ""]
     return clean("\n".join(lines))
 
 
@@ -53,6 +56,7 @@ def _node(node: Node) -> dict[str, Any]:
         "parent": node.parent,
         "role": str(node.role),
         "text": node.text,
+        **({"reasoning": node.reasoning} if node.reasoning else {}),
         "state": str(node.state),
         "created": finite(node.created),
         "origin": None if node.origin is None else _origin_record(node.origin),
@@ -79,6 +83,7 @@ def _step(step: Step) -> dict[str, Any]:
         "id": step.id,
         "bytes": step.bytes.hex(),
         "text": step.text,
+        **({"reasoning": step.reasoning, "channel": step.channel} if step.channel != "answer" else {}),
         "position": step.position,
         "logprob": finite(step.logprob),
         "rank": step.rank,
@@ -131,6 +136,7 @@ def _read_node(field: Field, ids: dict[str, str]) -> Node:
         parent=None if parent.value is None else ids[parent.text()],
         role=role,
         final_text=field.of("text").text(""),
+        final_reasoning=field.of("reasoning").text(""),
         state=NodeState.STOPPED if state is NodeState.STREAMING else state,
         created=field.of("created").time(),
         steps=steps if role is Role.ASSISTANT else [],
@@ -192,6 +198,8 @@ def _read_step(field: Field) -> Step:
         u=field.of("u").optional(),
         candidates=tuple(_read_candidate(candidate) for candidate in candidates),
         interval=_read_interval(field.of("interval")),
+        reasoning=field.of("reasoning").text(""),
+        channel=field.of("channel").one_of(CHANNELS, "answer"),
     )
 
 

@@ -14,7 +14,7 @@ from ropechat.trace import Step
 MAX_TITLE = 200
 _COLUMNS = (
     "id, conversation, parent, role, state, text, created, origin, origin_index, origin_change, given, "
-    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, owner"
+    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, reasoning, owner"
 )
 _TYPES = dict.fromkeys(("created", "first_after", "ended_after"), "REAL")
 _TYPES |= dict.fromkeys(("origin_index", "given", "prompt_tokens"), "INTEGER")
@@ -96,6 +96,7 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         node.first_after,
         node.ended_after,
         node.context_start,
+        "" if node.state is NodeState.STREAMING else replace_surrogates(node.reasoning),
         owner,
     )
     marks = ", ".join("?" * len(values))
@@ -169,6 +170,7 @@ def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
         first_after=row["first_after"],
         ended_after=row["ended_after"],
         context_start=row["start"],
+        final_reasoning=row["reasoning"],
     )
 
 

@@ -1,8 +1,8 @@
 """The database: its tables, migrations between versions, and opening it.
 
     conversation   one row per chat; `current` is the last node of the branch on the screen
-    node           a system prompt, a question or an answer (see conversation.Node); text is "" while an
-                   answer streams
+    node           a system prompt, a question or an answer (see conversation.Node); text and reasoning are ""
+                   while an answer streams
     chunk          token records of an answer from token `first` on (see codec), one row per flush
     node_search    full-text index of node.text, if SQLite has FTS5; node.indexed marks the indexed nodes
     draft          the unsent text of a chat; place is the id of the chat, or "" and the owner for a chat that
@@ -56,6 +56,7 @@ MIGRATIONS: list[list[str]] = [
             place TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL, data TEXT NOT NULL,
             changed REAL NOT NULL)""",
     ],
+    ["ALTER TABLE node ADD COLUMN reasoning TEXT NOT NULL DEFAULT ''"],
 ]
 _SEARCH = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS node_search "

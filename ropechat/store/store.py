@@ -328,7 +328,7 @@ class AnswerWriter:
 
         model: the model, if it was unknown at the start.
         """
-        text = self._writer.take_text(self._id)
+        text, reasoning = self._writer.take_texts(self._id)
         facts = (
             rows.replace_surrogates(model),
             prefix_length,
@@ -340,7 +340,7 @@ class AnswerWriter:
         )
 
         def work(connection: sqlite3.Connection) -> None:
-            _end(connection, self._id, state, text)
+            _end(connection, self._id, state, text, reasoning)
             connection.execute(
                 "UPDATE node SET model = coalesce(nullif(?, ''), model), given = ?, prompt_tokens = ?, "
                 "finish_reason = ?, error = ?, first_after = ?, ended_after = ? WHERE id = ?",
@@ -351,10 +351,11 @@ class AnswerWriter:
         return self._writer.submit(work, self._chat, durable=True)
 
 
-def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str) -> None:
+def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str, reasoning: str) -> None:
+    texts = rows.replace_surrogates(text), rows.replace_surrogates(reasoning)
     connection.execute(
-        "UPDATE node SET state = ?, text = ?, owner = NULL WHERE id = ?",
-        (str(state), rows.replace_surrogates(text), id),
+        "UPDATE node SET state = ?, text = ?, reasoning = ?, owner = NULL WHERE id = ?",
+        (str(state), *texts, id),
     )
 
 
@@ -363,7 +364,8 @@ def _stop_abandoned(connection: sqlite3.Connection, id: str) -> None:
     row = connection.execute("SELECT state FROM node WHERE id = ?", (id,)).fetchone()
     if row is not None and row[0] == NodeState.STREAMING:
         steps, _ = rows.read_steps(connection, id)
-        _end(connection, id, NodeState.STOPPED, "".join(step.text for step in steps))
+        texts = "".join(step.text for step in steps), "".join(step.reasoning for step in steps)
+        _end(connection, id, NodeState.STOPPED, *texts)
 
 
 def _point(connection: sqlite3.Connection, conversation: str, node: str | None) -> None:

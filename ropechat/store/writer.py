@@ -47,9 +47,16 @@ class _Answer:
     """A streaming answer of a chat."""
 
     chat: str
-    pieces: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     written: int = 0
     waiting: list[Step] = field(default_factory=list)
+
+    def add(self, steps: Sequence[Step]) -> None:
+        """Add the texts of tokens that are queued."""
+        self.texts += [step.text for step in steps]
+        self.thoughts += [step.reasoning for step in steps if step.reasoning]
+        self.written += len(steps)
 
 
 class Writer:
@@ -106,7 +113,8 @@ class Writer:
         """Write the first tokens of an answer; the first `same` are those of the answer `source`."""
         if steps:
             with self._wake:
-                self._answers[answer] = _Answer(chat, [step.text for step in steps], len(steps))
+                self._answers[answer] = _Answer(chat)
+                self._answers[answer].add(steps)
                 self._jobs.append(_Job(_beginning(answer, steps, source, same), chat))
                 self._wake.notify()
 
@@ -122,11 +130,12 @@ class Writer:
                 self._flush()
                 self._wake.notify()
 
-    def take_text(self, answer: str) -> str:
-        """End a streaming answer and return its whole text."""
+    def take_texts(self, answer: str) -> tuple[str, str]:
+        """End a streaming answer and return its whole text, and its thought's."""
         with self._wake:
             self._flush()
-            return "".join(self._answers.pop(answer, _Answer("")).pieces)
+            ended = self._answers.pop(answer, _Answer(""))
+            return "".join(ended.texts), "".join(ended.thoughts)
 
     def close(self, limit: float) -> bool:
         """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
@@ -145,8 +154,7 @@ class Writer:
             if answer.waiting:
                 steps, answer.waiting = answer.waiting, []
                 self._jobs.append(_Job(_chunk(id, answer.written, steps), answer.chat))
-                answer.written += len(steps)
-                answer.pieces += [step.text for step in steps]
+                answer.add(steps)
         self._since, self._waiting = None, 0
 
     def _rest(self) -> float | None:

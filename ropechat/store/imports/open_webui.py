@@ -10,6 +10,7 @@ from ropechat.store.queries import Chat
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _DETAILS, _END = '<details type="', "</details>"
+_SUMMARY_END, _REASONING = "</summary>", "reasoning"
 _NOT_SAID = ("reasoning", "code_interpreter", "tool_calls")
 _SYSTEM = "system"
 """The id of the system text, which the file keeps apart from the messages."""
@@ -47,8 +48,8 @@ def read_chat(field: Field) -> tuple[Chat | None, int]:
     return build_chat(title, messages, current)
 
 
-def _rest(said: Said) -> tuple[str, float, str]:
-    return said.text, said.created, said.model
+def _rest(said: Said) -> tuple[str, float, str, str]:
+    return said.text, said.created, said.model, said.reasoning
 
 
 def _said(message: Field, parent: str | None, begun: float) -> Said:
@@ -61,15 +62,25 @@ def _said(message: Field, parent: str | None, begun: float) -> Said:
     else:
         text = content.text("")
     model = message.of("model").text("") if role is Role.ASSISTANT else ""
-    return Said(parent, role, _answer(text) if role is Role.ASSISTANT else text, created, model)
+    text, reasoning = _answer(text) if role is Role.ASSISTANT else (text, "")
+    return Said(parent, role, text, created, model, reasoning)
 
 
-def _answer(text: str) -> str:
-    """An answer without the blocks of reasoning and tools that the page folds."""
-    parts, at = [], 0
+def _answer(text: str) -> tuple[str, str]:
+    """An answer without the blocks of reasoning and tools that the page folds; and its reasoning."""
+    parts, thoughts, at = list[str](), list[str](), 0
     while (start := text.find(_DETAILS, at)) >= 0 and (end := text.find(_END, start)) >= 0:
         end += len(_END)
         folded = text.startswith(_NOT_SAID, start + len(_DETAILS))
         parts.append(text[at : start if folded else end])
+        if text.startswith(_REASONING, start + len(_DETAILS)):
+            thoughts.append(_folded(text[start : end - len(_END)]))
         at = end
-    return "".join([*parts, text[at:]]).strip() if parts else text
+    return ("".join([*parts, text[at:]]).strip() if parts else text), "\n\n".join(filter(None, thoughts))
+
+
+def _folded(block: str) -> str:
+    """The text of a folded block: quoted lines below a summary."""
+    quoted = block.partition(_SUMMARY_END)[2] or block.partition(">")[2]
+    lines = [line.removeprefix(">").removeprefix(" ") for line in quoted.strip().split("\n")]
+    return "\n".join(lines).strip()

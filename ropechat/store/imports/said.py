@@ -20,7 +20,8 @@ MAX_TEXT = 256 << 20
 
 @dataclass(frozen=True)
 class Said:
-    """A message. parent: the id of the message before it. created: seconds since 1970; 0: not known.
+    """A message. reasoning: the thought before an answer. parent: the id of the message before it. created:
+    seconds since 1970; 0: not known.
 
     role: None for one that a chat cannot show, such as a tool's result; what follows it then follows its
     parent.
@@ -31,6 +32,7 @@ class Said:
     text: str = ""
     created: float = 0.0
     model: str = ""
+    reasoning: str = ""
 
 
 @dataclass
@@ -47,11 +49,12 @@ class _Kept:
     extended: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
-    def texts(self) -> list[str]:
+    def parts(self) -> list[Said]:
+        """The messages in a row that become one."""
         at: _Kept | None = self
         found = []
         while at is not None:
-            found.append(at.said.text)
+            found.append(at.said)
             at = at.begins
         return found[::-1]
 
@@ -109,13 +112,16 @@ def _tree(title: str, kept: list[_Kept]) -> ConversationTree:
     tree, length = ConversationTree(), 0
     begun = min((one.said.created for one in kept if one.said.created), default=0.0)
     for one in kept:
-        texts = one.texts()
-        length += sum(map(len, texts))
+        texts = [said.text for said in one.parts()]
+        thoughts = [said.reasoning for said in one.parts() if said.reasoning]
+        length += sum(map(len, [*texts, *thoughts]))
         if length > MAX_TEXT:
             raise HistoryError(f"{title!r:.40}: must be at most {MAX_TEXT} characters with all its branches")
         role = one.said.role
         assert role is not None
         parent = None if one.parent is None else one.parent.id
         created = one.said.created or begun
-        tree.restore(Node(one.id, parent, role, "\n\n".join(texts), created=created, model=one.said.model))
+        node = Node(one.id, parent, role, "\n\n".join(texts), created=created, model=one.said.model)
+        node.final_reasoning = "\n\n".join(thoughts)
+        tree.restore(node)
     return tree

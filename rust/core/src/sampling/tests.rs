@@ -48,7 +48,8 @@ fn oracle(logits: &[f32], history: &[u32], position: u64, s: &Sampling) -> (u32,
     for link in SAMPLER_CHAIN.into_iter().filter(|l| l.is_on(s)) {
         let p = probabilities(&ids, temperature);
         match link {
-            ChainStep::Grammar | ChainStep::LogitBias | ChainStep::RepetitionPenalty => {}
+            ChainStep::Forced | ChainStep::Grammar => unreachable!("not settings"),
+            ChainStep::LogitBias | ChainStep::RepetitionPenalty => {}
             ChainStep::Temperature => temperature = f64::from(s.temperature),
             ChainStep::TopK => ids.truncate(s.top_k),
             ChainStep::TopP => {

@@ -63,7 +63,7 @@ fn a_stage_is_the_draw_of_the_settings_up_to_it() {
         let mut n = 0;
         for step in SAMPLER_CHAIN.into_iter().filter(|step| step.is_on(&sampling)) {
             match step {
-                ChainStep::Grammar => unreachable!("not a setting"),
+                ChainStep::Forced | ChainStep::Grammar => unreachable!("not settings"),
                 ChainStep::LogitBias => upto.logit_bias = sampling.logit_bias.clone(),
                 ChainStep::RepetitionPenalty => upto.repetition_penalty = sampling.repetition_penalty,
                 ChainStep::Temperature => upto.temperature = sampling.temperature,
