@@ -181,6 +181,7 @@ class OpenAiForm:
         chat = records[0].get("endpoint", CHAT) != COMPLETIONS
         prompt = records[0]["usage"]["prompt_tokens"]
         made = sum(record["usage"]["completion_tokens"] for record in records)
+        thought = sum(record["usage"].get("reasoning_tokens", 0) for record in records)
         choice = _chat_choice if chat else _text_choice
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
@@ -192,6 +193,7 @@ class OpenAiForm:
                 "prompt_tokens": prompt,
                 "completion_tokens": made,
                 "total_tokens": prompt + made,
+                **({"completion_tokens_details": {"reasoning_tokens": thought}} if thought else {}),
             },
             "system_fingerprint": self._model["fingerprint"],
         }
@@ -211,7 +213,12 @@ def _chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
     content = None if tokens is None else [_chat_token(token) for token in tokens]
     return {
         "index": index,
-        "message": {"role": "assistant", "content": record["text"], "refusal": None},
+        "message": {
+            "role": "assistant",
+            "content": record["text"],
+            **({"reasoning_content": record["reasoning"]} if "reasoning" in record else {}),
+            "refusal": None,
+        },
         "logprobs": None if content is None else {"content": content, "refusal": None},
         "finish_reason": _reason(record),
     }

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ropechat.batch.structured import grammar_of
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import validate_variables
-from ropechat.engine.validation import validate_ids, validate_stops
+from ropechat.engine.validation import REASONING, validate_ids, validate_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
@@ -32,6 +32,8 @@ SAMPLING_FIELDS = {
     "max_new_tokens": "max_tokens",
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "reasoning_effort": "think",
+    "thinking_token_budget": "thinking_budget",
 }
 """Field of a line -> field of Sampling."""
 NOT_OFFERED: dict[str, object] = {
@@ -49,7 +51,7 @@ NOT_OFFERED: dict[str, object] = {
     **dict.fromkeys(("ignore_eos", "use_beam_search", "include_stop_str_in_output"), False),
     **dict.fromkeys(("do_sample", "skip_special_tokens", "spaces_between_special_tokens"), True),
     **{name: [] for name in ("stop_token_ids", "stop_sequences", "bad_words", "allowed_token_ids")},
-    **dict.fromkeys(("truncate_prompt_tokens", "prompt_logprobs", "reasoning_effort"), None),
+    **dict.fromkeys(("truncate_prompt_tokens", "prompt_logprobs"), None),
 }
 """Fields of unsupported features that change an answer, with the value that does not request the feature.
 
@@ -57,6 +59,8 @@ The names are those of OpenAI, vLLM, transformers and llama.cpp.
 """
 
 _ID_FIELDS = ("id", "custom_id")
+_THINK: dict[str | bool, str] = {True: "on", False: "off", "none": "off", "minimal": "off"}
+"""Values of Ollama's `think` and of OpenAI's `reasoning_effort` -> of `Sampling.think`."""
 _ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
 _OFTEN_MISSPELLED = ("max_tokens", "temperature", "repetition_penalty")
 _SIMILAR = 0.9
@@ -371,8 +375,12 @@ def _messages(value: object) -> tuple[list[Message], list[str]]:
             reject(f"{field}.tool_calls: not supported; give the text of the call as content")
         if "content" not in message:
             reject(f"{field}.content: must be a string (missing)")
-        unused |= {f"messages[].{name}": None for name in message if name not in ("role", "content")}
-        messages.append(Message(_ROLES[role], _content(f"{field}.content", message["content"])))
+        known = ("role", "content", *REASONING)
+        unused |= {f"messages[].{name}": None for name in message if name not in known}
+        thought = next((name for name in REASONING if message.get(name) is not None), "")
+        reasoning = _text(f"{field}.{thought}", message[thought]) if thought else ""
+        content = _content(f"{field}.content", message["content"])
+        messages.append(Message(_ROLES[role], content, reasoning))
     return messages, list(unused)
 
 
@@ -438,6 +446,8 @@ def _sampling(fields: dict[str, Any]) -> dict[str, Any]:
             reject(f"{name}: must not be given together with {names[field]}")
         if field == "logit_bias" and isinstance(value, dict):
             value = _bias_pairs(value)
+        if field == "think":
+            value = _THINK.get(value, value) if isinstance(value, str | bool) else value
         try:
             Sampling(**{field: value})
         except ValueError as error:

@@ -38,18 +38,24 @@ def token_records(completion: Completion, count: int, bytes_of: BytesOf) -> list
 def _answer(
     completion: Completion, logprobs: int | None, bytes_of: BytesOf, grammar: Grammar | None
 ) -> dict[str, Any]:
+    thought = completion.reasoning_tokens
     answer: dict[str, Any] = {
         "text": completion.text,
+        **({"reasoning": completion.reasoning} if thought else {}),
         **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(completion.text)}),
         "finish_reason": completion.finish_reason,
         "usage": {
             "prompt_tokens": completion.prompt_tokens,
             "completion_tokens": completion.completion_tokens,
+            **({"reasoning_tokens": thought} if thought else {}),
         },
         "seed": completion.seed,
     }
     if logprobs is not None:
-        answer["logprobs"] = token_records(completion, logprobs, bytes_of)
+        tokens = token_records(completion, logprobs, bytes_of)
+        answer["logprobs"] = tokens[thought:]
+        if thought:
+            answer["reasoning_logprobs"] = tokens[:thought]
     return answer
 
 
@@ -79,7 +85,8 @@ def ok_record(
         record["text"] = _prompt_text(row.request, bytes_of) + record["text"]
     if len(answers) > 1:
         record["usage"] = {
-            name: sum(answer["usage"][name] for answer in answers) for name in answers[0]["usage"]
+            name: sum(answer["usage"].get(name, 0) for answer in answers)
+            for name in {**answers[-1]["usage"], **answers[0]["usage"]}
         }
         record |= {"seed": answers[0]["seed"], "turns": answers}
     return finish_record(record, row, sum(completion.cached_tokens for completion in completions))

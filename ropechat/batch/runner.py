@@ -136,7 +136,8 @@ class _Jobs:
         pending.before.append(completion)
         content = _as_messages(request.content)
         for answer, question in zip(pending.before, request.turns, strict=False):
-            content += [Message(Role.ASSISTANT, answer.text), Message(Role.USER, question)]
+            said = Message(Role.ASSISTANT, answer.text, answer.reasoning.strip())
+            content += [said, Message(Role.USER, question)]
         following = dataclasses.replace(request, content=content)
         made = self._job(pending, following)
         return made if isinstance(made, Job) else None

@@ -10,7 +10,7 @@ import click
 
 from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
-from ropechat.sampling import DEFAULTS, Sampling
+from ropechat.sampling import DEFAULTS, THINK, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 from ropechat.settings.file import UserSettings, read_settings
 from ropechat.settings.spec import BY_NAME, DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
@@ -64,6 +64,20 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic in newer clic
         if number > MAX_INTEGER:
             self.fail(f"must be at most {MAX_INTEGER}", param, ctx)
         return number
+
+
+class Think(click.ParamType[str]):
+    """One of THINK, or a number of tokens."""
+
+    name = "think"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text not in THINK and not text.isdecimal():
+            self.fail(
+                f"must be one of {', '.join(THINK)}, or a number of tokens (got {text!r:.40})", param, ctx
+            )
+        return text
 
 
 class Real(click.FloatRange):
@@ -183,13 +197,23 @@ sampling_options = option_set(  # Sampling validates their values
             help=f"{one.help[0].upper()}{one.help[1:]}.",
         )
         for name, one in SAMPLER_SETTINGS.items()
-    )
+    ),
+    setting_option(
+        "think",
+        type=Think(),
+        metavar="on|off|low|medium|high|N",
+        default=DEFAULTS.think,
+        help="Whether a model that reasons thinks before it answers, or for how many tokens at most "
+        "[default: as its chat template says].",
+    ),
 )
 
 
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """Remove the sampling options from `given` and return them. A bad value is a usage error."""
     fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}
+    if str(fields.get("think")).isdecimal():
+        fields |= {"think": "on", "thinking_budget": int(fields["think"])}
     try:
         return Sampling(**fields)
     except ValueError as error:

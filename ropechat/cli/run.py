@@ -72,6 +72,16 @@ class Timing:
         """Tokens that were accepted drafts of speculative decoding."""
         return sum(step.drafted for step in self.steps)
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the newest token belongs to a thought."""
+        return bool(self.steps) and self.steps[-1].channel != "answer"
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens of the thought, with those around it."""
+        return sum(step.channel != "answer" for step in self.steps)
+
     def seconds(self) -> dict[str, float | None]:
         """Time to first token, total time, and tokens per second of prefill and decode."""
         if self.first is None or self.last is None:
@@ -98,7 +108,8 @@ def statistics(timing: Timing) -> str:
     ttft = seconds["ttft_s"]
     first = "–" if ttft is None else format_seconds(ttft)
     drafted = f" ({timing.drafted} drafted)" if timing.drafted else ""
-    reply = f"reply {count_of(len(timing.steps), 'token')}{drafted}, {rate('decode_tok_s')}"
+    thought = f" ({timing.reasoning_tokens:,} of a thought)" if timing.reasoning_tokens else ""
+    reply = f"reply {count_of(len(timing.steps), 'token')}{thought}{drafted}, {rate('decode_tok_s')}"
     return (
         f"prompt {count_of(timing.prompt_tokens, 'token')}, {rate('prefill_tok_s')} · "
         f"{reply} · first token {first} · {reason or 'cut'}"
@@ -109,19 +120,30 @@ def record(
     timing: Timing, model: str, text: str, grammar: "Grammar | None", seed: int | None
 ) -> dict[str, Any]:
     """The object of --json. grammar: what the text had to match. seed: what `--seed` must be to repeat it."""
-    steps = timing.steps
+    steps = [step for step in timing.steps if step.channel == "answer"]
+    thought = [step for step in timing.steps if step.channel != "answer"]
     return {
         "model": model,
         "text": text,
+        **({"reasoning": "".join(step.reasoning for step in thought)} if thought else {}),
         **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(text)}),
         "ids": [step.id for step in steps],
         "logprobs": [finite(step.logprob) for step in steps],
-        "finish_reason": steps[-1].finish_reason if steps else None,
+        **(
+            {
+                "reasoning_ids": [step.id for step in thought],
+                "reasoning_logprobs": [finite(step.logprob) for step in thought],
+            }
+            if thought
+            else {}
+        ),
+        "finish_reason": timing.steps[-1].finish_reason if timing.steps else None,
         "seed": seed,
         "usage": {
             "prompt_tokens": timing.prompt_tokens,
             "cached_tokens": timing.cached_tokens or 0,
-            "completion_tokens": len(steps),
+            "completion_tokens": len(timing.steps),
+            **({"reasoning_tokens": len(thought)} if thought else {}),
         },
         "timings": {**timing.seconds(), "drafted_tokens": timing.drafted},
     }
@@ -181,20 +203,34 @@ def _watched(
     engine: "Engine",
     steps: "Iterator[Step]",
     timing: Timing,
-    max_tokens: int,
+    sampling: "Sampling",
     *,
-    shown: bool,
+    shown: "Callable[[Step], object] | None",
 ) -> "Iterator[Step]":
-    """The steps, and how far they are. shown: the text itself is on the terminal, from the first token on."""
+    """The steps, and how far they are. shown: whether a step puts text on the terminal; None: none does."""
+    budget = None if sampling.thinking_budget < 0 else sampling.thinking_budget
+
+    def think() -> Progress | None:
+        done = timing.reasoning_tokens
+        return engine.progress.read() or (Progress("thinking", done, budget) if timing.thinking else None)
 
     def read() -> Progress | None:
-        return engine.progress.read() or Progress("writing", len(timing.steps), max_tokens)
+        made = len(timing.steps) - timing.reasoning_tokens
+        return think() or Progress("writing", made, sampling.max_tokens)
 
-    if shown and line.mode == "line":
-        yield from line.until_first(engine.progress.read, steps)
+    if shown is not None and line.mode == "line":
+        yield from line.until_first(think, steps, shown)
     else:
         with line.watch(read):
             yield from steps
+
+
+def _answer_only(step: "Step") -> str:
+    return step.text
+
+
+def _with_thought(step: "Step") -> str:
+    return step.reasoning + step.text
 
 
 def _with_seed(sampling: "Sampling") -> "Sampling":
@@ -235,6 +271,7 @@ Examples:
 @click.option("--system", help="A system message before the prompt.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
+@click.option("--show-thinking", is_flag=True, help="Write what the model thinks before its answer, too.")
 @progress_option
 @click.option("--quiet", is_flag=True, help="No notes, progress and statistics on stderr.")
 @click.option(
@@ -275,6 +312,7 @@ def run(
     system: str | None,
     raw: bool,
     as_json: bool,
+    show_thinking: bool,
     progress: str,
     quiet: bool,
     trace_file: "Path | str | None",
@@ -323,13 +361,17 @@ def run(
         else:
             sampling = _with_seed(sampling) if candidates or as_json else sampling
             steps = begin(engine, text, system, raw, sampling, timing, candidates)
-        shown = streams and out.is_terminal
+        said = _with_thought if show_thinking else _answer_only
+        shown = said if streams and out.is_terminal else None
         try:
-            for step in _watched(line, engine, steps, timing, sampling.max_tokens, shown=shown):
+            for step in _watched(line, engine, steps, timing, sampling, shown=shown):
+                if streams and show_thinking and timing.thinking and step.channel == "answer":
+                    out.end_line()
+                    out.write("\n")
                 timing.take(step)
                 pieces.append(step.text)
                 if streams:
-                    out.write(step.text)
+                    out.write(said(step))
         finally:
             if streams and pieces:
                 out.end_line()
@@ -356,4 +398,8 @@ def run(
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")
+        if timing.thinking:
+            say(
+                "note: the answer ended inside the thought; --think N limits it, --think off skips it"
+            )
     return IO_FAILED if chat is not None and chat.lost else OK

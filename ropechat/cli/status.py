@@ -121,11 +121,17 @@ class ProgressLine:
             thread.join()
             self.clear()
 
-    def until_first(self, read: Callable[[], Progress | None], items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, and show the wait for the first one."""
-        found = iter(items)
+    def until_first(
+        self, read: Callable[[], Progress | None], items: Iterable[T], is_shown: Callable[[T], object] = bool
+    ) -> Iterator[T]:
+        """Yield the items, and show the wait for the first one that `is_shown` says is on the screen."""
+        found, first = iter(items), list[T]()
         with self.watch(read):
-            first = list(_take_one(found))
+            for item in found:
+                if is_shown(item):
+                    first = [item]
+                    break
+                yield item
         yield from first
         yield from found
 
@@ -139,12 +145,6 @@ class ProgressLine:
         assert self._task is not None
         self._bars.update(self._task, description=stage, completed=done, total=total, words=text)
         self._bars.refresh()
-
-
-def _take_one(items: Iterator[T]) -> Iterator[T]:
-    for item in items:
-        yield item
-        return
 
 
 def _make_bars() -> "Bars":

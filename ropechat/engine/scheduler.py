@@ -69,6 +69,10 @@ class Completion:
     error: RopechatError | None = None
     cached_tokens: int = field(default=0, compare=False)
     """Prompt tokens whose keys and values came from an earlier sequence. Depends on the other prompts."""
+    reasoning: str = ""
+    """What the model thought before its answer."""
+    reasoning_tokens: int = 0
+    """How many of the ids, the first ones, belong to the thought and to what surrounds it."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
 
@@ -163,6 +167,7 @@ class _Active:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     begun: float = 0.0
     read: int = 0
@@ -352,6 +357,8 @@ class Scheduler:
         active.ids.append(step.id)
         active.logprobs.append(step.logprob)
         active.texts.append(step.text)
+        if step.channel != "answer":
+            active.thoughts.append(step.reasoning)
         if step.top:
             active.top.append(step.top)
         if step.finish_reason is not None:
@@ -374,6 +381,8 @@ class Scheduler:
                 logprobs,
                 active.seed,
                 cached_tokens=cached,
+                reasoning="".join(active.thoughts),
+                reasoning_tokens=len(active.thoughts),
                 top=tuple(active.top),
             )
             if active.job.then is not None and reason != "cancelled":

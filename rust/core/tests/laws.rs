@@ -330,7 +330,7 @@ fn a_masked_draw_is_the_same_in_company_and_from_a_given_beginning() {
     let make = |threads| engine(models()[1].path(), PackedType::F32, Isa::Scalar, threads).unwrap();
     let add = |engine: &mut Engine, ids: &[u32], stream, max_tokens, from| {
         let number = engine.add(ids, goal(stream, max_tokens)).unwrap();
-        engine.constrain(number, &grammar, from).unwrap();
+        engine.constrain(number, None, Some(&grammar), from).unwrap();
         number
     };
     let mut alone = make(1);
@@ -376,6 +376,6 @@ fn a_masked_draw_is_the_same_in_company_and_from_a_given_beginning() {
     let free = engine.add(&prompt, goal(5, 30)).unwrap();
     let bad = [&prompt[..], &[1, 1, 1, 1][..]].concat();
     let number = engine.add(&bad, goal(5, 30)).unwrap();
-    assert!(matches!(engine.constrain(number, &grammar, 30), Err(Error::Request(_))));
+    assert!(matches!(engine.constrain(number, None, Some(&grammar), 30), Err(Error::Request(_))));
     assert_ne!(run(&mut engine, &[free]).remove(0).iter().map(|r| r.1).collect::<Vec<_>>(), drawn);
 }
