@@ -75,7 +75,7 @@ _GROUPS = {
         "quiet",
     ),
     "Prompt": ("system", "raw", "template", "template_vars"),
-    "Sampling": tuple(SETTINGS),
+    "Sampling": (*SETTINGS, "think"),
     "Structured output": (*OPTIONS, "json_flexible"),
     "Model": (
         "model",

@@ -335,7 +335,7 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("typical_p", 0.9),
     ("num_predict", -1),
     ("do_sample", False),
-    ("reasoning_effort", "low"),
+    ("reasoning_effort", "lots"),
     ("system", 5),
     ("Temperature", 0),
     ("max_token", 0),

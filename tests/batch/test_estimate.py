@@ -71,7 +71,7 @@ class Machine:
     def record(self, event: Any, text_filter: Any) -> Any:
         over = self.active[event.sequence].unwritten == 0
         reason = "length" if over else None
-        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason=reason)
+        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason=reason, channel="answer")
 
     def reused(self, sequence: int) -> int:
         return 0

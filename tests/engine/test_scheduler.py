@@ -34,7 +34,7 @@ class Backend:
 
     def record(self, event: Any, text_filter: Any) -> Any:
         reason = None if self._passes else "stop"
-        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason=reason)
+        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason=reason, channel="answer")
 
     def reused(self, sequence: int) -> int:
         return 0
