@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinking_models import CHATML, HARMONY, OPENED, thinking_model
+from thinking_models import CHATML, HARMONY, OPENED, THINK, thinking_model
 
 from ropechat import Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.engine.templates.template import ChatTemplate
@@ -15,7 +15,6 @@ from ropechat.errors import RequestError
 from ropechat.trace import Step
 
 SHARED = Path(__file__).parents[3] / "shared" / "goldens" / "templates" / "jinja"
-THINK = ("<think>", "</think>")
 HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
 FEW = {"type": "object", "additionalProperties": False}
 GOES_ON = ((2, -100.0),)  # never the token that ends a turn
@@ -210,13 +209,10 @@ def test_thought_and_answer_are_the_tokens_none_lost_or_doubled(engine: Engine) 
             ["answer"],
         ), (begun, order)
         shown = "".join(said.reasoning + said.text for said in spelled)
-        said = b"".join(
-            said.bytes for said in spelled if said.channel != "marker" and said.bytes[:2] != b"<|"
-        )
-        assert shown.replace("\n", "").replace("\ufffd", "") == said.decode("utf-8", "ignore").replace("\n", "").replace(
-            "</think",
-            "",  # tokens of a marker that is text; the last one is the marker
-        ), begun
+        of_text = [one.bytes for one in spelled if one.channel != "marker" and one.bytes[:2] != b"<|"]
+        said = b"".join(of_text).decode("utf-8", "ignore")
+        said = said.replace("</think", "")  # of a marker that is text only the last token is a marker
+        assert shown.replace("\n", "").replace("\ufffd", "") == said.replace("\n", ""), begun
 
 
 def test_a_schema_begins_behind_the_thought(engine: Engine) -> None:

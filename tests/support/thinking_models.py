@@ -7,7 +7,7 @@ from typing import Any
 
 import ropechat.builtin
 
-TURN = "<|im_start|>{{ message.role }}\n"
+THINK = ("<think>", "</think>")
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% if message.role == 'assistant' and message.reasoning_content is defined and loop.last %}"
