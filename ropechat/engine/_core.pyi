@@ -89,6 +89,7 @@ class Vocabulary:
     def compile(self, kind: str, text: Sequence[str], *, flexible: bool = False) -> Grammar:
         """Compile a grammar, see `ropechat.grammar`. Raises RequestError."""
 
+@final
 class Markers:
     """What separates the thought of a reply from its answer."""
 
