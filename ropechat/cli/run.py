@@ -399,7 +399,5 @@ def run(
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")
         if timing.thinking:
-            say(
-                "note: the answer ended inside the thought; --think N limits it, --think off skips it"
-            )
+            say("note: the answer ended inside the thought; --think N limits it, --think off skips it")
     return IO_FAILED if chat is not None and chat.lost else OK
