@@ -152,10 +152,6 @@ class Sampling:
         above=True,
     )
     max_tokens: int = _setting(512, int, (1, MAX_COUNT), "maximum number of new tokens", "the longest answer")
-    thinking_budget: int = _setting(
-        *(-1, int, (-1, MAX_COUNT), "maximum number of tokens of a thought; -1: no limit"),
-        "the longest thought; -1: no limit",
-    )
     seed: int | None = _setting(
         *(None, int, (0, MAX_SEED)),
         "makes sampling repeatable: 0 to 2^64 - 1 (jq and JavaScript round above 2^53)",
@@ -164,6 +160,10 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: Grammar | None = None
     think: str = "auto"
+    thinking_budget: int = _setting(
+        *(-1, int, (-1, MAX_COUNT), "maximum number of tokens of a thought; -1: no limit"),
+        "the longest thought; -1: no limit",
+    )
 
     def __post_init__(self) -> None:
         if self.think not in THINK:
