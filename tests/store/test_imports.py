@@ -168,6 +168,7 @@ def test_open_webui(tmp_path: Path) -> None:
     ]
     assert len(chat.tree.siblings(chat.tree.path()[2].id)) == 2
     assert chat.tree.path()[2].model == "llama3.2"
+    assert chat.tree.path()[2].reasoning == "hm"
     [alone] = read_file(written(tmp_path, WEBUI["chat"])).chats
     assert told(alone) == told(chat)
     early = {"title": "Early", "chat": {"messages": [{"role": "user", "content": "Hi"}]}}

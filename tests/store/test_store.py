@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chats import answer, branched, record
+from chats import answer, branched, record, thought_of
 from stores import done, put
 
 from ropechat.conversation import ConversationTree, NodeState, Origin, Role, unscored_step
@@ -70,7 +70,17 @@ def test_records_as_bytes() -> None:
     [back] = codec.decode(codec.encode([unscored_step(7, 3)]))
     assert (back.id, back.rank, back.position) == (7, 0, 3)
     assert math.isnan(back.logprob)
-    for broken in (b"", b"\x03" + data[1:], data[:-3], data[:1] + data[5:], b"\x01" + b"x" * 40):
+    thought = [*thought_of(draw, "The sun is low.", 4), *steps[:3]]
+    assert codec.decode(codec.encode(thought)) == thought
+    assert (codec.encode(thought)[0], data[0]) == (codec.WITH_CHANNELS, codec.FORMAT)
+    for broken in (
+        b"",
+        b"\x04" + data[1:],
+        b"\x03" + data[1:],
+        data[:-3],
+        data[:1] + data[5:],
+        b"\x01" + b"x" * 40,
+    ):
         with pytest.raises(HistoryError, match="token records"):
             codec.decode(broken)
 

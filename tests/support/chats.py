@@ -32,12 +32,30 @@ def record(draw: random.Random, text: str, position: int) -> Step:
     )
 
 
-def answer(draw: random.Random, tree: ConversationTree, text: str, origin: Origin | None = None) -> Node:
+def thought_of(draw: random.Random, text: str, position: int) -> list[Step]:
+    """The tokens of a thought of words, between two markers."""
+    made = [
+        record(draw, f" {word}", position + place) for place, word in enumerate(("", *text.split(" "), ""))
+    ]
+    inside = [step._replace(text="", reasoning=step.text, channel="thought") for step in made[1:-1]]
+    first, last = (step._replace(text="", channel="marker") for step in (made[0], made[-1]))
+    return [first, *inside, last]
+
+
+def answer(
+    draw: random.Random,
+    tree: ConversationTree,
+    text: str,
+    origin: Origin | None = None,
+    thought: str = "",
+) -> Node:
     """An answer of words to the current node, done."""
     assert tree.current is not None
     node = tree.answer(tree.current, "m", Sampling(seed=5, temperature=0.5), origin)
+    for step in thought_of(draw, thought, 10) if thought else ():
+        tree.add(node.id, step)
     for index, word in enumerate(text.split(" ")):
-        tree.add(node.id, record(draw, word if not index else " " + word, 10 + index))
+        tree.add(node.id, record(draw, word if not index else " " + word, 10 + len(node.steps)))
     tree.end(node.id, NodeState.DONE, "stop")
     node.prompt_tokens, node.first_after, node.ended_after = 10, 0.25, 1.5
     return node
@@ -52,5 +70,5 @@ def branched(seed: int = 0) -> ConversationTree:
     tree.current = question.id
     answer(draw, tree, "Rayleigh, mostly.", Origin(first.id, 1, "fork"))
     tree.write(Role.USER, "And red at dusk?")
-    answer(draw, tree, "A longer way through air.")
+    answer(draw, tree, "A longer way through air.", thought="The sun is low.")
     return tree
