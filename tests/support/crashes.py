@@ -44,7 +44,12 @@ def say(line: str) -> None:
 def write(folder: Path) -> None:
     """Chat until killed. Each answer has a random speed and length of its own."""
     say("ready")
-    draw, engine, thread, store = random.Random(), FakeEngine(STORY * 3, thought=STORY), Inference(), Store(folder)
+    draw, engine, thread, store = (
+        random.Random(),
+        FakeEngine(STORY * 3, thought=STORY),
+        Inference(),
+        Store(folder),
+    )
     session = Session("fake", Sampling(max_tokens=9999), recorder=ConversationRecorder(store))
     engine.context = 10**6
     thread.start()
@@ -144,7 +149,10 @@ class Claims:
         for node in nodes.values():
             found["still streaming"] += node.state is NodeState.STREAMING
             both = zip(node.steps, self.tokens.get(node.id, []), strict=False)
-            texts = ["".join(step.text for step in node.steps), "".join(step.reasoning for step in node.steps)]
+            texts = [
+                "".join(step.text for step in node.steps),
+                "".join(step.reasoning for step in node.steps),
+            ]
             whole = not node.steps or [node.final_text, node.final_reasoning] == texts
             found["torn answers"] += not whole or any(step.id != said for step, said in both)
         store.close()

@@ -53,6 +53,7 @@ class WritingFeature(Feature):
         self.composer.examples = lambda: self.turns.examples
         self.sent_as = ("", "")
         self._editing: Node | None = None  # the message being edited
+        self._queued = ""  # the text of the composer that is sent when the answer ends
         self._counter: Timer | None = None
 
     # --- sending ---
@@ -67,7 +68,8 @@ class WritingFeature(Feature):
         if self.session.load_error is not None:
             self.ui.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         elif self.session.generating:
-            self.ui.hint(f"still writing: {self.keymap.shown('chat.stop')} stops it, then ⏎ sends")
+            self._queued = "" if self._queued == typed else typed
+            self.ui.hint("")
         elif (whole := self.expand(text)) is not None:
             turn = self._edited(whole)
             if turn is None:
@@ -151,6 +153,13 @@ class WritingFeature(Feature):
     @event(ev.Finished, ev.Failed)
     def _ended(self, event: ev.Finished | ev.Failed) -> None:
         self.count_soon()
+        queued, self._queued = self._queued, ""
+        if not queued or self.composer.text != queued:
+            return
+        if isinstance(event, ev.Finished) and event.reason != "cancelled":
+            self.ui.app.call_later(self.composer.submit)
+        else:
+            self.ui.hint("not sent, because the answer before it was not finished: ⏎ sends it")
 
     @setting("read_ahead")
     def _read_ahead(self, reads: bool) -> None:
@@ -228,7 +237,9 @@ class WritingFeature(Feature):
         return True
 
     def standing_hint(self) -> str:
-        """The footer's text while a message is edited."""
+        """The footer's text while a message is edited, or waits for the end of an answer."""
+        if self._queued and self._queued == self.composer.text and self.session.generating:
+            return "queued: sent when the answer ends; ⏎ takes it back, a change too"
         if self._editing is None:
             return ""
         what = "question" if self._editing.role is Role.USER else "answer"

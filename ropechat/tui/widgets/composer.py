@@ -183,12 +183,16 @@ class Composer(TextArea):
         if before.endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
         elif self.text.strip():
-            text = self.text
-            if self._send(text):
-                self._settle_history()
-                self._remember(text, sent=True)
-                if not self.give_back():
-                    self.set_text("")
+            self.submit()
+
+    def submit(self) -> None:
+        """Send the text; it stays if it is not accepted."""
+        text = self.text
+        if self._send(text):
+            self._settle_history()
+            self._remember(text, sent=True)
+            if not self.give_back():
+                self.set_text("")
 
     def _remember(self, text: str, sent: bool = False) -> None:
         """Add a text to the history."""
