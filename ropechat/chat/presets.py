@@ -41,7 +41,7 @@ def full_name(text: str) -> str:
 def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
     """The settings with one value parsed from typed text. Raises ValueError that says what it must be."""
     value: float | None
-    if name == "seed" and text in ("none", "-", ""):
+    if name == "seed" and text in ("none", "off", "-", ""):
         value = None
     elif name == "thinking_budget" and text in ("no limit", "none", "-", ""):
         value = -1

@@ -16,7 +16,7 @@ PARTS = [
     "word ", "longerword", "*", "**", "`", "```\n", "~~~py\n", "\n", "\n\n", "- ", "  - ", "1. ", "> ", "# ",
     "| a | b |\n", 
     "|--|:-:|\n", "[x](http://y)", "![", "](", "<b>", "&amp;", "&#8238;", "\\", "---\n", "===\n", "你好",
-    "👩\u200d👧", "e\u0301", "    ", "_a_", "~~s~~", "***\n", "|", "x" * 30, "def f(): '''\n",
+    "👩\u200d👧", "e\u0301", "    ", "_a_", "~~s~~", "\\(", "\\)", "\\[x\\]", "***\n", "|", "x" * 30, "def f(): '''\n",
 ]  # fmt: skip
 
 
@@ -71,6 +71,12 @@ def test_inline() -> None:
     assert look("a **b *c***", "c") == "strong em"
     assert look("`x`", "x") == "code"
     assert look("two **lines\nof bold** end", "of bold") == "strong"
+
+
+def test_maths_keeps_its_signs() -> None:
+    assert rows(r"so \(a_1^2 + b_1^2\) is \[c*d*e\].", 80) == [r"so \(a_1^2 + b_1^2\) is \[c*d*e\]."]
+    assert look(r"so \(a_1\)", "a_1") == "code"
+    assert rows(r"a \(b", 80) == ["a (b"]  # no end: an escaped bracket
 
 
 def test_links_show_where_they_lead() -> None:

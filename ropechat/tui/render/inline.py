@@ -15,18 +15,35 @@ from ropechat.util.text import one_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 MAX_PARSED = 2000  # characters parsed at once: the parser takes time by their square in the worst case
 _TARGET = re.compile(r"\]\((?:[^()\\\n]|\\.|\([^()\n]*\))*\)")
 _LOOKS = {"em_open": "em", "strong_open": "strong", "s_open": "strike", "link_open": "link"}
+_MATH = {r"\(": r"\)", r"\[": r"\]"}
 _TRIGGERS = re.compile(r"[\\`*_~\[!<&]")
 
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"maxNesting": 20}).enable("strikethrough")
+    made.inline.ruler.before("escape", "math_inline", _math)
     return made.disable(["html_inline", "text_join"])
+
+
+def _math(state: StateInline, silent: bool) -> bool:
+    r"""Maths between \( and \), or \[ and \], on one line stays as it is: its underscores are no emphasis."""
+    opening = state.src[state.pos : state.pos + 2]
+    if opening not in _MATH:
+        return False
+    end = state.src.find(_MATH[opening], state.pos + 2)
+    if end < 0 or "\n" in state.src[state.pos : end]:
+        return False
+    if not silent:
+        state.push("math_inline", "", 0).content = state.src[state.pos : end + 2]
+    state.pos = end + 2
+    return True
 
 
 def parse_inline(text: str, base: int, look: str = "") -> list[StyledSpan]:
@@ -115,6 +132,8 @@ class _Walk:
                 self._put(token.content, self._past(token.content))
         elif kind == "text_special":
             self._put(token.content, self._past(token.markup))
+        elif kind == "math_inline":
+            self._put(token.content, self._past(token.content), "code")
         elif kind == "code_inline":
             self._past(token.markup)
             start = self._past(token.content)
