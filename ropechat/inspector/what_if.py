@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
 
-GRAMMAR = "grammar"  # the stage whose cuts no other settings undo
+MASKS = ("forced", "grammar")  # the stages whose cuts no other settings undo
 TOLERANCE = 0.005  # relative error up to which a probability counts as exact
 
 
@@ -41,7 +41,7 @@ def resample(
     masked = _masked(step)
     if masked:
         return _with_masked(resample(_unmasked(step, masked), sampling, vocab_size, history), step, masked)
-    first = step.stages[0] if step.stages and step.stages[0].name == GRAMMAR else None
+    first = step.stages[0] if step.stages and step.stages[0].name in MASKS else None
     vocab_size, whole = (vocab_size, 1.0) if first is None else (first.kept, first.mass)
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1)
     order, logits, why = _adjusted(best, sampling, history)
@@ -71,23 +71,23 @@ def resample(
 
 
 def _masked(step: Step) -> set[int]:
-    """The recorded ids that the grammar cut; other settings do not bring them back."""
-    return {one.id for one in step.candidates if one.cut == GRAMMAR}
+    """The recorded ids that no other settings bring back: a grammar or the end of a thought cut them."""
+    return {one.id for one in step.candidates if one.cut in MASKS}
 
 
 def _unmasked(step: Step, masked: set[int]) -> Step:
-    """The step without what the grammar cut."""
+    """The step without what is masked."""
     top = tuple(one for one in step.top if one[0] not in masked)
     left = tuple(one for one in step.candidates if one.id not in masked)
     return step._replace(top=top or ((step.id, step.logprob),), candidates=left)
 
 
 def _with_masked(found: Explanation, step: Step, masked: set[int]) -> Explanation:
-    """The explanation of the step without what the grammar cut, and that at its end."""
+    """The explanation of the step without what is masked, and that at its end."""
     ranks = {id: rank for rank, (id, _) in enumerate(step.top, 1)}
     others = [replace(one, rank=ranks.get(one.id, one.rank)) for one in found.candidates]
     cut = [one for one in listed_candidates(step) if one.id in masked]
-    others += [replace(one, cut=GRAMMAR, sampled=0.0, chosen=False) for one in cut]
+    others += [replace(one, cut=step.stages[0].name, sampled=0.0, chosen=False) for one in cut]
     rest = max(0.0, found.rest - sum(one.raw for one in cut))
     return replace(found, candidates=tuple(others), rest=rest)
 

@@ -1,0 +1,92 @@
+"""Reference numbers of a published model, by transformers in f32 and by llama.cpp on the same GGUF file.
+
+    .venv-differential/bin/python tests/differential/published.py MODEL.gguf --to FILE.json
+
+    .venv-differential/bin/python tests/differential/published.py MODEL.gguf --to FILE.json
+which compiles for minutes; without it the divergence that the file has already stays.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = (
+    "The capital of France is",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. 你好，世界! 👩‍👧 ½ 3.14159",
+    "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",
+)
+GREEDY_TOKENS = 32
+TOP = 64
+KL_CHARACTERS = 3000
+
+
+def kl_text() -> str:
+    """A text of some hundred tokens that does not change: the beginning of the Apache licence."""
+    return (ROOT / "LICENSE").read_text()[:KL_CHARACTERS]
+
+
+def by_transformers(gguf: Path) -> tuple[dict[str, Any], Any, list[int]]:
+    """The reference; log probabilities of `kl_text`, float64 [tokens, vocab]; and its ids."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    model.eval()
+    found = []
+    with torch.no_grad():
+        for text in TEXTS:
+            ids = tokenizer(text)["input_ids"]
+            row = model(torch.tensor([ids])).logits[0, -1].double()
+            top = torch.topk(row, TOP)
+            greedy = model.generate(torch.tensor([ids]), max_new_tokens=GREEDY_TOKENS, do_sample=False)
+            found.append(
+                {
+                    "text": text,
+                    "ids": ids,
+                    "logits": [[int(id), float(x)] for id, x in zip(top.indices, top.values, strict=True)],
+                    "logsumexp": float(torch.logsumexp(row, 0)),
+                    "greedy": greedy[0, len(ids) :].tolist(),
+                }
+            )
+        ids = tokenizer(kl_text())["input_ids"]
+        rows = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1).numpy()
+    return {"texts": found}, rows, ids
+
+
+def kl_of_llama_cpp(gguf: Path, ids: list[int], reference: Any) -> dict[str, Any]:
+    """Mean KL divergence of llama.cpp from the reference, in nats."""
+    import llama_cpp
+    import numpy as np
+
+    model = llama_cpp.Llama(str(gguf), n_ctx=len(ids) + 8, logits_all=True, verbose=False)
+    model.eval(ids)
+    logits = np.array(model.scores[: len(ids)], dtype=np.float64)
+    most = logits.max(axis=1, keepdims=True)
+    rows = logits - most - np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
+    kl = (np.exp(reference) * (reference - rows)).sum(axis=1)
+    return {"mean": float(kl.mean()), "most": float(kl.max()), "version": llama_cpp.__version__}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("gguf", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--llama-cpp", action="store_true", help="measure llama.cpp's divergence, too")
+    options = parser.parse_args()
+    found, rows, ids = by_transformers(options.gguf)
+    before = json.loads(options.to.read_text()) if options.to.is_file() else {}
+    known = kl_of_llama_cpp(options.gguf, ids, rows) if options.llama_cpp else before.get("llama_cpp_kl")
+    found |= {"file": options.gguf.name, "kl_ids": ids, "llama_cpp_kl": known}
+    found["kl_logprobs"] = [float(rows[at, id]) for at, id in enumerate(ids[1:])]
+    options.to.parent.mkdir(parents=True, exist_ok=True)
+    options.to.write_text(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
