@@ -31,9 +31,14 @@ def kl_text() -> str:
 def by_transformers(gguf: Path) -> tuple[dict[str, Any], Any, list[int]]:
     """The reference; log probabilities of `kl_text`, float64 [tokens, vocab]; and its ids."""
     import torch
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # As in SmolLM2's tokenizer.json; of a GGUF file ("smollm") transformers takes GPT-2's.
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    )
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     model.eval()
     found = []
@@ -57,12 +62,17 @@ def by_transformers(gguf: Path) -> tuple[dict[str, Any], Any, list[int]]:
     return {"texts": found}, rows, ids
 
 
-def kl_of_llama_cpp(gguf: Path, ids: list[int], reference: Any) -> dict[str, Any]:
-    """Mean KL divergence of llama.cpp from the reference, in nats."""
+def kl_of_llama_cpp(
+    gguf: Path, ids: list[int], reference: Any, known: dict[str, list[int]]
+) -> dict[str, Any]:
+    """Mean KL divergence of llama.cpp from the reference, in nats. known: ids by text, to be compared with its."""
     import llama_cpp
     import numpy as np
 
     model = llama_cpp.Llama(str(gguf), n_ctx=len(ids) + 8, logits_all=True, verbose=False)
+    for text in TEXTS:
+        own = model.tokenize(text.encode(), add_bos=False, special=True)
+        print("ids as llama.cpp's" if own == known[text] else f"other ids: {text!r}: {own} {known[text]}")
     model.eval(ids)
     logits = np.array(model.scores[: len(ids)], dtype=np.float64)
     most = logits.max(axis=1, keepdims=True)
@@ -81,7 +91,10 @@ def main() -> None:
     options = parser.parse_args()
     found, rows, ids = by_transformers(options.gguf)
     before = json.loads(options.to.read_text()) if options.to.is_file() else {}
-    known = kl_of_llama_cpp(options.gguf, ids, rows) if options.llama_cpp else before.get("llama_cpp_kl")
+    known = before.get("llama_cpp_kl")
+    if options.llama_cpp:
+        texts = {case["text"]: case["ids"] for case in found["texts"]}
+        known = kl_of_llama_cpp(options.gguf, ids, rows, texts)
     found |= {"file": options.gguf.name, "kl_ids": ids, "llama_cpp_kl": known}
     found["kl_logprobs"] = [float(rows[at, id]) for at, id in enumerate(ids[1:])]
     options.to.parent.mkdir(parents=True, exist_ok=True)
