@@ -1,5 +1,6 @@
-# make chat                        build what is missing, open the chat with the built-in model
-# make chat MODEL=path/to/model    the same with another model
+# make chat                        build what is missing, open the chat with the model that was opened last; the first
+#                                  time with SmolLM2 135M, after a download (93 MB), or without network the built-in model
+# make chat MODEL=path/to/model    the same with another model; MODEL=builtin downloads nothing
 # make test                        Rust and Python tests, at the same time, on what the repository holds
 # make quick                       the fast Python tests
 # make trust                       many repetitions of what the tests do at random; takes hours
@@ -42,7 +43,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 chat: build
-	@$(BIN)/ropechat chat $(if $(MODEL),-m "$(MODEL)")
+	@$(BIN)/ropechat chat $(if $(MODEL),-m "$(MODEL)",--first smollm2:135m)
 
 # Both at the same time, the build beside what cargo compiles for tests: pytest reports as it goes on, cargo (on all cores:
 # without the job server) when it ends.

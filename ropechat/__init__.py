@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
-    from ropechat.models.hub.transfer import pull
+    from ropechat.models.download import pull
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
     from ropechat.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ _MODULES = {
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
     "sampling.grammar": ("Grammar",),
-    "models.hub.transfer": ("pull",),
+    "models.download": ("pull",),
     "sampling": ("Sampling",),
     "engine.scheduler": ("Job", "Completion"),
     "engine.templates.template": ("ChatTemplate",),

@@ -4,6 +4,7 @@ RopechatError
 ├── ModelNotFoundError        4   model not found or not available
 │   ├── NotDownloadedError        not on this machine, or incomplete; the Hub may have it
 │   ├── DownloadError             the Hub, the network or the disk failed
+│   │   └── HubUnreachableError       the Hub does not answer: no connection, or a proxy refuses
 │   └── ModelPathError        2   a path without a model: the command line is at fault
 ├── RefusedInputError         2   invalid input; nothing was lost
 │   ├── ModelFileError            a file is not what its format requires
@@ -71,6 +72,10 @@ class NotDownloadedError(ModelNotFoundError):
 
 class DownloadError(ModelNotFoundError):
     """The Hub refused, was unreachable or sent wrong bytes, or the disk is full. Received bytes are kept."""
+
+
+class HubUnreachableError(DownloadError):
+    """The Hub does not answer: no connection, a proxy refuses, or it is overloaded."""
 
 
 class ModelPathError(ModelNotFoundError):

@@ -66,7 +66,7 @@ class Download:
             self.error, self.stage = explain(error), Stage.FAILED
 
     def _ask(self) -> None:
-        from ropechat.models.hub.plan import make_plan
+        from ropechat.models.download import make_plan
 
         self.plan = make_plan(self.name)
         self.share = self.plan.here / self.plan.total if self.plan.total else 1.0
@@ -101,8 +101,8 @@ class Download:
         self.stage = Stage.CANCELLED if self._drop else Stage.PAUSED
 
     def _fetch(self) -> None:
+        from ropechat.models.download import fetch
         from ropechat.models.hub.progress import RateMeter, to_wait
-        from ropechat.models.hub.transfer import fetch
 
         assert self.plan is not None
         speed, seen = RateMeter(time.monotonic), 0.0

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ropechat.cli.common import StdoutWriter, current_setting
+from ropechat.cli.loading import opening_of
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
-from ropechat.settings.spec import DTYPES
+from ropechat.settings.spec import BY_NAME, DTYPES
 from ropechat.util.progress import Progress
 
 Q4_K_M = "q4_k_m"
@@ -39,7 +40,8 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
             raise click.UsageError(
                 f"--dtype {Q4_K_M} requires --shape; use --dtype auto for a file's own types"
             )
-        return resolve(model or str(current_setting("model")))
+        named = current_setting("model")
+        return resolve(opening_of(model or (named if named != BY_NAME["model"].default else None)).model)
     if model is not None:
         raise click.UsageError("--model and --shape exclude each other; give one of them")
     from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from ropechat.cli.common import (
     StdoutWriter,
+    complete_model,
     model_folders,
     model_options,
     sampling_of,
@@ -21,7 +23,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import say
 from ropechat.cli.loading import load, take_model
 from ropechat.conversation import Message, Role
-from ropechat.errors import ContextFullError, RequestError
+from ropechat.errors import ContextFullError, RequestError, RopechatError
 from ropechat.settings.spec import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
 
 if TYPE_CHECKING:
@@ -116,6 +118,22 @@ class _Models:
         return resolve(model, model_folders())
 
 
+class _Memory:
+    """Keeps the names of the models that a person chose. chosen: whether the first one is."""
+
+    def __init__(self, *, chosen: bool) -> None:
+        self._chosen, self._folders = chosen, model_folders()
+
+    def keep(self, model: str, name: str) -> None:
+        """Remember a model that was loaded; a list that cannot be written is no error of the chat."""
+        from ropechat.models.last import remember
+
+        if self._chosen:
+            with suppress(RopechatError, OSError):
+                remember(model, name, self._folders)
+        self._chosen = True
+
+
 @click.command()
 @model_options
 @speculative_options
@@ -123,6 +141,12 @@ class _Models:
 @template_options
 @click.option("--system", help="A system message at the beginning.")
 @click.option("--raw", is_flag=True, help="Use no chat template: continue the text of all messages.")
+@click.option(
+    "--first",
+    metavar="MODEL",
+    shell_complete=complete_model,
+    help="If no model was opened before: download this one and open it; without network the built-in one.",
+)
 @click.option("-c", "--continue", "newest", is_flag=True, help="Open the newest stored chat.")
 @click.option("--resume", metavar="ID", help="Open a stored chat (see `ropechat chats list`).")
 @setting_option("store", "--store/--incognito", default=True, help="Store this chat, or nothing of it.")
@@ -167,12 +191,17 @@ class _Models:
 def chat(
     system: str | None,
     raw: bool,
+    first: str | None,
     newest: bool,
     resume: str | None,
     store: bool,
     **given: Any,
 ) -> int:
-    """Chat with a model. Without a terminal: a plain chat, not stored; each line of stdin is a message."""
+    """Chat with a model. Without a terminal: a plain chat, not stored; each line of stdin is a message.
+
+    In a terminal, without -m, ROPECHAT_MODEL and the setting `model`, the model that was opened last is
+    opened. A plain chat opens the built-in one.
+    """
     flags = _flags()
     if not store and (newest or resume):
         raise click.UsageError(
@@ -183,12 +212,14 @@ def chat(
     look = {name: given.pop(name) for name in LOOK}
     reads_ahead, kv_bytes = given.pop("read_ahead"), given.pop("kv_disk_gb") * GIGABYTE
     sampling = sampling_of(given)
-    model = take_model(given, raw=raw)
+    model = take_model(given, raw=raw, follows_last=_has_terminal())
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
         line_chat(load(model.find()), sampling, system)
         return 0
+    if first is not None and not model.chosen:
+        model = model.or_first(first)
     spec = model.find()  # it may ask, which must come before the app takes the screen
     from ropechat.chat.live import LiveChat
     from ropechat.cli.config import checked_keys
@@ -212,6 +243,12 @@ def chat(
     )
     fixed = frozenset(name for name in flags if hasattr(sampling, name))
     options = ChatOptions(
-        **look, keys=keys, model_folders=model_folders(), settings=SettingsFile(flags), fixed=fixed
+        **look,
+        keys=keys,
+        model_folders=model_folders(),
+        settings=SettingsFile(flags),
+        fixed=fixed,
+        note=model.note,
+        remember=_Memory(chosen=model.chosen).keep if store else lambda model, name: None,
     )
     return run_chat(chat, "" if newest else resume, options)

@@ -93,13 +93,13 @@ class Real(click.FloatRange):
         return number
 
 
-def _complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+def complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """What the shell offers for a model that is being typed."""
-    from ropechat.models.completion import complete_model
+    from ropechat.models import completion
     from ropechat.models.installed import find_models
 
     found = find_models(model_folders(), lambda note: None)
-    return complete_model(begun, [one.name for one in found if one.reason is None])
+    return completion.complete_model(begun, [one.name for one in found if one.reason is None])
 
 
 model_options = option_set(
@@ -107,10 +107,10 @@ model_options = option_set(
         "model",
         "-m",
         "--model",
-        shell_complete=_complete_model,
+        shell_complete=complete_model,
         help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
-        "(qwen3:0.6b; `ropechat models catalog` lists them) or builtin "
-        "[env: ROPECHAT_MODEL; default: builtin].",
+        "(qwen3:0.6b; `ropechat models catalog` lists them), builtin, or last: what the chat opened last "
+        "[env: ROPECHAT_MODEL; default: last for chat and run in a terminal, else builtin].",
     ),
     setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
     setting_option(
@@ -144,7 +144,7 @@ speculative_options = option_set(
     setting_option(
         "draft",
         metavar="MODEL",
-        shell_complete=_complete_model,
+        shell_complete=complete_model,
         help="A small model with the same tokenizer, named as for -m, that drafts tokens where it is faster.",
     ),
 )

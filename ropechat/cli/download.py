@@ -41,19 +41,28 @@ class DownloadLine(ProgressLine):
         self.show(to_wait(progress, self._speed.update(progress.received)))
 
 
-def download(name: "HubName", plan: "DownloadPlan | None" = None) -> Path:
-    """Download a model with progress on stderr; return its path. Raises as `make_plan`, `fetch`."""
-    from ropechat.models.hub.plan import make_plan
-    from ropechat.models.hub.transfer import fetch
+def plan_download(name: "HubName", *, from_index: bool = False) -> "DownloadPlan":
+    """Plan a download, and write the plan to stderr. Raises as `make_plan`."""
+    from ropechat.engine.native import free_memory
+    from ropechat.models.download import make_plan
 
-    if plan is None:
-        plan = make_plan(name)
-        tell(plan)
+    plan = make_plan(name, from_index=from_index, on_note=lambda reason: say(f"note: {reason}"))
+    for line in plan.lines(free_memory()):
+        say(line)
+    return plan
+
+
+def download(plan: "DownloadPlan") -> Path:
+    """Download a model with progress on stderr; return its path. Raises as `fetch`."""
+    from ropechat.models.download import fetch
+
+    name = plan.name
     line, begun = DownloadLine(), time.monotonic()
     try:
         path = fetch(plan, line)
     except (KeyboardInterrupt, Terminated):
-        line.note(f"stopped; `ropechat models pull {name}` resumes")
+        goes_on = "resumes" if plan.resumes else "begins again"
+        line.note(f"stopped; `ropechat models pull {name}` {goes_on}")
         raise
     finally:
         line.clear()
@@ -61,12 +70,23 @@ def download(name: "HubName", plan: "DownloadPlan | None" = None) -> Path:
     return path
 
 
-def tell(plan: "DownloadPlan") -> None:
-    """Write the plan to stderr."""
-    from ropechat.engine.native import free_memory
+def get_first(model: str, folders: Sequence[Path] = ()) -> None:
+    """Download a model if it is not on this machine, after one line that says how large it is.
 
-    for line in plan.lines(free_memory()):
-        say(line)
+    folders: as for `find_or_download`. Raises as `models.resolve.resolve`, `make_plan` and `fetch` do.
+    """
+    from ropechat.models.download import make_plan
+
+    try:
+        resolve(model, folders)
+    except NotDownloadedError:
+        name = hub_name(model)
+        if name is None:
+            raise
+        plan = make_plan(name)
+        size = format_bytes(plan.rest)
+        say(f"{model}: downloading {size}, once (-m builtin opens the built-in model without a download)")
+        download(plan)
 
 
 def has_dialog() -> bool:
@@ -104,10 +124,7 @@ def find_or_download(model: str, *, unasked: bool, folders: Sequence[Path] = ())
     except NotDownloadedError:
         if name is None or not (unasked or has_dialog()):
             raise
-        from ropechat.models.hub.plan import make_plan
-
-        plan = make_plan(name)
-        tell(plan)
+        plan = plan_download(name)
         if not unasked and not ask(f"Download {format_bytes(plan.rest)}?", default=True):
             raise
-    return download(name, plan)
+    return download(plan)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropechat.engine.native import ProgressMeter
     from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
+    from ropechat.models.last import Opening
     from ropechat.sampling.grammar import Grammar
 
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
@@ -27,10 +28,15 @@ _OPTIONS = ("dtype", "kv_dtype", "threads", "context", "cache", "draft", "templa
 
 
 class GivenModel(NamedTuple):
-    """The model that the options name. download: whether a missing one is downloaded without asking."""
+    """The model that the options name. download: whether a missing one is downloaded without asking.
+
+    note: why it is another one than wanted. chosen: whether a person chose it, now or before.
+    """
 
     spec: "ModelSpec"
     download: bool
+    note: str = ""
+    chosen: bool = True
 
     def find(self) -> "ModelSpec":
         """The spec with the path of the model, after a missing one is downloaded.
@@ -46,11 +52,35 @@ class GivenModel(NamedTuple):
         name = str(find_or_download(spec.name, unasked=self.download, folders=folders))
         return replace(spec, name=name, draft=draft)
 
+    def or_first(self, wanted: str) -> "GivenModel":
+        """Another model instead, downloaded without asking if it is not here; if that fails, this one."""
+        from ropechat.cli.download import get_first
+        from ropechat.errors import FileAccessError, ModelNotFoundError
 
-def take_model(given: dict[str, Any], *, raw: bool = False) -> GivenModel:
+        try:
+            get_first(wanted, model_folders())
+        except (ModelNotFoundError, FileAccessError) as error:
+            note = f"{wanted} cannot be downloaded, so {self.spec.name} is opened: {error}"
+            return self._replace(note=note)
+        return self._replace(spec=replace(self.spec, name=wanted), chosen=True)
+
+
+def opening_of(name: str | None, *, follows_last: bool = False) -> "Opening":
+    """The model that -m, the environment or the settings name.
+
+    follows_last: whether the command opens the model that the chat opened last if nothing names another.
+    """
+    from ropechat.models.last import LAST, Opening, find_last
+
+    if name == LAST or (name is None and follows_last):
+        return find_last(model_folders())
+    return Opening(name) if name else Opening(builtin.NAME, chosen=False)
+
+
+def take_model(given: dict[str, Any], *, raw: bool = False, follows_last: bool = False) -> GivenModel:
     """Remove the options of the model and of the chat template from `given` and return them.
 
-    raw: use no chat template, as if the model had none. Raises UsageError.
+    raw: use no chat template, as if the model had none. follows_last: as for `opening_of`. Raises UsageError.
     """
     from ropechat.engine.spec import ModelSpec
 
@@ -58,8 +88,9 @@ def take_model(given: dict[str, Any], *, raw: bool = False) -> GivenModel:
     if raw and (options.get("template") is not None or options.get("template_vars")):
         raise click.UsageError("--raw uses no chat template; omit --template and --template-var")
     speculative = "auto" if given.pop("speculative", True) else "off"
-    name = given.pop("model") or builtin.NAME
-    return GivenModel(ModelSpec(name, speculative=speculative, raw=raw, **options), given.pop("download"))
+    name, note, chosen = opening_of(given.pop("model"), follows_last=follows_last)
+    spec = ModelSpec(name, speculative=speculative, raw=raw, **options)
+    return GivenModel(spec, given.pop("download"), note, chosen)
 
 
 def load(

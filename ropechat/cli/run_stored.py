@@ -98,7 +98,7 @@ class StoredChat:
         if not model or source is _FLAG:
             return given
         if _is_here(model):
-            return given._replace(spec=replace(given.spec, name=model))
+            return given._replace(spec=replace(given.spec, name=model), note="")
         if not quiet:
             say(f"note: {one_line(model)}, the model of this chat, was not found; choose one with -m")
         return given
@@ -123,11 +123,15 @@ class StoredChat:
 
 
 def _is_here(model: str) -> bool:
-    """Whether a stored name is a model on this machine; never a path, which an imported chat may name."""
+    """Whether a stored name is a model on this machine; never a path, which an imported chat may name.
+
+    The names of models that were opened by path are as good as those of the Hub.
+    """
     from ropechat.errors import RopechatError
+    from ropechat.models.recent import recent_by_path
     from ropechat.models.resolve import BUILTIN, hub_name
 
-    if model == BUILTIN:
+    if model == BUILTIN or any(one.name == model for one in recent_by_path()):
         return True
     try:
         name = hub_name(model)

@@ -63,4 +63,4 @@ def _prepare(chat_options: tuple[str, ...]) -> None:
     checked_keys(settings)
     with chat.make_context("chat", list(chat_options), default_map=settings.options(sampling=True)) as made:
         sampling_of(dict(made.params))
-        take_model(dict(made.params)).find()
+        take_model(dict(made.params), follows_last=True).find()

@@ -6,7 +6,6 @@ from typing import IO, Any
 
 import click
 
-from ropechat import builtin
 from ropechat.cli.common import (
     STREAM,
     StdoutWriter,
@@ -15,7 +14,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.loading import unused_variables
+from ropechat.cli.loading import opening_of, unused_variables
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
 from ropechat.util.text import format_bytes
@@ -105,7 +104,7 @@ def template(
     from ropechat.engine.loading import load_template
     from ropechat.engine.templates.template import SYSTEM_FOLDED
 
-    name, out = directory or model or builtin.NAME, StdoutWriter()
+    name, out = opening_of(directory or model).model, StdoutWriter()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
@@ -16,6 +17,18 @@ FILE = Path(__file__).with_name("catalog.toml")
 _SHORT = re.compile(r"(?a)[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
 _KV_VALUE_BYTES = 2  # bytes of a number in the KV cache
 _LATEST = ":latest"  # what Ollama appends to a name without a tag
+
+
+@dataclass(frozen=True)
+class PackagedFile:
+    """The same file in a package of a Python index; catalog.toml describes the fields."""
+
+    name: str
+    version: str
+    file: str
+    wheel_size: int
+    sha256: str
+    commit: str
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class CatalogModel:
     gated: bool
     about: str
     checked: str
+    thinking: bool = False
+    package: PackagedFile | None = None
 
     @property
     def hub_name(self) -> HubName:
@@ -65,7 +80,19 @@ def read_catalog() -> tuple[CatalogModel, ...]:
 
     with FILE.open("rb") as stream:
         entries = tomllib.load(stream)["model"]
-    return tuple(CatalogModel(**{**entry, "short": tuple(entry["short"])}) for entry in entries)
+    return tuple(map(_to_model, entries))
+
+
+def _to_model(entry: dict[str, Any]) -> CatalogModel:
+    package = entry.get("package")
+    return CatalogModel(
+        **{**entry, "short": tuple(entry["short"]), "package": package and PackagedFile(**package)}
+    )
+
+
+def offered_model() -> CatalogModel:
+    """The model that is offered to those who have none: the smallest one."""
+    return read_catalog()[0]
 
 
 def is_short(text: str) -> bool:

@@ -1,15 +1,19 @@
 """Finding a model by its name among those of other programs, and in the folders that the user names."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ropechat.models import ollama
 from ropechat.models.catalog import find_short
 from ropechat.models.folders import FoundModel, models_below, models_of_programs
+from ropechat.models.packages import models_of_packages
+from ropechat.models.recent import recent_by_path
 
 
 def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
-    """The path of a model of this name in Ollama, LM Studio, llama.cpp or `folders`; None without one.
+    """The path of a model of this name in Ollama, LM Studio, llama.cpp, Python packages or `folders`, or of
+    one that was opened by path before; None without one.
 
     A model of the catalog is also found by its first short name in Ollama, and by its file elsewhere.
     """
@@ -22,14 +26,13 @@ def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
         named = one.name.lower() == text.lower() or (known is not None and known.is_model(one.name, one.path))
         return named and one.reason is None
 
-    for one in models_of_programs(_ignore):
-        if fits(one):
-            return one.path
-    for folder in folders:
-        for one in models_below(folder, str(folder), _ignore):
-            if fits(one):
-                return one.path
-    return None
+    found = chain(
+        models_of_programs(_ignore),
+        models_of_packages(_ignore),
+        *(models_below(folder, str(folder), _ignore) for folder in folders),
+        recent_by_path(),
+    )
+    return next((one.path for one in found if fits(one)), None)
 
 
 def _ignore(note: str) -> None:

@@ -13,6 +13,8 @@ from ropechat.models.hub import cached_models
 from ropechat.models.hub.names import HubName
 from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
+from ropechat.models.packages import models_of_packages
+from ropechat.models.recent import recent_by_path
 from ropechat.models.resolve import BUILTIN, builtin_folder, resolve
 from ropechat.models.speed import (
     Speed,
@@ -75,8 +77,8 @@ def list_installed(
 ) -> Iterator[ModelSummary]:
     """Yield every model on this machine, each file once.
 
-    The Hub cache comes first, then the built-in model, Ollama, LM Studio, llama.cpp and `folders`. on_note:
-    is called with what was skipped, and why.
+    The Hub cache comes first, then the built-in model, Ollama, LM Studio, llama.cpp, Python packages,
+    `folders`, and what was opened by path. on_note: is called with what was skipped, and why.
     """
     seen: set[Path] = set()
     known = known_speeds()
@@ -107,8 +109,10 @@ def find_models(folders: Sequence[Path], on_note: OnNote) -> Iterator[FoundModel
         yield FoundModel(BUILTIN, folder, size, BUILT_IN)
     yield from ollama.list_models(on_note)
     yield from models_of_programs(on_note)
+    yield from models_of_packages(on_note)
     for named in folders:
         yield from models_below(named, str(named), on_note)
+    yield from recent_by_path()
 
 
 def summarize(

@@ -41,11 +41,15 @@ class UserSettings(NamedTuple):
     lines: Mapping[str, int]
 
     def options(self, *, sampling: bool) -> dict[str, object]:
-        """The values, as defaults of command-line options."""
+        """The values, as defaults of command-line options.
+
+        model = "last" is left out: it is the default, which not all commands follow.
+        """
         return {
             BY_NAME[name].option: value
             for name, value in self.values.items()
-            if sampling or not name.startswith("sampling.")
+            if (sampling or not name.startswith("sampling."))
+            and (name, value) != ("model", BY_NAME["model"].default)
         }
 
     def error(self, name: str, what: str) -> SettingsError:

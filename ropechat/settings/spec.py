@@ -135,7 +135,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("model", "builtin", _text, "the default model, as for -m"),
+    Setting("model", "last", _text, "the model, as for -m; last: the one that the chat opened last"),
     Setting("model_folders", [], _texts, f"more folders with models ({os.pathsep} between two)", _to_texts),
     Setting("dtype", "auto", DTYPES, "type of the weights"),
     Setting("kv_dtype", "auto", KV_DTYPES, "type of the KV cache"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ropechat.settings.file import SettingsFile
@@ -17,7 +17,9 @@ class ChatOptions:
     """See `ropechat config` for each. theme, tint, view, when_full: names. keys: changed keys by command id.
 
     model_folders: more folders with models. settings: where changed settings are written; None: nowhere.
-    fixed: sampling settings that the command line gave, which a resumed chat does not change.
+    fixed: sampling settings that the command line gave, which a resumed chat does not change. note: about the
+    model that is opened first. remember(model, name): called when a model that a person chose is loaded, with
+    its name for -m and that of its answers.
     """
 
     theme: str = "auto"
@@ -33,3 +35,5 @@ class ChatOptions:
     model_folders: Sequence[Path] = ()
     settings: SettingsFile | None = None
     fixed: frozenset[str] = frozenset()
+    note: str = ""
+    remember: Callable[[str, str], None] = lambda model, name: None

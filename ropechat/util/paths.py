@@ -33,15 +33,20 @@ def cache_folder() -> Path:
     return user_cache_path("ropechat", appauthor=False)
 
 
-def conversations_folder() -> Path:
-    """The folder of stored chats, in ROPECHAT_DATA or the user's data folder; it may not exist."""
+def data_folder() -> Path:
+    """The folder of what the user makes: ROPECHAT_DATA, or the user's data folder; it may not exist."""
     chosen = os.environ.get("ROPECHAT_DATA", "")
     folder = Path(chosen) if chosen.strip() else _of_home("XDG_DATA_HOME", ".local/share")
     if folder is None:
         from platformdirs import user_data_path
 
         folder = user_data_path("ropechat", appauthor=False)
-    return folder / "conversations"
+    return folder
+
+
+def conversations_folder() -> Path:
+    """The folder of stored chats; it may not exist."""
+    return data_folder() / "conversations"
 
 
 def settings_file() -> Path:

@@ -33,7 +33,7 @@ temperature = 1
 top_k = 7
 
 [keys]
-"chat.new" = ["ctrl+o", "f10"]
+"chat.new" = ["f12", "f10"]
 view.find = "f11"
 """
 
@@ -48,7 +48,7 @@ def test_what_a_file_says(file: Path) -> None:
         "sampling.temperature": 1,
         "sampling.top_k": 7,
     }
-    assert found.keys == {"chat.new": ("ctrl+o", "f10"), "view.find": ("f11",)}
+    assert found.keys == {"chat.new": ("f12", "f10"), "view.find": ("f11",)}
     assert found.lines["sampling.top_k"] == 8
     assert found.lines["keys.chat.new"] == 11
     assert "top_k" not in found.options(sampling=False)
@@ -279,7 +279,7 @@ def test_config_show_path_check(door: Door, file: Path, monkeypatch: pytest.Monk
     assert rows["sampling.top_k"] == {"name": "sampling.top_k", "value": 7, "origin": f"{file}: line 8"}
     assert rows["sampling.top_p"]["origin"] == "ROPECHAT_TOP_P"
     assert rows["theme"]["origin"] == "default"
-    assert rows["keys.chat.new"]["value"] == ["ctrl+o", "f10"]
+    assert rows["keys.chat.new"]["value"] == ["f12", "f10"]
     assert door("config", "check") == (0, f"{file}: valid\n", "")
     assert "temperature" in door("config", "show")[1]
 
@@ -318,7 +318,7 @@ def test_config_check_reads_stdin(door: Door, file: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('"chat.nwe" = "ctrl+o"', "keys.chat.nwe: unknown command; perhaps chat.new"),
+        ('"chat.nwe" = "f12"', "keys.chat.nwe: unknown command; perhaps chat.new"),
         ('"chat.new" = "ctrl+q"', "keys.chat.new: ctrl+q is also a key of app.quit"),
         ('"chat.new" = "ctrl+i"', "keys.chat.new: ctrl+i: terminals send the same code for tab"),
         ('"chat.new" = "hyperspace"', "keys.chat.new: hyperspace: unknown key"),

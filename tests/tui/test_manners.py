@@ -53,7 +53,7 @@ def look(**chosen: str) -> ChatOptions:
 
 
 async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
-    chosen = look(chat__stop="f12", app__help="ctrl+o", composer__newline="enter", composer__send="ctrl+s")
+    chosen = look(chat__stop="f12", app__help="f11", composer__newline="enter", composer__send="ctrl+s")
     async with chat(FakeEngine(STORY, rate=50), look=chosen, size=(100, 100)) as c:
         await c.pilot.press("a", "enter", "b", "ctrl+s")
         assert c.app.session.last.question == "a\nb"
@@ -66,7 +66,7 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
         assert c.app.session.last.answer.node.finish_reason == "cancelled"
         await c.pilot.press("f1")
         assert len(c.app.screen_stack) == 1
-        await c.pilot.press("ctrl+o")
+        await c.pilot.press("f11")
         assert len(c.app.screen_stack) == 2
         assert "^s " in c.screen()
 

@@ -20,7 +20,7 @@ tint = "rank"  # my figure
 [sampling]
 top_k = 5
 [keys]
-"chat.new" = "ctrl+o"
+"chat.new" = "f12"
 """
 
 
@@ -56,7 +56,7 @@ def test_one_value_changes_and_all_else_stays(file: Path) -> None:
     editor.change("sampling.top_k", 5)
     assert "# mine" in file.read_text()
     assert values() == {"tint": "rank", "sampling.top_k": 5}
-    assert read_settings().keys == {"chat.new": ("ctrl+o",)}
+    assert read_settings().keys == {"chat.new": ("f12",)}
 
 
 def test_a_new_file_is_made(file: Path) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ropechat.errors import DownloadError, RopechatError
+from ropechat.errors import DownloadError, HubUnreachableError, RopechatError
 from ropechat.models.hub.names import MAIN, HubName
 from ropechat.util.files import parse_json
 from ropechat.util.text import format_bytes
@@ -151,7 +151,8 @@ def explanation(error: Exception, name: HubName) -> DownloadError:
         what = f"{site}: not a valid Hub URL; check HF_ENDPOINT"
     else:
         what = f"{site} does not answer like a Hub ({type(error).__name__}); check HF_ENDPOINT and proxies"
-    return DownloadError(f"{name}: {what}")
+    is_away = code in (407, 429) or code >= 500 or bool(known & {"TransportError", "TimeoutException"})
+    return (HubUnreachableError if is_away else DownloadError)(f"{name}: {what}")
 
 
 def _reason(error: BaseException) -> str:

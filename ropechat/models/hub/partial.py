@@ -90,23 +90,14 @@ class Partial:
     @contextlib.contextmanager
     def _held(self, path: Path, blob: Path) -> Iterator[IO[bytes] | None]:
         """Lock the partial file and hash its content; None if another process completed it."""
-        while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
-                if not try_lock(file.fileno()):  # another download of the same file
-                    if self._stop.wait(_TURN):
-                        raise StoppedError from None
-                    continue
-                if blob.is_file():
-                    with contextlib.suppress(FileNotFoundError):
-                        path.unlink()
-                    yield None
-                    return
-                if _is_same(file.fileno(), path):
-                    while piece := file.read(_PIECE):
-                        self._take(piece)
-                    yield file
-                    return
+        with held(path, blob, self._pause) as file:
+            while file is not None and (piece := file.read(_PIECE)):
+                self._take(piece)
+            yield file
+
+    def _pause(self) -> None:
+        if self._stop.wait(_TURN):
+            raise StoppedError
 
     def _append(self, file: IO[bytes], received: Callable[[int], None]) -> None:
         """Stream the rest of the file to the end of the partial file.
@@ -126,7 +117,7 @@ class Partial:
                 for piece in response.iter_raw():
                     if self._progress.done + len(piece) > size:
                         raise _UselessError
-                    _write(file, piece)
+                    write_all(file, piece)
                     self._take(piece)
                     received(len(piece))
         except Exception as error:
@@ -158,6 +149,28 @@ class Partial:
         )
 
 
+@contextlib.contextmanager
+def held(path: Path, blob: Path, pause: Callable[[], None]) -> Iterator[IO[bytes] | None]:
+    """Open a partial file, locked, from its start; None if another process completed it to `blob`.
+
+    pause: called between two attempts while another process has the lock. Raises OSError, and what it raises.
+    """
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+            if not try_lock(file.fileno()):  # another download of the same file
+                pause()
+                continue
+            if blob.is_file():
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                yield None
+                return
+            if _is_same(file.fileno(), path):
+                yield file
+                return
+
+
 def discard(plan: DownloadPlan) -> None:
     """Remove the partial files of a download, except those locked by another process. Raises OSError."""
     for wanted in plan.files:
@@ -167,7 +180,7 @@ def discard(plan: DownloadPlan) -> None:
                 path.unlink()
 
 
-def _write(file: IO[bytes], piece: bytes) -> None:
+def write_all(file: IO[bytes], piece: bytes) -> None:
     """Write all of it: an unbuffered write may be partial."""
     view = memoryview(piece)
     while view:

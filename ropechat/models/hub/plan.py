@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ropechat.errors import DownloadError
 from ropechat.models.hub import cache, client
@@ -28,8 +28,11 @@ class RemoteFile:
 class DownloadPlan:
     """The files of a model at a commit. gguf: the GGUF file to open; None for safetensors.
 
-    here: bytes that are on this machine already, including partial files.
+    here: bytes that are on this machine already, including partial files. resumes: whether a stopped download
+    goes on where it was.
     """
+
+    resumes: ClassVar[bool] = True
 
     name: HubName
     commit: str
@@ -47,6 +50,11 @@ class DownloadPlan:
     def rest(self) -> int:
         """Bytes to download."""
         return self.total - self.here
+
+    @property
+    def _disk(self) -> int:
+        """Bytes of disk that the download takes."""
+        return self.rest
 
     @property
     def folder(self) -> Path:
@@ -81,9 +89,9 @@ class DownloadPlan:
     def check_disk(self) -> None:
         """Raise DownloadError if the download does not fit on the disk."""
         free = free_disk(self.folder)
-        if self.rest + _SPARE_DISK > free and self.rest:
+        if self._disk + _SPARE_DISK > free and self._disk:
             raise DownloadError(
-                f"{self.name}: disk full: {format_bytes(self.rest)} needed, {format_bytes(free)} free in "
+                f"{self.name}: disk full: {format_bytes(self._disk)} needed, {format_bytes(free)} free in "
                 f"{cache.cache_folder()}; free some space, or set HF_HOME to a folder on another disk"
             )
 

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ropechat.errors import DownloadError, FileAccessError, RequestError, RopechatError
+from ropechat.errors import DownloadError, FileAccessError, RopechatError
 from ropechat.models.hub import cache, client
 from ropechat.models.hub.partial import BrokeOffError, FileProgress, Partial, StoppedError
-from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path, make_plan
-from ropechat.models.resolve import hub_name
+from ropechat.models.hub.plan import DownloadPlan, RemoteFile, blob_path
 from ropechat.models.weights import TOKENIZER
 from ropechat.util.files import replacing
 from ropechat.util.text import format_bytes
@@ -84,22 +83,8 @@ def fetch(plan: DownloadPlan, on_progress: OnProgress | None = None) -> Path:
         raise download.error
     if on_progress is not None:
         on_progress(download.progress)
-    _write_refs(plan)
+    write_refs(plan)
     return plan.path
-
-
-def pull(model: str, on_progress: OnProgress | None = None) -> Path:
-    """Download a Hub model, or its missing files; return the path for `Engine.load`.
-
-    model: org/name, org/name:QUANT, org/name@revision or a short name of the catalog. Raises as `make_plan`
-    and `fetch` do, RequestError.
-    """
-    name = hub_name(model)
-    if name is None:
-        raise RequestError(
-            f"model: must be org/name, org/name:QUANT, org/name@revision or a short name (got {model!r})"
-        )
-    return fetch(make_plan(name), on_progress)
 
 
 class _Download:
@@ -138,7 +123,7 @@ class _Download:
             if not blob.is_file():
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 Partial(self._plan, one, self.stop).gather(self._received, self._wait)
-            _link(blob, link)
+            link_blob(blob, link)
         one.done, one.state = one.file.size, "done"
 
     def _received(self, count: int) -> None:
@@ -162,14 +147,19 @@ class _Download:
         if isinstance(error, RopechatError):
             return error
         if isinstance(error, OSError) and not client.is_answer(error):
-            if error.errno in _FULL:
+            if is_disk_full(error):
                 where = cache.cache_folder()
                 return DownloadError(f"{name}: disk full at {file.name}; free space in {where}; {kept}")
             return FileAccessError(f"{error.filename or cache.cache_folder()}: {error.strerror or error}")
         return DownloadError(f"{client.explanation(error, name)}; {kept}")
 
 
-def _link(blob: Path, link: Path) -> None:
+def is_disk_full(error: OSError) -> bool:
+    """Whether a write failed for want of space, or of quota."""
+    return error.errno in _FULL
+
+
+def link_blob(blob: Path, link: Path) -> None:
     """Link a blob into the snapshot atomically; without support for links, move it."""
     link.parent.mkdir(parents=True, exist_ok=True)
     fresh = link.with_name(f".{os.getpid()}-{threading.get_ident()}")
@@ -183,7 +173,7 @@ def _link(blob: Path, link: Path) -> None:
     os.replace(fresh, link)
 
 
-def _write_refs(plan: DownloadPlan) -> None:
+def write_refs(plan: DownloadPlan) -> None:
     """Record, as huggingface_hub does, the revision's commit and the absence of tokenizer.json."""
     if plan.gguf is None and all(file.name != TOKENIZER for file in plan.files):
         mark = cache.absence_mark(plan.name, plan.commit, TOKENIZER)

@@ -314,6 +314,14 @@ PANELS = (
         priority=True,
     ),
     Command(
+        "model.first",
+        "ctrl+o",
+        "real model",
+        "Open the smallest model of the catalog",
+        typed="get",
+        priority=True,
+    ),
+    Command(
         "sampling.open",
         "f7",
         "sampling",

@@ -9,10 +9,12 @@ from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
 from ropechat.chat.score_worker import SharedWorker
 from ropechat.errors import NotDownloadedError
-from ropechat.models.resolve import hub_name
+from ropechat.models.catalog import offered_model
+from ropechat.models.resolve import hub_name, resolve
 from ropechat.tui.features.sampling import SamplingFeature
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.features.writing import WritingFeature
+from ropechat.tui.format.models import describe_offer
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
 from ropechat.tui.ui import ChatUi, Feature, command, event, setting
@@ -41,6 +43,7 @@ class ModelsFeature(Feature):
         self._folders = ui.look.model_folders
         self.downloads = self.chat.downloads
         self._wanted = ""  # the model that is being loaded
+        self._loads_after = ""  # the model that is loaded as soon as it is downloaded
         self._watch: Timer | None = None
         self._positions: RopeScreen | None = None
 
@@ -76,6 +79,26 @@ class ModelsFeature(Feature):
         screen = ModelsScreen(self.chat.model, self.downloads, self.keymap, self._folders, wanted)
         self.ui.push(screen, self.switch_model)
 
+    @command("model.first")
+    def _open_first(self) -> None:
+        """Load the smallest model of the catalog; download it first if it is not here."""
+        model = offered_model()
+        name, running = model.short[0], self.downloads.running
+        try:
+            resolve(name, self._folders)
+        except NotDownloadedError:
+            if running is None:
+                self._loads_after = name
+                self.downloads.plan(model.hub_name)
+                self.watch_download()
+                self.ui.hint(f"{model.name}: asking for its files …")
+            elif running.name != model.hub_name:
+                self.ui.hint(
+                    f"{running.name} is being downloaded; {self.keymap.named('model.pick')} shows it"
+                )
+        else:
+            self.switch_model(name)
+
     @setting("model_folders")
     def use_folders(self, names: object) -> None:
         """List the models of these folders too."""
@@ -97,7 +120,7 @@ class ModelsFeature(Feature):
 
     @event(ev.ModelLoaded)
     def _model_loaded(self, event: ev.ModelLoaded) -> None:
-        """Finish the switch to another model."""
+        """Finish the switch to another model; remember the model that is loaded."""
         if self._wanted:
             gc_pause.thaw()
             if self._positions is not None:  # of the model before
@@ -105,6 +128,7 @@ class ModelsFeature(Feature):
             self.chat.model, self._wanted = self._wanted, ""
             self.sampling.bias("off")  # token ids differ between models
             self.turns.show()
+        self.ui.look.remember(self.chat.model, event.info.name)
 
     @event(ev.LoadFailed)
     def _not_loaded(self, event: ev.LoadFailed) -> None:
@@ -119,7 +143,8 @@ class ModelsFeature(Feature):
         else:
             self.turns.notice("error", f"The model cannot be loaded: {explain(event.error)}")
             pick, quit = self.keymap.named("model.pick"), self.keymap.named("app.quit")
-            self.turns.notice("notice", f"{pick} chooses another one, {quit} quits.")
+            first = f"{self.keymap.named('model.first')} gets {describe_offer(offered_model())}"
+            self.turns.notice("notice", f"{first}, {pick} chooses another one, {quit} quits.")
 
     # --- downloads ---
 
@@ -135,6 +160,8 @@ class ModelsFeature(Feature):
 
     def _look(self) -> None:
         download, screen = self.downloads.current, self.ui.app.screen
+        if download is not None and self._loads_after and download.stage is Stage.PLANNED:
+            download.start()
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
             screen.show_download()
@@ -149,7 +176,10 @@ class ModelsFeature(Feature):
 
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
-        if download.stage is Stage.DONE:
+        wanted, self._loads_after = self._loads_after, ""
+        if download.stage is Stage.DONE and wanted:
+            self.switch_model(wanted)
+        elif download.stage is Stage.DONE:
             self.turns.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
             self.turns.notice("error", download.error)

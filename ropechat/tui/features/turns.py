@@ -10,8 +10,10 @@ from ropechat.chat import events as ev
 from ropechat.chat.draft import describe_file, split_attachments
 from ropechat.chat.errors import explain
 from ropechat.conversation import Role, is_empty_continuation
+from ropechat.models.catalog import offered_model
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format import status
+from ropechat.tui.format.models import describe_offer
 from ropechat.tui.render.blocks import AnswerBlock, Block, index_by_first_step
 from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.util.text import one_line
@@ -45,6 +47,8 @@ class TurnsFeature(Feature):
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
+        self._note = ui.look.note  # about the model that was opened first
+        self._models = 0  # that were loaded
         self._begins = False  # no question was sent yet, and the screen shows examples
 
     @setting("follow")
@@ -270,6 +274,9 @@ class TurnsFeature(Feature):
     @event(ev.ModelLoaded)
     def _model_loaded(self, event: ev.ModelLoaded) -> None:
         """Show the name of the loaded model."""
+        self._models += 1
+        if self._models > 1:
+            self._note = ""
         self.ui.vocabularies.learn(event.info)
         self.composer.placeholder = "Text to continue" if self.chat.completes else "Message"
         for block in self._blocks.values():
@@ -280,14 +287,15 @@ class TurnsFeature(Feature):
 
     def welcome(self) -> None:
         """Show the model and the system text of the branch above the first turn."""
-        for note in reversed(self.session.notes):
+        for note in reversed([*([self._note] if self._note else []), *self.session.notes]):
             self.notice("notice", note, at=0)
         if text := self.session.system_of_path():
             self.notice("notice", f"system  {self.describe_system(text)}", at=0)
         info = self.session.info
         if info is not None and info.name == builtin.NAME:
-            bigger = f"{self.keymap.first('model.pick')} gets a bigger one."
-            self.notice("notice", f"{builtin.NOTE} {bigger}", at=0)
+            first, others = self.keymap.first("model.first"), self.keymap.first("model.pick")
+            real = f"{first} gets a real one: {describe_offer(offered_model())}; {others} lists others."
+            self.notice("notice", f"{builtin.NOTE} {real}", at=0)
         elif info is not None and self.chat.completes:
             self.notice(
                 "notice",

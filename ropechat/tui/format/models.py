@@ -10,6 +10,7 @@ from textual.content import Content
 from ropechat import builtin
 from ropechat.chat.download import Stage
 from ropechat.engine.native import free_memory
+from ropechat.models import recent
 from ropechat.models.catalog import CatalogModel, closest_short, expected_of, read_catalog
 from ropechat.models.folders import models_below
 from ropechat.models.installed import ModelSummary, format_count
@@ -34,7 +35,8 @@ Row: TypeAlias = "ModelSummary | CatalogModel | str"
 COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("tok/s", 5), ("context", 7))
 NARROW_COLUMNS = COLUMNS[1:3]
 LAST = 10  # cells of the last column, which each section names
-HERE, TO_GET = ("on this machine", "from"), ("to download", "licence")  # a section, and its last column
+RECENT, HERE = ("recent", "from"), ("on this machine", "from")  # a section, and its last column
+TO_GET = ("to download", "licence")
 WIDE, WIDEST = 76, 100  # cells: least for all columns, and of the whole dialog
 FRAME = 7  # cells around a row: frame, scroll bar, mark
 METER = 24
@@ -120,7 +122,9 @@ class RowLayout:
 
     def section(self, first: Row | None) -> Content:
         """The name of the section that begins with a row, and of its columns."""
-        name, last = HERE if isinstance(first, ModelSummary) else TO_GET
+        name, last = TO_GET
+        if isinstance(first, ModelSummary):
+            name, last = RECENT if first.source == recent.SOURCE else HERE
         columns = "".join(name.rjust(width + 1) for name, width in self._columns)
         last = f"  {last}" if self._is_wide else ""
         return Content.assemble((name.ljust(self._name + 2), "bold $quiet"), (columns + last, "$quiet"))
@@ -194,6 +198,11 @@ def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
     return f"{row.model_type}{dtype}, {template}{_rates_in_words(row)}\n{place}", "$quiet"
 
 
+def describe_offer(model: CatalogModel) -> str:
+    """A model that a key gets, with its size: SmolLM2 135M (98.4 MB)."""
+    return f"{model.name} ({format_bytes(model.size)})"
+
+
 def describe_download(download: Download, keymap: Keymap) -> list[Content]:
     """The state of a download in a few lines."""
     name, plan = one_line(str(download.name)), download.plan
@@ -219,7 +228,8 @@ def describe_download(download: Download, keymap: Keymap) -> list[Content]:
         case Stage.RUNNING:
             return [head, Content.assemble("  ", *bar, (f" {download.share:4.0%}", ""), (words, "$quiet"))]
         case Stage.PAUSING | Stage.PAUSED:
-            note = f"  paused: {pause} resumes, {cancel} cancels; downloaded data is kept"
+            after = "downloaded data is kept" if plan is None or plan.resumes else "it begins again"
+            note = f"  paused: {pause} resumes, {cancel} cancels; {after}"
             return [head, Content.assemble("  ", *bar, f" {download.share:4.0%}", (note, "$quiet"))]
         case Stage.DONE:
             done = "  complete, all hashes match: select it and press ⏎"

@@ -32,7 +32,7 @@ FACTS = (
     "Coloured words surprised the model: the stronger the colour, the less probable the token was.",
     "All counts are exact: the gauge shows what the model reads, and nothing is truncated silently.",
     '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
-    'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "ctrl+o".',
+    'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "f12".',
 )
 
 

@@ -15,6 +15,7 @@ from ropechat.chat.download import Stage
 from ropechat.engine.loading import read_header
 from ropechat.engine.native import free_memory
 from ropechat.errors import RopechatError
+from ropechat.models import recent
 from ropechat.models.completion import complete_model
 from ropechat.models.installed import HUB_CACHE, ModelSummary, list_installed, remove, summarize
 from ropechat.models.resolve import hub_name, resolve
@@ -163,15 +164,18 @@ class ModelsScreen(Dialog["str | None"]):
         """Fill the list; chosen: the key of the row to highlight, if it is still there."""
         wanted = self._text
         self._shown = []
-        for found in (models_here(self._rows, wanted), models_to_get(self._rows, wanted)):
+        here = models_here(self._rows, wanted)
+        by_path = [row for row in here if getattr(row, "source", "") == recent.SOURCE]
+        here = [row for row in here if row not in by_path]
+        for found in (by_path, here, models_to_get(self._rows, wanted)):
             self._shown += [None, *found] if found else []
         layout = RowLayout(self.app.size.width)
         options = [self._option(layout, at) for at in range(len(self._shown))]
         rows = [(at, one) for at, one in enumerate(self._shown) if one is not None]
         same = [at for at, one in rows if key_of(one) == chosen]
-        here = [at for at, one in rows if isinstance(one, ModelSummary) and one.path == self._path]
+        loaded = [at for at, one in rows if isinstance(one, ModelSummary) and one.path == self._path]
         first = [at for at, _ in rows]
-        self.list_options(options, next(iter([*same, *([] if wanted else here), *first]), None))
+        self.list_options(options, next(iter([*same, *([] if wanted else loaded), *first]), None))
         free = free_memory()
         self.title_with("" if free is None else f"{format_bytes(free)} of memory free")
         self._about()
