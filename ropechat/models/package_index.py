@@ -210,9 +210,10 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
         )
         try:
             while child.poll() is None:
-                now.done = min(_bytes_below(folder), package.wheel_size)
+                size = _bytes_below(folder)
+                now.done = min(size, package.wheel_size)
                 progress.received = max(progress.received, before + now.done)
-                if _bytes_below(folder) > package.wheel_size + _SPARE:
+                if size > package.wheel_size + _SPARE:
                     raise DownloadError(
                         f"{plan.name}: the index sends more than {plan.origin}; check pip's index"
                     )
@@ -237,12 +238,14 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of the wheel so far; pip may move it meanwhile."""
-    sizes = [0]
-    for path in folder.rglob("*.whl"):
-        with contextlib.suppress(OSError):
-            sizes.append(path.stat().st_size)
-    return max(sizes)
+    """Bytes of the wheel so far; pip moves it, and removes folders meanwhile."""
+    found = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            if name.endswith(".whl"):
+                with contextlib.suppress(OSError):
+                    found = max(found, os.stat(os.path.join(root, name)).st_size)
+    return found
 
 
 def _reason(words: str) -> str:

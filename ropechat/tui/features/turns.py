@@ -293,8 +293,8 @@ class TurnsFeature(Feature):
             self.notice("notice", f"system  {self.describe_system(text)}", at=0)
         info = self.session.info
         if info is not None and info.name == builtin.NAME:
-            first, others = self.keymap.first("model.first"), self.keymap.first("model.pick")
-            real = f"{first} gets a real one: {describe_offer(offered_model())}; {others} lists others."
+            first = self.keymap.first("model.first")
+            real = f"{first} gets a real one: {describe_offer(offered_model())}."
             self.notice("notice", f"{builtin.NOTE} {real}", at=0)
         elif info is not None and self.chat.completes:
             self.notice(
