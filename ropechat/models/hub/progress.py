@@ -30,6 +30,8 @@ class RateMeter:
 def to_wait(progress: DownloadProgress, rate: float) -> Wait:
     """How far a download is: at this rate (bytes per second), with the largest file in progress."""
     done, total = progress.done, progress.total
+    if progress.stage != "downloading":
+        return Wait(Progress(progress.stage, done, total, "bytes"))
     running = [one for one in progress.files if one.state == "running" and one.file.size]
     notes: tuple[str, ...] = ()
     if running:

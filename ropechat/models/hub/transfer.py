@@ -32,10 +32,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass
 class DownloadProgress:
-    """The progress of a download. received: bytes received over the network in this run."""
+    """The progress of a download. received: bytes received over the network in this run.
+
+    stage: downloading, or of a package unpacking.
+    """
 
     files: list[FileProgress]
     received: int = 0
+    stage: str = "downloading"
     begun: float = field(default_factory=time.monotonic)
 
     @property

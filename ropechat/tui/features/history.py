@@ -14,6 +14,7 @@ from ropechat.store.queries import Chat
 from ropechat.tui.features.reading import FindFeature
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.features.writing import DraftsFeature, WritingFeature
+from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.find import contains
 from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.tui.workers import begin
@@ -254,10 +255,8 @@ class HistoryFeature(Feature):
         last, info = self.session.last, self.session.info
         node = self.session.tree.nodes.get(last.node or "") if last is not None else None
         if info is not None and node is not None and node.model and node.model != info.name:
-            now = one_line(info.name)
-            self.turns.notice(
-                "notice", f"The answers so far are by {one_line(node.model)}; {now} writes the next."
-            )
+            before, now = model_heading(node.model), model_heading(info.name)
+            self.turns.notice("notice", f"The answers so far are by {before}; {now} writes the next.")
 
     # --- the start ---
 

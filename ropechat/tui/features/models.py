@@ -15,6 +15,7 @@ from ropechat.tui.features.sampling import SamplingFeature
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.features.writing import WritingFeature
 from ropechat.tui.format.models import describe_offer
+from ropechat.tui.format.status import model_heading
 from ropechat.tui.screens.models import ModelsScreen
 from ropechat.tui.terminal import gc_pause
 from ropechat.tui.ui import ChatUi, Feature, command, event, setting
@@ -138,7 +139,7 @@ class ModelsFeature(Feature):
             self._open(wanted)
         if event.kept and self.session.info is not None:
             self.turns.notice("error", f"Not loaded: {explain(event.error)}")
-            self.turns.notice("notice", f"{one_line(self.session.info.name)} stays loaded.")
+            self.turns.notice("notice", f"{model_heading(self.session.info.name)} stays loaded.")
             self.writing.count()
         else:
             self.turns.notice("error", f"The model cannot be loaded: {explain(event.error)}")

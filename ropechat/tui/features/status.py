@@ -26,7 +26,7 @@ class Tip(NamedTuple):
 
 
 TIPS = (
-    Tip("ask", "Type a question, then {composer.send}. {composer.complete} puts an example here."),
+    Tip("ask", "Type a question, then {composer.send}."),
     Tip(
         "inspect",
         "Click a word, or {chat.stop} then {read.left}: what else could the model have said?",

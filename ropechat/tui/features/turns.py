@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ropechat.chat.answer import Turn
     from ropechat.conversation import Node
 
-TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")
+TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")  # of the built-in model
+TRY_REAL = ("What is the capital of France?", *TRY[1:])
 FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
 START = 60  # characters that are shown of a text
 
@@ -304,10 +305,10 @@ class TurnsFeature(Feature):
             )
         self._begins = info is not None and not self.session.tree.nodes
         if info is not None and self._begins:
-            for words in self._first_steps(info.name == builtin.NAME):
+            for words in self._first_steps():
                 self.notice("notice", words)
 
-    def _first_steps(self, asks: bool) -> list[str]:
+    def _first_steps(self) -> list[str]:
         """Suggestions for an empty chat."""
         key, arrows = self.keymap.first, self.keymap.beside_text("read.left", "read.right")
         steps = [
@@ -324,14 +325,18 @@ class TurnsFeature(Feature):
             ),
         ]
         tab = key("composer.complete")
-        try_one = "\n".join([f"Try one: click it, or press {tab} and ⏎", *(f"  {text}" for text in TRY)])
-        return [try_one, *steps] if asks and not self.chat.completes else steps
+        examples = "\n".join(f"  {text}" for text in self.examples)
+        return [f"Try one: click it, or press {tab} and ⏎\n{examples}", *steps] if examples else steps
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """The examples on the screen."""
-        offered = self._begins and self.session.info is not None and not self.chat.completes
-        return TRY if offered and self.session.info and self.session.info.name == builtin.NAME else ()
+        """The examples on the screen: for the models that newcomers meet."""
+        info = self.session.info
+        if info is None or not self._begins or self.chat.completes:
+            return ()
+        if info.name == builtin.NAME:
+            return TRY
+        return TRY_REAL if info.name == str(offered_model().hub_name) else ()
 
     def describe_system(self, text: str | None) -> str:
         """The persona's name, if any, and the beginning of a system text."""

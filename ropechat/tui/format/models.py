@@ -11,7 +11,7 @@ from ropechat import builtin
 from ropechat.chat.download import Stage
 from ropechat.engine.native import free_memory
 from ropechat.models import recent
-from ropechat.models.catalog import CatalogModel, closest_short, expected_of, read_catalog
+from ropechat.models.catalog import CatalogModel, closest_short, expected_of, read_catalog, shown_name
 from ropechat.models.folders import models_below
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.resolve import hub_name
@@ -150,7 +150,7 @@ class RowLayout:
         }
         parts: list[tuple[str, str]] = [
             (f"{mark} ", style),
-            (fit(self._shorten(one_line(row.name)), self._name), ""),
+            (fit(self._shorten(one_line(shown_name(row.name))), self._name), ""),
         ]
         for name, width in self._columns:
             text = one_line(values[name])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.presets import preset_of
 from ropechat.conversation import NodeState
+from ropechat.models.catalog import shown_name
 from ropechat.sampling import MAX_BIAS
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.widgets.bars import JOIN, Part, draw_meter
@@ -26,7 +27,7 @@ SHOWN_AFTER_S = 0.5  # a shorter wait leaves the gauge as it is
 
 def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     """(left, right) parts of the title: the chat; the model and its activity."""
-    name = session.coming or (session.info.name if session.info else session.model)
+    name = _model_name(session)
     left: list[Part] = [("  ropechat  ", "bold $primary")] if width >= 70 else [("  ", "")]
     left.append((session.title, "$foreground"))
     known = session.info is not None and not session.coming and width >= 70
@@ -45,7 +46,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
 
 def title_links(session: Session) -> dict[str, str]:
     """{part of the title: the command that a click on it runs}."""
-    name = session.coming or (session.info.name if session.info else session.model)
+    name = _model_name(session)
     return {
         "ropechat": "app.help",
         one_line(session.title).strip(): "chat.list",
@@ -56,6 +57,11 @@ def title_links(session: Session) -> dict[str, str]:
         "system": "prompt.system",
         session.persona or "system": "prompt.persona",
     } | dict.fromkeys(_weighed(session), "sampling.bias")
+
+
+def _model_name(session: Session) -> str:
+    """The model that is loaded, or being loaded."""
+    return session.coming or (shown_name(session.info.name) if session.info else session.model)
 
 
 def _weighed(session: Session) -> list[str]:
@@ -83,7 +89,7 @@ def _under(session: Session, width: int) -> list[Part]:
 
 def model_heading(model: str) -> str:
     """A model's name for a heading."""
-    return one_line(model) or "answer"
+    return one_line(shown_name(model)) or "answer"
 
 
 def activity(session: Session) -> tuple[str, str, str]:
