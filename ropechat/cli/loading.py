@@ -60,8 +60,8 @@ class GivenModel(NamedTuple):
         try:
             get_first(wanted, model_folders())
         except (ModelNotFoundError, FileAccessError) as error:
-            note = f"{wanted} cannot be downloaded, so {self.spec.name} is opened: {error}"
-            return self._replace(note=note)
+            reason = str(error).partition(": ")[2] or str(error)  # without the long name
+            return self._replace(note=f"{wanted} was not downloaded ({reason}), so {self.spec.name} is opened")
         return self._replace(spec=replace(self.spec, name=wanted), chosen=True)
 
 

@@ -223,7 +223,7 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
     if child.returncode:
         words = (folder / _LOG).read_text("utf-8", "replace")
         kind = _BrokeOffError if now.done else DownloadError
-        raise kind(f"{plan.name}: pip cannot download {plan.origin}: {_reason(words)}")
+        raise kind(f"{plan.name}: {package.name} {package.version}: pip: {_reason(words)}")
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

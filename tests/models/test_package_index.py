@@ -219,7 +219,7 @@ def test_a_line_that_breaks_once(index: Index) -> None:
 
 def test_a_line_that_always_breaks(index: Index) -> None:
     index.cut = lambda number, data: data[: len(data) // 2]
-    assert "pip cannot download package tiny-model 1.0" in refused()
+    assert "org/tiny:Q4_1: tiny-model 1.0: pip: " in refused()
     assert index.sent >= 2
     index.cut = lambda number, data: data
     assert pull("tiny:1").read_bytes() == GGUF
