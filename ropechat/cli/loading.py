@@ -61,7 +61,8 @@ class GivenModel(NamedTuple):
             get_first(wanted, model_folders())
         except (ModelNotFoundError, FileAccessError) as error:
             reason = str(error).partition(": ")[2] or str(error)  # without the long name
-            return self._replace(note=f"{wanted} was not downloaded ({reason}), so {self.spec.name} is opened")
+            note = f"{wanted} was not downloaded ({reason}), so {self.spec.name} is opened"
+            return self._replace(note=note)
         return self._replace(spec=replace(self.spec, name=wanted), chosen=True)
 
 

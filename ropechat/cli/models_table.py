@@ -67,7 +67,7 @@ def catalog_table(
 
     here: models on this machine; free: bytes of memory.
 
-    width: cells of the terminal; a line that is longer is continued below. None: lines are not broken.
+    width: cells of the terminal; if a line is longer, names and texts are below. None: lines are not broken.
     """
     rows = [
         (
@@ -83,12 +83,12 @@ def catalog_table(
     if width is None or max(map(cell_width, lines)) <= width:
         yield from lines
         return
-    short = _aligned([row[:-3] for row in (_CATALOG_TITLES, *rows)])
+    short = _aligned([(row[0], *row[2:-3]) for row in (_CATALOG_TITLES, *rows)])
     for line, row in zip(short, (None, *rows), strict=True):
         yield line.rstrip()
         if row is not None:
-            *_, reads, writes, about = row
-            yield f"    {about}"
+            _, name, *_, reads, writes, about = row
+            yield f"    {name}: {about}"
             if reads != "–":
                 yield f"    reads {reads}, writes {writes} here"
 

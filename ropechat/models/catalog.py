@@ -40,6 +40,7 @@ class CatalogModel:
     repo: str
     file: str
     size: int
+    model_type: str
     num_parameters: int
     max_position_embeddings: int
     num_hidden_layers: int
@@ -49,6 +50,7 @@ class CatalogModel:
     gated: bool
     about: str
     checked: str
+    num_attention_layers: int | None = None
     thinking: bool = False
     package: PackagedFile | None = None
 
@@ -69,7 +71,8 @@ class CatalogModel:
     @property
     def needs(self) -> int:
         """Bytes of memory, as `needed_memory` estimates them; windows count as full attention."""
-        values = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+        layers = self.num_attention_layers or self.num_hidden_layers
+        values = 2 * layers * self.num_key_value_heads * self.head_dim
         return needed_memory(self.size, self.max_position_embeddings, _KV_VALUE_BYTES * values)
 
 

@@ -250,7 +250,9 @@ def tiny(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CatalogMo
     shape = {"num_parameters": 67_600, "max_position_embeddings": 64, "num_hidden_layers": 1}
     shape |= {"num_key_value_heads": 1, "head_dim": 8}
     texts = {"license": "mit", "gated": False, "about": "A test.", "checked": ""}
-    one = CatalogModel("Tiny", ("tiny:1b", "tiny"), "org/name", "model.safetensors", size, **shape, **texts)
+    one = CatalogModel(
+        "Tiny", ("tiny:1b", "tiny"), "org/name", "model.safetensors", size, "llama", **shape, **texts
+    )
     monkeypatch.setattr(catalog, "read_catalog", lambda: (one,))
     monkeypatch.setattr(builtin, "FOLDER", tmp_path / "none")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -1,5 +1,7 @@
 """The catalog of models: what it must state, its short names, and its check against a stand-in Hub."""
 
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +16,7 @@ from ropechat.models.catalog import CatalogModel, closest_short, find_short, rea
 from ropechat.models.hub.names import parse
 from ropechat.models.weights import is_plain
 
-ARCHITECTURES = {  # model_type of each family of short names
-    **{"smollm2": "llama", "qwen3": "qwen3", "gemma3": "gemma3_text", "llama3.2": "llama", "olmo2": "olmo2"},
-    **{
-        "granite3.3": "granite",
-        "smollm3": "smollm3",
-        "lfm2": "lfm2",
-        "phi4-mini": "phi3",
-        "mistral": "llama",
-    },
-    **{"llama3.1": "llama", "gpt-oss": "gpt_oss"},
-}
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("model", read_catalog(), ids=lambda model: model.short[0])
@@ -40,7 +32,26 @@ def test_what_an_entry_states(model: CatalogModel) -> None:
     assert len(model.about) <= 56  # a line of the dialog at 60 columns
     assert model.license == model.license.lower()
     assert not model.checked or len(model.checked) == len("2026-01-31")
-    assert ARCHITECTURES[model.short[0].partition(":")[0]] in model_types()
+    assert model.model_type in model_types()
+    assert (model.num_attention_layers or 1) <= model.num_hidden_layers
+    assert model.package is None or re.fullmatch("[0-9a-f]{64}", model.package.sha256)
+
+
+def test_the_family_of_each_entry_has_a_golden() -> None:
+    """Its numbers are compared with those of another implementation."""
+    configs = [json.loads(file.read_bytes()) for file in GOLDEN.glob("*/config.json")]
+    tested = {config.get("model_type") for config in configs}
+    assert len(tested) > 50
+    assert {one.model_type for one in read_catalog()} - tested == set()
+
+
+def test_the_smallest_is_offered_and_is_in_a_package() -> None:
+    model = catalog.offered_model()
+    assert model is read_catalog()[0]
+    assert model.package is not None
+    assert catalog.shown_name(str(model.hub_name)) == model.name
+    assert catalog.shown_name("org/other:Q4_1") == "org/other:Q4_1"
+    assert catalog.shown_name("Some-Model") == "Some-Model"
 
 
 def test_the_catalog_is_sorted_and_its_short_names_are_unique() -> None:
@@ -125,7 +136,7 @@ def test_what_differs_is_said_and_is_not_marked(
     repo("gemma3:1b").gated = True
     repo("llama3.2:1b").facts["cardData"] = {"license": "other", "license_name": "llama9"}
     repo("qwen3:4b").facts["gguf"] = {"total": 1000, "context_length": 99}
-    repo("mistral").files.pop("Mistral-7B-Instruct-v0.3-Q4_K_M.gguf")
+    repo("ministral-3").files.pop("Ministral-3-3B-Instruct-2512-Q4_K_M.gguf")
     repo("qwen3:8b").files["other-Q4_K_M.gguf"] = b""
     hub.repos.pop("ggml-org/gpt-oss-20b-GGUF")
     assert script.main(["--write"]) == 1
@@ -136,7 +147,7 @@ def test_what_differs_is_said_and_is_not_marked(
         "llama3.2:1b: license: llama3.2, the Hub lists llama9\n",
         "qwen3:4b: max_position_embeddings: 40960, the Hub lists 99\n",
         "qwen3:4b: num_parameters: 4022468096, the Hub lists 1000\n",
-        "mistral:7b: bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M: no GGUF file matches Q4_K_M",
+        "ministral-3:3b: mistralai/Ministral-3-3B-Instruct-2512-GGUF:Q4_K_M: no GGUF file matches Q4_K_M",
         "qwen3:8b: Qwen/Qwen3-8B-GGUF:Q4_K_M: 2 GGUF files match Q4_K_M",
         "gpt-oss:20b: ggml-org/gpt-oss-20b-GGUF:MXFP4: not found on",
         "gemma3:4b: as the Hub lists it\n",
@@ -147,7 +158,15 @@ def test_what_differs_is_said_and_is_not_marked(
     before = Path(catalog.__file__).with_name("catalog.toml").read_text()
     assert len(file.read_text().splitlines()) == len(before.splitlines())
     read_catalog.cache_clear()
-    wrong = {"qwen3:0.6b", "gemma3:1b", "llama3.2:1b", "qwen3:4b", "mistral:7b", "qwen3:8b", "gpt-oss:20b"}
+    wrong = {
+        "qwen3:0.6b",
+        "gemma3:1b",
+        "llama3.2:1b",
+        "qwen3:4b",
+        "ministral-3:3b",
+        "qwen3:8b",
+        "gpt-oss:20b",
+    }
     assert unchecked == wrong
 
 

@@ -33,6 +33,7 @@ short = ["tiny:1"]
 repo = "org/tiny"
 file = "Tiny.Q4_1.gguf"
 size = {size}
+model_type = "llama"
 num_parameters = 640000
 max_position_embeddings = 64
 num_hidden_layers = 1

@@ -188,7 +188,8 @@ def describe_row(row: Row | None, wanted: str) -> tuple[str, str]:
     if isinstance(row, CatalogModel):
         fits = "fits in memory" if _fits(row.needs) else "too big for the free memory"
         gate = " · the Hub asks for an account" if row.gated else ""
-        facts = f"{fits}{_rates_in_words(row)} · licence {row.license} · {row.short[0]}{gate}"
+        thinks = " · can think first" if row.thinking else ""
+        facts = f"{fits}{_rates_in_words(row)} · licence {row.license} · {row.short[0]}{thinks}{gate}"
         return f"{row.about}\n{facts}", "$quiet"
     if row.reason:
         return f"cannot load: {row.reason}\n{row.path}", "$warning"
