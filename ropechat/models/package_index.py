@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
@@ -209,7 +210,8 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
             env={**os.environ, "TMPDIR": str(folder)},  # on the disk that was checked; and seen from here
             start_new_session=True,  # Ctrl-C is for the caller
         )
-        atexit.register(_end, child)  # the chat may end while a daemon thread waits here
+        end = partial(_end, child)
+        atexit.register(end)  # the chat may end while a daemon thread waits here
         try:
             while child.poll() is None:
                 size = _bytes_below(folder)
@@ -221,8 +223,8 @@ def _run_pip(plan: PackagePlan, folder: Path, progress: DownloadProgress, pause:
                     )
                 pause()
         finally:
-            _end(child)
-            atexit.unregister(_end)
+            end()
+            atexit.unregister(end)
     if child.returncode:
         words = (folder / _LOG).read_text("utf-8", "replace")
         kind = _BrokeOffError if now.done else DownloadError

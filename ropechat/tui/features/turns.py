@@ -50,6 +50,7 @@ class TurnsFeature(Feature):
         self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._note = ui.look.note  # about the model that was opened first
         self._models = 0  # that were loaded
+        self.offer: Block | None = None  # of a first real model
         self._begins = False  # no question was sent yet, and the screen shows examples
 
     @setting("follow")
@@ -296,7 +297,7 @@ class TurnsFeature(Feature):
         if info is not None and info.name == builtin.NAME:
             first = self.keymap.first("model.first")
             real = f"{first} gets a real one: {describe_offer(offered_model())}."
-            self.notice("notice", f"{builtin.NOTE} {real}", at=0)
+            self.offer = self.notice("notice", f"{builtin.NOTE} {real}", at=0)
         elif info is not None and self.chat.completes:
             self.notice(
                 "notice",
