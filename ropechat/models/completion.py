@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ropechat.models.catalog import read_catalog
+from ropechat.models.last import LAST
 from ropechat.models.resolve import BUILTIN
 from ropechat.util.paths import complete_path
 
@@ -18,5 +19,5 @@ def complete_model(begun: str, names: Iterable[str] = ()) -> list[str]:
     if begun.startswith(_PATHS):
         return paths
     short = [name for one in read_catalog() for name in one.short]
-    known = [name for name in (BUILTIN, *short, *names) if name.lower().startswith(begun.lower())]
+    known = [name for name in (BUILTIN, LAST, *short, *names) if name.lower().startswith(begun.lower())]
     return list(dict.fromkeys([*known, *paths]))
