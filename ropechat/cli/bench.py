@@ -41,7 +41,7 @@ def _model_of(model: str | None, shape: str | None, dtype: str, on_note: Callabl
                 f"--dtype {Q4_K_M} requires --shape; use --dtype auto for a file's own types"
             )
         named = current_setting("model")
-        return resolve(opening_of(model or (named if named != BY_NAME["model"].default else None)).model)
+        return resolve(opening_of(model or (named if named != BY_NAME["model"].default else None))[0])
     if model is not None:
         raise click.UsageError("--model and --shape exclude each other; give one of them")
     from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf

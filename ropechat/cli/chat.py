@@ -118,7 +118,7 @@ class _Models:
         return resolve(model, model_folders())
 
 
-class _Memory:
+class Memory:
     """Keeps the names of the models that a person chose. chosen: whether the first one is."""
 
     def __init__(self, *, chosen: bool) -> None:
@@ -249,6 +249,6 @@ def chat(
         settings=SettingsFile(flags),
         fixed=fixed,
         note=model.note,
-        remember=_Memory(chosen=model.chosen).keep if store else lambda model, name: None,
+        remember=Memory(chosen=model.chosen).keep if store else lambda model, name: None,
     )
     return run_chat(chat, "" if newest else resume, options)

@@ -13,13 +13,13 @@ from ropechat.cli.common import model_folders
 from ropechat.cli.exit_codes import check_signals, say
 from ropechat.cli.grammar_options import naming_option
 from ropechat.cli.status import ProgressLine
+from ropechat.models.resolve import LAST
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.native import ProgressMeter
     from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
-    from ropechat.models.last import Opening
     from ropechat.sampling.grammar import Grammar
 
 NO_TEMPLATE = "note: this model has no chat template; it continues the text"
@@ -66,16 +66,17 @@ class GivenModel(NamedTuple):
         return self._replace(spec=replace(self.spec, name=wanted), chosen=True)
 
 
-def opening_of(name: str | None, *, follows_last: bool = False) -> "Opening":
-    """The model that -m, the environment or the settings name.
+def opening_of(name: str | None, *, follows_last: bool = False) -> tuple[str, str, bool]:
+    """(the model to open, why it is another one than wanted, whether a person chose it).
 
-    follows_last: whether the command opens the model that the chat opened last if nothing names another.
+    name: what -m, the environment or the settings name. follows_last: whether the command opens the model
+    that the chat opened last if nothing names another.
     """
-    from ropechat.models.last import LAST, Opening, find_last
+    if name != LAST and (name is not None or not follows_last):
+        return name or builtin.NAME, "", name is not None
+    from ropechat.models.last import find_last  # imported here: scripts name their models
 
-    if name == LAST or (name is None and follows_last):
-        return find_last(model_folders())
-    return Opening(name) if name else Opening(builtin.NAME, chosen=False)
+    return find_last(model_folders())
 
 
 def take_model(given: dict[str, Any], *, raw: bool = False, follows_last: bool = False) -> GivenModel:

@@ -104,7 +104,7 @@ def template(
     from ropechat.engine.loading import load_template
     from ropechat.engine.templates.template import SYSTEM_FOLDED
 
-    name, out = opening_of(directory or model).model, StdoutWriter()
+    name, out = opening_of(directory or model)[0], StdoutWriter()
     found = load_template(name)
     if found is None:
         raise ChatTemplateError(

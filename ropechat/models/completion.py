@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from ropechat.models.catalog import read_catalog
-from ropechat.models.last import LAST
-from ropechat.models.resolve import BUILTIN
+from ropechat.models.resolve import BUILTIN, LAST
 from ropechat.util.paths import complete_path
 
 _PATHS = ("/", "./", "../", "~")

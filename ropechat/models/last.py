@@ -10,9 +10,6 @@ from ropechat.models.recent import RecentModel, add_recent, recent_models
 from ropechat.models.resolve import resolve
 from ropechat.util.paths import expand_home
 
-LAST = "last"
-"""Stands for the model that the chat opened last, where a model is named."""
-
 
 class Opening(NamedTuple):
     """The model to open. note: why it is another one than wanted. chosen: whether a person chose it."""

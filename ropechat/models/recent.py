@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.errors import RopechatError
-from ropechat.models.folders import FoundModel
 from ropechat.util.files import replacing
 from ropechat.util.paths import data_folder
+
+if TYPE_CHECKING:
+    from ropechat.models.folders import FoundModel
 
 SOURCE = "recent"
 _KEPT = 50
@@ -43,8 +45,10 @@ def add_recent(new: RecentModel) -> None:
         stream.write(json.dumps([one._asdict() for one in (new, *kept)[:_KEPT]], indent=1).encode())
 
 
-def recent_by_path() -> Iterator[FoundModel]:
+def recent_by_path() -> "Iterator[FoundModel]":
     """Yield the models of the list that are still at their paths, under their names."""
+    from ropechat.models.folders import FoundModel  # imported here: a start needs only the list
+
     for one in recent_models():
         path = Path(one.path)
         try:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ropechat.models.hub.names import HubName
 
 BUILTIN = builtin.NAME
+LAST = "last"
+"""Stands for the model that the chat opened last, where a model is named; see `last.py`."""
 ALLOWED_NAMES = (
     "a folder, a .gguf file, a Hub id (org/name, org/name:QUANT, org/name@revision), "
     "a short name (qwen3:0.6b) or `builtin`"

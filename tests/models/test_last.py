@@ -13,6 +13,7 @@ from models import write_llama
 
 from ropechat import builtin
 from ropechat.chat.export import Spelling
+from ropechat.cli.chat import Memory
 from ropechat.engine.loading import display_name, read_header
 from ropechat.models import ollama, recent
 from ropechat.models.catalog import find_short
@@ -137,6 +138,17 @@ def test_models_opened_by_path_are_found_by_name(tmp_path: Path) -> None:
     assert not missing
     file.unlink()
     assert [row.name for row in list_installed(read_header) if row.source == "recent"] == [folder.name]
+
+
+def test_a_model_that_nobody_chose_is_not_remembered(tmp_path: Path) -> None:
+    file = put(tmp_path / "m.gguf")
+    memory = Memory(chosen=False)
+    memory.keep("builtin", "builtin")  # it was opened for want of another
+    assert recent_models() == []
+    memory.keep(str(file), "m")
+    memory.keep("builtin", "builtin")  # now from F6
+    memory.keep("./gone.gguf", "gone")  # it was moved meanwhile
+    assert [one.model for one in recent_models()] == ["builtin", str(file)]
 
 
 # ---- Which commands follow it
