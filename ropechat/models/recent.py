@@ -1,7 +1,6 @@
 """The list of the models that the chat opened, the last one first, in the user's data folder."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +9,8 @@ from ropechat.util.files import replacing
 from ropechat.util.paths import data_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ropechat.models.folders import FoundModel
 
 SOURCE = "recent"
