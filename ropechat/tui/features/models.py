@@ -44,7 +44,7 @@ class ModelsFeature(Feature):
         self._folders = ui.look.model_folders
         self.downloads = self.chat.downloads
         self._wanted = ""  # the model that is being loaded
-        self._loads_after = ""  # the model that is loaded as soon as it is downloaded
+        self._first: Download | None = None  # of a model that is loaded as soon as it is here
         self._watch: Timer | None = None
         self._positions: RopeScreen | None = None
 
@@ -89,8 +89,8 @@ class ModelsFeature(Feature):
             resolve(name, self._folders)
         except NotDownloadedError:
             if running is None:
-                self._loads_after = name
                 self.downloads.plan(model.hub_name)
+                self._first = self.downloads.current
                 self.watch_download()
                 self.ui.hint(f"{model.name}: asking for its files …")
             elif running.name != model.hub_name:
@@ -161,7 +161,7 @@ class ModelsFeature(Feature):
 
     def _look(self) -> None:
         download, screen = self.downloads.current, self.ui.app.screen
-        if download is not None and self._loads_after and download.stage is Stage.PLANNED:
+        if download is not None and download is self._first and download.stage is Stage.PLANNED:
             download.start()
         ended = download is None or not download.stage.works
         if isinstance(screen, ModelsScreen):
@@ -177,9 +177,8 @@ class ModelsFeature(Feature):
 
     def _tell_end(self, download: Download) -> None:
         name = one_line(str(download.name))
-        wanted, self._loads_after = self._loads_after, ""
-        if download.stage is Stage.DONE and wanted:
-            self.switch_model(wanted)
+        if download.stage is Stage.DONE and download is self._first:
+            self.switch_model(offered_model().short[0])
         elif download.stage is Stage.DONE:
             self.turns.notice("notice", f"{name} is downloaded: {self.keymap.named('model.pick')} loads it.")
         elif download.stage is Stage.FAILED:
