@@ -137,5 +137,6 @@ async def test_f6_lists_models_that_were_opened_by_path(chat: Any, hub: Hub, tmp
         await c.until(lambda: "Far-Model" in c.screen())
         lines = [line.split()[1] for line in c.screen().splitlines() if len(line.split()) > 1]
         assert lines.index("recent") < lines.index("Far-Model") < lines.index("on") < lines.index("to")
+        assert next(line for line in c.screen().splitlines() if "Far-Model" in line).split()[-2] == "far"
         await c.pilot.press(*"far", "enter")
         await c.until(lambda: len(models.loaded) == 1)

@@ -140,7 +140,8 @@ class RowLayout:
         else:
             mark, style = ("!", "$warning") if row.reason else (" ", "")
             mark, style = ("●", "$primary") if is_current else (mark, style)
-            context, last = row.context or 0, Path(row.source).name
+            place = row.path.parent if row.source == recent.SOURCE else Path(row.source)
+            context, last = row.context or 0, place.name
         values = {
             "params": "–" if row.num_parameters is None else format_count(row.num_parameters),
             "size": format_bytes(row.size),
