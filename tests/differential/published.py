@@ -65,7 +65,7 @@ def by_transformers(gguf: Path) -> tuple[dict[str, Any], Any, list[int]]:
 def kl_of_llama_cpp(
     gguf: Path, ids: list[int], reference: Any, known: dict[str, list[int]]
 ) -> dict[str, Any]:
-    """Mean KL divergence of llama.cpp from the reference, in nats. known: ids by text, to be compared with its."""
+    """Mean KL divergence of llama.cpp from the reference, in nats. known: ids by text, to compare."""
     import llama_cpp
     import numpy as np
 

@@ -194,7 +194,7 @@ async def test_enter_on_nothing_and_while_writing(chat: Any) -> None:
         await c.until(lambda: len(answer(c).node.steps) > 2)
         await c.ask("too early")
         assert c.app.composer.text == "too early"
-        assert "esc stops" in c.line("footer")
+        assert "queued: sent when the answer ends" in c.line("footer")
 
 
 @pytest.mark.slow
