@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
+    from ropechat.inspector.spec import InspectSpec, InspectWatcher
     from ropechat.models.download import pull
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
@@ -47,6 +48,8 @@ __all__ = [
     "Completion",
     "Engine",
     "Grammar",
+    "InspectSpec",
+    "InspectWatcher",
     "Job",
     "LensRow",
     "Message",
@@ -81,6 +84,7 @@ _MODULES = {
     "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
+    "inspector.spec": ("InspectSpec", "InspectWatcher"),
     "sampling.grammar": ("Grammar",),
     "models.download": ("pull",),
     "sampling": ("Sampling",),

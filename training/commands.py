@@ -153,7 +153,7 @@ def model_answer(short: str) -> str:
 def facts() -> dict[str, str]:
     """Numbers and names for the answers of commands.toml, from the code."""
     from ropechat.batch.source import FORMATS
-    from ropechat.cli.inspect_output import BY_SUFFIX
+    from ropechat.inspector.spec import BY_SUFFIX
     from ropechat.models.catalog import read_catalog
     from ropechat.settings.spec import DTYPES
     from ropechat.util.text import format_bytes

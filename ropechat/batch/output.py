@@ -2,7 +2,7 @@
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,17 @@ class Sink:
         raise NotImplementedError
 
 
-def refuse_output(path: Path, is_input: Callable[[Path], bool], *, overwrite: bool) -> None:
+def refuse_output(path: Path, inputs: Iterable[object], *, overwrite: bool) -> None:
     """Raise BatchInputError if the output would overwrite a file, FileAccessError if it is not writable.
 
-    is_input: whether a file is the input. A device, such as /dev/null, is written directly.
+    inputs: those that are files must not be overwritten. A device, such as /dev/null, is written directly.
     """
     if path.is_char_device():
         return
-    _refuse_names(path, [path, partial_name(path)], is_input)
+    files = [file for file in inputs if isinstance(file, Path) and file.exists()]
+    _refuse_names(
+        path, [path, partial_name(path)], lambda name: name.exists() and any(map(name.samefile, files))
+    )
     if path.exists() and not overwrite:
         raise _exists(path)
 

@@ -15,7 +15,7 @@ from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 from ropechat.util.text import count_of
 
 if TYPE_CHECKING:

@@ -15,13 +15,12 @@ from ropechat.batch.run import run_to_file, run_to_stream
 from ropechat.batch.runner import make_job
 from ropechat.batch.spec import BatchWatcher
 from ropechat.cli.batch_progress import BatchStatus, closing_line
-from ropechat.cli.common import StdoutWriter
+from ropechat.cli.common import StdoutWriter, output
 from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
 from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.cli.keep_prefix import kept_prefix
 from ropechat.cli.loading import GivenModel, load
-from ropechat.cli.output_file import OutputFile
 from ropechat.conversation import Message
 from ropechat.util.text import count_of
 
@@ -76,15 +75,10 @@ def answer_rows(
     watcher.from_pipe = not isinstance(spec.source, Path)
     if isinstance(out, Path) and not out.is_char_device():
         result = run_to_file(spec, out, form, watcher=watcher, **files)
-    elif isinstance(out, Path):
-        device = OutputFile(out)
-        try:
-            result = run_to_stream(spec, _aside(watcher, device.write), form or "jsonl", str(out), watcher)
-        finally:
-            device.close(complete=True)
     else:
-        put = _aside(watcher, StdoutWriter().write)
-        result = run_to_stream(spec, put, form or "jsonl", watcher=watcher)
+        name = str(out) if isinstance(out, Path) else "stdout"
+        with output(out) as write:
+            result = run_to_stream(spec, _aside(watcher, write), form or "jsonl", name, watcher)
     if result.report.cancelled:
         return INTERRUPTED
     watcher.finish(result.report)
@@ -95,7 +89,7 @@ def answer_rows(
     return SOME_FAILED if result.totals.failed else OK
 
 
-def _aside(watcher: CommandWatcher, write: Callable[[str], None]) -> Callable[[str], None]:
+def _aside(watcher: CommandWatcher, write: Callable[[str], object]) -> Callable[[str], None]:
     """Write while the progress line is not drawn."""
 
     def put(text: str) -> None:

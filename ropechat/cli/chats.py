@@ -17,7 +17,7 @@ from ropechat.cli.common import (
     stdin_stream,
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 from ropechat.util.text import local_time, one_line
 from ropechat.util.width import fit
 

@@ -1,21 +1,27 @@
 """Shared parts of the commands: options, reading and writing text."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ropechat.cli.exit_codes import say
 from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, THINK, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 from ropechat.settings.file import UserSettings, read_settings
 from ropechat.settings.spec import BY_NAME, DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
+from ropechat.util.files import decode_text, partial_name, read_text, text_output
 from ropechat.util.paths import expand_home
-from ropechat.util.text import clean
+from ropechat.util.text import clean, count_of
+
+if TYPE_CHECKING:
+    from ropechat.cli.interrupt import Stop
 
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
 
@@ -284,26 +290,22 @@ def text_argument(value: str | None, name: str) -> str:
     return text
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """The text of UTF-8 bytes, without a byte order mark. name: of the file. Raises RequestError."""
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
-        ) from None
+def name_of(file: Path | str) -> str:
+    """The name of an input in messages and results."""
+    return str(file) if isinstance(file, Path) else "stdin"
 
 
-def read_text_file(file: Path | str) -> str:
-    """The text of a file, or of stdin for `-`. Raises RequestError, FileAccessError."""
-    name = str(file) if isinstance(file, Path) else "stdin"
-    try:
-        data = file.read_bytes() if isinstance(file, Path) else stdin_stream().read()
-    except FileNotFoundError:
-        raise RequestError(f"{name}: file not found") from None
-    except OSError as error:
-        raise FileAccessError(f"{name}: {error.strerror or error}") from None
-    return decode_text(data, name)
+def read_text_file(file: Path | str, *, empty: bool = True) -> str:
+    """The text of a file, or of stdin for `-`. empty: whether it may be empty.
+
+    Raises RequestError, FileAccessError.
+    """
+    if isinstance(file, Path):
+        return read_text(file, empty=empty)
+    text = decode_text(stdin_stream().read(), "stdin")
+    if not (text or empty):
+        raise RequestError("stdin: must have at least one character (the file is empty)")
+    return text
 
 
 class StdoutWriter:
@@ -334,6 +336,36 @@ class StdoutWriter:
         """Write a newline unless the last character was one."""
         if not self._ends_line:
             self.write("\n")
+
+
+@contextlib.contextmanager
+def output(
+    out: Path | str | None, *, lines: bool = False, stop: "Stop | None" = None
+) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes pieces of an output to a file, or to stdout for `-` and None.
+
+    lines: each piece is a line of a table, which may have colours. stop: if it has arrived, the pieces have
+    ended early, and what they are keeps the name NAME.partial. Raises FileAccessError.
+    """
+    if not isinstance(out, Path):
+        writer = StdoutWriter()
+        yield (lambda piece: writer.raw_line(piece.removesuffix("\n"))) if lines else writer.write
+        return
+    with text_output(out, lambda: stop is not None and stop.arrived) as write:
+        yield write
+    if stop is not None and stop.arrived:
+        partial = partial_name(out)
+        if stop.tokens:
+            say(f"stopped: {partial} contains the first {count_of(stop.tokens, 'token')}")
+        else:
+            partial.unlink()
+
+
+def write_output(out: Path | str, pieces: Iterable[str], *, lines: bool = False) -> None:
+    """Write the pieces of an output, see `output`. Raises FileAccessError, and as `pieces`."""
+    with output(out, lines=lines) as write:
+        for piece in pieces:
+            write(piece)
 
 
 def wants_color() -> bool:

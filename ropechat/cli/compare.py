@@ -1,7 +1,7 @@
 """`ropechat compare`: two models, types, templates or prompts on one text."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,8 +12,8 @@ from ropechat.cli.common import (
     Count,
     FileName,
     Real,
-    StdoutWriter,
     model_options,
+    output,
     overwrite_option,
     read_text_file,
     refuse_existing,
@@ -23,11 +23,9 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.output_file import OutputFile
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
 from ropechat.settings.spec import DTYPES, KV_DTYPES
-from ropechat.util.json_lines import json_line
 from ropechat.util.progress import Progress
 from ropechat.util.text import count_of
 
@@ -91,17 +89,6 @@ def _sides(
     return join_sides(sides[0], sides[1], shown)
 
 
-class _Stdout:
-    """Writes to stdout; lines of the table are cleaned already."""
-
-    def __init__(self) -> None:
-        self._out = StdoutWriter()
-        self.write, self.line = self._out.write, self._out.raw_line
-
-    def close(self, *, complete: bool) -> None:
-        """Nothing to do."""
-
-
 def _form(form: str | None, out: Path | str | None) -> str:
     """The format: the given one, else by the suffix of the file, else a table."""
     suffix = out.suffix.lower().lstrip(".") if isinstance(out, Path) else ""
@@ -113,76 +100,61 @@ def _form(form: str | None, out: Path | str | None) -> str:
 def _run(
     pairing: "Pairing",
     form: str,
-    sink: "OutputFile | _Stdout",
+    out: Path | str | None,
     top: int,
     top_k: int,
     window: int | None,
     line: ProgressLine,
 ) -> "Result":
     """Compute, and write in the format. Rows are written while the next ones are computed."""
-    from ropechat.inspector import compare_records as records
     from ropechat.inspector.compare import compare_tokens
+    from ropechat.inspector.compare_records import Lines
     from ropechat.inspector.compare_spans import compare_pairing
 
+    lines = Lines(pairing, form, window) if form in ("jsonl", "csv") else None
+    tokens: list[TokenPair] = []
     done = 0
 
-    def count(tokens: int) -> None:
+    def count(number: int) -> None:
         nonlocal done
-        done = tokens
+        done = number
 
-    kept: list[TokenPair] = []
-    takes: dict[str, Callable[[TokenPair], Any]] = {
-        "jsonl": lambda pair: sink.write(json_line(records.token_record(pairing, pair))),
-        "csv": lambda pair: sink.write(records.csv_line(records.token_row(pairing, pair))),
-        "html": kept.append,
-    }
-
-    if form == "jsonl":
-        sink.write(json_line(records.meta_record(pairing, window)))
-    if form == "csv":
-        sink.write(records.csv_line(records.TOKEN_COLUMNS if pairing.shared else records.SPAN_COLUMNS))
     result: Result
-    with line.watch(lambda: Progress("comparing", done, pairing.shared or None)):
-        if pairing.shared:
-            result = compare_tokens(
-                pairing,
-                top_k=top_k,
-                worst=top,
-                window=window,
-                on_token=takes.get(form),
-                on_progress=count,
-            )
+    with output(out, lines=form == "table") as write:
+        if lines is not None:
+            write(lines.head)
+        takes = {"html": tokens.append} if lines is None else {form: lambda pair: write(lines.token(pair))}
+        with line.watch(lambda: Progress("comparing", done, pairing.shared or None)):
+            if pairing.shared:
+                result = compare_tokens(
+                    pairing,
+                    top_k=top_k,
+                    worst=top,
+                    window=window,
+                    on_token=takes.get(form),
+                    on_progress=count,
+                )
+            else:
+                result = compare_pairing(pairing, worst=top, window=window)
+        if lines is not None:
+            pieces = lines.rest(result)
+        elif form == "html":
+            from ropechat.inspector.compare_page import render
+
+            pieces = render(result, tokens)
         else:
-            result = compare_pairing(pairing, worst=top, window=window)
-    for piece in _rest(result, form, kept, top_k, to_file=isinstance(sink, OutputFile)):
-        (sink.line if form == "table" else sink.write)(piece)
+            pieces = _table(result, top_k, to_file=isinstance(out, Path))
+        for piece in pieces:
+            write(piece)
     return result
 
 
-def _rest(
-    result: "Result", form: str, kept: "Iterable[TokenPair]", top_k: int, *, to_file: bool
-) -> Iterator[str]:
-    """Write the part after the tokens."""
-    from ropechat.inspector import compare_records as records
-    from ropechat.inspector.compare_spans import SpanComparison
+def _table(result: "Result", top_k: int, *, to_file: bool) -> Iterator[str]:
+    from ropechat.inspector.compare_table import render
 
-    pairing = result.pairing
-    if form == "table":
-        from ropechat.inspector.compare_table import render
-
-        width = 100 if to_file else shutil.get_terminal_size((100, 24)).columns
-        yield from render(result, width, candidates=top_k, color=wants_color() and not to_file)
-    elif form == "html":
-        from ropechat.inspector.compare_page import render as render_page
-
-        yield from render_page(result, kept)
-    elif form == "csv" and isinstance(result, SpanComparison):
-        yield from (records.csv_line(records.span_row(pairing, pair)) for pair in result.spans)
-    elif form == "jsonl":
-        if isinstance(result, SpanComparison):
-            yield from (json_line(records.span_record(pairing, pair)) for pair in result.spans)
-            yield from (json_line(records.line_record(pairing, pair)) for pair in result.lines)
-        yield json_line(records.summary_record(result.summary))
+    width = 100 if to_file else shutil.get_terminal_size((100, 24)).columns
+    for line in render(result, width, candidates=top_k, color=wants_color() and not to_file):
+        yield f"{line}\n"
 
 
 def _say_notes(pairing: "Pairing", window: int | None) -> None:
@@ -343,12 +315,6 @@ def compare(
 
     size = window_size(pairing, wanted)
     _say_notes(pairing, size)
-    sink = OutputFile(out) if isinstance(out, Path) else _Stdout()
-    complete = False
-    try:
-        top_k = top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K)
-        result = _run(pairing, kind, sink, top, top_k, size, line)
-        complete = True
-    finally:
-        sink.close(complete=complete)
+    top_k = top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K)
+    result = _run(pairing, kind, out, top, top_k, size, line)
     return _check(result, max_kl, max_ppl)

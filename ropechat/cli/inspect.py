@@ -1,55 +1,53 @@
 """`ropechat inspect`: the probability of each token of a text."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropechat.cli.common import model_options, template_options
-from ropechat.cli.exit_codes import OK
-from ropechat.cli.inside import inside_options, show_view, view_of
-from ropechat.cli.inspect_output import (
-    TOP_K,
-    Failures,
-    looked_up_strings,
+from ropechat.cli.common import (
+    STREAM,
+    model_options,
     name_of,
-    output_of,
-    output_options,
-    read_file,
-    write,
+    read_text_file,
+    template_options,
+    text_argument,
 )
-from ropechat.cli.inspect_reader import read_interactively, reader_option, refuse_with_reader
-from ropechat.cli.inspect_score import (
+from ropechat.cli.common import (
+    output as to,
+)
+from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.inspect_options import (
+    OutputOptions,
     ScoreOptions,
-    WatchedScores,
-    open_stream,
-    prompt_of,
-    read_prompt,
-    refuse_with_view,
+    inside_options,
+    output_options,
+    rules,
     score_options,
-    take_score_options,
 )
+from ropechat.cli.inspect_reader import READER_OPTIONS, read_interactively, reader_option
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.stages import (
-    check_stage_output,
-    refuse_with_open,
-    show_trace,
-    stage_options,
-    take_stage_options,
-)
+from ropechat.cli.option_groups import check_rules, refuse_given, take
+from ropechat.cli.stages import STAGE_SETTINGS, replay_trace, show_trace, stage_options, take_sampling
 from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.conversation import Message, Role
+from ropechat.errors import RequestError, RopechatError
+from ropechat.inspector.spec import TOP_K, InspectSpec, InspectWatcher, NamedText
+from ropechat.trace import Pair, TokenScore
+from ropechat.util.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ropechat.conversation import Message
+    from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
-    from ropechat.inspector.scored_text import ScoredText
+    from ropechat.inspector.by_line import Sort
 
 _EXAMPLES = """\b
 Examples:
@@ -65,6 +63,72 @@ Examples:
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """What is inspected in another way than by scoring TEXT or files."""
+
+    interactive: Path | str | None
+    against_dtype: str | None
+    opened: Path | str | None
+    replay: bool
+    stages: bool
+    keep_prefix: str | None
+
+
+class _Progress(InspectWatcher):
+    """Shows how far the scores are, unless they appear on the terminal themselves.
+
+    streams: whether the scores are written to stdout as they come. stop: ends the scores when it has arrived.
+    """
+
+    def __init__(self, line: ProgressLine, engine: "Engine", *, streams: bool) -> None:
+        self._line, self._engine = line, engine
+        self._appears = streams and line.mode == "line" and sys.stdout is not None and sys.stdout.isatty()
+        self.stop: Stop | None = None
+        self.failed = False
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop is not None and self.stop.arrived
+
+    def note(self, text: str) -> None:
+        say(text)
+
+    def failure(self, name: str, error: RopechatError) -> None:
+        self.failed = True
+        text = str(error)
+        say(f"error: {text if text.startswith(name) else f'{name}: {text}'}")
+
+    def scoring(self, meta: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
+        self._meta, self._count, self._end = meta, 0, 0
+        self._known = Progress("scoring", 0, meta["tokens"])
+        self._bytes = len((meta["text"] or "").encode("utf-8", "replace"))
+        self._shown = contextlib.ExitStack()
+        self._shown.enter_context(self._line.watch(self._read))
+        return self._shown
+
+    def scored(self, token: TokenScore) -> None:
+        self._count, self._end = self._count + 1, token.span[1]
+        if self.stop is not None:
+            self.stop.tokens += 1
+        if self._appears:
+            self._shown.close()
+
+    def _read(self) -> Progress:
+        """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet.
+
+        The engine counts the tokens of one sequence layer by layer, but no more than a few windows of a text.
+        """
+        if self._meta["window"] is None:
+            if (found := self._engine.progress.read()) is not None:
+                self._known = found._replace(stage="scoring")
+            return self._known
+        tokens = self._meta["tokens"]
+        if tokens is None and self._bytes and self._count:
+            return Progress("scoring", self._end, self._bytes, "bytes")
+        return Progress("scoring", self._count, tokens)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -98,9 +162,7 @@ Examples:
 @reader_option
 @keep_prefix_option("the text of --given-file")
 @progress_option
-def inspect(
-    text: str | None, top_k: int | None, special: "Special", bos: "Bos", chat: bool, **given: Any
-) -> int:
+def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **given: Any) -> int:
     """Show the probability, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
     Surprisal and entropy are in bits, logprobs in nats.
@@ -128,92 +190,100 @@ def inspect(
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
     """
-    if given["interactive"] is not None:
-        refuse_with_reader(text)
+    mode, asked, output = take(_Mode, given), take(ScoreOptions, given), take(OutputOptions, given)
     line = ProgressLine(given.pop("progress"))
-    settings, opened, replay = take_stage_options(given)
-    keep_prefix = given.pop("keep_prefix")
-    asked, against = take_score_options(given), given.pop("against_dtype")
-    if against is not None and given["interactive"] is None:
-        raise click.UsageError("--against-dtype: requires -i; two models on one text are `ropechat compare`")
-    if keep_prefix is not None and asked.given_file is None:
-        raise click.UsageError("--keep-prefix: requires --given-file, whose text is kept")
-    if opened is not None:
-        if text is not None or given["files"] or asked.messages is not None or given["look_up"]:
-            raise click.UsageError("--open: not possible with a text or --look-up; give only the trace")
-        refuse_with_open(replay=replay)
-        return show_trace(opened, output_of(given, top_k), top_k, replay=replay)
-    if (file := given.pop("interactive")) is not None:
-        return read_interactively(file, asked.window, against, given)
-    sources = _sources(text, given["files"], asked, chat=chat)
-    is_chat = chat or asked.needs_template
-    if is_chat and special == "tokens":
-        raise click.UsageError("--special tokens: not possible with --chat, where TEXT stays text")
-    if is_chat and bos != "auto":
-        raise click.UsageError("--bos: not possible with --chat, where the template decides")
-    if not is_chat and (given["template"] or given["template_vars"]):
-        raise click.UsageError("--template and --template-var require --chat; add it or omit them")
-    output = output_of(given, top_k)
-    view = view_of(given, output, top_k)
-    check_stage_output(settings, output.form, by_line=output.by_line, view=view is not None)
-    if view is not None:
-        refuse_with_view(asked, view.name, len(sources))
-    if len(sources) == 1:
-        name, read = sources[0]
-        item = read()  # before the model is loaded
-        sources = [(name, lambda: item)]
-    engine = load(take_model(given, raw=not is_chat).find(), line=line)
-    if view is not None:
-        show_view(engine, cast("str | list[Message]", sources[0][1]()), special, bos, view, output)
+    if mode.interactive is not None:
+        refuse_given("-i", READER_OPTIONS)
+    if mode.opened is not None and mode.replay:
+        refuse_given("--replay", ("opened", "replay", "progress"))
+    check_rules(*rules(" ".join(STAGE_SETTINGS)))
+    if "" in output.look_up:
+        raise click.UsageError("--look-up: must have at least one character")
+    sampling = take_sampling(given) if mode.stages else None
+    spec = InspectSpec(
+        special=special,
+        bos=bos,
+        window=asked.window,
+        stride=asked.stride,
+        one_sequence=asked.one_sequence,
+        by_author=asked.messages is not None,
+        sampling=sampling,
+        roles=asked.roles,
+        view=output.view,
+        form=output.format(stages=mode.stages),
+        layers=output.layers,
+        top_k=output.top_k,
+        sort=cast("Sort", output.sort or "line"),
+        head=output.head,
+        look_up=output.look_up,
+        look_up_whole=output.look_up_whole,
+        width=output.width,
+        color=output.color,
+    )
+    if mode.opened is not None:
+        if mode.replay:
+            return replay_trace(mode.opened)
+        refuse_given(
+            "--open", ("opened", "progress", "out", "overwrite", "form", "by", "sort", "head", "top_k")
+        )
+        output.refuse_existing()
+        show_trace(mode.opened, spec, output.out)
         return OK
-    stop: Stop | None = None
-    failures, strings = Failures(len(sources)), looked_up_strings(engine, output)
-
-    def readings() -> Iterator["ScoredText"]:
-        from ropechat.inspector.scored_text import ScoredText
-
-        for name, read in sources:
-            if stop is not None and stop.arrived:
-                return
-            with failures.of(name):
-                stream = open_stream(
-                    engine,
-                    read(),
-                    asked,
-                    top_k=output.top_k,
-                    special=special,
-                    bos=bos,
-                    sampling=settings,
-                    look_up=() if strings is None else strings.first_ids,
-                    name=name,
-                )
-                watched = WatchedScores(stream, line, engine.progress.read, appears=output.streams, stop=stop)
-                yield ScoredText(
-                    watched, name, strings, stream.before, lambda: stop is not None and stop.arrived
-                )
-
+    if mode.interactive is not None:
+        return read_interactively(mode.interactive, asked.window, mode.against_dtype, given)
+    output.refuse_existing()
+    texts = _texts(text, output.files, asked, chat=chat)
+    if spec.view in ("lens", "attention") and len(texts) > 1:
+        raise click.UsageError(f"--{spec.view}: must be of one text (got {len(texts)})")
+    if len(texts) == 1:
+        name, item = texts[0].name, texts[0].read()  # before the model is loaded
+        texts = [NamedText(name, lambda: item)]
+    engine = load(take_model(given, raw=not (chat or spec.by_author)).find(), line=line)
+    watcher = _Progress(line, engine, streams=output.out == STREAM and spec.sort == "line")
     with contextlib.ExitStack() as contexts:
-        contexts.enter_context(kept_prefix(engine, keep_prefix))
+        contexts.enter_context(kept_prefix(engine, mode.keep_prefix))
         if isinstance(output.out, Path) and not output.out.is_char_device():
-            stop = contexts.enter_context(finish_on_signal(engine))
-        write(readings(), engine.token_bytes, output, _title([name for name, _ in sources]), stop)
-    return failures.exit_code
+            watcher.stop = contexts.enter_context(finish_on_signal(engine))
+        write = contexts.enter_context(to(output.out, lines=spec.form == "table", stop=watcher.stop))
+        for piece in replace(spec, texts=texts).pieces(engine, watcher):
+            write(piece)
+    return SOME_FAILED if watcher.failed else OK
 
 
-def _sources(
+def _texts(
     text: str | None, files: "Sequence[Path | str]", asked: ScoreOptions, *, chat: bool
-) -> "list[tuple[str, Callable[[], ScoreItem]]]":
-    """What is scored: names, and functions that read. Raises UsageError."""
+) -> list[NamedText]:
+    """What is scored. Reading raises UsageError, RequestError, FileAccessError."""
     if not files:
-        return [("", lambda: read_prompt(text, asked, chat=chat))]
-    if text is not None or asked.messages is not None:
-        raise click.UsageError("-f: not possible with TEXT or --messages; give one of them")
-    return [
-        (name_of(file), lambda file=file: prompt_of(read_file(file), asked, chat=chat))  # type: ignore[misc]
-        for file in files
-    ]
+        return [NamedText("", lambda: _prompt(text, asked, chat=chat))]
+
+    def named(file: Path | str) -> NamedText:
+        return NamedText(name_of(file), lambda: _item(read_text_file(file, empty=False), asked, chat=chat))
+
+    return [*map(named, files)]
 
 
-def _title(names: Sequence[str]) -> str:
-    """The title of the page."""
-    return names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
+def _prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """What is scored of the command line."""
+    if asked.messages is not None:
+        from ropechat.cli.template import read_messages
+
+        if asked.messages == asked.answer == STREAM:
+            raise click.UsageError("--answer: stdin is read by --messages already")
+        messages = read_messages(asked.messages)
+        return messages if asked.answer is None else (messages, text_argument(asked.answer, "--answer"))
+    if asked.given_file == STREAM and text in (None, STREAM):
+        raise click.UsageError("text: stdin is read by --given-file already; give TEXT or -f")
+    value = text_argument(text, "text")
+    if value == text and len(value) < 256 and "\0" not in value and os.path.isfile(value):
+        say(f"note: text: the name of a file was given, and the name is scored; its text: -f {value}")
+    if not value and not chat and asked.given_file is None:
+        raise RequestError("text: must have at least one character (got none)")
+    return _item(value, asked, chat=chat)
+
+
+def _item(value: str, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":
+    """A text as it is scored: alone, as a user message or as a continuation."""
+    if asked.given_file is not None:
+        return Pair(read_text_file(asked.given_file, empty=False), value)
+    return [Message(Role.USER, value)] if chat else value

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import FileName
-from ropechat.cli.inspect_output import read_file
+from ropechat.cli.common import FileName, read_text_file
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import option_set, refuse_given
+from ropechat.cli.option_groups import option_set
 from ropechat.cli.status import ProgressLine
 from ropechat.settings.spec import DTYPES
 
@@ -32,18 +31,11 @@ reader_option = option_set(
 )
 
 
-_USED = (
+READER_OPTIONS = (
     *("interactive", "against_dtype", "window", "progress"),
     *("model", "dtype", "kv_dtype", "threads", "context", "cache", "download"),
 )
 """The options that the reader takes."""
-
-
-def refuse_with_reader(text: str | None) -> None:
-    """Raise UsageError for a text, and for options that have no effect in the reader."""
-    if text is not None:
-        raise click.UsageError("-i: not possible with TEXT; give one of them")
-    refuse_given("-i", _USED)
 
 
 def read_interactively(
@@ -54,7 +46,7 @@ def read_interactively(
         raise click.UsageError("-i: must be a file (got -); the keys come from stdin")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("-i: requires a terminal; omit it, or give -o FILE.html")
-    content = read_file(file)  # before the model is loaded
+    content = read_text_file(file, empty=False)  # before the model is loaded
     from ropechat.cli.config import checked_keys
     from ropechat.tui import run_reader
     from ropechat.tui.options import ChatOptions

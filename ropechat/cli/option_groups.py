@@ -1,11 +1,13 @@
 """Sets of options, and a command whose help lists options in groups, with examples at the end."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def option_set(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -19,15 +21,28 @@ def option_set(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
-def given_flags() -> dict[str, str]:
-    """The options of the current command that were given on the command line: name -> flag."""
-    context = click.get_current_context()
-    return {
-        str(option.name): max(option.opts, key=len)
-        for option in context.command.params
-        if isinstance(option, click.Option)
-        and context.get_parameter_source(str(option.name)) is click.core.ParameterSource.COMMANDLINE
-    }
+def given_flags(*, changed: bool = False) -> dict[str, str]:
+    """The parameters of the current command that were given on the command line: name -> flag.
+
+    changed: only those with another value than their default; of a choice, the flag with its value.
+    """
+    context, found = click.get_current_context(), dict[str, str]()
+    for parameter in context.command.params:
+        name, flag = str(parameter.name), _flag(parameter)
+        if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        value, default = context.params.get(name), parameter.get_default(context)
+        if changed and value == default:
+            continue
+        is_mode = changed and isinstance(default, str) and isinstance(parameter.type, click.Choice)
+        found[name] = f"{flag} {value}" if is_mode else flag
+    return found
+
+
+def _flag(parameter: click.Parameter) -> str:
+    return (
+        max(parameter.opts, key=len) if isinstance(parameter, click.Option) else parameter.human_readable_name
+    )
 
 
 def refuse_given(mode: str, used: Collection[str]) -> None:
@@ -38,6 +53,37 @@ def refuse_given(mode: str, used: Collection[str]) -> None:
     for name, flag in given_flags().items():
         if name not in used:
             raise click.UsageError(f"{flag}: not possible with {mode}; omit it")
+
+
+class Rule(NamedTuple):
+    """What options exclude, each of them each, or require, one of them. By the names of parameters.
+
+    hint: what to do; by default to omit one of the two, or to add what is missing.
+    """
+
+    options: str
+    excludes: str = ""
+    requires: str = ""
+    hint: str = ""
+
+
+def check_rules(*rules: Rule) -> None:
+    """Raise UsageError for the first rule that the options break. One with its default value is not given."""
+    given = given_flags(changed=True)
+    for options, excludes, requires, hint in rules:
+        for name in filter(given.get, options.split()):
+            for other in filter(given.get, excludes.split()):
+                hint = hint or "omit one of them"
+                raise click.UsageError(f"{given[name]}: not possible with {given[other]}; {hint}")
+            if requires and not any(map(given.get, requires.split())):
+                every = {one.name: _flag(one) for one in click.get_current_context().command.params}
+                wanted = " or ".join(every[other] for other in requires.split())
+                raise click.UsageError(f"{given[name]}: requires {wanted}; {hint or 'add it'}")
+
+
+def take(kind: type[T], given: dict[str, Any]) -> T:
+    """Remove the values that a dataclass has as fields from `given`; return the dataclass."""
+    return kind(**{one.name: given.pop(one.name) for one in fields(kind)})  # type: ignore[arg-type]
 
 
 class GroupedCommand(click.Command):

@@ -1,7 +1,7 @@
 """`ropechat rope`: what a model does with positions."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from ropechat.cli.common import (
     read_text_file,
     refuse_existing,
     wants_color,
+    write_output,
 )
 from ropechat.cli.loading import load, take_model
-from ropechat.errors import FileAccessError
 from ropechat.util.paths import expand_home
 
 if TYPE_CHECKING:
@@ -220,36 +220,15 @@ def _text(text: Path | str | None) -> str:
     return SAMPLE if text is None else read_text_file(text)
 
 
-def _write(views: "list[View]", title: str, form: str, output: Path | str) -> None:
+def _write(views: "list[View]", title: str, form: str, out: Path | str) -> None:
     if form == "term":
-        _write_term(views, output)
-        return
-    from ropechat.inspector.rope.output import WRITERS
+        from ropechat.inspector.rope import term
 
-    pieces: Iterator[str] = WRITERS[form](views, title)
-    if isinstance(output, Path):
-        _write_file(output, pieces)
-        return
-    out = StdoutWriter()
-    for piece in pieces:
-        out.write(piece)
+        to_file = isinstance(out, Path)
+        width = 100 if to_file else shutil.get_terminal_size((100, 24)).columns
+        lines = term.render(views, width, color=wants_color() and not to_file)
+        write_output(out, (f"{line}\n" for line in lines), lines=True)
+    else:
+        from ropechat.inspector.rope.output import WRITERS
 
-
-def _write_term(views: "list[View]", output: Path | str) -> None:
-    from ropechat.inspector.rope import term
-
-    width = shutil.get_terminal_size((100, 24)).columns
-    if isinstance(output, Path):
-        _write_file(output, (line + "\n" for line in term.render(views, 100)))
-        return
-    out = StdoutWriter()
-    for line in term.render(views, width, color=wants_color()):
-        out.raw_line(line)
-
-
-def _write_file(path: Path, pieces: Iterator[str]) -> None:
-    try:
-        with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
-            file.writelines(pieces)
-    except OSError as error:
-        raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None
+        write_output(out, WRITERS[form](views, title))

@@ -29,8 +29,8 @@ from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
 from ropechat.settings.spec import WHEN_FULL
-from ropechat.util.json_lines import finite
 from ropechat.util.progress import Progress
+from ropechat.util.records import finite
 from ropechat.util.text import count_of, format_seconds
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def record(
 
 def _of_trace(trace: "RecordedDraws", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
     """The settings, and each token's candidates and stages, as in a trace."""
-    from ropechat.inspector.jsonl import token_record
+    from ropechat.inspector.records import token_record
     from ropechat.inspector.stages import settings_record
 
     tokens = [token_record(token, bytes_of) for token in trace]

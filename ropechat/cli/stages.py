@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.common import FileName, StdoutWriter, current_setting, stdin_stream
+from ropechat.cli.common import (
+    FileName,
+    StdoutWriter,
+    current_setting,
+    name_of,
+    stdin_stream,
+    write_output,
+)
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.cli.option_groups import F, option_set, refuse_given
+from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, SETTINGS, Sampling
 
 if TYPE_CHECKING:
-    from ropechat.cli.inspect_output import Output
     from ropechat.inspector.draws import RecordedDraws
+    from ropechat.inspector.spec import InspectSpec
 
 _SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None]
 """Those with a stage of their own."""
+STAGE_SETTINGS = [f"stages_{name}" for name in _SETTINGS]
+"""The options that say how these are set."""
 
 
 def _flag(name: str) -> str:
@@ -51,42 +60,9 @@ stage_options = option_set(
 )
 
 
-def take_stage_options(given: dict[str, Any]) -> tuple[Sampling | None, Path | str | None, bool]:
-    """Remove the values of `stage_options` from `given`; return (settings, trace to open, whether to replay).
-
-    Settings are None without --stages. Raises UsageError.
-    """
-    opened, replay = given.pop("opened"), given.pop("replay")
-    settings = _take_settings(given)
-    if replay and opened is None:
-        raise click.UsageError("--replay: requires --open; add it")
-    if settings is not None and opened is not None:
-        raise click.UsageError("--stages: not possible with --open, which shows the recorded stages")
-    return settings, opened, replay
-
-
-def refuse_with_open(*, replay: bool) -> None:
-    """Raise UsageError for options that have no effect on a recorded trace."""
-    shown = () if replay else ("out", "overwrite", "form", "by", "sort", "head", "top_k")
-    refuse_given("--replay" if replay else "--open", ("opened", "replay", "progress", *shown))
-
-
-def check_stage_output(sampling: Sampling | None, form: str, *, by_line: bool, view: bool) -> None:
-    """Raise UsageError if the stages of these settings have no place in the output. view: another one."""
-    if sampling is not None and (view or by_line or form == "svg"):
-        raise click.UsageError(
-            "--stages: only in a table, jsonl, csv or html by token; omit --stages or the other view"
-        )
-
-
-def _take_settings(given: dict[str, Any]) -> Sampling | None:
-    wanted = given.pop("stages")
+def take_sampling(given: dict[str, Any]) -> Sampling:
+    """Remove the settings of `stage_options` from `given` and return them. Raises UsageError."""
     values = {name: given.pop(f"stages_{name}") for name in _SETTINGS}
-    if not wanted:
-        for name in _SETTINGS:
-            if values[name] is not None:
-                raise click.UsageError(f"{_flag(name)}: requires --stages; add it")
-        return None
     try:
         return Sampling(**{name: _setting(name, value) for name, value in values.items()})
     except ValueError as error:
@@ -99,25 +75,18 @@ def _setting(name: str, value: Any) -> Any:
     return value if value is not None else current_setting(f"sampling.{name}")
 
 
-def show_trace(file: Path | str, output: "Output", top_k: int | None, *, replay: bool) -> int:
-    """Show or replay a recorded trace; no model is loaded. Returns the exit code.
-
-    top_k: candidates to show; None for all, in a table the default number.
-    """
-    from ropechat.cli.inspect_output import name_of, write
+def show_trace(file: Path | str, spec: "InspectSpec", out: Path | str) -> None:
+    """Show a recorded trace, without a model; in other forms than a table all candidates if top_k is None."""
     from ropechat.inspector.scored_text import ScoredText
 
-    recorded = _open(file)
-    if replay:
-        return _replay(recorded)
-    name = name_of(file)
-    if top_k is not None or output.form == "table":
-        recorded = recorded.with_candidates(output.top_k)
-    write([ScoredText(recorded, name)], recorded.bytes_of, output, name)
-    return OK
+    recorded, name = open_trace(file), name_of(file)
+    if spec.top_k is not None or spec.form == "table":
+        recorded = recorded.with_candidates(spec.candidates)
+    text = ScoredText(recorded, name, recorded.bytes_of)
+    write_output(out, spec.render([text], name), lines=spec.form == "table")
 
 
-def _open(file: Path | str) -> "RecordedDraws":
+def open_trace(file: Path | str) -> "RecordedDraws":
     """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
     from ropechat.inspector.open_trace import read_trace
 
@@ -132,7 +101,7 @@ def _open(file: Path | str) -> "RecordedDraws":
         raise FileAccessError(f"{file}: {error.strerror or error}") from None
 
 
-def _replay(recorded: "RecordedDraws") -> int:
+def replay_trace(file: Path | str) -> int:
     """Replay the draws; write a line for each mismatch and a last one with the counts.
 
     Returns the exit code: 0 if every draw follows from its record.
@@ -140,7 +109,8 @@ def _replay(recorded: "RecordedDraws") -> int:
     from ropechat.inspector.replay import replay
     from ropechat.util.text import visible
 
-    out, sampling = StdoutWriter(), recorded.sampling
+    recorded, out = open_trace(file), StdoutWriter()
+    sampling = recorded.sampling
     report = replay(recorded, seed=None if sampling is None else sampling.seed)
     for position, id, why in report.mismatches:
         out.write(f"{position}: {visible(recorded.bytes_of(id))} (id {id}): {why}\n")
@@ -163,15 +133,7 @@ def check_trace_target(target: Path | str | None) -> None:
 
 def write_trace(target: Path | str, recorded: "RecordedDraws", bytes_of: Callable[[int], bytes]) -> None:
     """Write a trace as JSON lines to a file, or to stdout for `-`. Raises FileAccessError, OSError."""
-    from ropechat.inspector import jsonl
+    from ropechat.inspector.records import json_lines
     from ropechat.inspector.scored_text import ScoredText
 
-    lines = jsonl.lines(ScoredText(recorded), bytes_of)
-    if isinstance(target, Path):
-        from ropechat.cli.inspect_output import write_file
-
-        write_file(target, lines)
-        return
-    out = StdoutWriter()
-    for line in lines:
-        out.write(line)
+    write_output(target, json_lines(ScoredText(recorded, "", bytes_of)))

@@ -58,7 +58,7 @@ def encode_item(
         return _pair(chat, item, special, bos)
     if isinstance(item, str):
         return ScoreInput(item, chat.encode_long(item, special, bos))
-    if _is_answered(item):
+    if is_answered(item):
         return _answered(chat, *item)
     text, tokens = chat.encode_prompt(cast("Sequence[int] | Sequence[Message]", item), special)
     return ScoreInput(text, [tokens])
@@ -71,7 +71,7 @@ def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
     meta["messages"] has the byte range of each text that could be located.
     """
     messages, answer = _conversation(item)
-    if _is_answered(item) and not answer:
+    if is_answered(item) and not answer:
         raise RequestError(_NO_ANSWER)
     text, tokens, places = chat.encode_by_author(messages, answer)
     roles = [*(str(message.role) for message in messages), *ANSWER_ROLES]
@@ -80,13 +80,14 @@ def encode_by_author(chat: PromptBuilder, item: ScoreItem) -> ScoreInput:
 
 
 def _conversation(item: ScoreItem) -> tuple[list[Message], str]:
-    given, answer = (item[0], item[1]) if _is_answered(item) else (item, "")
+    given, answer = (item[0], item[1]) if is_answered(item) else (item, "")
     if isinstance(given, str | Pair) or not (messages := split_prompt(given)[0]):
         raise RequestError("prompt: must be messages to be scored by author")
     return messages, answer
 
 
-def _is_answered(item: ScoreItem) -> TypeGuard[Answered]:
+def is_answered(item: ScoreItem) -> TypeGuard[Answered]:
+    """Whether an item is messages with an answer."""
     return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)
 
 

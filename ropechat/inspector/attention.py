@@ -5,12 +5,10 @@ are means over the tokens of the text. JSON: line 1 describes the text; one line
 `mean[d]` is the mean weight of the token d places before.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ropechat.inspector.table import bar
-from ropechat.util.json_lines import finite
+from ropechat.util.records import Column, Table, bar, json_line, number
 
 SCHEMA = "ropechat.attention/1"
 _BAR = 12
@@ -21,36 +19,34 @@ def records(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for place, layer in enumerate(found["layers"].tolist()):
         for head in range(found["sink"].shape[1]):
             names = ("sink", "previous", "distance", "learned_sink")
-            numbers = {name: finite(float(found[name][place, head])) for name in names}
-            mean = [finite(value) for value in found["mean"][place, head].tolist()]
-            yield {"layer": layer, "head": head, **numbers, "mean": mean}
+            numbers = {name: float(found[name][place, head]) for name in names}
+            yield {"layer": layer, "head": head, **numbers, "mean": found["mean"][place, head].tolist()}
 
 
-def render(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the table; a column for learned sinks where the model has them."""
-    learned = bool(found["learned_sink"].any())
-    yield (
-        "layer  head    sink"
-        + " " * (_BAR + 2)
-        + "previous"
-        + " " * (_BAR + 2)
-        + "distance"
-        + ("  learned sink" if learned else "")
+def table(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the table, with line ends; a column for learned sinks where the model has them."""
+    learned = Column("learned sink", 12, lambda one: number(one["learned_sink"], ".1%"))
+    out = Table(
+        Column("layer", 5, lambda one: str(one["layer"])),
+        Column("head", 4, lambda one: str(one["head"])),
+        *_share("sink"),
+        *_share("previous"),
+        Column("distance", 8, lambda one: number(one["distance"], ".1f")),
+        learned if found["learned_sink"].any() else None,
     )
-    for one in records(found):
-        parts = [f"{one['layer']:5}", f"{one['head']:4}", _share(one["sink"]), _share(one["previous"])]
-        parts += ["       –" if one["distance"] is None else f"{one['distance']:8.1f}"]
-        parts += [f"{one['learned_sink'] or 0.0:12.1%}"] if learned else []
-        yield "  ".join(parts)
+    yield f"{out.head}\n"
+    yield from (f"{out.line(record)}\n" for record in records(found))
 
 
-def _share(value: float | None) -> str:
-    if value is None:
-        return f"{'–':>6}  {' ' * _BAR}"
-    return f"{value:6.1%}  {bar(value, _BAR)}"
+def _share(name: str) -> tuple[Column, Column]:
+    """A share as a number, and as a bar."""
+    width = max(6, len(name))
+    return (
+        Column(name, width, lambda one: number(one[name], ".1%")),
+        Column("", -_BAR, lambda one: bar(one[name], _BAR)),
+    )
 
 
-def lines(found: Mapping[str, Any], meta: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the file, without line endings. meta: what line 1 says of the text and the model."""
-    for record in ({"schema": SCHEMA, **meta}, *records(found)):
-        yield json.dumps(record, ensure_ascii=False, allow_nan=False)
+def json_lines(found: Mapping[str, Any], meta: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the JSON lines. meta: what line 1 says of the text and the model."""
+    yield from map(json_line, ({"schema": SCHEMA, **meta}, *records(found)))

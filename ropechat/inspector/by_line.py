@@ -10,15 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ropechat.inspector.csv_table import csv_line
 from ropechat.inspector.scored_text import LN2, ScoredText
-from ropechat.inspector.table import bar
 from ropechat.trace import TokenScore
-from ropechat.util.json_lines import finite
-from ropechat.util.text import clean, one_line, visible
+from ropechat.util.records import Column, Csv, Table, TokenText, bar, cells, finite, json_line, number
+from ropechat.util.text import one_line, visible
 from ropechat.util.width import fit
 
 Sort = Literal["line", "bits", "bits-per-byte"]
+COLUMNS = (
+    *("file", "line", "start", "end", "tokens", "nll", "bits", "bits_per_byte"),
+    *("worst_i", "worst_token", "worst_bits", "text"),
+)
 
 
 @dataclass(frozen=True)
@@ -53,25 +55,25 @@ class Line:
         return -(self.worst.logprob or 0.0) / LN2
 
 
-def lines_of(reading: ScoredText) -> Iterator[Line]:
+def lines_of(text: ScoredText) -> Iterator[Line]:
     """Yield the lines of a text in its order, each when the first token of the next has come."""
-    data = (reading.meta.get("text") or "").encode("utf-8", "replace")
+    data = (text.meta.get("text") or "").encode("utf-8", "replace")
     number, start, end = 0, 0, -1
     held: list[TokenScore] = []
-    for token in reading.tokens:
+    for token in text:
         if end < 0:  # a continuation of another text begins at its line 1
             start = end = token.span[0]
-        if token.logprob is None or token.role not in reading.roles:
+        if token.logprob is None or token.role not in text.roles:
             continue
         while token.span[0] >= end and end < len(data):
             if held:
-                yield _line(reading.name, number, (start, end), data, held)
+                yield _line(text.name, number, (start, end), data, held)
                 held = []
             number, start = number + 1, end
             end = data.find(b"\n", start) + 1 or len(data)
         held.append(token)
     if held:
-        yield _line(reading.name, max(1, number), (start, end), data, held)
+        yield _line(text.name, max(1, number), (start, end), data, held)
 
 
 def _line(name: str, number: int, span: tuple[int, int], data: bytes, tokens: list[TokenScore]) -> Line:
@@ -100,29 +102,31 @@ def chosen(lines: Iterable[Line], sort: Sort, head: int | None) -> Iterable[Line
 
 
 def record(line: Line) -> dict[str, Any]:
-    """The record of a line in JSON lines."""
-    worst = {"i": line.worst.index, "token": line.worst.text, "bits": finite(line.worst_bits)}
+    """The record of a line."""
+    worst = line.worst
     return {
         **({"file": line.file} if line.file else {}),
         "line": line.number,
-        "span": list(line.span),
+        "span": line.span,
         "tokens": line.tokens,
         "nll": finite(line.nll),
         "bits": finite(line.bits),
         "bits_per_byte": finite(line.bits_per_byte),
-        "worst": worst,
+        "worst": {"i": worst.index, "token": TokenText(worst.bytes), "bits": finite(line.worst_bits)},
         "text": line.text,
     }
 
 
-def csv_lines(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the lines as CSV, with a header and line ends."""
-    names = ("tokens", "nll", "bits", "bits_per_byte")
-    yield csv_line(["file", "line", "start", "end", *names, "worst_i", "worst_token", "worst_bits", "text"])
-    for line in lines:
-        sums = [line.tokens, finite(line.nll), finite(line.bits), finite(line.bits_per_byte)]
-        worst = [line.worst.index, visible(line.worst.bytes), finite(line.worst_bits)]
-        yield csv_line([line.file, line.number, *line.span, *sums, *worst, clean(line.text)])
+def render(lines: Iterable[Line], form: str, width: int) -> Iterator[str]:
+    """Yield the lines as jsonl, csv or a table of this width, with line ends."""
+    if form == "table":
+        yield from (f"{line}\n" for line in table(lines, width))
+    elif form == "jsonl":
+        yield from (json_line(record(line)) for line in lines)
+    else:
+        out = Csv(COLUMNS)
+        yield out.head
+        yield from (out.line(cells(record(line))) for line in lines)
 
 
 def table(lines: Iterable[Line], width: int) -> Iterator[str]:
@@ -130,19 +134,25 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
     found = list(lines)
     most = max((line.bits for line in found), default=0.0)
     files = {line.file for line in found}
-    places = [f"{line.file}:{line.number}" if len(files) > 1 else str(line.number) for line in found]
-    at = min(max([4, *map(len, places)]), max(6, width // 5))
+
+    def place(line: Line) -> str:
+        return one_line(f"{line.file}:{line.number}" if len(files) > 1 else str(line.number))
+
+    at = min(max([4, *(len(place(line)) for line in found)]), max(6, width // 5))
     show_worst = width >= 76
     bars = 10 if width >= 60 else 4
     room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
-    head = ["line".rjust(at), "    bits", " b/byte", fit("", bars)]
-    head += [fit("worst token", 18)] if show_worst else []
-    yield "  ".join([*head, "text"])
-    for place, line in zip(places, found, strict=True):
-        shown = one_line(place)
-        parts = [fit(shown, at) if len(shown) > at else shown.rjust(at), f"{line.bits:8.1f}"]
-        by_byte = "–" if math.isnan(line.bits_per_byte) else f"{line.bits_per_byte:.2f}"
-        parts += [by_byte.rjust(7), bar(line.bits / most if most else 0.0, bars)]
-        worst = fit(visible(line.worst.bytes), 11)
-        parts += [f"{line.worst_bits:5.1f}  {worst}"] if show_worst else []
-        yield "  ".join([*parts, fit(one_line(line.text.strip()), room).rstrip()])
+    out = Table(
+        Column("line", at, lambda line: fit(place(line), at) if len(place(line)) > at else place(line)),
+        Column("bits", 8, lambda line: f"{line.bits:.1f}"),
+        Column("b/byte", 7, lambda line: number(line.bits_per_byte, ".2f")),
+        Column("", -bars, lambda line: bar(line.bits / most if most else 0.0, bars)),
+        Column("worst token", -18, _worst) if show_worst else None,
+        Column("text", 0, lambda line: fit(one_line(line.text.strip()), room).rstrip()),
+    )
+    yield out.head
+    yield from map(out.line, found)
+
+
+def _worst(line: Line) -> str:
+    return f"{line.worst_bits:5.1f}  {visible(line.worst.bytes)}"

@@ -134,7 +134,7 @@ def compare_tokens(
     top_k: int = TOP_K,
     worst: int = 20,
     window: int | None = None,
-    on_token: Callable[[TokenPair], None] | None = None,
+    on_token: Callable[[TokenPair], object] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Comparison:
     """`compare` of a text that is encoded already. window: as `window_size` says.

@@ -9,25 +9,21 @@ infinite number is null: `kl` is, where `b` excludes a token that `a` does not. 
 version in `schema`.
 """
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ropechat.inspector.compare import Summary, TokenPair, View
-from ropechat.inspector.compare_spans import SpanPair, SpanSummary
+from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
+from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, side_facts
-from ropechat.util.json_lines import finite
-from ropechat.util.text import visible
+from ropechat.util.records import Csv, TokenText, cells, json_line
 
 SCHEMA = "ropechat.compare/1"
-_SIDE_COLUMNS = ("logprob", "rank", "entropy", "best", "best_logprob")
-TOKEN_COLUMNS = (
+_TOKEN_COLUMNS = (
     *("i", "start", "end", "id", "token", "kl", "kl_back", "js", "same_top"),
-    *(f"{name}_{side}" for side in "ab" for name in _SIDE_COLUMNS),
+    *(f"{name}_{side}" for side in "ab" for name in ("logprob", "rank", "entropy", "best", "best_logprob")),
 )
-SPAN_COLUMNS = ("i", "start", "end", "text", "bits_a", "bits_b", "difference", "tokens_a", "tokens_b")
+_SPAN_COLUMNS = ("i", "start", "end", "text", "bits_a", "bits_b", "difference", "tokens_a", "tokens_b")
 
 
 def meta_record(pairing: Pairing, window: int | None) -> dict[str, Any]:
@@ -49,11 +45,11 @@ def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
     return {
         "i": pair.number,
         "id": pair.id,
-        "token": token_text(pairing, pair.id),
-        "span": list(pair.span),
-        "kl": finite(pair.kl),
-        "kl_back": finite(pair.kl_back),
-        "js": finite(pair.js),
+        "token": _token_text(pairing, pair.id),
+        "span": pair.span,
+        "kl": pair.kl,
+        "kl_back": pair.kl_back,
+        "js": pair.js,
         "same_top": pair.same_top,
         "a": _view_record(pairing, pair.a, pair.context[0]),
         "b": _view_record(pairing, pair.b, pair.context[1]),
@@ -62,70 +58,67 @@ def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
 
 def span_record(pairing: Pairing, pair: SpanPair) -> dict[str, Any]:
     """The record of a common span."""
-    return {"i": pair.number, "token": span_text(pairing, pair), **_span_fields(pair)}
+    return {"i": pair.number, "token": TokenText(pairing.text[slice(*pair.span)]), **_span_fields(pair)}
 
 
-def line_record(pairing: Pairing, pair: SpanPair) -> dict[str, Any]:
+def line_record(pair: SpanPair) -> dict[str, Any]:
     return {"line": pair.number, **_span_fields(pair)}
 
 
 def summary_record(summary: Summary | SpanSummary) -> dict[str, Any]:
     """The record of the last line."""
     if isinstance(summary, Summary):
-        return {"summary": True, **{name: finite(value) for name, value in asdict(summary).items()}}
-    pairs = {
-        "tokens": summary.tokens,
-        "bits": summary.bits,
-        "bits_per_byte": summary.bits_per_byte,
-        "ppl_per_byte": summary.ppl_per_byte,
-        "ppl": summary.ppl,
-    }
-    sides = {name: {key: finite(values[i]) for key, values in pairs.items()} for i, name in enumerate("ab")}
+        return {"summary": True, **asdict(summary)}
+    names = ("tokens", "bits", "bits_per_byte", "ppl_per_byte", "ppl")
+    sides = {side: {name: getattr(summary, name)[at] for name in names} for at, side in enumerate("ab")}
     return {"summary": True, "bytes": summary.bytes, "spans": summary.spans, **sides}
 
 
-def token_row(pairing: Pairing, pair: TokenPair) -> list[Any]:
-    """The values of TOKEN_COLUMNS. Tokens are for display (a space is ·), so no cell has a line break."""
-    row: list[Any] = [pair.number, *pair.span, pair.id, _shown(pairing, pair.id)]
-    row += [pair.kl, pair.kl_back, pair.js, int(pair.same_top)]
-    for view in (pair.a, pair.b):
-        id, logprob = view.top[0]
-        row += [view.logprob, view.rank, view.entropy, _shown(pairing, id), logprob]
-    return row
+class Lines:
+    """The lines of a comparison in a form, jsonl or csv: `head`, one per token or span, `rest`."""
+
+    def __init__(self, pairing: Pairing, form: str, window: int | None) -> None:
+        self._pairing = pairing
+        self._csv = (
+            Csv(_TOKEN_COLUMNS if pairing.shared else _SPAN_COLUMNS, end="\n") if form == "csv" else None
+        )
+        self.head = json_line(meta_record(pairing, window)) if self._csv is None else self._csv.head
+
+    def token(self, pair: TokenPair) -> str:
+        """The line of a token."""
+        record = token_record(self._pairing, pair)
+        if self._csv is None:
+            return json_line(record)
+        for side in (record["a"], record["b"]):
+            (_, logprob), *_ = side["top"]
+            side |= {"best": side["top_text"][0], "best_logprob": logprob}
+        return self._csv.line(cells(record))
+
+    def rest(self, result: Comparison | SpanComparison) -> Iterator[str]:
+        """The lines after the tokens: of spans and lines, and in JSON the summary."""
+        if isinstance(result, SpanComparison):
+            for pair in result.spans:
+                record = span_record(self._pairing, pair)
+                if self._csv is None:
+                    yield json_line(record)
+                else:
+                    yield self._csv.line(cells({**record, "text": record["token"]}))
+        if self._csv is None:
+            if isinstance(result, SpanComparison):
+                yield from (json_line(line_record(pair)) for pair in result.lines)
+            yield json_line(summary_record(result.summary))
 
 
-def span_row(pairing: Pairing, pair: SpanPair) -> list[Any]:
-    """The values of SPAN_COLUMNS."""
-    shown = visible(pairing.text[slice(*pair.span)])
-    return [pair.number, *pair.span, shown, *pair.bits, pair.difference, *pair.tokens]
-
-
-def csv_line(row: Sequence[Any]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(row)
-    return line.getvalue()
-
-
-def token_text(pairing: Pairing, id: int) -> str:
-    """The bytes of a token as text; an incomplete character becomes U+FFFD."""
-    return pairing.a.engine.token_bytes(id).decode("utf-8", "replace")
-
-
-def span_text(pairing: Pairing, pair: SpanPair) -> str:
-    """The bytes of a span as text."""
-    return pairing.text[slice(*pair.span)].decode("utf-8", "replace")
-
-
-def _shown(pairing: Pairing, id: int) -> str:
-    return visible(pairing.a.engine.token_bytes(id))
+def _token_text(pairing: Pairing, id: int) -> TokenText:
+    return TokenText(pairing.a.engine.token_bytes(id))
 
 
 def _span_fields(pair: SpanPair) -> dict[str, Any]:
     sides = zip("ab", pair.bits, pair.tokens, strict=True)
     return {
-        "span": list(pair.span),
-        "difference": finite(pair.difference),
-        **{name: {"bits": finite(bits), "tokens": tokens} for name, bits, tokens in sides},
+        "span": pair.span,
+        "difference": pair.difference,
+        **{name: {"bits": bits, "tokens": tokens} for name, bits, tokens in sides},
     }
 
 
@@ -136,10 +129,10 @@ def _side_record(pairing: Pairing, place: int) -> dict[str, Any]:
 
 def _view_record(pairing: Pairing, view: View, context: int) -> dict[str, Any]:
     return {
-        "logprob": finite(view.logprob),
+        "logprob": view.logprob,
         "rank": view.rank,
-        "entropy": finite(view.entropy),
+        "entropy": view.entropy,
         "ctx": context,
-        "top": [[id, finite(logprob)] for id, logprob in view.top],
-        "top_text": [token_text(pairing, id) for id, _ in view.top],
+        "top": view.top,
+        "top_text": [_token_text(pairing, id) for id, _ in view.top],
     }

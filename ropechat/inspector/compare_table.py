@@ -15,6 +15,7 @@ from ropechat.inspector.ansi import BOLD, DIM, REVERSE, paint
 from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
+from ropechat.util.records import Column, Table, number
 from ropechat.util.text import token_name, visible
 from ropechat.util.width import cell_width, fit
 
@@ -88,8 +89,8 @@ def summary_rows(found: Summary) -> list[tuple[str, str]]:
     """The summary as (name, value), with the names that llama-perplexity uses."""
     return [
         ("compared tokens", f"{found.tokens:,}"),
-        ("PPL(A)", number(found.ppl_a, 4)),
-        ("PPL(B)", number(found.ppl_b, 4)),
+        ("PPL(A)", number(found.ppl_a, ",.4f")),
+        ("PPL(B)", number(found.ppl_b, ",.4f")),
         ("ln(PPL(B)/PPL(A))", _with_error(found.ln_ppl_ratio, found.ln_ppl_ratio_error, 6)),
         ("mean KLD(A, B)", f"{nats(found.mean_kld)} ± {nats(found.mean_kld_error)}"),
         ("median KLD", nats(found.median_kld)),
@@ -104,36 +105,29 @@ def summary_rows(found: Summary) -> list[tuple[str, str]]:
 def span_summary_rows(found: SpanSummary) -> list[tuple[str, str, str]]:
     """The summary of spans as (name, value of A, value of B)."""
     return [
-        (name, number(a, digits), number(b, digits))
-        for name, (a, b), digits in (
-            ("tokens", found.tokens, 0),
-            ("bits", found.bits, 1),
-            ("bits per byte", found.bits_per_byte, 4),
-            ("PPL per byte", found.ppl_per_byte, 4),
-            ("PPL per own token", found.ppl, 4),
+        (name, number(a, form), number(b, form))
+        for name, (a, b), form in (
+            ("tokens", found.tokens, ",.0f"),
+            ("bits", found.bits, ",.1f"),
+            ("bits per byte", found.bits_per_byte, ",.4f"),
+            ("PPL per byte", found.ppl_per_byte, ",.4f"),
+            ("PPL per own token", found.ppl, ",.4f"),
         )
     ]
 
 
 def _with_error(value: float, error: float, digits: int) -> str:
-    return f"{number(value, digits)} ± {number(error, digits)}"
+    return f"{number(value, f',.{digits}f')} ± {number(error, f',.{digits}f')}"
 
 
 def nats(value: float) -> str:
     """A divergence with six decimals, or with four digits if it is small."""
-    return f"{value:.3e}" if 0.0 < value < 0.001 else number(value, 6)
-
-
-def number(value: float, digits: int) -> str:
-    """A number with `digits` decimals; – for NaN, ∞ for infinity."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.{digits}f}" if math.isfinite(value) else ("∞" if value > 0 else "-∞")
+    return f"{value:.3e}" if 0.0 < value < 0.001 else number(value, ",.6f")
 
 
 def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style) -> Iterator[str]:
     yield ""
-    head = f"#{pair.number}  KL {number(pair.kl, 4)}  JS {number(pair.js, 4)}  "
+    head = f"#{pair.number}  KL {number(pair.kl, ',.4f')}  JS {number(pair.js, ',.4f')}  "
     yield head + snippet(pairing.text, pair.span, style.width - len(head), style)
     half = (style.width - 4) // 2
     sides = [_column(pairing, view, pair.id, candidates) for view in (pair.a, pair.b)]
@@ -190,14 +184,21 @@ def _clip_left(text: str, width: int) -> str:
 
 
 def _span_table(pairing: Pairing, title: str, pairs: Sequence[SpanPair], style: _Style) -> Iterator[str]:
-    yield style.heading(f"{title} that differ most, in bits")
-    yield style.paint(f"{title[:-1]:>7}{'A':>10}{'B':>10}{'B - A':>10}  text", DIM)
+    """A line per pair. title: "spans" or "lines"."""
     room = style.width - 39
-    for pair in pairs:
-        shown = (
-            snippet(pairing.text, pair.span, room, style)
-            if title == "spans"
-            else fit(visible_line(pairing.text[slice(*pair.span)].decode("utf-8", "replace")), room).rstrip()
-        )
-        bits = "".join(f"{number(value, 2):>10}" for value in (*pair.bits, pair.difference))
-        yield f"{pair.number:>7}{bits}  {shown}".rstrip()
+
+    def text(pair: SpanPair) -> str:
+        if title == "spans":
+            return snippet(pairing.text, pair.span, room, style)
+        return fit(visible_line(pairing.text[slice(*pair.span)].decode("utf-8", "replace")), room).rstrip()
+
+    out = Table(
+        Column(title[:-1], 7, lambda pair: str(pair.number)),
+        Column("A", 8, lambda pair: number(pair.bits[0], ",.2f")),
+        Column("B", 8, lambda pair: number(pair.bits[1], ",.2f")),
+        Column("B - A", 8, lambda pair: number(pair.difference, ",.2f")),
+        Column("text", 0, text),
+    )
+    yield style.heading(f"{title} that differ most, in bits")
+    yield style.paint(out.head, DIM)
+    yield from (out.line(pair).rstrip() for pair in pairs)

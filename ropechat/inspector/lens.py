@@ -10,7 +10,6 @@ JSON: line 1 describes the text; one line per token and layer follows: `i` is th
 `top_text` the tokens' text. All numbers are raw (temperature 1, no filter), in nats.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 
 from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.trace import LensRow
-from ropechat.util.json_lines import finite
+from ropechat.util.records import TokenText, json_line
 from ropechat.util.text import token_name
 from ropechat.util.width import fit
 
@@ -64,12 +63,15 @@ def _fixed(tokens: int) -> int:
     return _index(tokens) + _GAP + _TOKEN + _GAP
 
 
-def render(
+def table(
     rows: Iterable[LensRow], ids: Sequence[int], bytes_of: Callable[[int], bytes], at: Layout
 ) -> Iterator[str]:
-    """Yield the lines of the heat map, each as soon as its token is read. bytes_of: id -> a token's bytes."""
+    """Yield the lines of the heat map, with line ends, each as soon as its token is read.
+
+    bytes_of: id -> a token's bytes.
+    """
     cells = "".join(f"{layer:<{at.word + _RANK + 1 + _GAP}}" for layer in at.layers)
-    yield paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), DIM, at.color)
+    yield paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), DIM, at.color) + "\n"
     sums = dict.fromkeys(at.layers, 0.0)
     for i, of_token in groupby(rows, lambda row: row.i):
         name = fit(token_name(ids[i], bytes_of(ids[i])), _TOKEN) if i < len(ids) else "next".ljust(_TOKEN)
@@ -77,12 +79,14 @@ def render(
         found = list(of_token)
         for row in found:
             sums[row.layer] += 0.0 if row.logprob is None else -row.logprob / math.log(2)
-        yield (f"{number}  {name}  " + (" " * _GAP).join(_cell(row, bytes_of, at) for row in found)).rstrip()
+        yield (
+            f"{number}  {name}  " + (" " * _GAP).join(_cell(row, bytes_of, at) for row in found)
+        ).rstrip() + "\n"
     if len(ids) > 1:
         bits = "".join(
             f"{sums[layer] / (len(ids) - 1):<{at.word + _RANK + 1 + _GAP}.2f}" for layer in at.layers
         )
-        yield paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), DIM, at.color)
+        yield paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), DIM, at.color) + "\n"
 
 
 def _cell(row: LensRow, bytes_of: Callable[[int], bytes], at: Layout) -> str:
@@ -104,19 +108,16 @@ def record(row: LensRow, bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
         "i": row.i,
         "layer": row.layer,
         "rank": row.rank,
-        "logprob": finite(row.logprob),
-        "entropy": finite(row.entropy),
-        "top": [[id, finite(logprob)] for id, logprob in row.top],
-        "top_text": [bytes_of(id).decode("utf-8", "replace") for id, _ in row.top],
+        "logprob": row.logprob,
+        "entropy": row.entropy,
+        "top": row.top,
+        "top_text": [TokenText(bytes_of(id)) for id, _ in row.top],
     }
 
 
-def lines(rows: Iterable[LensRow], meta: dict[str, Any], bytes_of: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the lines of the file, without line endings. meta: what line 1 says of the text and the model."""
-    yield _json({"schema": SCHEMA, "log_base": "e", "stage": "raw", **meta})
-    for row in rows:
-        yield _json(record(row, bytes_of))
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def json_lines(
+    rows: Iterable[LensRow], meta: dict[str, Any], bytes_of: Callable[[int], bytes]
+) -> Iterator[str]:
+    """Yield the JSON lines. meta: what line 1 says of the text and the model."""
+    yield json_line({"schema": SCHEMA, "log_base": "e", "stage": "raw", **meta})
+    yield from (json_line(record(row, bytes_of)) for row in rows)

@@ -2,73 +2,18 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from ropechat.errors import CancelledError
 from ropechat.inspector.look_up import Found, Strings
+from ropechat.inspector.stages import Producible
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 from ropechat.util.text import count_of, one_line
 
 LN2 = math.log(2)
 _LAST_IDS = 1 << 17  # kept for look-ups; no context is longer
-
-
-class ScoredText:
-    """One scored text on its way to an output. name: of its file, "" for a text of the command line.
-
-    look_up: the strings that are looked up in each place. before: the ids of the text's context. is_stopped:
-    whether the computation was stopped on purpose, so that the text ends with what is computed.
-    """
-
-    def __init__(
-        self,
-        scores: Scores,
-        name: str = "",
-        look_up: Strings | None = None,
-        before: Sequence[int] = (),
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._is_stopped = is_stopped
-        self.name, self.meta = name, scores.meta
-        self._scores, self._look_up, self._before = scores, look_up, before
-        self._ids: deque[int] = deque(before, maxlen=_LAST_IDS)
-        self.found: Sequence[Found] = ()
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """The roles that sums cover."""
-        return tuple(self.meta.get("roles") or SUMMED)
-
-    @property
-    def tokens(self) -> Iterator[TokenScore]:
-        """The tokens; read them once. `found` has the strings in the place of the last one."""
-        try:
-            if self._look_up is None:
-                yield from self._scores
-                return
-            for token, found in self._look_up.watch(self._scores, self._before):
-                self.found = found
-                self._ids.append(token.id)
-                yield token
-        except CancelledError:
-            if not self._is_stopped():
-                raise
-
-    @property
-    def next(self) -> TokenDistribution | None:
-        """The distribution after the last token, once the tokens have been read; None if stopped."""
-        return None if self._is_stopped() else self._scores.next
-
-    def looked_up(self) -> Sequence[Found]:
-        """The strings that are looked up after the text, once its tokens have been read."""
-        if self._look_up is None or self._is_stopped():
-            return ()
-        try:
-            return self._look_up.after(list(self._ids))
-        except CancelledError:
-            if not self._is_stopped():
-                raise
-            return ()
 
 
 def percent(logprob: float) -> str:
@@ -82,22 +27,17 @@ def percent(logprob: float) -> str:
 
 
 class Summary:
-    """Sums over the tokens that pass through `watch`.
-
-    counted: the sums over the roles that count. by_role: over each role that has scored tokens.
-    """
+    """Sums over tokens. counted: over the roles that count. by_role: over each role with scored tokens."""
 
     def __init__(self, roles: Sequence[str] = SUMMED) -> None:
         self.counted = Totals(roles)
         self.by_role: dict[str, Totals] = {}
 
-    def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
-        """Yield the tokens, and add each."""
-        for token in tokens:
-            self.counted.add(token)
-            if token.logprob is not None:
-                self.by_role.setdefault(token.role, Totals((token.role,))).add(token)
-            yield token
+    def add(self, token: TokenScore) -> None:
+        """Add a token."""
+        self.counted.add(token)
+        if token.logprob is not None:
+            self.by_role.setdefault(token.role, Totals((token.role,))).add(token)
 
     def line(self) -> str:
         """The sums over the roles that count, in one line of text."""
@@ -117,3 +57,83 @@ def _sums(sums: Totals) -> str:
     """The sums in words; tokens without text, such as control tokens, have no bits per byte."""
     by_byte = f", {sums.bits_per_byte:.3f} bits/byte" if sums.bytes else ""
     return f"{sums.nll / LN2:.2f} bits, perplexity {sums.ppl:.2f}{by_byte}"
+
+
+class Observer:
+    """Hears of the tokens of a text while they are scored; the methods of this class do nothing."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the computation was stopped on purpose, so that the text ends with what is computed."""
+        return False
+
+    def scoring(self, meta: Mapping[str, Any]) -> AbstractContextManager[object]:
+        """Entered while a text is scored. meta: as of `ScoreStream`."""
+        return nullcontext()
+
+    def scored(self, token: TokenScore) -> None:
+        """Called with each token, before it goes to the output."""
+
+
+class ScoredText:
+    """A scored text on its way to an output; iterate over its tokens once.
+
+    name: of its file, "" for a text without one. bytes_of: id -> the bytes of a token. look_up: the strings
+    that are looked up in each place. before: the ids of the text's context. observer: see `Observer`.
+
+    While it is iterated over, `found` has the strings in the place of the last token; `summary` and
+    `producible` have the sums of the tokens so far.
+    """
+
+    def __init__(
+        self,
+        scores: Scores,
+        name: str = "",
+        bytes_of: Callable[[int], bytes] = bytes,
+        look_up: Strings | None = None,
+        before: Sequence[int] = (),
+        observer: Observer | None = None,
+    ) -> None:
+        self.name, self.meta, self.bytes_of = name, scores.meta, bytes_of
+        self._scores, self._look_up, self._before = scores, look_up, before
+        self._observer = observer or Observer()
+        self._ids: deque[int] = deque(before, maxlen=_LAST_IDS)
+        self.found: Sequence[Found] = ()
+        self.roles: tuple[str, ...] = tuple(self.meta.get("roles") or SUMMED)
+        self.summary, self.producible = Summary(self.roles), Producible(self.roles)
+
+    def __iter__(self) -> Iterator[TokenScore]:
+        places: Iterable[tuple[TokenScore, Sequence[Found]]]
+        if self._look_up is None:
+            places = ((token, ()) for token in self._scores)
+        else:
+            places = self._look_up.watch(self._scores, self._before)
+        try:
+            with self._observer.scoring(self.meta):
+                for token, self.found in places:
+                    self._ids.append(token.id)
+                    self.summary.add(token)
+                    self.producible.add(token)
+                    self._observer.scored(token)
+                    yield token
+                    if self._observer.is_stopped:
+                        return
+        except CancelledError:
+            if not self._observer.is_stopped:
+                raise
+
+    @property
+    def next(self) -> TokenDistribution | None:
+        """The distribution after the last token, once the tokens have been read; None if stopped."""
+        return None if self._observer.is_stopped else self._scores.next
+
+    def looked_up(self) -> Sequence[Found]:
+        """The strings that are looked up after the text, once its tokens have been read."""
+        if self._look_up is None or self._observer.is_stopped:
+            return ()
+        try:
+            return self._look_up.after(list(self._ids))
+        except CancelledError:
+            if not self._observer.is_stopped:
+                raise
+            return ()

@@ -17,13 +17,13 @@ tokens with the roles that sums cover.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from ropechat.sampling import SETTINGS, Sampling
 from ropechat.trace import Candidate, TokenScore
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 
 
 def sampler_record(token: TokenScore) -> dict[str, Any]:
@@ -121,12 +121,6 @@ class Producible:
             self.cuts[own.cut] += 1
         else:
             self.produced += own.probability > 0.0
-
-    def watch(self, tokens: Iterable[TokenScore]) -> Iterator[TokenScore]:
-        """Yield the tokens, and add each."""
-        for token in tokens:
-            self.add(token)
-            yield token
 
     @property
     def share(self) -> float:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ropechat.inspector import page
-from ropechat.inspector.scored_text import LN2, ScoredText, Summary
+from ropechat.inspector.scored_text import LN2, ScoredText
 from ropechat.inspector.trace_page import TextOfTokens
 from ropechat.trace import TokenScore
 from ropechat.util.text import one_line
@@ -24,20 +24,19 @@ _NOT_XML = re.compile("[\ufffe\uffff]")
 _STYLE = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 
 
-def render(readings: Iterable[ScoredText]) -> Iterator[str]:
+def render(texts: Iterable[ScoredText]) -> Iterator[str]:
     """Yield the pieces of the picture: the texts one below another."""
     rows = _Rows()
-    for reading in readings:
-        if reading.name:
-            rows.caption(reading.name, _INK)
-        summary = Summary(reading.roles)
-        complete = TextOfTokens(reading.meta.get("text"))
-        for token in summary.watch(reading.tokens):
+    for scored in texts:
+        if scored.name:
+            rows.caption(scored.name, _INK)
+        complete = TextOfTokens(scored.meta.get("text"))
+        for token in scored:
             text, label = complete.next(token)
-            rows.token(token, text, label, counted=token.role in summary.counted.roles)
+            rows.token(token, text, label, counted=token.role in scored.roles)
         rows.end()
-        model = f"{reading.meta.get('model') or 'model'}, {reading.meta.get('dtype') or ''}".rstrip(", ")
-        rows.caption(f"{model}: {summary.line()}", _DIM)
+        model = f"{scored.meta.get('model') or 'model'}, {scored.meta.get('dtype') or ''}".rstrip(", ")
+        rows.caption(f"{model}: {scored.summary.line()}", _DIM)
     rows.legend()
     width, height = COLUMNS * _CELL + 2 * _EDGE, rows.y + _EDGE
     yield (

@@ -2,13 +2,13 @@
 
 import codecs
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from ropechat.inspector import page
 from ropechat.inspector.look_up import Found
-from ropechat.inspector.scored_text import ScoredText, Summary, percent
+from ropechat.inspector.scored_text import ScoredText, percent
 from ropechat.inspector.spans import Token, TokenSpans
-from ropechat.inspector.stages import Producible, describe_settings
+from ropechat.inspector.stages import describe_settings
 from ropechat.trace import TokenScore
 from ropechat.util.text import visible
 
@@ -17,10 +17,11 @@ _FOUND = ("string", "tokens", "probability", "bits", "rank")
 _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
 
 
-def render(readings: Iterable[ScoredText], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the page in pieces. title: plain text. bytes_of: id -> the bytes of a token."""
-    style = page.asset("tokens.css")
-    yield from page.page(title, _body(readings, title, bytes_of), style=style, script=page.asset("tokens.js"))
+def render(texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    """Yield the page in pieces. title: plain text."""
+    spans = TokenSpans()
+    body = columns((piece for text in texts for piece in _section(text, title, spans)), spans)
+    yield from page.page(title, body, style=page.asset("tokens.css"), script=page.asset("tokens.js"))
 
 
 def toolbar() -> str:
@@ -48,45 +49,27 @@ def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
     yield from spans.blocks()
 
 
-def _body(readings: Iterable[ScoredText], title: str, bytes_of: Callable[[int], bytes]) -> Iterator[str]:
-    spans = TokenSpans()
-    spans.use("", bytes_of)
-    content = (piece for reading in readings for piece in _section(reading, title, spans))
-    yield from columns(content, spans)
-
-
-def _section(reading: ScoredText, title: str, spans: TokenSpans) -> Iterator[str]:
-    summary, producible = Summary(reading.roles), Producible(reading.roles)
-    name = f"<h2>{page.line(reading.name)}</h2>\n" if reading.name not in ("", title) else ""
+def _section(scored: ScoredText, title: str, spans: TokenSpans) -> Iterator[str]:
+    spans.use("", scored.bytes_of)
+    name = f"<h2>{page.line(scored.name)}</h2>\n" if scored.name not in ("", title) else ""
     yield f'<section class="text card">\n{name}'
     is_open = False
-    complete = TextOfTokens(reading.meta.get("text"))
-    for token in producible.watch(summary.watch(reading.tokens)):
+    complete = TextOfTokens(scored.meta.get("text"))
+    for token in scored:
         kind = "special" if token.role in ("bos", "special") else "template"
-        kind = "" if token.role in summary.counted.roles else kind
+        kind = "" if token.role in scored.roles else kind
         text, label = complete.next(token)
         if not is_open:
             yield _opening(token.index)
             is_open = True
-        yield spans.span(
-            Token(
-                token.id,
-                text,
-                label,
-                kind,
-                token.logprob,
-                token.rank,
-                token.entropy,
-                () if token.row is None else token.row.top,
-                reading.found,
-                token,
-            )
-        )
+        top = () if token.row is None else token.row.top
+        numbers = (token.logprob, token.rank, token.entropy, top)
+        yield spans.span(Token(token.id, text, label, kind, *numbers, scored.found, token))
     if not is_open:
         yield _opening(0)
-    found = reading.looked_up() if reading.next is not None else ()
-    yield "</pre>\n" if reading.next is None else f"{spans.next(reading.next, found)}</pre>\n"
-    yield page.facts(_facts(reading, summary, producible))  # known only now; shown above the text
+    found = scored.looked_up() if scored.next is not None else ()
+    yield "</pre>\n" if scored.next is None else f"{spans.next(scored.next, found)}</pre>\n"
+    yield page.facts(_facts(scored))  # known only now; shown above the text
     if found:
         yield "<h3>Looked up after the text</h3>\n"
         yield from page.table(_FOUND, map(_looked_up, found), numbers=range(1, len(_FOUND)))
@@ -104,8 +87,8 @@ def _looked_up(found: Found) -> tuple[str, ...]:
     return visible(found.text.encode()), str(len(found.ids)), percent(logprob), bits, str(found.rank)
 
 
-def _facts(reading: ScoredText, summary: Summary, producible: Producible) -> Iterator[tuple[str, str]]:
-    meta, sums = reading.meta, summary.counted
+def _facts(text: ScoredText) -> Iterator[tuple[str, str]]:
+    meta, sums, producible = text.meta, text.summary.counted, text.producible
     yield "model", str(meta.get("model") or "–")
     yield "weights", str(meta.get("dtype") or "–")
     yield "tokens", page.number(sums.tokens, 0)

@@ -19,7 +19,7 @@ from ropechat.store.codec import CHANNELS, REASONS
 from ropechat.store.fields import Field
 from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 from ropechat.util.text import clean, escape_json, local_time
 
 FORMAT = 1

@@ -1,14 +1,14 @@
-"""Reading the small files of a model folder, which are checked first; replacing a file in one step."""
+"""Reading the small files of a model folder, which are checked first; texts; replacing a file in one step."""
 
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from ropechat.errors import ConfigError, FileAccessError, ModelFileError, UnsafePathError
+from ropechat.errors import ConfigError, FileAccessError, ModelFileError, RequestError, UnsafePathError
 from ropechat.util.text import limit_words
 
 MAX_JSON_BYTES = 8 << 20
@@ -97,6 +97,29 @@ def read_json(
     return None if data is None else parse_json(data, directory / name, error)
 
 
+def decode_text(data: bytes, name: str) -> str:
+    """The text of UTF-8 bytes, without a byte order mark. name: of the file. Raises RequestError."""
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{name}: must be UTF-8 (byte {error.start} is not); convert the text to UTF-8"
+        ) from None
+
+
+def read_text(path: Path, *, empty: bool = False) -> str:
+    """The text of a file. empty: whether it may be empty. Raises RequestError, FileAccessError."""
+    try:
+        text = decode_text(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: file not found") from None
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}") from None
+    if not (text or empty):
+        raise RequestError(f"{path}: must have at least one character (the file is empty)")
+    return text
+
+
 def partial_name(path: Path) -> Path:
     """The name of an output file until it is complete."""
     return path.with_name(path.name + ".partial")
@@ -110,12 +133,14 @@ def replacing(
     private: bool = False,
     packed: bool = False,
     sync: bool = False,
+    is_cut: Callable[[], bool] = lambda: False,
 ) -> Iterator[IO[bytes]]:
     """Open a new file, which replaces `path` when the block ends; if the block raises, `path` stays as it is.
 
     A file that is replaced passes its permissions on. partial: the name of the new file until then; by
     default a hidden one beside the file to which `path` leads, so that a link stays a link. private: only
-    this user may read it. packed: gzip. sync: content and name are on disk afterwards. Raises OSError.
+    this user may read it. packed: gzip. sync: content and name are on disk afterwards. is_cut: whether the
+    content was cut on purpose, and so keeps the name `partial`. Raises OSError.
     """
     target = path if partial is not None else Path(os.path.realpath(path))
     if partial is None:
@@ -139,6 +164,8 @@ def replacing(
             if sync:
                 file.flush()
                 os.fsync(descriptor)
+        if is_cut():
+            return
         os.replace(partial, target)
         if sync:
             sync_folder(target.parent)
@@ -156,3 +183,21 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def text_output(path: Path, is_cut: Callable[[], bool] = lambda: False) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes text to a file, which gets its name at the end of the block.
+
+    A device or pipe is written to directly and at once. is_cut: as for `replacing`; the content has the name
+    of `partial_name` then. Raises FileAccessError.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb", buffering=0) as device:
+                yield lambda text: device.write(text.encode("utf-8", "replace"))
+            return
+        with replacing(path, partial=partial_name(path), is_cut=is_cut) as file:
+            yield lambda text: file.write(text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None

@@ -165,7 +165,7 @@ def test_inspect_shows_the_prompt_token_by_token(door: Door, model: Path) -> Non
     assert door(*inspect)[0] == 0
     code, out, err = door(*inspect, "--template-var", "a=1")
     assert (code, out) == (2, "")
-    assert "require --chat" in err
+    assert "--template-var: requires --chat or --messages" in err
 
 
 def roles(out: str) -> list[tuple[str, str]]:

@@ -154,7 +154,7 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
         ([TEXT, "--against-dtype", "f32", "-o", "x.png"], "unknown suffix; use .txt, .jsonl, .html or .csv"),
         (["-f", "/nowhere/x", "--against-dtype", "f32"], "/nowhere/x: file not found"),
         (["a", "--against-dtype", "f32"], "text: must have at least two tokens"),
-        ([TEXT, "--against-dtype", "f32", "-o", "/nowhere/x.csv"], "/nowhere/x.csv.partial: No such file"),
+        ([TEXT, "--against-dtype", "f32", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: No such file"),
     ],
 )
 def test_what_is_refused(run: Run, arguments: list[str], said: str) -> None:

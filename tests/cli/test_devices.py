@@ -1,5 +1,6 @@
 """Output to a device, such as /dev/null: it is written to directly, and never replaced by a file."""
 
+import contextlib
 import errno
 import os
 import stat
@@ -11,10 +12,10 @@ import pytest
 from cli_door import Door
 from model_folders import byte_folder
 
-from ropechat.cli.output_file import OutputFile
 from ropechat.errors import FileAccessError
 from ropechat.settings.file import SettingsFile
 from ropechat.store.files import write_private
+from ropechat.util.files import text_output
 
 
 class Device:
@@ -90,17 +91,22 @@ def test_settings_do_not_replace_a_device(tmp_path: Path, monkeypatch: pytest.Mo
     assert pipe.is_fifo()
 
 
-def test_an_incomplete_output_leaves_nothing_on_a_full_disk(tmp_path: Path) -> None:
-    class Full:
-        """A file whose last bytes the disk refuses."""
+def test_an_incomplete_output_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    out.write_text("old")
+    with contextlib.suppress(KeyboardInterrupt), text_output(out) as write:
+        write("half")
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
-        def close(self) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    for complete in (False, True):
-        output = OutputFile(tmp_path / "out")
-        output._file.close()
-        output._file = Full()  # type: ignore[assignment]
-        with pytest.raises(FileAccessError, match="No space left"):
-            output.close(complete=complete)
-        assert [path.name for path in tmp_path.iterdir()] == ["out.partial"] * complete
+    monkeypatch.setattr(os, "replace", full)
+    with (
+        pytest.raises(FileAccessError, match="out: No space left on device; not written"),
+        text_output(out) as write,
+    ):
+        write("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert out.read_text() == "old"

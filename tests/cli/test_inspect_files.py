@@ -13,6 +13,7 @@ import pytest
 from cli_door import Door
 from model_folders import byte_folder
 
+from ropechat.engine.engine import Engine
 from ropechat.engine.scoring import ScoreStream
 
 
@@ -127,13 +128,13 @@ def test_an_existing_output_is_refused(door: Door, model: Path, tmp_path: Path) 
 def test_an_output_that_stops_midway_leaves_nothing(
     door: Door, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ropechat.inspector import csv_table
+    from ropechat.inspector import records
 
     def broken(*given: object) -> object:
         yield "a line\n"
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(csv_table, "lines", broken)
+    monkeypatch.setattr(records, "csv_lines", broken)
     out = tmp_path / "o.csv"
     out.write_text("old")
     code, _, err = door("inspect", "-m", model, "ab", "-o", out, "--overwrite")
@@ -153,8 +154,6 @@ def test_a_signal_keeps_what_is_complete(
     suffix: str,
     number: signal.Signals,
 ) -> None:
-    import ropechat.cli.inspect as command
-
     def stopped(*given: Any, **options: Any) -> Any:
         stream = usual(*given, **options)
         at = ScoreStream(stream.meta, chunks(stream))
@@ -168,8 +167,8 @@ def test_a_signal_keeps_what_is_complete(
                 os.kill(os.getpid(), number)
         return stream.next
 
-    usual = command.open_stream
-    monkeypatch.setattr(command, "open_stream", stopped)
+    usual = Engine.score_stream
+    monkeypatch.setattr(Engine, "score_stream", stopped)
     out = tmp_path / f"o.{suffix}"
     out.write_text("old")
     code, _, err = door("inspect", "-m", model, "-f", texts[0], "-f", texts[1], "-o", out, "--overwrite")
@@ -218,14 +217,14 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["x", "-f", "{a}"], "-f: not possible with TEXT"),
+        (["x", "-f", "{a}"], "--file: not possible with TEXT"),
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
         (["x", "--head", "3"], "--by line"),
         (["x", "--look-up", "y", "--format", "svg"], "--look-up"),
         (["x", "--look-up-whole"], "requires --look-up"),
         (["x", "--look-up", ""], "--look-up"),
-        (["x", "--lens", "--attention"], "--lens: not possible with --attention; give one of them"),
+        (["x", "--lens", "--attention"], "--lens: not possible with --attention; omit one of them"),
         (["x", "--chat", "--bos", "no"], "--bos"),
         (["x", "--format", "pdf"], "--format"),
     ],

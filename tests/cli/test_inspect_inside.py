@@ -62,8 +62,11 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
         ),
         (["--lens", "--layers", "x", "a"], "--layers: must be numbers such as 0,2,4"),
         (["--layers", "1", "a"], "--layers: requires --lens or --attention"),
-        (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use table or jsonl or html"),
-        (["--attention", "--format", "html", "a"], "--attention: not possible as html; use table or jsonl"),
+        (["--lens", "--format", "svg", "a"], "--lens: not possible as svg; use one of table, jsonl, html"),
+        (
+            ["--attention", "--format", "html", "a"],
+            "--attention: not possible as html; use one of table, jsonl",
+        ),
         (["--lens", "-f", "a", "-f", "b"], "--lens: must be of one text (got 2)"),
         (["--attention", "--by", "line", "a"], "--attention: not possible with --by line"),
     ],

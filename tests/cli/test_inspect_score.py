@@ -135,7 +135,7 @@ def test_progress_is_shown_on_a_terminal_beside_a_file(
     [
         (["--one-sequence", "--window", "4", "a"], 2, "--one-sequence: not possible with --window"),
         (["--stride", "9", "--window", "4", "a"], 2, "stride: must be an integer from 1 to 4"),
-        (["--answer", "x", "a"], 2, "--answer requires --messages"),
+        (["--answer", "x", "a"], 2, "--answer: requires --messages"),
         (["--messages", "{chat}", "a"], 2, "--messages: not possible with TEXT"),
         (["--messages", "{chat}", "--answer", ""], 2, "answer: must have at least one token"),
         (["--messages", "-", "--answer", "-"], 2, "stdin is read by --messages"),

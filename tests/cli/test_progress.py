@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from readings import trace_of
 
 from ropechat.cli import exit_codes, status
 from ropechat.cli.status import ProgressLine
@@ -102,21 +103,23 @@ def test_only_the_wait_for_the_first_item_is_watched(terminal: Terminal) -> None
 def test_scores_that_go_to_a_file_are_watched_to_the_end(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, *, appears: bool
 ) -> None:
-    from ropechat.cli import inspect_score
+    from ropechat.cli import inspect
+    from ropechat.inspector.scored_text import ScoredText
 
-    stream, watching = SimpleNamespace(meta={"tokens": 2, "window": None}, text=""), list[bool]()
+    text, watching = trace_of("ab", window=None), list[bool]()
     before = threading.active_count()
 
     class Scores(SimpleNamespace):
         def __iter__(self) -> "object":
-            for token in "ab":
+            for token in text:
                 watching.append(threading.active_count() > before)
                 yield token
 
-    stream = Scores(**stream.__dict__)
-    monkeypatch.setattr(inspect_score, "sys", SimpleNamespace(stdout=Terminal()))
+    monkeypatch.setattr(inspect, "sys", SimpleNamespace(stdout=Terminal()))
     progress = Progress("reading", 1, 2, growth=0.5)
-    scores = inspect_score.WatchedScores(stream, ProgressLine(), lambda: progress, appears=appears)  # type: ignore[arg-type]
-    assert list(scores) == ["a", "b"]  # type: ignore[comparison-overlap]
+    engine = SimpleNamespace(progress=SimpleNamespace(read=lambda: progress))
+    watcher = inspect._Progress(ProgressLine(), engine, streams=appears)  # type: ignore[arg-type]
+    scored = ScoredText(Scores(meta=text.meta, next=None), observer=watcher)  # type: ignore[arg-type]
+    assert list(scored) == list(text)
     assert watching == [True, not appears]
-    assert scores._read() == Progress("scoring", 1, 2, growth=0.5)
+    assert watcher._read() == Progress("scoring", 1, 2, growth=0.5)

@@ -116,7 +116,10 @@ def test_stages_in_csv_and_on_a_page(door: Door, model: Path) -> None:
         assert (cut, rank, p) == (1 if one["cut"] else -1, one["rank"], round(one["p"], 5))
     assert "can be produced" in page
     code, _, err = door(*ask, "svg")
-    assert (code, "--stages: only in a table, jsonl, csv or html" in err) == (REFUSED, True)
+    assert (code, "--stages: not possible as svg; use one of table, jsonl, csv, html" in err) == (
+        REFUSED,
+        True,
+    )
 
 
 def test_stages_take_the_users_settings(
@@ -140,10 +143,10 @@ def test_stages_take_the_users_settings(
         (["--stages", "--top-p", "2", "a"], "--top-p: must be a number above 0 to 1 (got 2.0)"),
         (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
         (["--replay", "a"], "--replay: requires --open; add it"),
-        (["--open", "{nothing}", "a"], "--open: not possible with a text or --look-up"),
-        (["--against-dtype", "f32", "a"], "--against-dtype: requires -i"),
+        (["--open", "{nothing}", "a"], "--open: not possible with TEXT; give only the trace"),
+        (["--against-dtype", "f32", "a"], "--against-dtype: requires --interactive"),
         (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
-        (["-i", "x", "a"], "-i: not possible with TEXT"),
+        (["-i", "x", "a"], "TEXT: not possible with -i"),
         *(
             (["-i", "x", *option], f"{option[0]}: not possible with -i; omit it")
             for option in (

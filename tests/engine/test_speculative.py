@@ -15,7 +15,7 @@ from repeats import repeats
 from ropechat import Engine, Grammar, Job, Sampling
 from ropechat.errors import RequestError
 from ropechat.inspector.draws import recorded_draws
-from ropechat.inspector.jsonl import token_record
+from ropechat.inspector.records import token_record
 from ropechat.trace import Step
 
 FAMILIES = (

@@ -22,7 +22,7 @@ from ropechat.inspector import compare_page, compare_records, compare_table
 from ropechat.inspector.compare import compare, compare_tokens, mean_and_error, quantile, token_pairs
 from ropechat.inspector.compare_spans import compare_spans
 from ropechat.inspector.compare_text import pair_text, window_size
-from ropechat.util.json_lines import json_line
+from ropechat.util.records import json_line
 from ropechat.util.width import cell_width
 
 TEXT = "A cat sat on the mat, and  then\nthe <|im_end|> dog – was it big? – came home.\n"
@@ -314,8 +314,8 @@ def test_records_hold_what_the_comparison_says(a: Engine, b: Engine) -> None:
         assert (record["kl"], record["b"]["rank"]) == (pair.kl, pair.b.rank)
         assert record["a"]["top"] == [list(entry) for entry in pair.a.top]
         assert len(record["a"]["top_text"]) == len(pair.a.top) == 5
-    out = compare_records.csv_line(compare_records.TOKEN_COLUMNS)
-    out += "".join(compare_records.csv_line(compare_records.token_row(pairing, pair)) for pair in pairs)
+    lines = compare_records.Lines(pairing, "csv", None)
+    out = lines.head + "".join(map(lines.token, pairs))
     assert out.count("\n") == 1 + len(pairs)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [float(row["kl"]) for row in rows] == [pair.kl for pair in pairs]

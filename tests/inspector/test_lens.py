@@ -32,7 +32,7 @@ def rows(layers: list[int]) -> list[LensRow]:
 
 def heat_map(layers: list[int], width: int, color: bool = False) -> list[str]:
     at = lens.layout(layers, len(IDS), width, color=color)
-    return list(lens.render(rows(layers), IDS, NAMES.__getitem__, at))
+    return "".join(lens.table(rows(layers), IDS, NAMES.__getitem__, at)).splitlines()
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 100, 160])
@@ -69,7 +69,9 @@ def test_colours_change_nothing_else() -> None:
 
 def test_lens_records_are_json() -> None:
     broken = LensRow(1, 0, 4000, -math.inf, math.nan, ((0, -math.inf),))
-    first, *records = [json.loads(line) for line in lens.lines([broken], {"ids": IDS}, NAMES.__getitem__)]
+    first, *records = [
+        json.loads(line) for line in lens.json_lines([broken], {"ids": IDS}, NAMES.__getitem__)
+    ]
     assert (first["schema"], first["ids"], first["stage"]) == ("ropechat.lens/1", IDS, "raw")
     assert records == [
         {
@@ -107,18 +109,18 @@ def found(learned: float = 0.0) -> dict[str, np.ndarray]:
 
 
 def test_the_table_has_a_line_per_head() -> None:
-    header, *lines = attention.render(found())
+    header, *lines = "".join(attention.table(found())).splitlines()
     assert header.split() == ["layer", "head", "sink", "previous", "distance"]
     assert [line.split()[:2] for line in lines] == [[str(n), str(h)] for n in (0, 4) for h in range(3)]
     assert lines[5].split() == ["4", "2", "25.0%", "███", "–", "5.0"]
     assert all(len(line) <= 80 for line in (header, *lines))
-    header, *lines = attention.render(found(0.125))
+    header, *lines = "".join(attention.table(found(0.125))).splitlines()
     assert header.endswith("learned sink")
     assert lines[0].endswith("12.5%")
 
 
 def test_attention_records_are_json() -> None:
-    first, *records = [json.loads(line) for line in attention.lines(found(), {"ids": IDS})]
+    first, *records = [json.loads(line) for line in attention.json_lines(found(), {"ids": IDS})]
     assert (first["schema"], len(records)) == ("ropechat.attention/1", 6)
     assert records[5] == {
         "layer": 4,

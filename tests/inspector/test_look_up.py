@@ -12,7 +12,7 @@ import pytest
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
-from ropechat.inspector import csv_table, jsonl, trace_page
+from ropechat.inspector import records, trace_page
 from ropechat.inspector.look_up import Found, Strings, ids_of
 from ropechat.inspector.scored_text import ScoredText
 from ropechat.trace import Pair, TokenScore
@@ -37,11 +37,11 @@ def reading(engine: Engine, text: str | Pair, *, whole: bool, window: int | None
     stream = engine.score_stream(
         text, top_k=2, special="text", look_up=strings.first_ids, window=window, stride=window and 5
     )
-    return ScoredText(stream, "", strings, stream.before)
+    return ScoredText(stream, "", engine.token_bytes, strings, stream.before)
 
 
 def places(given: ScoredText) -> list[tuple[TokenScore, Sequence[Found]]]:
-    return [(token, given.found) for token in given.tokens]
+    return [(token, given.found) for token in given]
 
 
 def chain(engine: Engine, before: Sequence[int], ids: Sequence[int]) -> float:
@@ -107,16 +107,15 @@ def test_an_id_outside_the_vocabulary_is_refused(engine: Engine) -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_output_has_the_numbers(engine: Engine, whole: bool) -> None:
-    spell = engine.tokenizer.token_bytes
-    records = [json.loads(line) for line in jsonl.lines(reading(engine, TEXT, whole=whole), spell)]
-    tokens = [record for record in records if "i" in record]
-    after = next(record for record in records if "next" in record)
+    lines = [json.loads(line) for line in records.json_lines(reading(engine, TEXT, whole=whole))]
+    tokens = [record for record in lines if "i" in record]
+    after = next(record for record in lines if "next" in record)
     assert list(after["lookup"]) == WANTED
     assert "lookup" not in tokens[0]
-    page = "".join(trace_page.render([reading(engine, TEXT, whole=whole)], "", spell))
+    page = "".join(trace_page.render([reading(engine, TEXT, whole=whole)], ""))
     assert _block(page, "strings") == [[text.replace(" ", "·"), len(ids_of(engine, text))] for text in WANTED]
     rows = _block(page, "rows")
-    table = "".join(csv_table.lines([reading(engine, TEXT, whole=whole)], spell, 2, len(WANTED)))
+    table = "".join(records.csv_lines([reading(engine, TEXT, whole=whole)], 2, len(WANTED)))
     cells = list(csv.DictReader(io.StringIO(table)))
     assert len(rows) == len(cells) == len(tokens) + 1
     assert cells[-1]["role"] == "next"

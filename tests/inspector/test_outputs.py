@@ -14,7 +14,7 @@ import pytest
 from hostile_html import strings
 from readings import reading, spelled, trace_of
 
-from ropechat.inspector import by_line, csv_table, jsonl, strip, table, trace_page
+from ropechat.inspector import by_line, records, strip, table, trace_page
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.look_up import Found, Strings, look_up
 from ropechat.inspector.scored_text import ScoredText, Summary
@@ -59,8 +59,8 @@ class Parsed(html.parser.HTMLParser):
             self.texts[-1] += data
 
 
-def page_of(one: ScoredText, pieces: Any) -> str:
-    return "".join(trace_page.render([one], "title", spelled(pieces)))
+def page_of(one: ScoredText) -> str:
+    return "".join(trace_page.render([one], "title"))
 
 
 def block(source: str, name: str) -> Any:
@@ -68,7 +68,7 @@ def block(source: str, name: str) -> Any:
 
 
 def test_the_page_says_the_text_and_the_numbers() -> None:
-    source = page_of(reading(PIECES), PIECES)
+    source = page_of(reading(PIECES))
     parsed = Parsed(source)
     assert "".join(parsed.texts) == "The cat sat日\n\tx<b>"
     assert parsed.texts[3:5] == ["", "日"]
@@ -79,10 +79,10 @@ def test_the_page_says_the_text_and_the_numbers() -> None:
 
 
 def test_the_page_read_back_gives_the_numbers_of_the_json_lines() -> None:
-    source = page_of(reading(PIECES), PIECES)
+    source = page_of(reading(PIECES))
     rows, words = block(source, "rows"), block(source, "words")
-    records = [json.loads(line) for line in jsonl.lines(reading(PIECES), spelled(PIECES))]
-    tokens, following = records[1:-2], records[-2]
+    found = [json.loads(line) for line in records.json_lines(reading(PIECES))]
+    tokens, following = found[1:-2], found[-2]
     assert len(rows) == len(tokens) + 1
     for row, token in zip(rows, tokens, strict=False):
         assert row[0] == token["id"]
@@ -98,7 +98,7 @@ def test_the_page_read_back_gives_the_numbers_of_the_json_lines() -> None:
 def test_500_hostile_strings_make_no_element() -> None:
     pieces = strings()
     one = reading(pieces, name=pieces[1], model=pieces[2], dtype=pieces[3])
-    source = "".join(trace_page.render([one], pieces[0], spelled(pieces)))
+    source = "".join(trace_page.render([one], pieces[0]))
     parsed = Parsed(source)
     assert set(parsed.tags) <= OURS
     assert parsed.tags.count("script") == 3
@@ -117,7 +117,7 @@ def test_500_hostile_strings_make_no_element() -> None:
 
 def test_a_token_costs_at_most_250_bytes() -> None:
     pieces = ["word", " of", " a", " text", " that", " goes", " on", ".\n"] * 250
-    few, many = (len(page_of(reading(part, top_k=5), PIECES)) for part in (pieces[:1000], pieces))
+    few, many = (len(page_of(reading(part, top_k=5))) for part in (pieces[:1000], pieces))
     assert (many - few) / 1000 <= 250
 
 
@@ -135,7 +135,7 @@ def test_the_picture_is_readable_without_colour() -> None:
 
 
 def test_csv_has_a_row_for_each_token() -> None:
-    lines = "".join(csv_table.lines([reading(PIECES, name="a.txt")], spelled(PIECES), 2))
+    lines = "".join(records.csv_lines([reading(PIECES, name="a.txt")], 2))
     rows = list(csv.DictReader(io.StringIO(lines)))
     assert [row["token"] for row in rows] == [
         visible(piece if isinstance(piece, bytes) else piece.encode()) for piece in PIECES
@@ -150,7 +150,7 @@ def test_csv_has_a_row_for_each_token() -> None:
 
 def test_json_lines_end_with_the_sums() -> None:
     trace = trace_of(PIECES)
-    lines = jsonl.lines(ScoredText(trace), spelled(PIECES))
+    lines = records.json_lines(ScoredText(trace, "", spelled(PIECES)))
     meta, *tokens, following, summary = [json.loads(line) for line in lines]
     assert meta["roles"] == ["text"]
     assert len(meta["text_sha256"]) == 64
@@ -167,9 +167,9 @@ def test_json_lines_end_with_the_sums() -> None:
 
 
 def test_the_table_has_probabilities_and_one_unit() -> None:
-    head, *lines = table.render(reading(PIECES), spelled(PIECES), 100)
+    head, *lines = table.render(reading(PIECES), 100)
     assert head.split() == ["#", "token", "bytes", "logprob", "prob", "surprisal", "rank", "entropy"]
-    token = next(token for token in reading(PIECES).tokens if token.index == 2)
+    token = next(token for token in reading(PIECES) if token.index == 2)
     assert token.logprob is not None
     assert token.entropy is not None
     (line,) = [line for line in lines if line.startswith(" 2 ")]
@@ -180,7 +180,7 @@ def test_the_table_has_probabilities_and_one_unit() -> None:
 
 
 def test_a_newline_is_marked_where_it_is() -> None:
-    source = page_of(reading(["a", "b\n", "\n\n", "c\nd"]), PIECES)
+    source = page_of(reading(["a", "b\n", "\n\n", "c\nd"]))
     assert '>b<i class="newline"></i>\n</span>' in source
     assert '><i class="newline"></i>\n<i class="newline"></i>\n</span>' in source
     assert '>c<i class="newline"></i>\nd</span>' in source
@@ -193,7 +193,7 @@ def test_sums_of_tokens_without_text_have_no_bits_per_byte() -> None:
     summary = Summary(("special",))
     for number in range(3):
         one = TokenScore(number, 1, b"", "", (0, 0), "special", -1.0 if number else None, 2, 1.0, None)
-        summary.counted.add(one)
+        summary.add(one)
     assert summary.line() == "3 tokens, 2 scored: 2.89 bits, perplexity 2.72"
 
 
@@ -217,8 +217,8 @@ def test_sums_by_line() -> None:
     assert per_byte == sorted(range(1, 6), key=lambda n: (-lines[n - 1].bits_per_byte, n))
     record = by_line.record(lines[2])
     assert (record["line"], record["worst"]["token"], record["text"]) == (3, "d\ne", "cd")
-    assert record["span"] == [4, 7]
-    rows = list(csv.DictReader(io.StringIO("".join(by_line.csv_lines(lines)))))
+    assert record["span"] == (4, 7)
+    rows = list(csv.DictReader(io.StringIO("".join(by_line.render(lines, "csv", 80)))))
     assert [row["line"] for row in rows] == list("12345")
     shown = list(by_line.table(lines, 80))
     assert len(shown) == 6
@@ -233,10 +233,9 @@ def test_sums_by_line() -> None:
 
 def test_the_sums_of_lines_are_those_of_the_text() -> None:
     text = [f"{n % 7}\n" if n % 5 == 0 else f"w{n}" for n in range(300)]
-    one, summary = reading(text), Summary()
-    list(summary.watch(one.tokens))
-    total = math.fsum(line.nll for line in by_line.lines_of(reading(text)))
-    assert total == pytest.approx(summary.counted.nll, rel=1e-12)
+    one = reading(text)
+    total = math.fsum(line.nll for line in by_line.lines_of(one))
+    assert total == pytest.approx(one.summary.counted.nll, rel=1e-12)
 
 
 def test_the_table_shows_what_was_looked_up() -> None:
@@ -256,7 +255,7 @@ def test_the_table_shows_what_was_looked_up() -> None:
             seen.append(list(ids))
             return [Found(" Lyon\n", (1, 2), first, 7, whole)]
 
-    lines = list(table.render(ScoredText(trace_of(PIECES), "", Given(), [99]), spelled(PIECES), 80))
+    lines = list(table.render(ScoredText(trace_of(PIECES), "", spelled(PIECES), Given(), [99]), 80))
     assert seen == [[99, *range(len(PIECES))]]
     shown = [line.split() for line in lines if "·Lyon⏎" in line]
     assert shown[0] == [
@@ -297,8 +296,8 @@ def test_a_looked_up_string_has_the_probability_of_the_logits() -> None:
 
 
 def test_a_page_names_the_number_of_its_first_token() -> None:
-    tokens = list(reading(PIECES).tokens)[2:]
+    tokens = list(reading(PIECES))[2:]
     behind = RecordedDraws(tuple(tokens), dict(reading(PIECES).meta), None, {})
-    source = "".join(trace_page.render([ScoredText(behind)], "title", spelled(PIECES)))
+    source = "".join(trace_page.render([ScoredText(behind, "", spelled(PIECES))], "title"))
     assert '<pre class="tokens" data-first="2">' in source
-    assert '<pre class="tokens" data-first="0">' in page_of(reading(PIECES), PIECES)
+    assert '<pre class="tokens" data-first="0">' in page_of(reading(PIECES))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, Page
 from hostile_html import strings
-from readings import reading, spelled
+from readings import reading
 
 from ropechat.inspector import strip, trace_page
 
@@ -23,7 +23,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def write(path: Path, pieces: list[str], title: str = "title") -> Path:
-    path.write_text("".join(trace_page.render([reading(pieces, top_k=5)], title, spelled(pieces))), "utf-8")
+    path.write_text("".join(trace_page.render([reading(pieces, top_k=5)], title)), "utf-8")
     return path
 
 

@@ -9,9 +9,9 @@ from models import write_llama
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
-from ropechat.inspector import jsonl
 from ropechat.inspector.draws import RecordedDraws, recorded_draws
 from ropechat.inspector.open_trace import read_trace
+from ropechat.inspector.records import json_lines
 from ropechat.inspector.replay import drawn_id, replay
 from ropechat.inspector.scored_text import ScoredText
 from ropechat.inspector.stages import Producible, sampler_record, stage_line
@@ -38,7 +38,7 @@ def drawn(engine: Engine, sampling: Sampling, listed: int = 20) -> RecordedDraws
 
 
 def reread(scores: Scores) -> RecordedDraws:
-    lines = jsonl.lines(ScoredText(scores), lambda id: b"%d" % id)
+    lines = json_lines(ScoredText(scores, "", lambda id: b"%d" % id))
     return read_trace(io.BytesIO("".join(lines).encode()), "t.jsonl")
 
 

@@ -13,7 +13,7 @@ META = {"model": "m", "dtype": "f32", "vocab_size": 1000, "trained_length": 512,
 
 def reading(pieces: Sequence[str | bytes], name: str = "", top_k: int = 3, **meta: Any) -> ScoredText:
     """`trace_of` as a ScoredText."""
-    return ScoredText(trace_of(pieces, top_k, **meta), name)
+    return ScoredText(trace_of(pieces, top_k, **meta), name, spelled(pieces))
 
 
 def trace_of(pieces: Sequence[str | bytes], top_k: int = 3, **meta: Any) -> Trace:

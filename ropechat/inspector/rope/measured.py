@@ -13,7 +13,7 @@ from ropechat.inspector.rope.attention import Split, pair_usage, split_score
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
 from ropechat.inspector.rope.spec import rope_spec
 from ropechat.inspector.rope.views import layer_ranges
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

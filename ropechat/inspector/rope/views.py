@@ -11,7 +11,7 @@ import numpy as np
 from ropechat.inspector.rope import compare, formulas
 from ropechat.inspector.rope.blocks import Curve, Heat, Note, Plot, Table, View
 from ropechat.inspector.rope.spec import EMBEDDING, NO_ROTATION, default_inv_freq
-from ropechat.util.json_lines import finite
+from ropechat.util.records import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

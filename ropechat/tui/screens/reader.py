@@ -383,11 +383,9 @@ class ReaderScreen(ModalScreen[None]):
 
 
 def _scored_page(engine: Engine, text: str, window: int, title: str) -> Iterator[str]:
-    from ropechat.inspector.scored_text import ScoredText
-    from ropechat.inspector.trace_page import render
+    from ropechat.inspector.spec import InspectSpec, NamedText
 
-    scores = engine.score_stream(text, top_k=5, special="text", window=window)
-    yield from render([ScoredText(scores, title)], title, engine.token_bytes)
+    return InspectSpec([NamedText(title, lambda: text)], form="html", window=window).pieces(engine)
 
 
 def _compared_page(engine: Engine, other: Engine, text: str, window: int) -> Iterator[str]:

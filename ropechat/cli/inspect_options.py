@@ -1,0 +1,241 @@
+"""The options of `ropechat inspect`: as types, and which of them exclude or require each other."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ropechat.cli.common import STREAM, FileName, wants_color
+from ropechat.cli.option_groups import Rule, option_set
+from ropechat.inspector.spec import BY_SUFFIX, FORMS, View
+
+ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
+_TEXT_WIDTH = 100  # of a table in a file
+
+
+def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Parse "user,assistant"."""
+    if value is None:
+        return None
+    names = tuple(name.strip() for name in value.split(","))
+    for name in names:
+        if name not in ROLES:
+            raise click.UsageError(f"--roles: must be some of {', '.join(ROLES)} (got {name!r:.40})", ctx)
+    return names
+
+
+def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    """Parse "0,2,4"."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--layers: must be numbers such as 0,2,4 (got {text!r:.60})", ctx) from None
+
+
+output_options = option_set(
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        type=FileName(),
+        metavar="FILE",
+        help="A text. Repeatable.",
+    ),
+    click.option(
+        "-o",
+        "--out",
+        type=FileName(),
+        default=STREAM,
+        metavar="OUT",
+        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMS["tokens"]),
+        help="[default: by the suffix of OUT, else table]",
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(["token", "line"]),
+        default="token",
+        show_default=True,
+        help="A row for each token, or the sums of each line (table, jsonl, csv).",
+    ),
+    click.option(
+        "--sort",
+        type=click.Choice(["line", "bits", "bits-per-byte"]),
+        help="With --by line: in the order of the text (default), or most surprising lines first.",
+    ),
+    click.option("--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."),
+    click.option(
+        "--look-up-whole",
+        is_flag=True,
+        help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
+    ),
+    click.option(
+        "--look-up",
+        "look_up",
+        multiple=True,
+        metavar="STRING",
+        help="Also show the probability of STRING in the place of each token, and after the text; of a "
+        "string of several tokens, that of the first one. Repeatable.",
+    ),
+)
+
+score_options = option_set(
+    click.option(
+        "--roles",
+        metavar="NAMES",
+        callback=_roles,
+        help=f"Roles that sums cover, with commas: {', '.join(ROLES)} [default: text; with --messages: "
+        "assistant].",
+    ),
+    click.option(
+        "--given-file",
+        type=FileName(),
+        metavar="FILE",
+        help="Score TEXT as the continuation of the text in this file; - is stdin.",
+    ),
+    click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
+    click.option(
+        "--messages", metavar="FILE", help='Score a conversation: [{"role", "content"}, ...]; - is stdin.'
+    ),
+    click.option("--one-sequence", is_flag=True, help="Score a long text without windows."),
+    click.option(
+        "--stride",
+        type=click.IntRange(min=1),
+        help="Tokens by which each window moves on [default: half a window].",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(min=2),
+        help="Tokens of a window of a long text [default: the trained length, or --context].",
+    ),
+)
+
+inside_options = option_set(
+    click.option("--lens", is_flag=True, help="Show what each layer predicts (logit lens), by token."),
+    click.option(
+        "--attention",
+        is_flag=True,
+        help="Show where each head attends: first token, previous token, mean distance.",
+    ),
+    click.option(
+        "--layers",
+        metavar="N,N,...",
+        callback=_numbers,
+        help="Layers for --lens and --attention, from 0 [default: all, or those that fit in a table].",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is shown, and where. The values of `output_options` and `inside_options`, and --top-k."""
+
+    files: tuple[Path | str, ...]
+    out: Path | str
+    overwrite: bool
+    form: str | None
+    by: str
+    sort: str | None
+    head: int | None
+    look_up: tuple[str, ...]
+    look_up_whole: bool
+    lens: bool
+    attention: bool
+    layers: list[int] | None
+    top_k: int | None
+
+    @property
+    def view(self) -> View:
+        if self.lens or self.attention:
+            return "lens" if self.lens else "attention"
+        return "lines" if self.by == "line" else "tokens"
+
+    @property
+    def width(self) -> int:
+        """The columns of a table."""
+        return _TEXT_WIDTH if isinstance(self.out, Path) else shutil.get_terminal_size((100, 24)).columns
+
+    @property
+    def color(self) -> bool:
+        """Whether a table is coloured."""
+        return not isinstance(self.out, Path) and wants_color()
+
+    def refuse_existing(self) -> None:
+        """Raise as `refuse_output` for an output that exists, is an input, or cannot be written."""
+        if isinstance(self.out, Path):
+            from ropechat.batch.output import refuse_output  # imported here: rarely needed
+
+            refuse_output(self.out, self.files, overwrite=self.overwrite)
+
+    def format(self, *, stages: bool = False) -> str:
+        """The form: the given one, else by the suffix of the file, else a table.
+
+        stages: whether those of the sampler are shown. Raises UsageError for a form that is not possible.
+        """
+        form = self.form or "table"
+        if self.form is None and isinstance(self.out, Path) and not self.out.is_char_device():
+            suffix = self.out.suffix.lower()
+            if suffix not in BY_SUFFIX:
+                raise click.UsageError(
+                    f"-o: must end in {', '.join(BY_SUFFIX)} (got {self.out.name!r}); or add --format"
+                )
+            form = BY_SUFFIX[suffix]
+        flag, forms = {"lines": "--by line", "tokens": ""}.get(self.view, f"--{self.view}"), FORMS[self.view]
+        if self.view == "tokens" and (stages or self.look_up):
+            flag, forms = "--stages" if stages else "--look-up", forms[:-1]  # a picture has no place for them
+        if form not in forms:
+            raise click.UsageError(f"{flag}: not possible as {form}; use one of {', '.join(forms)}")
+        return form
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """The values of `score_options`."""
+
+    window: int | None
+    stride: int | None
+    one_sequence: bool
+    messages: str | None
+    answer: str | None
+    given_file: Path | str | None
+    roles: tuple[str, ...] | None
+
+
+def rules(settings: str) -> tuple[Rule, ...]:
+    """Which options exclude and require which. settings: names of the options of the sampler."""
+    scoring = "window stride one_sequence messages answer given_file roles"
+    other_view = f"by look_up stages {scoring}"
+    return (
+        Rule("interactive", excludes="text", hint="give one of them"),
+        Rule("replay", requires="opened"),
+        Rule(settings, requires="stages"),
+        Rule("stages", excludes="opened", hint="a trace shows its recorded stages"),
+        Rule("stages", excludes="by"),
+        Rule("opened", excludes="text files messages look_up", hint="give only the trace"),
+        Rule("against_dtype", requires="interactive", hint="two models on one text are `ropechat compare`"),
+        Rule("keep_prefix", requires="given_file", hint="its text is kept"),
+        Rule("one_sequence", excludes="window stride"),
+        Rule("answer", requires="messages", hint="add it, or give the prompt with --given-file"),
+        Rule("given_file", excludes="messages", hint="use --answer"),
+        Rule("given_file", excludes="chat", hint="use --messages and --answer"),
+        Rule("messages", excludes="text chat", hint="use --answer"),
+        Rule("files", excludes="text messages", hint="give one of them"),
+        Rule("special", excludes="chat messages", hint="TEXT stays text there"),
+        Rule("bos", excludes="chat messages", hint="the template decides"),
+        Rule("template template_vars", requires="chat messages"),
+        Rule("sort head", requires="by", hint="add --by line"),
+        Rule("look_up", excludes="by"),
+        Rule("look_up_whole", requires="look_up"),
+        Rule("lens", excludes=f"attention {other_view}"),
+        Rule("attention", excludes=other_view),
+        Rule("layers", requires="lens attention"),
+    )

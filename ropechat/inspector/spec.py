@@ -1,0 +1,246 @@
+"""What is inspected and how it is shown: one description for the command, Python and the screen."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ropechat.engine.spec import ModelSpec
+from ropechat.errors import CancelledError, RequestError, RopechatError
+from ropechat.inspector.look_up import Strings
+from ropechat.inspector.scored_text import Observer, ScoredText
+from ropechat.sampling import Sampling
+from ropechat.util.files import read_text, text_output
+from ropechat.util.text import one_line
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.prompt import Bos, Special
+    from ropechat.engine.score_input import ScoreItem
+    from ropechat.inspector.by_line import Sort
+
+View = Literal["tokens", "lines", "lens", "attention"]
+FORMS: Mapping[View, Sequence[str]] = {
+    "tokens": ("table", "jsonl", "csv", "html", "svg"),
+    "lines": ("table", "jsonl", "csv"),
+    "lens": ("table", "jsonl", "html"),
+    "attention": ("table", "jsonl"),
+}
+BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
+TOP_K = {"table": 5, "jsonl": 20, "csv": 5, "html": 5, "svg": 0}
+_MAX_DISTANCE = 255
+"""Largest distance whose mean weight is in the JSON records of attention."""
+
+
+class NamedText(NamedTuple):
+    """A text that is read when it is its turn. read: raises RopechatError if it cannot be read."""
+
+    name: str
+    read: "Callable[[], ScoreItem]"
+
+
+class InspectWatcher(Observer):
+    """What a run tells to whom it is of interest; the methods of this class do nothing."""
+
+    def note(self, text: str) -> None:
+        """Called with notes and warnings, such as that a long text is scored in windows."""
+
+    def failure(self, name: str, error: RopechatError) -> None:
+        """Called for each of several texts that cannot be scored; the others are written."""
+
+
+@dataclass(frozen=True)
+class InspectSpec:
+    """Texts, a model, and what is shown of them.
+
+    texts: as for `Engine.score_stream`, or files. special to by_author, sampling: as there; sampling adds
+    what the stages of the sampler do to each token. roles: that sums cover. view: a row per token or per
+    line, or of one text what each layer predicts (lens) or where each head attends. form: one of FORMS of the
+    view. layers: of a lens or attention. top_k: candidates per token, by default TOP_K. sort, head: of lines.
+    look_up: strings whose probability is shown in each place; look_up_whole: of all their tokens, not the
+    first one. width, color: of a table.
+    """
+
+    texts: "Sequence[ScoreItem | Path | NamedText]" = ()
+    model: ModelSpec = field(default_factory=lambda: ModelSpec(raw=True))
+    special: "Special" = "text"
+    bos: "Bos" = "auto"
+    window: int | None = None
+    stride: int | None = None
+    one_sequence: bool = False
+    by_author: bool = False
+    sampling: Sampling | None = None
+    roles: Sequence[str] | None = None
+    view: View = "tokens"
+    form: str = "table"
+    layers: Sequence[int] | None = None
+    top_k: int | None = None
+    sort: "Sort" = "line"
+    head: int | None = None
+    look_up: Sequence[str] = ()
+    look_up_whole: bool = False
+    width: int = 100
+    color: bool = False
+
+    def write(self, out: Path, engine: "Engine | None" = None, *, overwrite: bool = False) -> None:
+        """Write a file as `ropechat inspect -o` does, in the form of its suffix.
+
+        engine: by default that of `model`. Raises RequestError, BatchInputError if the file exists,
+        FileAccessError, and as `ModelSpec.load` and `Engine.score_stream`.
+        """
+        from ropechat.batch.output import refuse_output  # imported here: rarely needed
+
+        form = BY_SUFFIX.get(out.suffix.lower(), self.form)
+        refuse_output(out, self.texts, overwrite=overwrite)
+        with text_output(out) as write:
+            for piece in replace(self, form=form).pieces(engine or self.model.load()):
+                write(piece)
+
+    def pieces(self, engine: "Engine", watcher: InspectWatcher | None = None) -> Iterator[str]:
+        """Yield the output in pieces, while later tokens are computed; of a table, whole lines.
+
+        Raises RequestError if the form is not of the view, and as `Engine.score_stream`.
+        """
+        watcher = watcher or InspectWatcher()
+        if self.form not in FORMS[self.view]:
+            raise RequestError(f"form: must be one of {', '.join(FORMS[self.view])} (got {self.form!r:.40})")
+        if self.view in ("lens", "attention"):
+            return self._inside(engine, watcher)
+        names = [self._named(text).name for text in self.texts]
+        title = names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
+        return self.render(self._scored(engine, watcher), title)
+
+    @property
+    def candidates(self) -> int:
+        """Candidates per token."""
+        if self.top_k is not None:
+            return self.top_k
+        return {"tokens": TOP_K[self.form], "lines": 0}.get(self.view, 5)
+
+    def _named(self, text: "ScoreItem | Path | NamedText") -> NamedText:
+        if isinstance(text, NamedText):
+            return text
+        if isinstance(text, Path):
+            return NamedText(str(text), lambda: read_text(text))
+        return NamedText("", lambda: text)
+
+    def _scored(self, engine: "Engine", watcher: InspectWatcher) -> Iterator[ScoredText]:
+        """Yield the texts; the tokens of each are computed while it is iterated over."""
+        strings = Strings(engine, self.look_up, whole=self.look_up_whole) if self.look_up else None
+        failed = 0
+        for name, read in map(self._named, self.texts):
+            if watcher.is_stopped:
+                return
+            try:
+                text = self._score(engine, name, read(), strings, watcher)
+            except CancelledError:
+                raise
+            except RopechatError as error:
+                failed += 1
+                if failed == len(self.texts):
+                    raise  # nothing to show
+                watcher.failure(name, error)
+                continue
+            yield text
+
+    def _score(
+        self, engine: "Engine", name: str, item: "ScoreItem", strings: Strings | None, watcher: InspectWatcher
+    ) -> ScoredText:
+        from ropechat.engine.score_input import is_answered  # imported here, while the weights load
+
+        stream = engine.score_stream(
+            item,
+            top_k=self.candidates,
+            special=self.special,
+            bos=self.bos,
+            by_author=self.by_author,
+            sampling=self.sampling,
+            look_up=() if strings is None else strings.first_ids,
+            window=self.window,
+            stride=self.stride,
+            one_sequence=self.one_sequence,
+        )
+        if self.roles is not None:
+            stream.meta["roles"] = tuple(self.roles)
+        stream.meta["only_counted"] = self.by_author and is_answered(item)
+        if note := _note(stream.meta):
+            watcher.note(note.replace(": ", f": {name}: ", 1) if name else note)
+        return ScoredText(stream, name, engine.token_bytes, strings, stream.before, watcher)
+
+    def render(self, texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+        """Yield the output of scored texts in pieces. title: of a page."""
+        # Imported here: of these, a run needs one.
+        if self.view == "lines":
+            from ropechat.inspector import by_line
+
+            lines = (line for text in texts for line in by_line.lines_of(text))
+            yield from by_line.render(by_line.chosen(lines, self.sort, self.head), self.form, self.width)
+        elif self.form == "html":
+            from ropechat.inspector import trace_page
+
+            yield from trace_page.render(texts, title)
+        elif self.form == "svg":
+            from ropechat.inspector import strip
+
+            yield from strip.render(texts)
+        elif self.form == "table":
+            from ropechat.inspector import table
+
+            for text in texts:
+                yield from (f"{one_line(text.name)}\n",) if text.name else ()
+                yield from (f"{line}\n" for line in table.render(text, self.width, color=self.color))
+        else:
+            from ropechat.inspector import records
+
+            if self.form == "csv":
+                yield from records.csv_lines(texts, self.candidates, len(self.look_up))
+            else:
+                yield from (line for text in texts for line in records.json_lines(text))
+
+    def _inside(self, engine: "Engine", watcher: InspectWatcher) -> Iterator[str]:
+        """The pieces of a lens or attention of the text."""
+        from ropechat.inspector import attention, lens, lens_page
+
+        if len(self.texts) != 1:
+            raise RequestError(f"{self.view}: must be of one text (got {len(self.texts)})")
+        item: Any = self._named(self.texts[0]).read()
+        text, tokens = engine.prompts.encode_prompt(item, self.special, self.bos)
+        ids, spell, facts = [token.id for token in tokens], engine.token_bytes, engine.facts
+        if len(ids) > (trained := facts["max_position_embeddings"]):
+            watcher.note(
+                f"note: {len(ids)} tokens exceed the trained length of {trained}: what is shown beyond it is "
+                "unreliable"
+            )
+        named = {name: facts[name] for name in ("dtype", "kv_dtype", "isa")}
+        meta = {"model": engine.name, "revision": engine.revision, **named, "ids": ids, "text": text}
+        if self.view == "attention":
+            is_table = self.form == "table"
+            found = engine.attention_by_distance(
+                ids, self.layers, max_distance=1 if is_table else _MAX_DISTANCE
+            )
+            return attention.table(found) if is_table else attention.json_lines(found, meta)
+        every, layers = range(facts["num_hidden_layers"]), self.layers
+        if self.form == "jsonl":
+            return lens.json_lines(engine.lens(ids, layers, self.candidates), meta, spell)
+        if self.form == "html":
+            layers = sorted(set(every if layers is None else layers))
+            rows = engine.lens(ids, layers, self.candidates)
+            return lens_page.render(rows, ids, layers, f"{engine.name}: layer by layer", spell)
+        layers = sorted(set(lens.layers_that_fit(every, len(ids), self.width) if layers is None else layers))
+        at = lens.layout(layers, len(ids), self.width, color=self.color)
+        return lens.table(engine.lens(ids, layers, 1), ids, spell, at)
+
+
+def _note(meta: Mapping[str, Any]) -> str:
+    """What is said of a long text in windows, or of one that exceeds the trained length; "" for others."""
+    trained, window, count = meta["trained_length"], meta["window"], meta["tokens"]
+    if window is not None:
+        tokens = f"{count:,} tokens" if count is not None else "a long text"
+        windows = f"note: {tokens} in windows of {window:,}, stride {meta['stride']:,}"
+        return f"{windows}; the model was trained for {trained:,}"
+    if not meta["beyond_trained_length"]:
+        return ""
+    return (
+        f"warning: {count:,} tokens exceed the trained length of {trained:,}: scores beyond it, and "
+        "their part in the sums, are unreliable; omit --one-sequence"
+    )
