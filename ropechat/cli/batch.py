@@ -1,7 +1,7 @@
 """`ropechat batch`: many prompts from a file or pipe, a record each."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,13 @@ from ropechat.cli.common import (
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.keep_prefix import keep_prefix_option
 from ropechat.cli.loading import take_model
-from ropechat.cli.option_groups import GroupedCommand, given_flags
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option_set, take
 from ropechat.cli.status import progress_option
 from ropechat.sampling import SETTINGS
 
 if TYPE_CHECKING:
+    from ropechat.batch.row_template import RowTemplate
     from ropechat.batch.shard import Shard
-    from ropechat.batch.spec import BatchSpec
 
 # As in ropechat.batch.source, forms and line, which are imported late.
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
@@ -47,63 +47,16 @@ out_form = click.option(
 )
 _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
-_GROUPS = {
-    "Input": (
-        "input_format",
-        "prompt",
-        "prompt_file",
-        "messages_file",
-        "prompt_field",
-        "id_field",
-        "limit",
-        "shard",
-        "dry_run",
-        "score",
-        "dedupe",
-    ),
-    "Output": ("out", "output_format", "keep", "samples", "logprobs", "overwrite"),
-    "Run": (
-        "resume",
-        "retry_failed",
-        "max_errors",
-        "timeout_row",
-        "window",
-        "keep_prefix",
-        "ray",
-        "any_isa",
-        "progress",
-        "quiet",
-    ),
-    "Prompt": ("system", "raw", "template", "template_vars"),
-    "Sampling": (*SETTINGS, "think"),
-    "Structured output": (*OPTIONS, "json_flexible"),
-    "Model": (
-        "model",
-        "dtype",
-        "kv_dtype",
-        "context",
-        "threads",
-        "speculative",
-        "draft",
-        "cache",
-        "download",
-    ),
-}
-_NOT_SCORED = (
-    *("samples", "logprobs", "dedupe", "timeout_row", "system"),
-    *_GROUPS["Sampling"],
-    *_GROUPS["Structured output"],
-)
-"""Options of generation."""
-_EXAMPLES = (
-    "printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text",
-    "ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all",
-    "ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64",
-    "ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk",
-    "ropechat batch mails.csv --prompt 'Who wrote this? {{ text }}' --json-schema person.json -o out.jsonl",
-    "ropechat batch requests.jsonl -o results.jsonl --out openai",
-    """echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score""",
-)
+_EXAMPLES = """\b
+Examples:
+  printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text
+  ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all
+  ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64
+  ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk
+  ropechat batch mails.csv --prompt 'Who wrote this? {{ text }}' --json-schema person.json -o out.jsonl
+  ropechat batch requests.jsonl -o results.jsonl --out openai
+  echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score
+"""
 
 
 class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
@@ -118,131 +71,213 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             self.fail(str(error), param, ctx)
 
 
-@click.command(cls=GroupedCommand, groups=_GROUPS, examples=_EXAMPLES)
+_input_options = option_set(
+    in_format,
+    click.option(
+        "--prompt", metavar="TEMPLATE", help="The prompt, with {{ field }} for fields of the row (Jinja)."
+    ),
+    click.option(
+        "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="The same template in a file."
+    ),
+    click.option(
+        "--messages-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help='A template for each message: JSON, [{"role", "content"}, ...].',
+    ),
+    click.option(
+        "--prompt-field",
+        metavar="FIELD",
+        help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
+    ),
+    click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id]."),
+    click.option("--limit", type=Count(), help="Read only the first n rows."),
+    click.option(
+        "--shard",
+        metavar="i/n",
+        type=ShardName(),
+        help="Compute only part i of n, chosen by the ids, into OUT.iofn.jsonl for `ropechat merge`.",
+    ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Check all rows and print the first request; load no model, write nothing.",
+    ),
+    click.option(
+        "--score",
+        is_flag=True,
+        help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
+    ),
+    click.option(
+        "--dedupe",
+        is_flag=True,
+        help="Compute rows with the same prompt and settings once; they then have the same seed. Requires "
+        "-o.",
+    ),
+    title="Input",
+)
+_output_options = option_set(
+    click.option(
+        "-o",
+        "--output",
+        "out",
+        metavar="OUT",
+        type=FileName(),
+        help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
+    ),
+    out_form,
+    click.option(
+        "--keep",
+        metavar="FIELD,...",
+        help='Copy fields of the row to "input" of its record; all: every field.',
+    ),
+    click.option(
+        "--n",
+        "samples",
+        type=click.IntRange(1, _MAX_SAMPLES),
+        default=1,
+        show_default=True,
+        help="Answers per row, each with its own seed.",
+    ),
+    click.option(
+        "--logprobs",
+        type=click.IntRange(0, _MAX_LOGPROBS),
+        help="Record the logprob of each token, with this many candidates.",
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left."),
+    title="Output",
+)
+_run_options = option_set(
+    click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start."),
+    click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again."),
+    click.option(
+        "--max-errors",
+        type=click.IntRange(0),
+        help="Stop when more than n rows have failed, copies of --dedupe included.",
+    ),
+    click.option(
+        "--timeout-row",
+        "timeout",
+        metavar="SECONDS",
+        type=Real(above=True),
+        help="Let a row fail that is not finished so long after its start.",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(1, 256),
+        default=16,
+        show_default=True,
+        help="Rows in progress at the same time.",
+    ),
+    keep_prefix_option("the rows' common prefix"),
+    click.option(
+        "--ray",
+        metavar="[ADDRESS]",
+        is_flag=False,
+        flag_value="",
+        help="Compute on all nodes of a Ray cluster: host:port, or by default that of this machine.",
+    ),
+    click.option("--any-isa", is_flag=True, help="With --ray: nodes may use different instruction sets."),
+    progress_option,
+    click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr."),
+    title="Run",
+)
+_prompt_options = option_set(
+    click.option("--system", metavar="TEXT", help="A system message for rows without one."),
+    click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are."),
+    title="Prompt",
+)
+
+
+_NOT_SCORED = f"samples logprobs dedupe timeout system {' '.join((*SETTINGS, *OPTIONS))} think json_flexible"
+"""Options of generation."""
+_TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
+_RULES = (
+    *(Rule(name, excludes=" ".join(_TEMPLATES[:place])) for place, name in enumerate(_TEMPLATES)),
+    Rule(_NOT_SCORED, excludes="score"),
+    Rule("keep_prefix", excludes="ray"),
+    Rule("resume", excludes="overwrite"),
+    Rule("any_isa", requires="ray"),
+    Rule("retry_failed", requires="resume"),
+    Rule("shard", excludes="output_format", hint="use --out with `ropechat merge`"),
+)
+_OF_FILES = ("dedupe", "ray", "resume", "shard")
+"""Options of an output that is a file."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command, but those of the model and of the sampler."""
+
+    out: Path | str | None
+    input_format: str | None
+    output_format: str | None
+    prompt: str | None
+    prompt_file: Path | None
+    messages_file: Path | None
+    prompt_field: str | None
+    id_field: str | None
+    limit: int | None
+    shard: "Shard | None"
+    dry_run: bool
+    score: bool
+    dedupe: bool
+    keep: str | None
+    samples: int
+    logprobs: int | None
+    overwrite: bool
+    resume: bool
+    retry_failed: bool
+    max_errors: int | None
+    timeout: float | None
+    window: int
+    keep_prefix: str | None
+    ray: str | None
+    any_isa: bool
+    progress: str
+    quiet: bool
+    system: str | None
+    raw: bool
+
+    def target(self) -> Path | str:
+        """Where results go; without -o to stdout, which must not be a terminal. Raises UsageError."""
+        if self.out is None and not self.dry_run and (sys.stdout is None or sys.stdout.isatty()):
+            raise click.UsageError("-o: missing; give a file, or - for the terminal")
+        out = STREAM if self.out is None else self.out
+        is_file = isinstance(out, Path) and not out.is_char_device()
+        for name in () if is_file or self.dry_run else _OF_FILES:
+            if getattr(self, name) not in (None, False):
+                raise click.UsageError(f"--{name}: requires a file (-o)")
+        return out
+
+    def template(self) -> "RowTemplate | None":
+        """The template of the prompts, checked. Raises RequestError, FileAccessError."""
+        from ropechat.batch.row_template import RowTemplate
+
+        if self.prompt is not None:
+            template = RowTemplate.of_text(self.prompt)
+        elif self.prompt_file is not None:
+            template = RowTemplate.of_file(self.prompt_file)
+        elif self.messages_file is not None:
+            template = RowTemplate.of_messages(self.messages_file)
+        else:
+            return None
+        template.check()
+        return template
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("source", metavar="IN", type=FileName())
-@click.option(
-    "-o",
-    "--output",
-    "out",
-    metavar="OUT",
-    type=FileName(),
-    help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
-)
-@in_format
-@out_form
-@click.option(
-    "--prompt", metavar="TEMPLATE", help="The prompt, with {{ field }} for fields of the row (Jinja)."
-)
-@click.option(
-    "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="The same template in a file."
-)
-@click.option(
-    "--messages-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help='A template for each message: JSON, [{"role", "content"}, ...].',
-)
-@click.option(
-    "--prompt-field",
-    metavar="FIELD",
-    help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
-)
-@click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id].")
-@click.option("--limit", type=Count(), help="Read only the first n rows.")
-@click.option(
-    "--shard",
-    metavar="i/n",
-    type=ShardName(),
-    help="Compute only part i of n, chosen by the ids, into OUT.iofn.jsonl for `ropechat merge`.",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Check all rows and print the first request; load no model, write nothing.",
-)
-@click.option(
-    "--keep", metavar="FIELD,...", help='Copy fields of the row to "input" of its record; all: every field.'
-)
-@click.option(
-    "--n",
-    "samples",
-    type=click.IntRange(1, _MAX_SAMPLES),
-    default=1,
-    show_default=True,
-    help="Answers per row, each with its own seed.",
-)
-@click.option(
-    "--logprobs",
-    type=click.IntRange(0, _MAX_LOGPROBS),
-    help="Record the logprob of each token, with this many candidates.",
-)
-@click.option(
-    "--score",
-    is_flag=True,
-    help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
-)
-@click.option(
-    "--dedupe",
-    is_flag=True,
-    help="Compute rows with the same prompt and settings once; they then have the same seed. Requires -o.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left.")
-@click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start.")
-@click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again.")
-@click.option(
-    "--max-errors",
-    type=click.IntRange(0),
-    help="Stop when more than n rows have failed, copies of --dedupe included.",
-)
-@click.option(
-    "--timeout-row",
-    metavar="SECONDS",
-    type=Real(above=True),
-    help="Let a row fail that is not finished so long after its start.",
-)
-@click.option(
-    "--window",
-    type=click.IntRange(1, 256),
-    default=16,
-    show_default=True,
-    help="Rows in progress at the same time.",
-)
-@keep_prefix_option("the rows' common prefix")
-@click.option(
-    "--ray",
-    metavar="[ADDRESS]",
-    is_flag=False,
-    flag_value="",
-    help="Compute on all nodes of a Ray cluster: host:port, or by default that of this machine.",
-)
-@click.option("--any-isa", is_flag=True, help="With --ray: nodes may use different instruction sets.")
-@progress_option
-@click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr.")
-@click.option("--system", metavar="TEXT", help="A system message for rows without one.")
-@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are.")
+@_input_options
+@_output_options
+@_run_options
+@_prompt_options
 @template_options
-@grammar_options
 @sampling_options
+@grammar_options
 @model_options
 @speculative_options
-def batch(
-    source: Path | str,
-    out: Path | str | None,
-    input_format: str | None,
-    output_format: str | None,
-    keep: str | None,
-    system: str | None,
-    raw: bool,
-    samples: int,
-    logprobs: int | None,
-    dry_run: bool,
-    limit: int | None,
-    shard: "Shard | None",
-    score: bool,
-    progress: str,
-    quiet: bool,
-    **given: Any,
-) -> int:
+def batch(source: Path | str, **given: Any) -> int:
     """Answer each row of IN (a file or pipe; - is stdin) and write a record for each, in the order of IN.
 
     IN is JSON lines ({"id", "prompt"} or {"id", "messages"}), OpenAI's batch format, a JSON array, CSV, TSV,
@@ -257,122 +292,45 @@ def batch(
     A row's seed depends on --seed and the row's id only, so it draws the same tokens in a part of the file,
     in another order, or alone. A stopped run (Ctrl-C, kill, full disk) leaves OUT.journal for --resume.
     """
+    from ropechat.batch.forms import form_of
     from ropechat.batch.reader import ALL, RowOptions
     from ropechat.batch.spec import BatchSpec, PromptOptions
     from ropechat.cli import batch_run
 
-    out = _output(out, dry_run=dry_run)
-    flexible = given["json_flexible"]
-    grammar = grammar_of(given)
-    rows = RowOptions(
-        given["prompt_field"],
-        _template(given),
-        ALL if keep == ALL else [name for name in (keep or "").split(",") if name],
-        given.pop("id_field"),
-        limit,
-        score,
-        shard,
-        flexible,
-        given.pop("dedupe"),
-    )
-    if score:
-        _check_score(output_format, out)
-    files = {name: given.pop(name) for name in ("overwrite", "resume", "retry_failed")}
-    keep_prefix = given.pop("keep_prefix")
+    asked = take(_Options, given)
+    check_rules(*_RULES)
+    out, flexible = asked.target(), given["json_flexible"]
+    form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
+    if asked.score and form not in ("jsonl", "json"):
+        raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
     spec = BatchSpec(
         source if isinstance(source, Path) else stdin_stream(),
-        input_format=input_format,
-        rows=rows,
-        prompts=PromptOptions(raw, system, samples, logprobs),
-        sampling=replace(sampling_of(given), grammar=grammar),
-        window=given.pop("window"),
-        max_errors=given.pop("max_errors"),
-        timeout=given.pop("timeout_row"),
-        ray=given.pop("ray"),
-        any_isa=given.pop("any_isa"),
+        input_format=asked.input_format,
+        rows=RowOptions(
+            asked.prompt_field,
+            asked.template(),
+            ALL if asked.keep == ALL else [name for name in (asked.keep or "").split(",") if name],
+            asked.id_field,
+            asked.limit,
+            asked.score,
+            asked.shard,
+            flexible,
+            asked.dedupe,
+        ),
+        prompts=PromptOptions(asked.raw, asked.system, asked.samples, asked.logprobs),
+        sampling=replace(sampling_of(given), grammar=grammar_of(given)),
+        window=asked.window,
+        max_errors=asked.max_errors,
+        timeout=asked.timeout,
+        ray=asked.ray,
+        any_isa=asked.any_isa,
     )
-    is_file = isinstance(out, Path) and not out.is_char_device()
-    _check_together(spec, files, keep_prefix, is_file=is_file or dry_run)
-    if dry_run:
-        return batch_run.check_rows(spec, quiet=quiet)
-    if shard is not None:
-        _check_shard(output_format, is_file=is_file, is_drawn=not score, seed=spec.sampling.seed)
-    model = take_model(given, raw=raw)
-    watcher = batch_run.CommandWatcher(model, keep_prefix, progress, quiet=quiet)
-    return batch_run.answer_rows(replace(spec, model=model.spec), out, output_format, watcher, **files)
-
-
-def _check_together(
-    spec: "BatchSpec", files: dict[str, bool], keep_prefix: str | None, *, is_file: bool
-) -> None:
-    """Raise UsageError for options that exclude or require each other. is_file: results go to a file."""
-    excluded = (
-        ("--keep-prefix: not possible with --ray", spec.ray is not None and keep_prefix is not None),
-        ("--resume: not possible with --overwrite", files["resume"] and files["overwrite"]),
-    )
-    required = (
-        ("--dedupe: requires a file (-o)", spec.rows.dedupe, is_file),
-        ("--any-isa: requires --ray", spec.any_isa, spec.ray is not None),
-        ("--ray: requires a file (-o)", spec.ray is not None, is_file),
-        ("--retry-failed: requires --resume", files["retry_failed"], files["resume"]),
-        ("--resume: requires a file (-o)", files["resume"], is_file),
-    )
-    for text, found in excluded:
-        if found:
-            raise click.UsageError(text)
-    for text, given, fulfilled in required:
-        if given and not fulfilled:
-            raise click.UsageError(text)
-
-
-def _output(out: Path | str | None, *, dry_run: bool) -> Path | str:
-    """Where results go; without -o to stdout, which must not be a terminal."""
-    if out is not None or dry_run:
-        return STREAM if out is None else out
-    if sys.stdout is None or sys.stdout.isatty():
-        raise click.UsageError("-o: missing; give a file, or - for the terminal")
-    return STREAM
-
-
-def _check_score(form: str | None, out: Path | str) -> None:
-    """Raise UsageError for options that are of no use with --score."""
-    from ropechat.batch.forms import form_of
-
-    form = form or (form_of(out) if isinstance(out, Path) else "jsonl")
-    if form not in ("jsonl", "json"):
-        raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
-    for name, flag in given_flags().items():
-        if name in _NOT_SCORED:
-            raise click.UsageError(f"{flag}: not possible with --score")
-
-
-def _check_shard(form: str | None, *, is_file: bool, is_drawn: bool, seed: int | None) -> None:
-    """Raise UsageError for options with which shards could not be merged."""
-    if not is_file:
-        raise click.UsageError("--shard: requires a file (-o)")
-    if form is not None:
-        raise click.UsageError("--shard: not possible with --out; use --out with `ropechat merge`")
-    if is_drawn and seed is None:
+    if asked.dry_run:
+        return batch_run.check_rows(spec, quiet=asked.quiet)
+    if asked.shard is not None and not asked.score and spec.sampling.seed is None:
         raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
-
-
-def _template(given: dict[str, Any]) -> Any:
-    """Remove the options of the prompt from `given`; return the RowTemplate that they ask for, compiled."""
-    from ropechat.batch.row_template import RowTemplate
-
-    names = ("prompt", "prompt_file", "messages_file", "prompt_field")
-    asked = {name: given.pop(name) for name in names}
-    chosen = [name for name, value in asked.items() if value is not None]
-    if len(chosen) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in chosen[:2])
-        raise click.UsageError(f"{second}: must not be given together with {first}")
-    if not chosen or chosen[0] == "prompt_field":
-        return None
-    if chosen[0] == "prompt":
-        template = RowTemplate.of_text(asked["prompt"])
-    elif chosen[0] == "prompt_file":
-        template = RowTemplate.of_file(asked["prompt_file"])
-    else:
-        template = RowTemplate.of_messages(asked["messages_file"])
-    template.check()
-    return template
+    model = take_model(given, raw=asked.raw)
+    watcher = batch_run.CommandWatcher(model, asked.keep_prefix, asked.progress, quiet=asked.quiet)
+    files = {"overwrite": asked.overwrite, "resume": asked.resume, "retry_failed": asked.retry_failed}
+    spec = replace(spec, model=model.spec)
+    return batch_run.answer_rows(spec, out, asked.output_format, watcher, **files)

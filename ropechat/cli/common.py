@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -136,6 +136,7 @@ model_options = option_set(
         help="Do not cache packed weights or KV caches on disk [env: ROPECHAT_CACHE=off].",
     ),
     click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
+    title="Model",
 )
 
 
@@ -153,6 +154,7 @@ speculative_options = option_set(
         shell_complete=complete_model,
         help="A small model with the same tokenizer, named as for -m, that drafts tokens where it is faster.",
     ),
+    title="Model",
 )
 
 
@@ -190,6 +192,7 @@ template_options = option_set(
         callback=_template_vars,
         help="A variable for the chat template: JSON, or else a string. Repeatable.",
     ),
+    title="Prompt",
 )
 
 
@@ -212,6 +215,7 @@ sampling_options = option_set(  # Sampling validates their values
         help="Whether a model that reasons thinks before it answers, or for how many tokens at most "
         "[default: as its chat template says].",
     ),
+    title="Sampling",
 )
 
 
@@ -240,6 +244,19 @@ def refuse_existing(out: Path | str | None, *, overwrite: bool) -> None:
     """Refuse to write to a file that exists. Raises RequestError."""
     if isinstance(out, Path) and not overwrite and out.is_file():
         raise RequestError(f"{out}: exists; choose another output or add --overwrite")
+
+
+def format_of(form: str | None, out: Path | str | None, by_suffix: Mapping[str, str]) -> str:
+    """The format of an output: the given one, else by the suffix of the file, else that of .txt.
+
+    Raises UsageError for another suffix.
+    """
+    if form is not None or not isinstance(out, Path) or out.is_char_device():
+        return form or by_suffix[".txt"]
+    if (suffix := out.suffix.lower()) not in by_suffix:
+        allowed = ", ".join(filter(None, by_suffix))
+        raise click.UsageError(f"-o: must end in {allowed} (got {out.name}); or add --format")
+    return by_suffix[suffix]
 
 
 class FileName(click.Path):

@@ -12,6 +12,7 @@ from ropechat.cli.common import (
     Count,
     FileName,
     Real,
+    format_of,
     model_options,
     output,
     overwrite_option,
@@ -23,6 +24,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.loading import load, take_model
+from ropechat.cli.option_groups import Rule, check_rules
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
 from ropechat.settings.spec import DTYPES, KV_DTYPES
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 
     Result = Comparison | SpanComparison
 
-_FORMATS = ("table", "jsonl", "html", "csv")
+_BY_SUFFIX = {".txt": "table", "": "table", ".jsonl": "jsonl", ".html": "html", ".csv": "csv"}
+_FORMATS = tuple(dict.fromkeys(_BY_SUFFIX.values()))
 _TABLE_TOP_K = 3
 _FILE_TOP_K = 5
 _EXAMPLES = """\b
@@ -87,14 +90,6 @@ def _sides(
         shown = shown if sides else read
         sides.append(side)
     return join_sides(sides[0], sides[1], shown)
-
-
-def _form(form: str | None, out: Path | str | None) -> str:
-    """The format: the given one, else by the suffix of the file, else a table."""
-    suffix = out.suffix.lower().lstrip(".") if isinstance(out, Path) else ""
-    if form is None and suffix and suffix not in (*_FORMATS, "txt"):
-        raise click.UsageError(f"-o {out}: unknown suffix; use .txt, .jsonl, .html or .csv, or add --format")
-    return form or ("table" if suffix in ("", "txt") else suffix)
 
 
 def _run(
@@ -192,22 +187,11 @@ def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int
     return code
 
 
-def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict[str, Any]:
-    """The options of the second model. Raises UsageError for options that exclude each other."""
-    if all(value is None for value in against.values()):
-        raise click.UsageError(
-            "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "
-            "--against-given, --against-system or --against-template"
-        )
-    needs_chat = {"template": given["template"], "against-template": against["template"]}
-    needs_chat |= {"system": given["system"], "against-system": against["system"]}
-    named = [f"--{name}" for name, value in needs_chat.items() if value is not None]
-    if not chat and (named or given["template_vars"]):
-        raise click.UsageError(f"{(*named, '--template-var')[0]} requires --chat; add it or omit the option")
-    if chat and given["given"] is None:
-        raise click.UsageError("--chat requires --given FILE: the user's message that TEXT replies to")
-    changed = ("model", "dtype", "kv_dtype", "template")
-    return {**given, **{name: against[name] for name in changed if against[name] is not None}}
+_RULES = (
+    Rule("text", excludes="file", hint="give one of them"),
+    Rule("template against_template system against_system template_vars", requires="chat"),
+    Rule("chat", requires="given_file", hint="add FILE, the user's message that TEXT replies to"),
+)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -246,7 +230,10 @@ def _settled(given: dict[str, Any], against: dict[str, Any], chat: bool) -> dict
 @click.option("--max-kl", type=Real(), help="Exit code 1 if the mean KLD is larger.")
 @click.option("--max-ppl", type=Real(), help="Exit code 1 if B's perplexity is larger.")
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of OUT, or table]."
+    "--format",
+    "form",
+    type=click.Choice([*dict.fromkeys(_BY_SUFFIX.values())]),
+    help="[default: by the suffix of OUT, or table].",
 )
 @click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")
 @overwrite_option
@@ -282,18 +269,16 @@ def compare(
 
     A text beyond the trained length is compared in windows, each half a window further.
     """
-    if text is not None and file is not None:
-        raise click.UsageError("TEXT and -f: give one of them")
-    against_options = {
-        "model": against,
-        "dtype": against_dtype,
-        "kv_dtype": against_kv_dtype,
-        "given": against_given,
-        "system": against_system,
-        "template": against_template,
-    }
-    other = _settled({**given, "given": given_file, "system": system}, against_options, chat)
-    kind = _form(form, out)
+    check_rules(*_RULES)
+    changed = {"model": against, "dtype": against_dtype, "kv_dtype": against_kv_dtype}
+    changed["template"] = against_template
+    if all(value is None for value in (*changed.values(), against_given, against_system)):
+        raise click.UsageError(
+            "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "
+            "--against-given, --against-system or --against-template"
+        )
+    other = given | {name: value for name, value in changed.items() if value is not None}
+    kind = format_of(form, out, _BY_SUFFIX)
     refuse_existing(out, overwrite=overwrite)
     value = text_argument(text, "text") if file is None else read_text_file(file)
     before = "" if given_file is None else read_text_file(given_file)

@@ -8,21 +8,19 @@ import click
 from ropechat.cli.common import model_options
 from ropechat.cli.exit_codes import OK
 from ropechat.cli.loading import take_model
-from ropechat.cli.option_groups import GroupedCommand
 from ropechat.errors import RequestError
 
-_EXAMPLES = (
-    "ropechat eval -m org/name --tasks hellaswag,arc_easy --limit 100",
-    "ropechat eval --tasks gsm8k --apply_chat_template --num_fewshot 5 --output_path results",
-    "ropechat eval --tasks my_task --include_path ./tasks       # a task in a file of your own",
-)
+_EXAMPLES = """\b
+Examples:
+  ropechat eval -m org/name --tasks hellaswag,arc_easy --limit 100
+  ropechat eval --tasks gsm8k --apply_chat_template --num_fewshot 5 --output_path results
+  ropechat eval --tasks my_task --include_path ./tasks       # a task in a file of your own
+"""
 
 
 @click.command(
     "eval",
-    cls=GroupedCommand,
-    groups={},
-    examples=_EXAMPLES,
+    epilog=_EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 @click.option(

@@ -31,6 +31,7 @@ grammar_options = option_set(
         help="Answers match this Lark grammar (llguidance's dialect).",
     ),
     click.option("--json-flexible", is_flag=True, help="Allow whitespace in JSON; without, it is compact."),
+    title="Structured output",
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, wants_color
+from ropechat.cli.common import STREAM, FileName, format_of, wants_color
 from ropechat.cli.option_groups import Rule, option_set
 from ropechat.inspector.spec import BY_SUFFIX, FORMS, View
 
@@ -181,14 +181,7 @@ class OutputOptions:
 
         stages: whether those of the sampler are shown. Raises UsageError for a form that is not possible.
         """
-        form = self.form or "table"
-        if self.form is None and isinstance(self.out, Path) and not self.out.is_char_device():
-            suffix = self.out.suffix.lower()
-            if suffix not in BY_SUFFIX:
-                raise click.UsageError(
-                    f"-o: must end in {', '.join(BY_SUFFIX)} (got {self.out.name!r}); or add --format"
-                )
-            form = BY_SUFFIX[suffix]
+        form = format_of(self.form, self.out, BY_SUFFIX)
         flag, forms = {"lines": "--by line", "tokens": ""}.get(self.view, f"--{self.view}"), FORMS[self.view]
         if self.view == "tokens" and (stages or self.look_up):
             flag, forms = "--stages" if stages else "--look-up", forms[:-1]  # a picture has no place for them

@@ -7,17 +7,17 @@ import click
 from ropechat.cli.batch import in_format, out_form
 from ropechat.cli.common import Count
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.cli.option_groups import GroupedCommand
 from ropechat.util.text import count_of
 
-_EXAMPLES = (
-    "ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2      # on one machine",
-    "ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 2/2      # on another one",
-    "ropechat merge out.jsonl out.1of2.jsonl out.2of2.jsonl --order-of all.jsonl",
-)
+_EXAMPLES = """\b
+Examples:
+  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2      # on one machine
+  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 2/2      # on another one
+  ropechat merge out.jsonl out.1of2.jsonl out.2of2.jsonl --order-of all.jsonl
+"""
 
 
-@click.command(cls=GroupedCommand, groups={}, examples=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument(
     "paths", metavar="SHARD...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path)

@@ -1,6 +1,6 @@
-"""Sets of options, and a command whose help lists options in groups, with examples at the end."""
+"""Sets of options: in groups of the help, which exclude or require which, and as dataclasses."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,12 +10,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def option_set(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Make one decorator of several options, which --help lists in this order."""
+def option_set(*options: Callable[[Any], Any], title: str = "Options") -> Callable[[F], F]:
+    """Make one decorator of several options, which --help lists in this order.
+
+    title: of their group in the help of a `GroupedCommand`.
+    """
 
     def decorate(function: F) -> F:
         for option in reversed(options):
             function = option(function)
+            made: Any = function
+            made.__click_params__[-1].title = title
         return function
 
     return decorate
@@ -87,32 +92,14 @@ def take(kind: type[T], given: dict[str, Any]) -> T:
 
 
 class GroupedCommand(click.Command):
-    """groups: title -> names of parameters; others come under Options. examples: lines that run as is."""
-
-    def __init__(
-        self, *args: Any, groups: Mapping[str, Sequence[str]], examples: Sequence[str] = (), **details: Any
-    ) -> None:
-        super().__init__(*args, **details)
-        self._groups = groups
-        self._examples = examples
+    """A command whose help lists options in groups, see `option_set`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        records: dict[str, tuple[str, str]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                records[str(parameter.name)] = record
-        for title, names in self._groups.items():
-            rows = [records.pop(name) for name in names if name in records]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-        if records:
-            with formatter.section("Options"):
-                formatter.write_dl(list(records.values()))
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self._examples:
-            with formatter.section("Examples"):
-                for line in self._examples:
-                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+                groups.setdefault(getattr(parameter, "title", "Options"), []).append(record)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)

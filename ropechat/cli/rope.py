@@ -11,6 +11,7 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
+    format_of,
     model_options,
     overwrite_option,
     read_text_file,
@@ -19,6 +20,7 @@ from ropechat.cli.common import (
     write_output,
 )
 from ropechat.cli.loading import load, take_model
+from ropechat.cli.option_groups import Rule, check_rules
 from ropechat.util.paths import expand_home
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _CONFIG = ("bands", "map", "matrix", "decay", "kernel", "properties", "compare", "length")
 _WEIGHTS = ("shift", "split", "usage", "distance")
-_FORMATS = ("term", "json", "csv", "svg", "html")
+_BY_SUFFIX = {".txt": "term", ".json": "json", ".csv": "csv", ".svg": "svg", ".html": "html"}
 _LONGEST_DISTANCE, _FURTHEST = 1 << 20, 1 << 30
 
 
@@ -105,7 +107,10 @@ Examples:
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of drawn queries and keys."
 )
 @click.option(
-    "--format", "form", type=click.Choice(_FORMATS), help="[default: by the suffix of -o, else term]"
+    "--format",
+    "form",
+    type=click.Choice([*_BY_SUFFIX.values()]),
+    help="[default: by the suffix of -o, else term]",
 )
 @click.option(
     "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
@@ -128,7 +133,7 @@ def rope(
     """
     from ropechat.inspector.rope.report import ViewOptions
 
-    form = form or _format_of(output)
+    form = format_of(form, output, _BY_SUFFIX)
     if shape == "list":
         _list_shapes()
         return
@@ -149,20 +154,6 @@ def _list_shapes() -> None:
 
     for name in shapes.names():
         StdoutWriter().write(f"{name}\n")
-
-
-def _format_of(output: Path | str) -> str:
-    """The format that a file's suffix names. Raises UsageError for another suffix."""
-    if not isinstance(output, Path):
-        return "term"
-    suffix = output.suffix.lower().removeprefix(".")
-    if suffix == "txt" or output.is_char_device():
-        return "term"
-    if suffix not in _FORMATS:
-        raise click.UsageError(
-            f"-o: must end in .txt, .json, .csv, .svg or .html (got {output.name}); or add --format"
-        )
-    return suffix
 
 
 def _report(
@@ -186,9 +177,7 @@ def _report(
             f"--text, --layer, --head and --query: used by the views {used}; add one to --view"
         )
     if shape is not None:
-        source = click.get_current_context().get_parameter_source("model")
-        if source is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError("--model and --shape exclude each other; give one of them")
+        check_rules(Rule("shape", excludes="model", hint="give one of them"))
         if wanted:
             raise click.UsageError(f"--shape has no weights, which the view {wanted[0]} needs; give a model")
         return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, options))

@@ -524,7 +524,7 @@ def test_progress_and_quiet(door: Door, tmp_path: Path, model: Path, source: Pat
 
 def test_usage_errors(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
     for options, words in (
-        (["--prompt", "a", "--prompt-file", "b"], "--prompt-file: must not be given together with --prompt"),
+        (["--prompt", "a", "--prompt-file", "b"], "--prompt-file: not possible with --prompt"),
         (["--prompt", "{{"], "--prompt: "),
         (["--out", "json"], "--out json: not possible on stdout"),
         (["--out", "csv", "--keep", "all"], "--keep all: csv needs the names of its columns"),
@@ -557,7 +557,7 @@ def test_a_terminal_needs_a_dash(
 
 def test_help_is_in_groups(door: Door) -> None:
     code, out, _ = door("batch", "--help")
-    titles = ["Input:", "Output:", "Run:", "Prompt:", "Sampling:", "Model:", "Options:", "Examples:"]
+    titles = ["Input:", "Output:", "Run:", "Prompt:", "Sampling:", "Model:", "Options:", "  Examples:"]
     assert code == 0
     assert [line for line in out.splitlines() if line in titles] == titles
     options = out[out.index("Options:") : out.index("Examples:")]

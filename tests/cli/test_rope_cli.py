@@ -76,7 +76,7 @@ def test_errors(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (("--shift-test", "1,1073741825"), "--shift-test: must be positions from 1 to 1073741824"),
         (("--shape", "gpt-9"), "shape: must be one of"),
         (("--shape", "llama-7b", "--view", "usage"), "--shape has no weights"),
-        (("--shape", "llama-7b", "-m", LLAMA), "exclude each other"),
+        (("--shape", "llama-7b", "-m", LLAMA), "--shape: not possible with --model"),
         (("-m", LLAMA, "-o", tmp_path / "a.png"), "-o: must end in"),
         (("-m", LLAMA, "--text", __file__), "used by the views matrix, shift"),
         (("-m", tmp_path / "config.json"), "config.json"),

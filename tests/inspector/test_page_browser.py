@@ -133,7 +133,7 @@ def test_500_hostile_strings_make_no_element_and_no_request(
     page = browser.open(write(tmp_path / "page.html", pieces, title=pieces[0]), script=script)
     plain = browser.open(write(tmp_path / "plain.html", ["word"] * len(pieces)), script=script)
     names = "[...new Set([...document.querySelectorAll('*')].map((one) => one.localName))].sort()"
-    count = "document.querySelectorAll('body *').length"
+    count = "document.querySelectorAll('body *:not(.newline)').length"
     if script:
         order = random.Random(5).sample(range(len(pieces)), 60)  # shown in the panel, with their candidates
         show = "for (const i of {}) document.querySelectorAll('.tokens > span')[i].dispatchEvent("
