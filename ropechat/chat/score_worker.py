@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.text_reader import Done, Job, Steps
 
 
-class SharedWorker:
+class ScoreWorker:
     """The `Worker` of a reader over the thread that also answers."""
 
     def __init__(self, inference: Inference) -> None:

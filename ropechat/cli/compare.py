@@ -232,7 +232,7 @@ _RULES = (
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*dict.fromkeys(_BY_SUFFIX.values())]),
+    type=click.Choice(_FORMATS),
     help="[default: by the suffix of OUT, or table].",
 )
 @click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")

@@ -32,11 +32,11 @@ def _restore_environment() -> None:
         os.environ.pop(name, None)
 
 
-def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> int:
+def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | None = None) -> int:
     """Open the chat and return the exit code once it is closed.
 
     The model is loaded after the first frame. resume: the id of the saved chat to open, "" for the newest.
-    look: theme, tint, keys and the like. An error while loading is shown in the app, and again on stderr once
+    options: theme, tint, keys and the like. An error while loading is shown in the app, and again on stderr once
     the screen is restored.
     """
     from ropechat.chat.errors import explain
@@ -50,7 +50,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, look: ChatOptions | None
     teach_alt_enter()
     take_short_turns()
     gc_pause.hold_off()
-    app, store = ChatApp(chat, resume, look), chat.session.recorder.store
+    app, store = ChatApp(chat, resume, options), chat.session.recorder.store
     typeahead.hold()
     try:
         with own_screen():
@@ -72,7 +72,7 @@ def run_reader(
     title: str,
     text: str,
     window: int | None,
-    look: ChatOptions,
+    options: ChatOptions,
     against: Callable[[], Engine] | None = None,
     against_name: str = "",
 ) -> int:
@@ -86,7 +86,7 @@ def run_reader(
 
     _restore_environment()
     take_short_turns()
-    app = ReaderApp(engine, title, text, window, look, against, against_name)
+    app = ReaderApp(engine, title, text, window, options, against, against_name)
     typeahead.hold()
     try:
         with own_screen():

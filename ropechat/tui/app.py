@@ -62,10 +62,10 @@ class ChatApp(BaseApp):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings())
     COMMANDS = {palette.ChatCommands}  # noqa: RUF012
 
-    def __init__(self, chat: LiveChat, resume: str | None = None, look: ChatOptions | None = None) -> None:
-        super().__init__(look or ChatOptions())
+    def __init__(self, chat: LiveChat, resume: str | None = None, options: ChatOptions | None = None) -> None:
+        super().__init__(options or ChatOptions())
         self.chat, self.session, self.inference = chat, chat.session, chat.inference
-        self.ui = ChatUi(self, chat, self.keymap, self.look, resume)
+        self.ui = ChatUi(self, chat, self.keymap, self.options, resume)
         self.keys_wanted = self.ui.opened  # for the terminal's driver
         self._make_widgets()
         self._make_features()
@@ -76,9 +76,9 @@ class ChatApp(BaseApp):
         ui.title_bar, ui.gauge, ui.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
         ui.transcript = self.transcript = TokenTranscript(id="transcript")
         ui.inspector = self.inspector = Inspector(words.text, id="inspector")
-        ui.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="dials")
+        ui.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="sampling")
         ui.engine_facts = EngineFacts(self.session, id="engine")
-        ui.side_panel = SidePanel(ui.inspector, ui.sampling_panel, ui.engine_facts, id="rail")
+        ui.side_panel = SidePanel(ui.inspector, ui.sampling_panel, ui.engine_facts, id="side_panel")
         ui.overview = Overview(id="overview")
         ui.find_bar, ui.found = FindBar(), Label("", id="found", markup=False)
         ui.completions = Static("", id="completions", markup=False)
@@ -149,11 +149,11 @@ class ChatApp(BaseApp):
         self.ui.refresh()
 
     def _apply_options(self) -> None:
-        self.reading.use_view(self.look.view)
-        if self.look.inspector and self.size.width >= SIDE_PANEL:
+        self.reading.use_view(self.options.view)
+        if self.options.inspector and self.size.width >= SIDE_PANEL:
             self.reading.open()
-        self.transcript.set_tint(self.look.tint)
-        if not self.look.mouse:
+        self.transcript.set_tint(self.options.tint)
+        if not self.options.mouse:
             self.call_after_refresh(self.terminal.toggle_mouse)
 
     def get_driver_class(self) -> type[Driver]:

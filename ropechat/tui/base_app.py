@@ -24,10 +24,10 @@ class BaseApp(CompatApp):
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
 
-    def __init__(self, look: ChatOptions) -> None:
-        self.set_reactive(App.theme, theme.choose_theme(os.environ, look.theme))
+    def __init__(self, options: ChatOptions) -> None:
+        self.set_reactive(App.theme, theme.choose_theme(os.environ, options.theme))
         super().__init__()
-        self.look, self.keymap = look, Keymap(look.keys)
+        self.options, self.keymap = options, Keymap(options.keys)
         self.outcome = 70
 
     @property

@@ -34,11 +34,11 @@ class ReaderApp(BaseApp):
         title: str,
         text: str,
         window: int | None,
-        look: ChatOptions,
+        options: ChatOptions,
         against: Callable[[], Engine] | None = None,
         against_name: str = "",
     ) -> None:
-        super().__init__(look)
+        super().__init__(options)
         reader = TextReader.of(engine, text, window)
         self.thread = ReaderThread(
             engine, reader, lambda error: self.call_from_thread(self.reading.fail, error)

@@ -72,7 +72,7 @@ def _marker(attribute: str, values: tuple[object, ...]) -> Callable[[F], F]:
 class ChatUi:
     """The widgets, hints, dialogs, focus, and features of the chat.
 
-    look: the settings of the start. resume: the stored chat to open; "": the newest; None: none.
+    options: the settings of the start. resume: the stored chat to open; "": the newest; None: none.
     """
 
     title_bar: Bar
@@ -93,9 +93,9 @@ class ChatUi:
     vocabularies: Vocabularies
 
     def __init__(
-        self, app: CompatApp, chat: LiveChat, keymap: Keymap, look: ChatOptions, resume: str | None
+        self, app: CompatApp, chat: LiveChat, keymap: Keymap, options: ChatOptions, resume: str | None
     ) -> None:
-        self.app, self.chat, self.keymap, self.look, self.resume = app, chat, keymap, look, resume
+        self.app, self.chat, self.keymap, self.options, self.resume = app, chat, keymap, options, resume
         self.opened = threading.Event()  # set once the chat to resume is shown
         self.handlers: dict[str, Handler] = {}
         self.settings: dict[str, Callable[[Any], object]] = {}

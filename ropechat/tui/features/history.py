@@ -289,7 +289,7 @@ class HistoryFeature(Feature):
         if self.ui.resume is not None and not self._shown:
             wanted = self.ui.resume or (newest[0].id if newest else "")
             if wanted:
-                await self._open_chat(wanted, self.ui.look.fixed)
+                await self._open_chat(wanted, self.ui.options.fixed)
                 return
         await self._drafts.bring()
 

@@ -47,8 +47,8 @@ class KeyboardFeature(Feature):
             return False
         if isinstance(event, events.Paste):
             return True
-        for_dials = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
-        return bool(typed_text(event)) and not self.reading.reading and not for_dials
+        for_sampling = self.sampling.panel_focus is not None and event.key in self.sampling.panel.own_keys
+        return bool(typed_text(event)) and not self.reading.reading and not for_sampling
 
     @command("read.write")
     def _write(self) -> None:

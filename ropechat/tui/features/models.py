@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
-from ropechat.chat.score_worker import SharedWorker
+from ropechat.chat.score_worker import ScoreWorker
 from ropechat.errors import NotDownloadedError
 from ropechat.models.catalog import offered_model
 from ropechat.models.resolve import hub_name, resolve
@@ -41,7 +41,7 @@ class ModelsFeature(Feature):
     def __init__(self, ui: ChatUi) -> None:
         super().__init__(ui)
         self.turns, self.writing, self.sampling = ui[TurnsFeature], ui[WritingFeature], ui[SamplingFeature]
-        self._folders = ui.look.model_folders
+        self._folders = ui.options.model_folders
         self.downloads = self.chat.downloads
         self._wanted = ""  # the model that is being loaded
         self._first: Download | None = None  # of a model that is loaded as soon as it is here
@@ -55,7 +55,7 @@ class ModelsFeature(Feature):
         if self.session.info is None or self.session.coming:
             return "no model is loaded yet"
         messages = self.session.messages()
-        worker = SharedWorker(self.chat.inference)
+        worker = ScoreWorker(self.chat.inference)
         about = "this chat" if messages else "a sample text"
         self._positions = screen = RopeScreen(
             self.session.info.rope_spec,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.chat import events as ev
-from ropechat.chat.score_worker import SharedWorker
+from ropechat.chat.score_worker import ScoreWorker
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.features.answers import AnswersFeature
 from ropechat.tui.features.settings import SettingsFeature
@@ -21,7 +21,6 @@ from ropechat.tui.widgets.inspector import Preview
 from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
-    from ropechat.chat import events as ev
     from ropechat.engine.engine import Engine
 
 REFRESH_INTERVAL_S = 0.2  # seconds between two updates
@@ -387,7 +386,7 @@ def open_reader(ui: ChatUi, words: str) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         ui.hint(one_line(f"{words.strip()}: {reason}"))
         return
-    worker = SharedWorker(ui.chat.inference)
+    worker = ScoreWorker(ui.chat.inference)
 
     def job(engine: Engine) -> tuple[TextReader, Any]:
         return TextReader.of(engine, text), engine.token_bytes
@@ -395,7 +394,7 @@ def open_reader(ui: ChatUi, words: str) -> None:
     worker.submit(job, lambda result: ui.app.call_from_thread(_show_reader, ui, path.name, worker, result))
 
 
-def _show_reader(ui: ChatUi, title: str, worker: SharedWorker, result: Any) -> None:
+def _show_reader(ui: ChatUi, title: str, worker: ScoreWorker, result: Any) -> None:
     from ropechat.tui.screens.reader import ReaderScreen
 
     if isinstance(result, BaseException):

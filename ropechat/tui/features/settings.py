@@ -22,10 +22,10 @@ class SettingsFeature(Feature):
 
     def __init__(self, ui: ChatUi) -> None:
         super().__init__(ui)
-        look = ui.look
-        self._file = look.settings
+        options = ui.options
+        self._file = options.settings
         self._known: dict[str, object] = {
-            name: getattr(look, name) for name in ("inspector", "tint", "view", "tips", "theme", "overview")
+            name: getattr(options, name) for name in ("inspector", "tint", "view", "tips", "theme", "overview")
         }
         self._pending: dict[str, object] = {}
         self._timer: Timer | None = None

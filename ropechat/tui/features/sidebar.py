@@ -41,7 +41,7 @@ class SidebarFeature(Feature):
         self.overview, self.side_panel, self.sampling_panel = ui.overview, ui.side_panel, ui.sampling_panel
         self._history, self._answers = ui[HistoryFeature], ui[AnswersFeature]
         self._system_prompt, self._settings = ui[SystemPromptFeature], ui[SettingsFeature]
-        self._wanted_overview = ui.look.overview  # where there is room
+        self._wanted_overview = ui.options.overview  # where there is room
         self._chats: list[Summary] = []
         self._listed: Hashable = None  # the state in which the chats were looked up
         self._surveyed: Hashable = None  # the state in which the overview was drawn

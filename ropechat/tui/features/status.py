@@ -90,7 +90,7 @@ class TipsFeature(Feature):
 
     def __init__(self, ui: ChatUi) -> None:
         super().__init__(ui)
-        self.wanted, self._settings = ui.look.tips, ui[SettingsFeature]
+        self.wanted, self._settings = ui.options.tips, ui[SettingsFeature]
         self._learned: set[str] = set()
         self._shown: str | None = None
         ui.ran = self._ran

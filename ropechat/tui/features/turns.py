@@ -44,7 +44,7 @@ class TurnsFeature(Feature):
 
     def __init__(self, ui: ChatUi) -> None:
         super().__init__(ui)
-        self.follows = ui.look.follow
+        self.follows = ui.options.follow
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown

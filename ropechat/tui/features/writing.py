@@ -308,7 +308,7 @@ class OverflowFeature(Feature):
     def __init__(self, ui: ChatUi) -> None:
         super().__init__(ui)
         self.turns, self.writing = ui[TurnsFeature], ui[WritingFeature]
-        self.session.when_full = OverflowPolicy(ui.look.when_full)
+        self.session.when_full = OverflowPolicy(ui.options.when_full)
 
     @setting("when_full")
     def _use_policy(self, name: str) -> None:

@@ -29,15 +29,15 @@ class SamplingScreen(Dialog[None]):
     ) -> None:
         super().__init__(keymap)
         self._token = token
-        self._dials = SamplingPanel(session, keymap, words, ITEMS)
+        self._panel = SamplingPanel(session, keymap, words, ITEMS)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet"):
-            yield self._dials
+            yield self._panel
 
     def on_mount(self) -> None:
-        self._dials.begin(self._token)
-        self._dials.focus()
+        self._panel.begin(self._token)
+        self._panel.focus()
 
     def on_sampling_panel_closed(self) -> None:
         self.dismiss(None)

@@ -72,7 +72,7 @@ class SamplingPanel(Vertical, can_focus=True):
         *,
         id: str | None = None,
     ) -> None:
-        super().__init__(id=id, classes="dials")
+        super().__init__(id=id, classes="sampling")
         self._session, self._words = session, words
         self.border_title = Content(" sampling ")
         self._before: Sampling | None = None
