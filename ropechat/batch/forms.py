@@ -5,8 +5,6 @@ bytes: OpenAI's `created` is 0, and cached tokens are given in the run's record 
 """
 
 import contextlib
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from ropechat.batch.journal import INTERNAL, line_of
 from ropechat.batch.line import CHAT, COMPLETIONS
 from ropechat.batch.source import format_of
 from ropechat.errors import RequestError
+from ropechat.util.records import Csv
 
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
 SHARD = "shard"
@@ -25,7 +24,6 @@ STREAMED = ("jsonl", "openai", "csv", "tsv")
 """Forms that can be written to stdout line by line."""
 _RESULT_COLUMNS = ("text", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "error")
 _PARQUET_ROWS = 256
-_CRLF = "\r\n"  # the writer quotes cells with a character of its line end only; lines end in \n
 
 Records = Sequence[Mapping[str, Any]]
 """The records of one row: one per sample."""
@@ -123,26 +121,14 @@ class _Table:
     tail = ""
 
     def __init__(self, columns: Sequence[str], sampled: bool, delimiter: str) -> None:
-        self._columns = flat_columns(columns, sampled=sampled)
-        self._sampled = sampled
-        self._text = io.StringIO()
-        self._writer = csv.writer(self._text, delimiter=delimiter, lineterminator=_CRLF)
+        self._columns, self._sampled = flat_columns(columns, sampled=sampled), sampled
         names = ["id", *(["sample"] if sampled else []), *self._columns.values(), *_RESULT_COLUMNS]
-        self.head = self._line(names)
-
-    def _line(self, cells: Sequence[Any]) -> str:
-        self._writer.writerow(cells)
-        line = self._text.getvalue().removesuffix(_CRLF) + "\n"
-        self._text.seek(0)
-        self._text.truncate()
-        return line
+        self._csv = Csv(names, delimiter, "\n")
+        self.head = self._csv.head
 
     def lines(self, records: Records) -> str:
-        made = []
-        for record in records:
-            row = flat_row(record, self._columns, sampled=self._sampled)
-            made.append(self._line([_cell(value) for value in row.values()]))
-        return "".join(made)
+        rows = (flat_row(record, self._columns, sampled=self._sampled) for record in records)
+        return "".join(self._csv.line({name: _cell(row[name]) for name in row}) for row in rows)
 
 
 def _cell(value: Any) -> Any:

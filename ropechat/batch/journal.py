@@ -18,7 +18,7 @@ from typing import Any
 
 from ropechat.batch.hash_index import HashIndex, hash64
 from ropechat.errors import BatchInputError, FileAccessError
-from ropechat.util.file_lock import try_lock
+from ropechat.util.files import try_lock
 
 SCHEMA = "ropechat.batch/2"
 SYNC_SECONDS = 1.0

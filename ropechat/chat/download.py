@@ -1,4 +1,4 @@
-"""A download of a model while the chat goes on: planned, running, paused, done."""
+"""Downloads of models while the chat goes on, one at a time: planned, running, paused, done."""
 
 from __future__ import annotations
 
@@ -117,3 +117,25 @@ class Download:
 
         self.path = fetch(self.plan, look)
         self.share, self.stage = 1.0, Stage.DONE
+
+
+class Downloads:
+    """The downloads of the chat, one at a time. current: the newest, also after its end."""
+
+    def __init__(self) -> None:
+        self.current: Download | None = None
+
+    @property
+    def running(self) -> Download | None:
+        """The download that is running or about to pause."""
+        current = self.current
+        return current if current is not None and current.stage in (Stage.RUNNING, Stage.PAUSING) else None
+
+    def plan(self, name: HubName) -> None:
+        """Ask the Hub what a model consists of; replaces the current download."""
+        self.current = Download(name)
+
+    def pause(self) -> None:
+        """Pause the current download; received parts stay on disk."""
+        if self.current is not None:
+            self.current.pause()

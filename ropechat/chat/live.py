@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from ropechat.chat import events as ev
-from ropechat.chat.downloads import Downloads
+from ropechat.chat.download import Downloads
 from ropechat.chat.inference import Inference
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session

@@ -142,17 +142,16 @@ def import_(file: Path | str) -> int:
     FILE (- is stdin) is a JSON export of ropechat, the ZIP file or the conversations.json of ChatGPT's data
     export, the JSON export of Open WebUI's chats, the list of `llm logs --json`, or llm's logs.db.
     """
-    from ropechat.chat.importing import describe, keep
     from ropechat.store.imports.read import read_file, read_stream
 
     found = read_file(file) if isinstance(file, Path) else read_stream(stdin_stream(), "stdin")
     with opened() as store:
-        for id in keep(found, store):
+        for id in found.keep(store):
             StdoutWriter().write(f"{id}\n")
     for fault in found.faults:
         say(f"error: {file}: {fault}; this chat was not imported")
     if found.source:
-        say(f"note: {describe(found)}")
+        say(f"note: {found.describe()}")
     return SOME_FAILED if found.faults else OK
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ropechat.models.hub.names import HubName
-from ropechat.models.memory import needed_memory
 from ropechat.models.speed import Machine, Speed, expected_speed
 from ropechat.models.weights import quant_of
 from ropechat.util.text import closest_name
@@ -17,6 +16,7 @@ FILE = Path(__file__).with_name("catalog.toml")
 _SHORT = re.compile(r"(?a)[A-Za-z0-9][\w.-]*(?::[\w.-]+)?")
 _KV_VALUE_BYTES = 2  # bytes of a number in the KV cache
 _LATEST = ":latest"  # what Ollama appends to a name without a tag
+_DEFAULT_CONTEXT = 8192  # tokens, the largest default context
 
 
 @dataclass(frozen=True)
@@ -131,3 +131,11 @@ def expected_of(model: CatalogModel, known: Iterable[Speed], machine: Machine | 
     """How fast a model of the catalog should be here."""
     dtype = model.hub_name.quant or ""
     return expected_speed(model.size, model.num_parameters, known, dtype, machine)
+
+
+def needed_memory(size: int, max_position_embeddings: int, kv_token_bytes: int) -> int:
+    """Bytes for the weights as stored and the KV cache of a full context, at most the default one.
+
+    kv_token_bytes: what a token takes in the KV cache.
+    """
+    return size + kv_token_bytes * min(max_position_embeddings, _DEFAULT_CONTEXT)

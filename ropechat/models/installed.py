@@ -8,10 +8,10 @@ from typing import Any
 
 from ropechat.errors import RopechatError
 from ropechat.models import ollama
+from ropechat.models.catalog import needed_memory
 from ropechat.models.folders import FoundModel, OnNote, models_below, models_of_programs
 from ropechat.models.hub import cached_models
 from ropechat.models.hub.names import HubName
-from ropechat.models.memory import needed_memory
 from ropechat.models.pack_cache import PackedEntry, kv_entries, packed_entries
 from ropechat.models.packages import models_of_packages
 from ropechat.models.recent import recent_by_path

@@ -12,7 +12,7 @@ import secrets
 from pathlib import Path
 
 from ropechat.store.files import private_folder
-from ropechat.util.file_lock import try_lock
+from ropechat.util.files import try_lock
 
 _BYTES = 8  # of a random name
 _NAME = re.compile(f"[0-9a-f]{{{2 * _BYTES}}}")

@@ -36,8 +36,8 @@ def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | N
     """Open the chat and return the exit code once it is closed.
 
     The model is loaded after the first frame. resume: the id of the saved chat to open, "" for the newest.
-    options: theme, tint, keys and the like. An error while loading is shown in the app, and again on stderr once
-    the screen is restored.
+    options: theme, tint, keys and the like. An error while loading is shown in the app, and again on stderr
+    once the screen is restored.
     """
     from ropechat.chat.errors import explain
     from ropechat.tui.app import ChatApp

@@ -1,5 +1,7 @@
-"""Reading the small files of a model folder, which are checked first; texts; replacing a file in one step."""
+"""Reading the small files of a model folder, which are checked first; texts; replacing and locking files."""
 
+import errno
+import fcntl
 import json
 import os
 import stat
@@ -201,3 +203,17 @@ def text_output(path: Path, is_cut: Callable[[], bool] = lambda: False) -> Itera
             yield lambda text: file.write(text.encode("utf-8", "replace"))
     except OSError as error:
         raise FileAccessError(f"{path}: {error.strerror or error}; not written") from None
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file against other programs, until this one ends; False if another one holds its lock.
+
+    Raises OSError where files cannot be locked, as on Lustre without `-o flock`.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True

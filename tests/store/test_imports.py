@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ropechat.chat.importing import describe, keep
 from ropechat.conversation import Role
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store.imports import read, said
@@ -93,7 +92,7 @@ def test_chatgpt_with_its_branches_and_tools(tmp_path: Path) -> None:
     assert [node.text for node in chat.tree.children(None)] == ["What is RoPE?", "What is rope?"]
     assert [node.model for node in chat.tree.path()] == ["", "o3", "", "gpt-4o"]
     assert all(node.created == pytest.approx(1750537483.1) for node in chat.tree.path())
-    assert describe(found) == (
+    assert found.describe() == (
         "1 chat from ChatGPT; 2 messages are not text (tools, pictures) or have no question: left out"
     )
 
@@ -436,11 +435,11 @@ def test_spoiled_files_are_read_or_refused(tmp_path: Path, good: dict[str, Any])
 def test_thousands_have_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [said.build_chat("t", {"q": said.Said(None, Role.USER, "x")}, None)[0] for _ in range(3)]
     numbers = iter([5, 5, 5, 6, 7])
-    monkeypatch.setattr("ropechat.chat.importing.secrets.token_hex", lambda _: f"{next(numbers):08x}")
+    monkeypatch.setattr("ropechat.store.imports.read.secrets.token_hex", lambda _: f"{next(numbers):08x}")
     store = Store(tmp_path)
     try:
         chats = [Chat("00000005", "t", one.tree) for one in made if one is not None]
-        assert list(keep(Imported("", chats), store)) == ["00000005", "00000006", "00000007"]
+        assert list(Imported("", chats).keep(store)) == ["00000005", "00000006", "00000007"]
         assert len(store.conversations().result(5)) == 3
     finally:
         store.close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 from ropechat.inspector.rope import svg, term
 from ropechat.inspector.rope.blocks import Heat, Note, Plot, Table
+from ropechat.util.records import Csv
 from ropechat.util.text import escape_json
 
 if TYPE_CHECKING:
@@ -51,14 +50,12 @@ def _record(block: Block) -> dict[str, Any]:
 def csv_text(views: Sequence[View], title: str) -> Iterator[str]:
     """Yield a header and a line per value: of a table, its row's number and its column; of a plot, x and the
     curve; of a heat map, y and x. A value that does not exist is empty."""
-    for row in _csv_rows(views):
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerow(row)
-        yield out.getvalue()
+    out = Csv(CSV_COLUMNS, end="\n")
+    yield out.head
+    yield from (out.line(dict(zip(CSV_COLUMNS, row, strict=True))) for row in _csv_rows(views))
 
 
 def _csv_rows(views: Sequence[View]) -> Iterator[tuple[Cell, ...]]:
-    yield CSV_COLUMNS
     for view in views:
         for block in view.blocks:
             if isinstance(block, Table):

@@ -13,7 +13,7 @@ from typing import IO, Any
 from ropechat.errors import DownloadError
 from ropechat.models.hub import client
 from ropechat.models.hub.plan import SHA256_DIGITS, DownloadPlan, RemoteFile, blob_path, partial_path
-from ropechat.util.file_lock import try_lock
+from ropechat.util.files import try_lock
 
 _PIECE = 1 << 20
 _TURN = 0.1  # seconds between two checks of a file that another download has locked

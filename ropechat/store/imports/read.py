@@ -3,23 +3,28 @@
 import io
 import json
 import re
+import secrets
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store import import_export
 from ropechat.store.fields import Field
 from ropechat.store.imports import chatgpt, llm_logs, open_webui
 from ropechat.store.queries import Chat
-from ropechat.util.text import format_bytes
+from ropechat.util.text import count_of, format_bytes, one_line
+
+if TYPE_CHECKING:
+    from ropechat.store.store import Store
 
 MAX_BYTES = 256 << 20
 ALLOWED = "a JSON export of ropechat, an export of ChatGPT or Open WebUI, or logs of llm"
+_TIMEOUT_S = 60.0  # for one chat to be on disk
 _IN_ZIP = re.compile(r"(?:.*/)?conversations(?:-\d+)?\.json\Z")
 
 Read = Callable[[], tuple[Chat | None, int]]
@@ -36,6 +41,24 @@ class Imported:
     chats: list[Chat] = field(default_factory=list)
     lost: int = 0
     faults: list[str] = field(default_factory=list)
+
+    def keep(self, store: "Store") -> Iterator[str]:
+        """Store the chats, and yield the id of each when it is on disk. Raises FileAccessError."""
+        taken = {one.id for one in store.conversations().result(_TIMEOUT_S)}
+        for place, chat in enumerate(self.chats):
+            id = chat.id
+            while id in taken:  # of thousands of chats, two random ids may be equal
+                id = secrets.token_hex(4)
+            taken.add(id)
+            self.chats[place] = replace(chat, id=id)
+            store.insert(self.chats[place]).result(_TIMEOUT_S)
+            yield id
+
+    def describe(self) -> str:
+        """What was imported, as one line."""
+        words = f"{count_of(len(self.chats), 'chat')} from {one_line(self.source) or 'ropechat'}"
+        lost = f"; {self.lost:,} messages are not text (tools, pictures) or have no question: left out"
+        return words + (lost if self.lost else "")
 
 
 def read_file(path: Path) -> Imported:

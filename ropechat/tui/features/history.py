@@ -167,13 +167,12 @@ class HistoryFeature(Feature):
 
     def _import_chats(self, file: Path) -> Imported:
         """Read a file and store its chats, on a thread. Raises RopechatError."""
-        from ropechat.chat.importing import keep
         from ropechat.store.imports.read import read_file
 
         store, found = self.session.recorder.store, read_file(file)
         if store is not None:
             count = len(found.chats)
-            for number, _ in enumerate(keep(found, store), 1):
+            for number, _ in enumerate(found.keep(store), 1):
                 self._importing = f"importing {one_line(file.name)}: {number:,} of {count:,} chats"
         return found
 
@@ -183,13 +182,11 @@ class HistoryFeature(Feature):
         return self._shown, self.session.recorder.id, len(self.session.tree), self.session.generating
 
     def _tell_imported(self, found: Imported, *, shown: bool) -> None:
-        from ropechat.chat.importing import describe
-
         many = len(found.chats) > 1
         if found.source or not shown:
             lists = f"{self.keymap.named('chat.list')} lists {'them' if many else 'it'}"
             where = lists if self.session.recorder.store is not None else "this one is shown"
-            self.turns.notice("notice", describe(found) + (f"; {where}" if many or not shown else ""))
+            self.turns.notice("notice", found.describe() + (f"; {where}" if many or not shown else ""))
         for fault in found.faults[:SHOWN_FAULTS]:
             self.turns.notice("error", one_line(f"Not imported: {fault}"))
         if len(found.faults) > SHOWN_FAULTS:

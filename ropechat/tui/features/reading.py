@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropechat.chat import events as ev
 from ropechat.chat.score_worker import ScoreWorker
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.features.answers import AnswersFeature
@@ -21,6 +20,7 @@ from ropechat.tui.widgets.inspector import Preview
 from ropechat.util.text import format_bytes, one_line
 
 if TYPE_CHECKING:
+    from ropechat.chat import events as ev
     from ropechat.engine.engine import Engine
 
 REFRESH_INTERVAL_S = 0.2  # seconds between two updates

@@ -25,7 +25,8 @@ class SettingsFeature(Feature):
         options = ui.options
         self._file = options.settings
         self._known: dict[str, object] = {
-            name: getattr(options, name) for name in ("inspector", "tint", "view", "tips", "theme", "overview")
+            name: getattr(options, name)
+            for name in ("inspector", "tint", "view", "tips", "theme", "overview")
         }
         self._pending: dict[str, object] = {}
         self._timer: Timer | None = None

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from ropechat.chat.download import Download
-    from ropechat.chat.downloads import Downloads
+    from ropechat.chat.download import Download, Downloads
     from ropechat.models.hub.names import HubName
     from ropechat.tui.commands.keymap import Keymap
 
