@@ -6,9 +6,9 @@ bytes: OpenAI's `created` is 0, and cached tokens are given in the run's record 
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from ropechat.batch.hash_index import hash64
 from ropechat.batch.journal import INTERNAL, line_of
@@ -22,7 +22,6 @@ SHARD = "shard"
 """The form of a shard's file: the journal's records, of which `ropechat merge` makes every other form."""
 STREAMED = ("jsonl", "openai", "csv", "tsv")
 """Forms that can be written to stdout line by line."""
-_RESULT_COLUMNS = ("text", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "error")
 _PARQUET_ROWS = 256
 
 Records = Sequence[Mapping[str, Any]]
@@ -93,48 +92,51 @@ class _Array:
         return "".join(made)
 
 
-def flat_columns(columns: Sequence[str], *, sampled: bool) -> dict[str, str]:
-    """Kept field -> its column; a field named as a column of the result gets the prefix input_."""
-    taken = {"id", "sample", *_RESULT_COLUMNS}
-    return {name: f"input_{name}" if name in taken else name for name in columns}
+class _Column(NamedTuple):
+    """A column of a table. kind: of a Parquet column. of: its value in a record, None without one."""
+
+    name: str
+    kind: str
+    of: Callable[[Mapping[str, Any]], Any]
 
 
-def flat_row(record: Mapping[str, Any], columns: Mapping[str, str], *, sampled: bool) -> dict[str, Any]:
-    """A record as one row of a table."""
-    usage, kept = record.get("usage", {}), record.get("input", {})
-    row: dict[str, Any] = {"id": record["id"]}
-    if sampled:
-        row["sample"] = record["sample"]
-    row |= {column: kept.get(name) for name, column in columns.items()}
-    row |= {
-        "text": record.get("text"),
-        "finish_reason": record.get("finish_reason"),
-        "prompt_tokens": usage.get("prompt_tokens"),
-        "completion_tokens": usage.get("completion_tokens"),
-        "seed": record.get("seed"),
-        "error": None if record["ok"] else record["error"]["message"],
-    }
-    return row
+def _columns(kept: Sequence[str], *, sampled: bool) -> list[_Column]:
+    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_."""
+    ends = (
+        _Column("text", "string", lambda record: record.get("text")),
+        _Column("finish_reason", "string", lambda record: record.get("finish_reason")),
+        _Column("prompt_tokens", "int64", lambda record: record.get("usage", {}).get("prompt_tokens")),
+        _Column(
+            "completion_tokens", "int64", lambda record: record.get("usage", {}).get("completion_tokens")
+        ),
+        _Column("seed", "uint64", lambda record: record.get("seed")),
+        _Column("error", "string", lambda record: None if record["ok"] else record["error"]["message"]),
+    )
+    taken = {"id", "sample", *(column.name for column in ends)}
+
+    def of_input(name: str) -> _Column:
+        column = f"input_{name}" if name in taken else name
+        return _Column(column, "string", lambda record: record.get("input", {}).get(name))
+
+    sample = [_Column("sample", "int64", lambda record: record["sample"])] if sampled else []
+    return [_Column("id", "string", lambda record: record["id"]), *sample, *map(of_input, kept), *ends]
 
 
 class _Table:
     tail = ""
 
     def __init__(self, columns: Sequence[str], sampled: bool, delimiter: str) -> None:
-        self._columns, self._sampled = flat_columns(columns, sampled=sampled), sampled
-        names = ["id", *(["sample"] if sampled else []), *self._columns.values(), *_RESULT_COLUMNS]
-        self._csv = Csv(names, delimiter, "\n")
+        self._columns = _columns(columns, sampled=sampled)
+        self._csv = Csv([column.name for column in self._columns], delimiter, "\n")
         self.head = self._csv.head
 
     def lines(self, records: Records) -> str:
-        rows = (flat_row(record, self._columns, sampled=self._sampled) for record in records)
-        return "".join(self._csv.line({name: _cell(row[name]) for name in row}) for row in rows)
+        rows = ({name: _cell(of(record)) for name, _, of in self._columns} for record in records)
+        return "".join(map(self._csv.line, rows))
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
 
 class OpenAiForm:
@@ -255,14 +257,8 @@ def write_parquet(file: IO[bytes], rows: Iterator[Records], columns: Sequence[st
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = flat_columns(columns, sampled=sampled)
-    text, number = pa.string(), pa.int64()
-    types = [("id", text), *([("sample", number)] if sampled else [])]
-    types += [(column, text) for column in names.values()]
-    types += [("text", text), ("finish_reason", text), ("prompt_tokens", number)]
-    types += [("completion_tokens", number), ("seed", pa.uint64()), ("error", text)]
-    schema = pa.schema(types)
-    plain = {name for name, _ in types} - {"sample", "prompt_tokens", "completion_tokens", "seed"}
+    found = _columns(columns, sampled=sampled)
+    schema = pa.schema([(column.name, getattr(pa, column.kind)()) for column in found])
     with pq.ParquetWriter(file, schema) as writer:
         batch: list[dict[str, Any]] = []
 
@@ -272,8 +268,8 @@ def write_parquet(file: IO[bytes], rows: Iterator[Records], columns: Sequence[st
 
         for records in rows:
             for record in records:
-                row = flat_row(record, names, sampled=sampled)
-                batch.append({name: _as_text(row[name]) if name in plain else row[name] for name in row})
+                values = ((name, kind, of(record)) for name, kind, of in found)
+                batch.append({name: _as_text(one) if kind == "string" else one for name, kind, one in values})
             if len(batch) >= _PARQUET_ROWS:
                 put()
         put()

@@ -694,17 +694,17 @@ class Engine:
         last token. on_progress(done, total): in tokens. Raises CancelledError, ChatTemplateError and as
         `generate`.
         """
-        stream = self._score(
+        stream = self.score_stream(
             prompt,
-            top_k,
-            special,
-            bos,
-            window,
-            stride,
-            one_sequence=one_sequence,
-            whole=True,
+            top_k=top_k,
+            special=special,
+            bos=bos,
             sampling=sampling,
             look_up=look_up,
+            window=window,
+            stride=stride,
+            one_sequence=one_sequence,
+            whole=True,
         )
         scores = list[TokenScore]()
         for chunk in stream.chunks():
@@ -728,6 +728,7 @@ class Engine:
         window: int | None = None,
         stride: int | None = None,
         one_sequence: bool = False,
+        whole: bool = False,
     ) -> ScoreStream:
         """Score a text, ids, messages, a Pair or (messages, answer), yielding scores as they are computed.
 
@@ -741,38 +742,9 @@ class Engine:
         A text above the trained length, or above the `context` that the model was loaded with, is scored in
         windows. window: their tokens. stride: by how much each window moves on, by default half a window; a
         token has at least window - stride + 1 tokens of context. one_sequence: use no windows. Memory does
-        not grow with the text, which is encoded piece by piece. `cancel` makes the iterator raise
-        CancelledError. Raises as `generate`.
+        not grow with the text, which is encoded piece by piece; whole: encode all of it first. `cancel` makes
+        the iterator raise CancelledError. Raises as `generate`.
         """
-        return self._score(
-            prompt,
-            top_k,
-            special,
-            bos,
-            window,
-            stride,
-            one_sequence=one_sequence,
-            by_author=by_author,
-            sampling=sampling,
-            look_up=look_up,
-        )
-
-    def _score(
-        self,
-        prompt: ScoreItem,
-        top_k: int,
-        special: Special,
-        bos: Bos,
-        window: int | None,
-        stride: int | None,
-        *,
-        one_sequence: bool = False,
-        by_author: bool = False,
-        whole: bool = False,
-        sampling: Sampling | None = None,
-        look_up: Sequence[int] = (),
-    ) -> ScoreStream:
-        """`score_stream`; whole: encode all of the text first."""
         from ropechat.engine import scoring
         from ropechat.engine.score_input import encode_by_author, encode_item
 

@@ -152,7 +152,7 @@ def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:
     RequestError if a text with two different prompts does not fit.
     """
     a, b = pairing.a, pairing.b
-    size = min(_longest(side.engine) for side in (a, b)) if wanted is None else validate_window(wanted)
+    size = min(side.engine.window for side in (a, b)) if wanted is None else validate_window(wanted)
     longest = max(len(a.ids), len(b.ids))
     if longest <= size:
         return None
@@ -162,11 +162,6 @@ def window_size(pairing: Pairing, wanted: int | None = None) -> int | None:
             "shorten the text"
         )
     return size
-
-
-def _longest(engine: "Engine") -> int:
-    """Tokens that a sequence has at most, as in `Engine.score_stream`."""
-    return int(engine.facts["context" if engine.facts["context_is_stated"] else "usable_length"])
 
 
 def side_facts(side: SideText) -> dict[str, Any]:
