@@ -24,6 +24,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.loading import load, take_model
+from ropechat.cli.option_groups import Rule, check_rules
 from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
@@ -330,10 +331,9 @@ def run(
     that the chat opened last. In a script or a pipe nothing is stored, unless --store or -c is given, and
     the model is the built-in one, unless -m, the environment or the settings name another.
     """
-    if given["json_flexible"] and given["json_schema"] is None:
-        raise click.UsageError("--json-flexible: requires --json-schema; add it or omit the option")
-    if candidates and not as_json and trace_file is None:
-        raise click.UsageError("--candidates: requires --json or --trace; add one or omit the option")
+    check_rules(
+        Rule("json_flexible", requires="json_schema"), Rule("candidates", requires="as_json trace_file")
+    )
     grammar = grammar_of(given)
     sampling = replace(sampling_of(given), grammar=grammar)
     check_trace_target(trace_file)
