@@ -14,12 +14,10 @@ from ropechat.cli.common import (
     STREAM,
     model_options,
     name_of,
+    output,
     read_text_file,
     template_options,
     text_argument,
-)
-from ropechat.cli.common import (
-    output as to,
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.inspect_options import (
@@ -190,14 +188,14 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record.
     """
-    mode, asked, output = take(_Mode, given), take(ScoreOptions, given), take(OutputOptions, given)
+    mode, asked, shown = take(_Mode, given), take(ScoreOptions, given), take(OutputOptions, given)
     line = ProgressLine(given.pop("progress"))
     if mode.interactive is not None:
         refuse_given("-i", READER_OPTIONS)
     if mode.opened is not None and mode.replay:
         refuse_given("--replay", ("opened", "replay", "progress"))
     check_rules(*rules(" ".join(STAGE_SETTINGS)))
-    if "" in output.look_up:
+    if "" in shown.look_up:
         raise click.UsageError("--look-up: must have at least one character")
     sampling = take_sampling(given) if mode.stages else None
     spec = InspectSpec(
@@ -209,16 +207,16 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         by_author=asked.messages is not None,
         sampling=sampling,
         roles=asked.roles,
-        view=output.view,
-        form=output.format(stages=mode.stages),
-        layers=output.layers,
-        top_k=output.top_k,
-        sort=cast("Sort", output.sort or "line"),
-        head=output.head,
-        look_up=output.look_up,
-        look_up_whole=output.look_up_whole,
-        width=output.width,
-        color=output.color,
+        view=shown.view,
+        form=shown.format(stages=mode.stages),
+        layers=shown.layers,
+        top_k=shown.top_k,
+        sort=cast("Sort", shown.sort or "line"),
+        head=shown.head,
+        look_up=shown.look_up,
+        look_up_whole=shown.look_up_whole,
+        width=shown.width,
+        color=shown.color,
     )
     if mode.opened is not None:
         if mode.replay:
@@ -226,25 +224,26 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         refuse_given(
             "--open", ("opened", "progress", "out", "overwrite", "form", "by", "sort", "head", "top_k")
         )
-        output.refuse_existing()
-        show_trace(mode.opened, spec, output.out)
+        shown.refuse_existing()
+        show_trace(mode.opened, spec, shown.out)
         return OK
     if mode.interactive is not None:
         return read_interactively(mode.interactive, asked.window, mode.against_dtype, given)
-    output.refuse_existing()
-    texts = _texts(text, output.files, asked, chat=chat)
+    shown.refuse_existing()
+    texts = _texts(text, shown.files, asked, chat=chat)
     if spec.view in ("lens", "attention") and len(texts) > 1:
         raise click.UsageError(f"--{spec.view}: must be of one text (got {len(texts)})")
     if len(texts) == 1:
         name, item = texts[0].name, texts[0].read()  # before the model is loaded
         texts = [NamedText(name, lambda: item)]
     engine = load(take_model(given, raw=not (chat or spec.by_author)).find(), line=line)
-    watcher = _Progress(line, engine, streams=output.out == STREAM and spec.sort == "line")
+    streams = shown.out == STREAM and spec.sort == "line" and spec.form in ("table", "jsonl", "csv")
+    watcher = _Progress(line, engine, streams=streams)
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(kept_prefix(engine, mode.keep_prefix))
-        if isinstance(output.out, Path) and not output.out.is_char_device():
+        if isinstance(shown.out, Path) and not shown.out.is_char_device():
             watcher.stop = contexts.enter_context(finish_on_signal(engine))
-        write = contexts.enter_context(to(output.out, lines=spec.form == "table", stop=watcher.stop))
+        write = contexts.enter_context(output(shown.out, lines=spec.form == "table", stop=watcher.stop))
         for piece in replace(spec, texts=texts).pieces(engine, watcher):
             write(piece)
     return SOME_FAILED if watcher.failed else OK

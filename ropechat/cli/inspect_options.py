@@ -208,11 +208,9 @@ def rules(settings: str) -> tuple[Rule, ...]:
     scoring = "window stride one_sequence messages answer given_file roles"
     other_view = f"by look_up stages {scoring}"
     return (
-        Rule("interactive", excludes="text", hint="give one of them"),
         Rule("replay", requires="opened"),
         Rule(settings, requires="stages"),
-        Rule("stages", excludes="opened", hint="a trace shows its recorded stages"),
-        Rule("stages", excludes="by"),
+        Rule("stages", excludes="opened by", hint="omit it"),
         Rule("opened", excludes="text files messages look_up", hint="give only the trace"),
         Rule("against_dtype", requires="interactive", hint="two models on one text are `ropechat compare`"),
         Rule("keep_prefix", requires="given_file", hint="its text is kept"),

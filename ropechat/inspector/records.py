@@ -33,7 +33,7 @@ from ropechat.inspector.look_up import Found
 from ropechat.inspector.scored_text import LN2, ScoredText, Summary
 from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
-from ropechat.util.records import ByteValues, Csv, TokenText, cells, finite, json_line
+from ropechat.util.records import ByteValues, Csv, TokenText, cell, cells, finite, json_line
 
 SCHEMA = "ropechat.trace/1"
 COLUMNS = (
@@ -188,10 +188,9 @@ def _row(record: dict[str, Any], top_k: int) -> dict[str, Any]:
     """The cells of a record."""
     sampler = record.pop("sampler", None)
     row, lookup = cells(record), record.get("lookup", {})
-    candidates = zip(record["top"] or (), record["top_text"] or (), strict=True)
+    candidates = zip(record["top"][:top_k], record["top_text"], strict=False) if record["top"] else ()
     for place, ((id, logprob), text) in enumerate(candidates, 1):
-        if place <= top_k:
-            row |= _numbered(f"top{place}", {"id": id, "token": text, "logprob": logprob})
+        row[f"top{place}_id"], row[f"top{place}_token"], row[f"top{place}_logprob"] = id, cell(text), logprob
     for place, (text, numbers) in enumerate(lookup.items(), 1):
         row |= _numbered(f"lookup{place}", {"string": TokenText(text.encode()), **numbers})
     if sampler is not None:

@@ -63,18 +63,23 @@ def cells(record: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in record.items():
         if name == "span":
             found["start"], found["end"] = value
-        elif isinstance(value, Mapping):
-            for part, cell in cells(value).items():
-                found[f"{part}_{name}" if name in _SIDES else f"{name}_{part}"] = cell
-        elif isinstance(value, TokenText):
-            found[name] = visible(value.data)
-        elif isinstance(value, ByteValues):
-            found[name] = bytes(value).hex()
-        elif isinstance(value, str):
-            found[name] = clean(value)
+        elif isinstance(value, dict):
+            for part, inner in cells(value).items():
+                found[f"{part}_{name}" if name in _SIDES else f"{name}_{part}"] = inner
         else:
-            found[name] = int(value) if isinstance(value, bool) else value
+            found[name] = value if type(value) in (int, float) else cell(value)
     return found
+
+
+def cell(value: Any) -> Any:
+    """A value of a record as CSV has it."""
+    if isinstance(value, TokenText):
+        return visible(value.data)
+    if isinstance(value, ByteValues):
+        return bytes(value).hex()
+    if isinstance(value, str):
+        return clean(value)
+    return int(value) if isinstance(value, bool) else value
 
 
 class Csv:
@@ -83,16 +88,14 @@ class Csv:
     def __init__(self, names: Sequence[str], delimiter: str = ",", end: str = _CRLF) -> None:
         import csv  # imported here: rarely needed
 
-        self._text, self._end = io.StringIO(), end
+        self._text, self._end, self._names = io.StringIO(), end, names
         # The writer quotes cells with a character of its line end, so it always has the longest one.
-        self._rows = csv.DictWriter(
-            self._text, names, "", "ignore", delimiter=delimiter, lineterminator=_CRLF
-        )
+        self._rows = csv.writer(self._text, delimiter=delimiter, lineterminator=_CRLF)
         self.head = self.line(dict(zip(names, names, strict=True)))
 
     def line(self, row: Mapping[str, Any]) -> str:
         """The line of a row."""
-        self._rows.writerow(row)
+        self._rows.writerow(map(row.get, self._names))
         line = self._text.getvalue().removesuffix(_CRLF) + self._end
         self._text.seek(0)
         self._text.truncate()
