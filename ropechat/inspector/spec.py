@@ -62,7 +62,7 @@ class InspectSpec:
     """
 
     texts: "Sequence[ScoreItem | Path | NamedText]" = ()
-    model: ModelSpec = field(default_factory=lambda: ModelSpec(raw=True))
+    model: ModelSpec = field(default_factory=ModelSpec)
     special: "Special" = "text"
     bos: "Bos" = "auto"
     window: int | None = None
