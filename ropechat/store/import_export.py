@@ -16,9 +16,9 @@ from ropechat.conversation import ConversationTree, Node, NodeState, Origin, Rol
 from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store.codec import CHANNELS, REASONS
-from ropechat.store.fields import Field
 from ropechat.store.queries import MAX_TITLE, Chat
 from ropechat.trace import Candidate, Stage, Step, TokenDistribution
+from ropechat.util.fields import Field
 from ropechat.util.records import finite
 from ropechat.util.text import clean, escape_json, local_time
 

@@ -10,6 +10,7 @@ from ropechat.errors import HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec
 from ropechat.trace import Step
+from ropechat.util.text import replace_surrogates
 
 MAX_TITLE = 200
 _COLUMNS = (
@@ -50,11 +51,6 @@ class Chat:
     damaged: tuple[str, ...] = ()
     sampling: Sampling | None = None
     """The settings of its next answer; None if it has none of its own."""
-
-
-def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates by U+FFFD, so that the text can be stored."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def make_title(text: str) -> str:

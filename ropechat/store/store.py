@@ -20,6 +20,7 @@ from ropechat.store.writer import Writer
 from ropechat.trace import FinishReason, Step
 from ropechat.util import kv_files
 from ropechat.util.background import BackgroundCall
+from ropechat.util.text import replace_surrogates
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -180,7 +181,7 @@ class Store:
         """Store what was typed in a conversation, "" for one that is not stored; no data removes it."""
         return self._writer.submit(
             lambda connection: drafts.put_draft(
-                connection, conversation, self._name(), rows.replace_surrogates(data)
+                connection, conversation, self._name(), replace_surrogates(data)
             )
         )
 
@@ -199,7 +200,7 @@ class Store:
 
     def rename(self, conversation: str, title: str) -> "Future[None]":
         """Change the title of a conversation."""
-        short = rows.replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
+        short = replace_surrogates(" ".join(title.split()))[: rows.MAX_TITLE]
         return self._writer.submit(
             lambda connection: connection.execute(
                 "UPDATE conversation SET title = ? WHERE id = ?", (short, conversation)
@@ -330,11 +331,11 @@ class AnswerWriter:
         """
         text, reasoning = self._writer.take_texts(self._id)
         facts = (
-            rows.replace_surrogates(model),
+            replace_surrogates(model),
             prefix_length,
             prompt_tokens,
             reason,
-            rows.replace_surrogates(error),
+            replace_surrogates(error),
             first_after,
             ended_after,
         )
@@ -352,7 +353,7 @@ class AnswerWriter:
 
 
 def _end(connection: sqlite3.Connection, id: str, state: NodeState, text: str, reasoning: str) -> None:
-    texts = rows.replace_surrogates(text), rows.replace_surrogates(reasoning)
+    texts = replace_surrogates(text), replace_surrogates(reasoning)
     connection.execute(
         "UPDATE node SET state = ?, text = ?, reasoning = ?, owner = NULL WHERE id = ?",
         (str(state), *texts, id),

@@ -41,6 +41,11 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates by U+FFFD, so that it is valid Unicode."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def clean(text: str) -> str:
     """Replace control, bidi, line-separator and tag characters by visible marks.
 

@@ -7,9 +7,9 @@ has a `mapping` of ids to {message, parent}, which is a tree as ropechat's own, 
 import re
 
 from ropechat.conversation import Role
-from ropechat.store.fields import Field
 from ropechat.store.imports.said import Said, build_chat
 from ropechat.store.queries import Chat
+from ropechat.util.fields import Field
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _TEXTS = ("text", "multimodal_text")

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from ropechat.conversation import Role
 from ropechat.errors import HistoryError
-from ropechat.store.fields import Field
 from ropechat.store.imports.said import MAX_TEXT, Said, build_chat
 from ropechat.store.queries import Chat
+from ropechat.util.fields import Field
 
 SQLITE = b"SQLite format 3\0"
 MAX_VALUE = 64 << 20

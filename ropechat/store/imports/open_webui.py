@@ -4,9 +4,9 @@ Facts from https://github.com/open-webui/open-webui, backend/open_webui/models/c
 """
 
 from ropechat.conversation import Role
-from ropechat.store.fields import Field
 from ropechat.store.imports.said import Said, build_chat
 from ropechat.store.queries import Chat
+from ropechat.util.fields import Field
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _DETAILS, _END = '<details type="', "</details>"

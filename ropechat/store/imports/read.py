@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ropechat.errors import FileAccessError, HistoryError
 from ropechat.store import import_export
-from ropechat.store.fields import Field
 from ropechat.store.imports import chatgpt, llm_logs, open_webui
 from ropechat.store.queries import Chat
+from ropechat.util.fields import Field
 from ropechat.util.text import count_of, format_bytes, one_line
 
 if TYPE_CHECKING:

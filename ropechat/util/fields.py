@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from ropechat.errors import HistoryError
-from ropechat.store.queries import replace_surrogates
+from ropechat.errors import HistoryError, RopechatError
+from ropechat.util.text import replace_surrogates
 
 MIN_TIME, MAX_TIME = (
     -62_135_596_800.0,
@@ -13,26 +13,39 @@ MIN_TIME, MAX_TIME = (
 
 
 class Field:
-    """A value of the file with its path; invalid values raise HistoryError that names the path.
+    """A value of the file with its path; invalid values raise `error` that names file and path.
 
     By hand: msgspec would be one more compiled dependency, and its errors do not show the value.
     """
 
-    def __init__(self, value: Any, place: str) -> None:
-        self.value, self.place = value, place
+    def __init__(
+        self, value: Any, place: str, error: type[RopechatError] = HistoryError, file: str = ""
+    ) -> None:
+        self.value, self.place, self._error, self._file = value, place, error, file
 
-    def fail(self, allowed: str) -> HistoryError:
-        return HistoryError(f"{self.place}: must be {allowed} (got {self.value!r:.40})")
+    @property
+    def where(self) -> str:
+        """The file, if it is known, and the place in it."""
+        return ": ".join(filter(None, (self._file, self.place)))
+
+    def fail(self, allowed: str) -> RopechatError:
+        return self._error(f"{self.where}: must be {allowed} (got {self.value!r:.40})")
+
+    def _inner(self, value: Any, place: str) -> "Field":
+        return Field(value, place, self._error, self._file)
 
     def of(self, name: str) -> "Field":
         if not isinstance(self.value, dict):
             raise self.fail("an object")
-        return Field(self.value.get(name), f"{self.place}.{name}" if self.place else name)
+        return self._inner(self.value.get(name), f"{self.place}.{name}" if self.place else name)
 
     def items(self, most: int = 10_000_000) -> "list[Field]":
         if not isinstance(self.value, list) or len(self.value) > most:
             raise self.fail("a list")
-        return [Field(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
+        return [self._inner(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
+
+    def optional_items(self) -> "list[Field]":
+        return [] if self.value is None else self.items()
 
     def names(self) -> list[str]:
         if not isinstance(self.value, dict):
@@ -52,8 +65,9 @@ class Field:
             raise self.fail(f"one of {', '.join(map(str, allowed))}")
         return value
 
-    def count(self, limit: int = 2**32 - 1) -> int:
-        value = 0 if self.value is None else self.value
+    def count(self, limit: int = 2**32 - 1, *, required: bool = False) -> int:
+        """An integer from 0; 0 for null, unless it is required."""
+        value = 0 if self.value is None and not required else self.value
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
             raise self.fail(f"an integer from 0 to {limit}")
         return value
