@@ -1,48 +1,34 @@
 """The tables of `ropechat models list` and `catalog`."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from ropechat.models.catalog import CatalogModel
 from ropechat.models.installed import ModelSummary, format_count
 from ropechat.models.speed import Speed
 from ropechat.util.progress import format_rate
+from ropechat.util.records import aligned
 from ropechat.util.text import format_bytes, one_line
-from ropechat.util.width import cell_width, fit
+from ropechat.util.width import cell_width
 
-_TITLES = (
-    "MODEL",
-    "SIZE",
-    "FAMILY",
-    "PARAMETERS",
-    "DTYPE",
-    "CONTEXT",
-    "TEMPLATE",
-    "READS",
-    "WRITES",
-    "FROM",
-    "WHERE",
-)
 _CATALOG_TITLES = (
     *("NAME", "MODEL", "SIZE", "NEEDS", "HERE", "CONTEXT", "LICENSE"),
     *("READS", "WRITES", "GOOD FOR"),
 )
 
 
-def _cells_of(row: ModelSummary) -> tuple[str, ...]:
-    template = {True: "yes", False: "no", None: "–"}[row.chat_template]
-    return (
-        one_line(row.name),
-        format_bytes(row.size),
-        one_line(row.model_type or "–"),
-        format_count(row.num_parameters) if row.num_parameters is not None else "–",
-        one_line(row.dtype or "–"),
-        str(row.context or "–"),
-        template,
-        format_rate(row.prefill_tok_s) or "–",
-        format_rate(row.decode_tok_s) or "–",
-        one_line(row.source),
-        one_line(str(row.path)),
-    )
+_COLUMNS: dict[str, Callable[[ModelSummary], str]] = {
+    "MODEL": lambda row: one_line(row.name),
+    "SIZE": lambda row: format_bytes(row.size),
+    "FAMILY": lambda row: one_line(row.model_type or "–"),
+    "PARAMETERS": lambda row: "–" if row.num_parameters is None else format_count(row.num_parameters),
+    "DTYPE": lambda row: one_line(row.dtype or "–"),
+    "CONTEXT": lambda row: str(row.context or "–"),
+    "TEMPLATE": lambda row: {True: "yes", False: "no", None: "–"}[row.chat_template],
+    "READS": lambda row: format_rate(row.prefill_tok_s) or "–",
+    "WRITES": lambda row: format_rate(row.decode_tok_s) or "–",
+    "FROM": lambda row: one_line(row.source),
+    "WHERE": lambda row: one_line(str(row.path)),
+}
 
 
 def table(found: Sequence[ModelSummary]) -> Iterator[str]:
@@ -50,7 +36,7 @@ def table(found: Sequence[ModelSummary]) -> Iterator[str]:
     if not found:
         yield "no models found; `ropechat models catalog` lists some to download"
         return
-    lines = _aligned([_TITLES, *(_cells_of(row) for row in found)])
+    lines = aligned([[*_COLUMNS], *([show(row) for show in _COLUMNS.values()] for row in found)])
     for line, row in zip(lines, (None, *found), strict=True):
         yield line
         if row is not None and row.reason is not None:
@@ -79,22 +65,15 @@ def catalog_table(
         )
         for one, speed in models.items()
     ]
-    lines = list(_aligned([_CATALOG_TITLES, *rows]))
+    lines = aligned([_CATALOG_TITLES, *rows])
     if width is None or max(map(cell_width, lines)) <= width:
         yield from lines
         return
-    short = _aligned([(row[0], *row[2:-3]) for row in (_CATALOG_TITLES, *rows)])
+    short = aligned([(row[0], *row[2:-3]) for row in (_CATALOG_TITLES, *rows)])
     for line, row in zip(short, (None, *rows), strict=True):
-        yield line.rstrip()
+        yield line
         if row is not None:
             _, name, *_, reads, writes, about = row
             yield f"    {name}: {about}"
             if reads != "–":
                 yield f"    reads {reads}, writes {writes} here"
-
-
-def _aligned(lines: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns of equal width; the last one is as it is."""
-    widths = [max(cell_width(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
-    for line in lines:
-        yield "  ".join((*(fit(text, width) for text, width in zip(line, widths, strict=False)), line[-1]))

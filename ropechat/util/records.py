@@ -136,6 +136,14 @@ class Table:
         return "  ".join(column.cell(column.show(record)) for column in self._columns)
 
 
+def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]:
+    """Lines with columns of equal width, the first `left` to the left (None: all), others to the right."""
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    signs = [-1 if left is None or at < left else 1 for at in range(len(widths))]
+    columns = [Column("", sign * width, str) for sign, width in zip(signs, widths, strict=True)]
+    return ["  ".join(map(Column.cell, columns, row)).rstrip() for row in rows]
+
+
 def number(value: float | None, form: str) -> str:
     """A number in a format such as ".2f", ".1%" or ","; – for None and NaN, ∞ for infinity."""
     if value is None or math.isnan(value):

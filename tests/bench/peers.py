@@ -24,10 +24,11 @@ from machine import DISTURBED, TICKS, busy_seconds, processor_name, wait_for_qui
 from ropechat.engine.bench.gguf import has_whole_blocks, make_gguf
 from ropechat.engine.bench.measure import Prompts, Workload, load_average
 from ropechat.engine.bench.memory import Memory
-from ropechat.engine.bench.result import Spread, align_columns, find_quiet_rounds
+from ropechat.engine.bench.result import Spread, find_quiet_rounds
 from ropechat.engine.bench.shapes import SHAPES, config_of, make
 from ropechat.engine.bench.start import Start, start_process
 from ropechat.util.paths import cache_folder
+from ropechat.util.records import aligned
 
 HERE = Path(__file__).parent
 WORKER = str(HERE / "peer_worker.py")
@@ -327,7 +328,7 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
         f"load average {min(loads)}-{max(loads)}, memory read {min(reads):.1f}-{max(reads):.1f} GB/s"
     )
     abouts = [f"{one['engine']}: {one['file']}, {one['about']}" for one in report["results"]]
-    return "\n".join([head, *align_columns(rows), *abouts])
+    return "\n".join([head, *aligned(rows, 2), *abouts])
 
 
 def markdown(reports: Sequence[dict[str, Any]]) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ropechat.util.records import aligned
+
 SCHEMA = "ropechat.bench/1"
 QUIET = 0.7
 """The minimum share of the best memory bandwidth for a round to count."""
@@ -104,7 +106,7 @@ class Report:
         rows.append(["weights", "MB", *[f"{facts['weight_bytes'] / 1e6:.1f}"] * len(spreads)])
         rows.append(["load average", "", *(_averages(own) for own in self.rounds.values())])
         rows.append(["rounds left out", "", *(_left_out(own) for own in self.rounds.values())])
-        return "\n".join([head, *align_columns(rows)])
+        return "\n".join([head, *aligned(rows, 2)])
 
 
 Metric = tuple[str, str, str, float, int]  # name, title, unit, values are divided by, digits
@@ -138,14 +140,3 @@ def _averages(rounds: Rounds) -> str:
 
 def _left_out(rounds: Rounds) -> str:
     return str(len(rounds.values) - len(rounds.quiet_rounds()))
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format lines with aligned columns: the first two to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        parts = [cell.ljust(width) if at < 2 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
-        lines.append("  ".join(parts).rstrip())
-    return lines
