@@ -37,7 +37,7 @@ from ropechat.cli.stages import STAGE_SETTINGS, replay_trace, show_trace, stage_
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message, Role
 from ropechat.errors import RequestError, RopechatError
-from ropechat.inspector.spec import TOP_K, InspectSpec, InspectWatcher, NamedText
+from ropechat.inspector.spec import TOKENS, InspectSpec, InspectWatcher, NamedText
 from ropechat.trace import Pair, TokenScore
 from ropechat.util.progress import Progress
 
@@ -135,7 +135,8 @@ class _Progress(InspectWatcher):
 @click.option(
     "--top-k",
     type=click.IntRange(0, 1000),
-    help=f"Candidates per position [default: {TOP_K['jsonl']} as jsonl, else {TOP_K['table']}].",
+    help="Candidates per position [default: "
+    f"{TOKENS['jsonl'].top_k} as jsonl, else {TOKENS['table'].top_k}].",
 )
 @output_options
 @click.option(

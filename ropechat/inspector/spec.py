@@ -20,14 +20,63 @@ if TYPE_CHECKING:
     from ropechat.inspector.by_line import Sort
 
 View = Literal["tokens", "lines", "lens", "attention"]
+
+
+class Form(NamedTuple):
+    """A form of tokens. top_k: candidates by default. pieces: of texts; the title is that of a page."""
+
+    suffix: str
+    top_k: int
+    pieces: "Callable[[InspectSpec, Iterable[ScoredText], str], Iterator[str]]"
+
+
+# Their modules are imported where they are used: of these, a run needs one.
+def _table(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    from ropechat.inspector import table
+
+    for text in texts:
+        yield from (f"{one_line(text.name)}\n",) if text.name else ()
+        yield from (f"{line}\n" for line in table.render(text, spec.width, color=spec.color))
+
+
+def _jsonl(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    from ropechat.inspector import records
+
+    return (line for text in texts for line in records.json_lines(text))
+
+
+def _csv(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    from ropechat.inspector import records
+
+    return records.csv_lines(texts, spec.candidates, len(spec.look_up))
+
+
+def _html(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    from ropechat.inspector import trace_page
+
+    return trace_page.render(texts, title)
+
+
+def _svg(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
+    from ropechat.inspector import strip
+
+    return strip.render(texts)
+
+
+TOKENS = {
+    "table": Form(".txt", 5, _table),
+    "jsonl": Form(".jsonl", 20, _jsonl),
+    "csv": Form(".csv", 5, _csv),
+    "html": Form(".html", 5, _html),
+    "svg": Form(".svg", 0, _svg),
+}
 FORMS: Mapping[View, Sequence[str]] = {
-    "tokens": ("table", "jsonl", "csv", "html", "svg"),
+    "tokens": tuple(TOKENS),
     "lines": ("table", "jsonl", "csv"),
     "lens": ("table", "jsonl", "html"),
     "attention": ("table", "jsonl"),
 }
-BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html", ".svg": "svg"}
-TOP_K = {"table": 5, "jsonl": 20, "csv": 5, "html": 5, "svg": 0}
+BY_SUFFIX = {form.suffix: name for name, form in TOKENS.items()}
 _MAX_DISTANCE = 255
 """Largest distance whose mean weight is in the JSON records of attention."""
 
@@ -56,9 +105,9 @@ class InspectSpec:
     texts: as for `Engine.score_stream`, or files. special to by_author, sampling: as there; sampling adds
     what the stages of the sampler do to each token. roles: that sums cover. view: a row per token or per
     line, or of one text what each layer predicts (lens) or where each head attends. form: one of FORMS of the
-    view. layers: of a lens or attention. top_k: candidates per token, by default TOP_K. sort, head: of lines.
-    look_up: strings whose probability is shown in each place; look_up_whole: of all their tokens, not the
-    first one. width, color: of a table.
+    view. layers: of a lens or attention. top_k: candidates per token, by default as many as the form says.
+    sort, head: of lines. look_up: strings whose probability is shown in each place; look_up_whole: of all
+    their tokens, not the first one. width, color: of a table.
     """
 
     texts: "Sequence[ScoreItem | Path | NamedText]" = ()
@@ -115,7 +164,7 @@ class InspectSpec:
         """Candidates per token."""
         if self.top_k is not None:
             return self.top_k
-        return {"tokens": TOP_K[self.form], "lines": 0}.get(self.view, 5)
+        return {"tokens": TOKENS[self.form].top_k, "lines": 0}.get(self.view, 5)
 
     def _named(self, text: "ScoreItem | Path | NamedText") -> NamedText:
         if isinstance(text, NamedText):
@@ -168,34 +217,13 @@ class InspectSpec:
         return ScoredText(stream, name, engine.token_bytes, strings, stream.before, watcher)
 
     def render(self, texts: Iterable[ScoredText], title: str) -> Iterator[str]:
-        """Yield the output of scored texts in pieces. title: of a page."""
-        # Imported here: of these, a run needs one.
-        if self.view == "lines":
-            from ropechat.inspector import by_line
+        """The output of scored texts in pieces. title: of a page."""
+        if self.view != "lines":
+            return TOKENS[self.form].pieces(self, texts, title)
+        from ropechat.inspector import by_line
 
-            lines = (line for text in texts for line in by_line.lines_of(text))
-            yield from by_line.render(by_line.chosen(lines, self.sort, self.head), self.form, self.width)
-        elif self.form == "html":
-            from ropechat.inspector import trace_page
-
-            yield from trace_page.render(texts, title)
-        elif self.form == "svg":
-            from ropechat.inspector import strip
-
-            yield from strip.render(texts)
-        elif self.form == "table":
-            from ropechat.inspector import table
-
-            for text in texts:
-                yield from (f"{one_line(text.name)}\n",) if text.name else ()
-                yield from (f"{line}\n" for line in table.render(text, self.width, color=self.color))
-        else:
-            from ropechat.inspector import records
-
-            if self.form == "csv":
-                yield from records.csv_lines(texts, self.candidates, len(self.look_up))
-            else:
-                yield from (line for text in texts for line in records.json_lines(text))
+        lines = (line for text in texts for line in by_line.lines_of(text))
+        return by_line.render(by_line.chosen(lines, self.sort, self.head), self.form, self.width)
 
     def _inside(self, engine: "Engine", watcher: InspectWatcher) -> Iterator[str]:
         """The pieces of a lens or attention of the text."""
