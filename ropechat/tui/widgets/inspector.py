@@ -14,6 +14,7 @@ from ropechat.inspector.explain import explain
 from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.styled import StyledWidget
+from ropechat.util.records import bar
 from ropechat.util.text import one_line, token_name
 from ropechat.util.width import cell_width, chop
 
@@ -33,7 +34,6 @@ CUTS = {
     "greedy": "not the best",
     "banned": "banned",
 }
-EIGHTHS = " ▏▎▍▌▋▊▉"
 MIN_NAME, MAX_NAME = 8, 30  # cells of a token's text
 MIN_BAR = 8
 CANDIDATES = 6  # rows of candidates that stages leave where the height is small
@@ -346,11 +346,7 @@ def describe_cut(cut: str) -> str:
 
 def draw_bar(share: float, width: int) -> str:
     """A bar of `width` cells, in eighths of a cell; a share above 0 is visible."""
-    eighths = round(min(1.0, share) * width * 8)
-    if share > 0.0 and width:
-        eighths = max(1, eighths)
-    full, part = divmod(eighths, 8)
-    return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
+    return bar(max(share, 0.125 / width) if share > 0.0 and width else share, width)
 
 
 def _width(row: list[StyledSpan]) -> int:
