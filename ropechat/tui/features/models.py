@@ -129,7 +129,7 @@ class ModelsFeature(Feature):
             self.chat.model, self._wanted = self._wanted, ""
             self.sampling.bias("off")  # token ids differ between models
             self.turns.show()
-        self.ui.look.remember(self.chat.model, event.info.name)
+        self.ui.options.remember(self.chat.model, event.info.name)
 
     @event(ev.LoadFailed)
     def _not_loaded(self, event: ev.LoadFailed) -> None:

@@ -48,7 +48,7 @@ class TurnsFeature(Feature):
         self.on_show: Callable[[], None] = lambda: None
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
-        self._note = ui.look.note  # about the model that was opened first
+        self._note = ui.options.note  # about the model that was opened first
         self._models = 0  # that were loaded
         self.offer: Block | None = None  # of a first real model
         self._begins = False  # no question was sent yet, and the screen shows examples
