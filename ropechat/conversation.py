@@ -16,6 +16,8 @@ from ropechat.sampling import MAX_SEED, SEED_BITS, Sampling
 from ropechat.trace import FinishReason, Step
 
 OriginKind = Literal["fork", "edit", "continue"]
+MARK = "◦"
+"""What stands for a marker between thought and answer, where thoughts are shown."""
 
 
 class Role(StrEnum):
@@ -131,6 +133,16 @@ class Node:
 def surprisal_bits(step: Step) -> float:
     """Surprisal of a token in bits, under the raw distribution; 0 for a token without a logprob."""
     return 0.0 if math.isnan(step.logprob) else max(0.0, -step.logprob / math.log(2.0))
+
+
+def spoken(step: Step) -> str:
+    """What a token says where thoughts are shown: its text, that of the thought, or the sign of a marker."""
+    return step.reasoning + (MARK if step.channel == "marker" else "") + step.text
+
+
+def thought_length(steps: Sequence[Step]) -> int:
+    """The number of tokens before the answer: of the thought, and of the markers around it."""
+    return next((count for count, step in enumerate(steps) if step.channel == "answer"), len(steps))
 
 
 def unscored_step(id: int, position: int) -> Step:
@@ -343,7 +355,9 @@ def is_empty_continuation(node: Node) -> bool:
     """Whether the node continues an answer, but the model ended it without adding text."""
     continued = node.origin is not None and node.origin.kind == "continue"
     added = node.steps[node.prefix_length :]
-    return continued and node.finish_reason == "stop" and not any(step.text for step in added)
+    return (
+        continued and node.finish_reason == "stop" and not any(step.text or step.reasoning for step in added)
+    )
 
 
 def with_seed(sampling: Sampling, number: int) -> Sampling:

@@ -6,12 +6,27 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ropechat.conversation import Node, NodeState, Role, surprisal_bits
+from ropechat.conversation import Node, NodeState, Role, surprisal_bits, thought_length
 
 if TYPE_CHECKING:
     from ropechat.chat import events as ev
 
 RATE_WINDOW_S = 2.0
+
+
+@dataclass
+class Thought:
+    """What the model thought before an answer. tokens: without markers. bits: their surprisal in all.
+
+    read: tokens of the answer that are counted, markers included; all of the thought once `ended`. seconds:
+    from the first token to the last that this session saw; None: not known.
+    """
+
+    tokens: int = 0
+    bits: float = 0.0
+    read: int = 0
+    ended: bool = False
+    seconds: float | None = None
 
 
 @dataclass
@@ -36,6 +51,7 @@ class Answer:
     _recent: deque[float] = field(default_factory=deque)
     _bits: float = 0.0  # sum over the first `_counted` tokens
     _counted: int = 0
+    _thought: Thought = field(default_factory=Thought)
 
     @classmethod
     def missing(cls, question: str) -> Answer:
@@ -62,6 +78,26 @@ class Answer:
         self._bits += sum(map(surprisal_bits, steps[self._counted :]))
         self._counted = len(steps)
         return self._bits
+
+    @property
+    def thought(self) -> Thought | None:
+        """What is known of the thought; None if there is none. Each call counts only tokens that are new."""
+        found, steps = self._thought, self.node.steps
+        if found.read > len(steps):
+            found = self._thought = Thought()
+        if not found.ended and found.read < len(steps):
+            new = steps[found.read :]
+            count = thought_length(new)
+            own = [step for step in new[:count] if step.channel == "thought"]
+            found.tokens += len(own)
+            found.bits += sum(map(surprisal_bits, own))
+            found.read, found.ended = found.read + count, count < len(new)
+        return found if found.read or self.node.final_reasoning else None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the thought is being written."""
+        return self.live and (found := self.thought) is not None and not found.ended
 
     @property
     def time_to_first_token(self) -> float | None:
@@ -107,10 +143,12 @@ class Answer:
             self.read_from, self.reused, self.fed = at, done, total
         self.prefilled = done
 
-    def record_token(self, at: float) -> None:
-        """Record that the model drew a token."""
+    def record_token(self, at: float, *, thinks: bool = False) -> None:
+        """Record that the model drew a token. thinks: it belongs to a thought."""
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
+        if thinks:
+            self._thought.seconds = at - self.first_at
         self._recent.append(at)
         while at - self._recent[0] > RATE_WINDOW_S:
             self._recent.popleft()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.context import choose_cut, drop_messages, keep_last
 from ropechat.chat.errors import explain
-from ropechat.conversation import NodeState, unscored_step
+from ropechat.conversation import NodeState, thought_length, unscored_step
 from ropechat.errors import CancelledError, ContextFullError, RopechatError, Terminated
 
 if TYPE_CHECKING:
@@ -125,8 +125,11 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
         ids = [step.id for step in known] + (engine.closing_ids if prefix.closes else [])
         found = list(known if prefix.closes else known[:-1])
     else:
-        ids = engine.reply_ids(request.messages, prefix.written, thinking)
-        found = []
+        found = list(known[: thought_length(known)])  # the answer is written anew, its thought stays
+        ids = [step.id for step in found]
+        if found and found[-1].channel == "thought":
+            ids += engine.closing_ids
+        ids += engine.reply_ids(request.messages, prefix.written, thinking)
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)], thinking)
     for index, (id, said) in enumerate(zip(new, spelled, strict=True), len(found)):

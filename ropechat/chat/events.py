@@ -146,7 +146,11 @@ Request = Load | Count | Reply | Preview | Encode | Call
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The properties of a loaded model that the UI shows."""
+    """The properties of a loaded model that the UI shows.
+
+    thinks: whether it may think before it answers. has_effort: whether its chat template can be told how
+    much. repeats_thoughts: whether the thoughts of earlier answers are part of a prompt.
+    """
 
     name: str
     dtype: str
@@ -155,6 +159,9 @@ class ModelInfo:
     facts: Mapping[str, Any] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = bytes
     rope_spec: Callable[[int], Mapping[str, Any]] = lambda length: {}  # see `Engine.rope_spec`
+    thinks: bool = False
+    has_effort: bool = False
+    repeats_thoughts: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ropechat.chat.answering import AnswerWriter, answer, prefix_steps
 from ropechat.chat.context import keep_last
 from ropechat.chat.reading_ahead import ReadingAhead
 from ropechat.conversation import Message, Role
+from ropechat.errors import RopechatError
 from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -231,11 +232,14 @@ class Inference:
         given = prefix_steps(engine, request, 0)
         found = given[-1:]
         if not (found and found[0].id in engine.stop_ids):
-            greedy = Sampling(temperature=0, max_tokens=request.count)
+            think, budget = request.thinking
+            greedy = Sampling(temperature=0, max_tokens=request.count, think=think, thinking_budget=budget)
             for step in engine.reply(request.messages, greedy, prefix=[step.id for step in given]):
                 if self._pending > 1 or self._closing.is_set():
                     break
                 found.append(step)
+                if len(found) > request.count:  # tokens of a thought do not count for max_tokens
+                    break
         self._events.append(ev.PreviewReady(request.serial, tuple(found)))
 
 
@@ -273,11 +277,25 @@ def _counted(engine: Engine, request: ev.Count) -> ev.PromptCounted:
 
 def describe(engine: Engine) -> ev.ModelInfo:
     """What the UI shows of an engine."""
-    dtype = str(engine.facts.get("dtype", ""))
+    dtype, thoughts = str(engine.facts.get("dtype", "")), engine.prompts.thoughts
     return ev.ModelInfo(
         *(engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts)),
         *(engine.token_bytes, engine.rope_spec),
+        thinks=engine.thinks,
+        has_effort=thoughts is not None and thoughts.format.has_effort,
+        repeats_thoughts=engine.thinks and _repeats_thoughts(engine),
     )
+
+
+def _repeats_thoughts(engine: Engine) -> bool:
+    """Whether the chat template renders the thought of an earlier answer."""
+    asked = Message(Role.USER, "a")
+    with suppress(RopechatError):
+        bare, thought = (
+            engine.prompt_ids([asked, Message(Role.ASSISTANT, "b", text), asked]) for text in ("", "c")
+        )
+        return bare != thought
+    return False
 
 
 def _failure(

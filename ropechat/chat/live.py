@@ -101,16 +101,14 @@ class LiveChat:
         location = self.session.recorder.kv_location
         if self.session.info is not None and (self.reads_ahead or location is not None):
             self.inference.read_ahead(
-                ev.ReadAhead(messages, whole, self.reads_ahead, location, self.session.sampling.thinking)
+                ev.ReadAhead(messages, whole, self.reads_ahead, location, self.session.thinking)
             )
 
     def save_kv(self) -> None:
         """Store the KV cache of this chat before another one is shown or the program ends."""
         location = self.session.recorder.kv_location
         if self.session.info is not None and location is not None:
-            self.inference.save_kv(
-                ev.SaveKv(self.session.messages(), location, self.session.sampling.thinking)
-            )
+            self.inference.save_kv(ev.SaveKv(self.session.messages(), location, self.session.thinking))
 
     def stop(self) -> bool:
         """Stop the current answer; False if there is none, or if it is already stopping."""
@@ -128,6 +126,11 @@ class LiveChat:
             self.stop()
         else:
             action()
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for the end of the current answer."""
+        return self._waiting is not None
 
     def run_waiting(self) -> bool:
         """Call what waited for the end of the answer; False if nothing did."""

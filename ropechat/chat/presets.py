@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from ropechat.sampling import MAX_BIAS, MAX_COUNT, SETTINGS, Sampling
+from ropechat.sampling import AUTO, MAX_BIAS, MAX_COUNT, SETTINGS, THINK, THINK_HELP, Sampling
 from ropechat.util.text import closest_name
 
-NAMES = tuple(SETTINGS)
+THINKING = ("think", "thinking_budget")
+"""The settings that are only for models that think before they answer."""
+_SHORT = {"think": "think first, or how much", "thinking_budget": "longest thought; none: any"}
+NAMES = tuple(name for one in SETTINGS for name in (THINKING if one == THINKING[1] else (one,)))
 PRESETS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
@@ -17,11 +20,23 @@ PRESETS: dict[str, dict[str, float]] = {
 }
 
 
+def names_for(*, thinks: bool) -> tuple[str, ...]:
+    """The settings that matter to a model. thinks: whether it may think before it answers."""
+    return NAMES if thinks else tuple(name for name in NAMES if name not in THINKING)
+
+
+def describe_setting(name: str) -> str:
+    """What a setting does, in few words."""
+    return _SHORT.get(name) or SETTINGS[name].short
+
+
 def format_value(sampling: Sampling, name: str) -> str:
     """The value of a setting as text for the screen."""
     value = getattr(sampling, name)
+    if name == "think":
+        return str(value)
     if name == "thinking_budget" and value < 0:
-        return "no limit"
+        return "none"
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
@@ -40,8 +55,10 @@ def full_name(text: str) -> str:
 
 def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
     """The settings with one value parsed from typed text. Raises ValueError that says what it must be."""
-    value: float | None
-    if name == "seed" and text in ("none", "off", "-", ""):
+    value: float | str | None
+    if name == "think":
+        value = text
+    elif name == "seed" and text in ("none", "off", "-", ""):
         value = None
     elif name == "thinking_budget" and text in ("no limit", "none", "-", ""):
         value = -1
@@ -69,6 +86,16 @@ def describe_preset(name: str) -> str:
     return " ".join(f"{key} {value:g}" for key, value in PRESETS[name].items())
 
 
+def thinking_words(sampling: Sampling) -> list[str]:
+    """What is not as the chat template says, in two words; [] if nothing is."""
+    think, budget = sampling.thinking
+    if sampling.thinking == AUTO:
+        return []
+    if budget < 0 or think == "off":
+        return [f"think {think}"]
+    return [f"think ≤{budget:,}" if think in ("auto", "on") else f"think {think} ≤{budget:,}"]
+
+
 def describe_sampling(sampling: Sampling) -> str:
     """The seed, then the preset or, without one, the settings that cut candidates."""
     words = [f"T {sampling.temperature:g}"]
@@ -77,12 +104,34 @@ def describe_sampling(sampling: Sampling) -> str:
             words.append(f"{name} {value:g}")
     seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
     grammar = [] if sampling.grammar is None else [sampling.grammar.name]
-    return " · ".join([*seed, preset_of(sampling) or " ".join(words), *grammar])
+    chosen = preset_of(sampling) or " ".join(words)
+    return " · ".join([*seed, chosen, *thinking_words(sampling), *grammar])
+
+
+def with_thinking(sampling: Sampling, words: str) -> Sampling:
+    """The settings with a choice of THINK, or with a budget of tokens for the thought. Raises ValueError."""
+    if words.replace(",", "").isdecimal():
+        return with_value(replace(sampling, think="on"), "thinking_budget", words.replace(",", ""))
+    if words not in THINK:
+        raise ValueError(f"/think {'|'.join(THINK[1:])}|N|auto: {THINK_HELP}; N: at most N tokens")
+    return replace(sampling, think=words, thinking_budget=-1)
+
+
+def describe_thinking(sampling: Sampling) -> str:
+    """Whether the model thinks, and how much, as a sentence."""
+    think, budget = sampling.thinking
+    if think == "off":
+        return "no thoughts"
+    words = {"auto": "thinks as its chat template says", "on": "thinks first"}
+    most = "" if budget < 0 else f", at most {budget:,} token{'s' * (budget != 1)}"
+    return words.get(think, f"thinks first, with {think} effort") + most
 
 
 def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
     """The settings with one value a step up or down, within its limits."""
     value = getattr(sampling, name)
+    if name == "think":
+        return replace(sampling, think=THINK[(THINK.index(value) + by) % len(THINK)])
     if name == "seed":
         return replace(sampling, seed=None if by < 0 else secrets.randbits(31))
     if name == "max_tokens":
@@ -120,7 +169,7 @@ def _moved(sampling: Sampling, name: str, value: float, beyond: float = 0) -> Sa
 
 def fill_fraction(sampling: Sampling, name: str) -> float | None:
     """The value as a fraction of its usual maximum; None for settings without one."""
-    highest = SETTINGS[name].highest
+    highest = SETTINGS[name].highest if name in SETTINGS else None
     return None if highest is None else getattr(sampling, name) / highest
 
 

@@ -12,13 +12,14 @@ from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.draft import split_attachments
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
+from ropechat.sampling import AUTO
 from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ropechat.conversation import Node, Origin
-    from ropechat.sampling import Sampling
+    from ropechat.sampling import Sampling, Thinking
     from ropechat.store.queries import Chat
     from ropechat.trace import FinishReason
     from ropechat.util.progress import Wait
@@ -67,6 +68,27 @@ class Session:
     def sampling(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self.recorder.store_sampling(sampling)
+
+    @property
+    def thinking(self) -> Thinking:
+        """Whether the model thinks before the next answer, as far as it can."""
+        return self._thinking_of(self._sampling)
+
+    def _thinking_of(self, sampling: Sampling) -> Thinking:
+        """A model without thoughts cannot be told to have some, nor one without efforts how much of them."""
+        info, thinking = self.info, sampling.thinking
+        if info is None or info.has_effort or thinking.think in ("auto", "on", "off"):
+            return thinking if info is None or info.thinks else AUTO
+        return thinking._replace(think="on") if info.thinks else AUTO
+
+    @property
+    def thoughts_left_out(self) -> int:
+        """Tokens of earlier thoughts that the next prompt does not repeat; 0 where it does."""
+        if self.info is None or self.info.repeats_thoughts:
+            return 0
+        sent = {node.id for node in self.reads()}
+        thoughts = [turn.answer.thought for turn in self.turns if turn.node in sent]
+        return sum(thought.tokens for thought in thoughts if thought is not None)
 
     @property
     def last(self) -> Turn | None:
@@ -193,10 +215,15 @@ class Session:
     ) -> Turn:
         """Add an answer to a question; older answers stay as siblings."""
         used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
+        source = self.tree[origin.node].sampling if origin is not None and prefix is not None else None
+        think, budget = self._thinking_of(used if source is None else replace(used, think=source.think))
+        if (think, budget) != used.thinking:  # the prompt before given tokens stays as it was
+            used = replace(used, think=think, thinking_budget=budget)
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
         if prefix is not None and prefix.written is None:
-            node.steps += prefix.steps[:-1]  # known already, so they can be drawn before the model is asked
+            drawn = prefix.steps if prefix.closes else prefix.steps[:-1]
+            node.steps += drawn  # known already, so they can be drawn before the model is asked
         asked = self._clock()
         request = ev.Reply(
             messages,
@@ -238,7 +265,7 @@ class Session:
 
     def count(self, draft: str) -> ev.Count:
         """A request for the size of the prompt with this draft."""
-        return ev.Count(self.messages(draft), self._next(), self.sampling.thinking)
+        return ev.Count(self.messages(draft), self._next(), self.thinking)
 
     def encode(self, texts: tuple[str, ...]) -> ev.Encode:
         """A request for the tokens of texts."""
@@ -246,9 +273,9 @@ class Session:
 
     def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
         """A request for a preview of another continuation of an answer."""
-        question = self.tree[node].parent
+        question, used = self.tree[node].parent, self.tree[node].sampling or self._sampling
         assert question is not None
-        return ev.Preview(self._messages(question), prefix, self._next(), thinking=self.sampling.thinking)
+        return ev.Preview(self._messages(question), prefix, self._next(), thinking=self._thinking_of(used))
 
     def await_model(self, model: str) -> None:
         """Record that another model is being loaded."""
@@ -368,7 +395,7 @@ class Session:
                 node.steps.clear()
                 self.tree.add_prefix(node.id, steps)
             case ev.TokenGenerated(_, step, at):
-                answer.record_token(at)
+                answer.record_token(at, thinks=step.channel != "answer")
                 self.tree.add(node.id, step)
             case ev.Finished(_, reason, kv_bytes):
                 answer.kv_bytes = kv_bytes

@@ -1,10 +1,10 @@
 """A conversation as one HTML page: answers as tinted tokens with candidates, see `page`, `spans`."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ropechat.conversation import Node, Role
+from ropechat.conversation import Node, Role, spoken, surprisal_bits, thought_length
 from ropechat.inspector import page
 from ropechat.inspector.spans import Token, TokenSpans
 from ropechat.inspector.stages import describe_settings
@@ -53,13 +53,31 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
         facts += [] if math.isnan(node.ppl) else [f"{node.bits:.1f} bits", f"perplexity {node.ppl:.2f}"]
     if node.sampling is not None:
         facts += [fact for fact in (describe_settings(node.sampling), _seed(node.sampling)) if fact]
+    count = thought_length(node.steps)
+    thought = _thought(node, count, spans)  # before the answer: tokens are numbered as they are written
     if node.steps:
-        said = "".join(spans.span(_token(step)) for step in node.steps if step.text or step.bytes)
+        said = _tokens(node.steps[count:], spans)
     else:
         said = page.text(node.text)
         said = f"\n{said}" if said.startswith("\n") else said  # HTML drops a newline after <pre>
     head = f'<article class="{node.role}">\n<h2>{" · ".join(facts)}</h2>\n'
-    return f'{head}<pre class="prose">{said}</pre>\n</article>\n'
+    return f'{head}{thought}<pre class="prose">{said}</pre>\n</article>\n'
+
+
+def _tokens(steps: Sequence[Step], spans: TokenSpans) -> str:
+    return "".join(spans.span(_token(step)) for step in steps if spoken(step) or step.bytes)
+
+
+def _thought(node: Node, count: int, spans: TokenSpans) -> str:
+    """What the model thought before its answer, folded."""
+    if not count and not node.final_reasoning:
+        return ""
+    facts = ["thought"]
+    if count:
+        facts += [count_of(count, "token"), f"{math.fsum(map(surprisal_bits, node.steps[:count])):.1f} bits"]
+    said = _tokens(node.steps[:count], spans) if count else page.text(node.reasoning.strip())
+    summary = f"<summary>{' · '.join(facts)}</summary>"
+    return f'<details class="thought">\n{summary}\n<pre class="prose">{said}</pre>\n</details>\n'
 
 
 def _seed(sampling: Sampling) -> str:
@@ -68,11 +86,12 @@ def _seed(sampling: Sampling) -> str:
 
 def _token(step: Step) -> Token:
     given = math.isnan(step.logprob)
+    kind = "special" if step.channel == "marker" else "given" if given else ""
     return Token(
         step.id,
-        step.text,
+        step.reasoning + step.text,
         visible(step.bytes),
-        "given" if given else "",
+        kind,
         None if given else step.logprob,
         step.rank,
         step.entropy,

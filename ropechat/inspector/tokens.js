@@ -186,6 +186,8 @@
     spans[i].removeAttribute("title");  // the panel says more
     show(i);
     if (scroll) {
+      const folded = spans[i].closest("details");
+      if (folded) folded.open = true;
       const box = spans[i].getBoundingClientRect();
       if (box.top < 90 || box.bottom > innerHeight - 60) spans[i].scrollIntoView({ block: "center" });
     }

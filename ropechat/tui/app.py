@@ -26,6 +26,7 @@ from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.features.terminal import TerminalFeature
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.features.writing import DraftsFeature, OverflowFeature, WritingFeature
+from ropechat.tui.format import status
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.ui import SIDE_PANEL, ChatUi
@@ -309,6 +310,16 @@ class ChatApp(BaseApp):
             self.call_later(self.ui.run, "model.first")
         elif example := self.turns.line_clicked(message.block, message.text):
             self.writing.take_example(example)
+
+    def on_token_transcript_thought(self, message: TokenTranscript.Thought) -> None:
+        place = message.block.line.find(status.ANSWER_NOW) if self.answers.thinks_now else -1
+        if 0 <= place <= message.x:
+            self.answers.answer_now()
+        else:
+            self.turns.toggle_thought(message.block)
+
+    def on_token_transcript_foot(self, message: TokenTranscript.Foot) -> None:
+        self.answers.resume_node(message.node)
 
     def on_inspector_picked(self, message: Inspector.Picked) -> None:
         self.reading.pick(forks=message.forks)

@@ -71,6 +71,7 @@ class FakePrompts:
     def __init__(self) -> None:
         self.on_note: Callable[[str], None] = lambda text: None
         self.told_in_vain: list[str] = []
+        self.thoughts: Any = None
 
     def unused(self) -> list[str]:
         return self.told_in_vain
@@ -282,7 +283,8 @@ class FakeEngine:
                 on_prefill(used * chunk // chunks, used)
         tokens = self._script
         held = b""
-        if self.thought and given and self.prefixes[-1][-1] == END:  # the thought was closed early
+        closed = bool(self.thought and given and self.prefixes[-1][-1] == END)
+        if closed:  # the thought was ended early
             tokens = tokens[tokens.index(b"</think>") + 1 :]
             tokens = [*[b""] * given, *tokens]
         for index, token in list(enumerate(tokens))[given:]:
@@ -305,7 +307,7 @@ class FakeEngine:
                 else None
             )
             step = fake_step(index, token, text, reason, used + index, top_k)
-            channel = self._channel(index)
+            channel = "answer" if closed else self._channel(index)
             if channel != "answer":
                 step = step._replace(text="", reasoning=text if channel == "thought" else "", channel=channel)
             yield step

@@ -23,7 +23,7 @@ KEYS = (
     *("escape", "tab", "shift+tab", "enter", "ctrl+n", "ctrl+f", "ctrl+l", "ctrl+r", "ctrl+c", "space"),
     *("f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "ctrl+p"),
     *("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "backspace"),
-    *"hjklwbnNiTfpecEyY=[]ordx+-12345/",
+    *("ctrl+t", *"hjklwbnNiTtzfpecEyY=[]ordx+-12345/"),
 )
 FATAL = ("^x", "^d", "^q")  # what deletes or quits, and means it
 
@@ -110,7 +110,8 @@ async def test_any_keys_and_clicks(count: int, run: int, chat: Any, tmp_path: An
     done = 0
     while done < count:
         size = SIZES[(run + done) % len(SIZES)]
-        engine = FakeEngine([STORY, "two", "three four five"])
+        thought = "First a plan.\nThen a word. " * 6 if (run + done) % 2 else ""
+        engine = FakeEngine([STORY, "two", "three four five"], thought=thought, context=4000)
         async with chat(engine, size=size, store=store) as c:
             await c.ask("Tell")
             await c.idle()

@@ -72,11 +72,11 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
 
 
 async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
-    async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="z shift+left")) as c:
+    async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="q shift+left")) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("escape", "enter", "f4", "v", "z")
-        assert "z j k v token" in c.line("footer")
+        await c.pilot.press("escape", "enter", "f4", "v", "q")
+        assert "q j k v token" in c.line("footer")
         first = c.app.transcript.cursor_token()
         await c.pilot.press("l")
         assert c.app.transcript.cursor_token() == first

@@ -131,10 +131,10 @@ async def test_a_digit_without_such_an_alternative_does_nothing(chat: Any) -> No
 
 
 async def test_digits_can_be_other_keys(chat: Any) -> None:
-    async with chat(FakeEngine("a b c d"), look=ChatOptions(keys={"alternative.2": ("z",)})) as c:
+    async with chat(FakeEngine("a b c d"), look=ChatOptions(keys={"alternative.2": ("q",)})) as c:
         await opened(c)
         before = len(c.app.session.tree)
-        await c.pilot.press("z")
+        await c.pilot.press("q")
         await c.idle()
         assert len(c.app.session.tree) == before + 1
 

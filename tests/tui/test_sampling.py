@@ -175,7 +175,7 @@ async def test_set(chat: Any, line: str, field: str, value: float) -> None:
     ("line", "words"),
     [
         ("top 3", "several settings begin with this: top_k, top_p"),
-        ("nothing 3", "unknown setting; there are temperature, top_k"),
+        ("qqq 3", "unknown setting; there are temperature, top_k"),
         ("top_p 0", "must be a number above 0 to 1 (got 0"),
         ("temp warm", "must be a number"),
         ("top_k 2.5", "must be a number"),

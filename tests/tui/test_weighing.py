@@ -185,7 +185,7 @@ async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pyte
             text = base64.b64decode(copied.split("]52;c;")[1].split("\a")[0]).decode()
             assert wanted in text
         assert text.startswith("# How?")
-        assert "/copy [code|all]" in await told(c, "/copy all of it")
+        assert "/copy [code|thought|all]" in await told(c, "/copy all of it")
 
 
 @pytest.mark.parametrize(("said", "known"), [("stats", "facts"), ("search", "open"), ("regin", "regen")])

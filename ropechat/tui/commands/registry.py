@@ -285,6 +285,16 @@ BRANCHING = (
         typed="edit",
         both="Edit the question, or the answer",
     ),
+    Command(
+        "answer.thought",
+        "t,ctrl+t",
+        "thought",
+        "Show or fold the thought; while it is written: answer now",
+        key_names="t ^t",
+        both="Show or fold the thought (while it is written: answer now), or all thoughts",
+    ),
+    Command("answer.thoughts", "z", "all thoughts", "Show or fold all thoughts", typed="thoughts"),
+    Command("answer.now", "", "answer now", "End the thought, and answer", typed="now"),
     Command("answer.edit", "E", "edit answer", "Edit the answer", typed="rewrite"),
     Command("answer.fork", "f", "fork", "Fork: replace this token and continue", typed="fork [TOKEN]"),
     Command(
@@ -344,6 +354,14 @@ PANELS = (
         "favour a token",
         "Make a token more or less likely; alone: list the changed ones",
         typed="bias [TEXT X | #ID X | off]",
+        needs_words=True,
+    ),
+    Command(
+        "sampling.think",
+        "",
+        "think",
+        "Whether the model thinks before it answers, and for how many tokens",
+        typed="think [on|off|low|medium|high|N|auto]",
         needs_words=True,
     ),
     Command(
@@ -501,7 +519,7 @@ COMMANDS = (
         "y",
         "copy",
         "Copy the answer",
-        typed="copy [code|all]",
+        typed="copy [code|thought|all]",
         both="Copy the answer, or its last code block",
     ),
     Command("answer.copy_code", "Y", "copy code", "Copy the answer's last code block"),
@@ -603,6 +621,7 @@ SYNONYMS = {  # names of these commands in other chat programs
     "save": "export",
     "search": "open",
     "stats": "facts",
+    "thinking": "think",
     "tokens": "prose",
 }
 

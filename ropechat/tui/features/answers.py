@@ -62,8 +62,15 @@ class AnswersFeature(Feature):
         """Continue a stopped answer in a new version of it."""
         self.chat.when_idle(self._resume)
 
+    def resume_node(self, id: str) -> None:
+        """Continue an answer of the branch that is shown."""
+        if (node := self.session.tree.nodes.get(id)) is not None:
+            self.chat.when_idle(lambda: self._continue(self._same_model(node)))
+
     def _resume(self) -> None:
-        node = self._answer_node()
+        self._continue(self._answer_node())
+
+    def _continue(self, node: Node | None) -> None:
         if node is None:
             return
         steps = steps_to_continue(node)
@@ -98,6 +105,41 @@ class AnswersFeature(Feature):
             self.ui.hint(f"written by {status.model_heading(node.model)}: only that model can continue it")
             return None
         return node
+
+    # --- the thought before an answer ---
+
+    @command("answer.thought")
+    def _thought(self) -> None:
+        """While the model thinks: have it answer. Else show or fold the thought."""
+        if self.thinks_now:
+            self.answer_now()
+        else:
+            self.turns.toggle_thought()
+
+    @property
+    def thinks_now(self) -> bool:
+        """Whether a thought is being written."""
+        last = self.session.last
+        return last is not None and last.answer.thinking and not last.answer.stopping
+
+    @command("answer.now")
+    def answer_now(self) -> str:
+        """End the thought, and answer: a fork with all its tokens and the end marker."""
+        last = self.session.last
+        if last is None or not self.thinks_now:
+            return "the model is not thinking"
+        id = last.node or ""
+        self.chat.when_idle(lambda: self._end_thought(id))
+        return ""
+
+    def _end_thought(self, id: str) -> None:
+        known = self.session.tree.nodes.get(id)
+        node = self._same_model(known) if known is not None else None
+        if node is None or node.text or node.state is NodeState.DONE:  # it answered meanwhile
+            return
+        steps = tuple(node.steps)
+        prefix, origin = ev.AssistantPrefix(steps, closes=True), Origin(id, len(steps), "fork")
+        self._ask(self.session.answer(node.parent or "", prefix, origin, node.sampling))
 
     # --- several ---
 
@@ -262,11 +304,13 @@ class AnswersFeature(Feature):
             self.copy_answer()
         elif what == "code":
             self.copy_code()
+        elif what == "thought":
+            self.copy_thought()
         elif what == "all":
             session = self.session
             self.ui[TerminalFeature].copy(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
         else:
-            return "/copy [code|all]: the last code block, or the current branch; without a word the answer"
+            return "/copy [code|thought|all]: the last code block, the thought, the branch; alone: the answer"
         return ""
 
     def copy_answer(self) -> None:
@@ -274,6 +318,16 @@ class AnswersFeature(Feature):
         turn = self.turns.turn()
         if turn is not None:
             self.ui[TerminalFeature].copy(turn.answer.node.text)
+
+    def copy_thought(self) -> None:
+        """Copy the thought before that answer."""
+        turn = self.turns.turn()
+        if turn is None:
+            return
+        if thought := turn.answer.node.reasoning.strip():
+            self.ui[TerminalFeature].copy(thought)
+        else:
+            self.ui.hint("no thought before this answer")
 
     @command("answer.copy_code")
     def copy_code(self) -> None:

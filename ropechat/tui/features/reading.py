@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.chat.score_worker import ScoreWorker
+from ropechat.conversation import spoken
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.features.answers import AnswersFeature
 from ropechat.tui.features.settings import SettingsFeature
@@ -288,7 +289,7 @@ class ReadingFeature(Feature):
 
     def _show_preview(self, result: ev.PreviewReady) -> None:
         if result.steps:
-            text = "".join(step.text for step in result.steps[1:])
+            text = "".join(map(spoken, result.steps[1:]))
             note = f"· greedy · {len(result.steps) - 1} tokens"
             self.inspector.show_preview(Preview(result.steps[0].id, text, note))
 
@@ -372,7 +373,9 @@ class ReadingFeature(Feature):
             return [*keys, preview, (key("read.details"), "details"), *last]
         if self.transcript.cursor is not None:
             every = key("read.left", "read.down", "read.up", "read.right")
-            return [(every, "token"), (key("read.take"), "inspect"), *surprise, *last]
+            thought = self.transcript.cursor.block.thought
+            fold = [(key("answer.thought"), "thought")] if thought else []
+            return [(every, "token"), (key("read.take"), "inspect"), *surprise, *fold, *last]
         found = [(key("read.down", "read.up"), "scroll"), token, (key("read.take"), "inspect")]
         return [*found, (key("view.find"), "find"), *last]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat import presets
 from ropechat.errors import RopechatError
-from ropechat.sampling import MAX_BIAS, MAX_COUNT, SETTINGS
+from ropechat.sampling import MAX_BIAS, MAX_COUNT
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.blocks import AnswerBlock
@@ -126,11 +126,37 @@ class SamplingFeature(Feature):
         given, _, value = words.partition(" ")
         try:
             name = presets.full_name(given)
+            if name in presets.THINKING and (refusal := self._never_thinks()):
+                return refusal
             if value.strip():
                 self.use(presets.with_value(self.session.sampling, name, value.strip()))
         except ValueError as error:
             return str(error)
-        return f"{name} {presets.format_value(self.session.sampling, name)} · {SETTINGS[name].short}"
+        return (
+            f"{name} {presets.format_value(self.session.sampling, name)} · {presets.describe_setting(name)}"
+        )
+
+    @command("sampling.think")
+    def _think(self, words: str) -> str:
+        """/think: whether the model thinks before the next answer, and for how many tokens."""
+        if refusal := self._never_thinks():
+            return refusal
+        try:
+            if words:
+                self.use(presets.with_thinking(self.session.sampling, words))
+        except ValueError as error:
+            return str(error)
+        chosen, known = presets.describe_thinking(self.session.sampling), self.session.thinking.think
+        if known != self.session.sampling.think:
+            return f"{chosen}: this model has no efforts, so it thinks as with on"
+        return f"{chosen}, from the next answer on" if words else chosen
+
+    def _never_thinks(self) -> str:
+        """A sentence that says that the model does not think; "" if it does, or is not loaded yet."""
+        info = self.session.info
+        if info is None or info.thinks:
+            return ""
+        return f"{model_heading(info.name)} does not think: its chat template has no thoughts"
 
     @command("sampling.seed")
     def _seed(self, words: str) -> str:

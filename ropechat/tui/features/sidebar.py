@@ -195,7 +195,8 @@ class SidebarFeature(Feature):
             return Line(tuple(lists.setting_line(sampling, name, "  ", width=self._width - 2)), target)
 
         # tuples, since a string in `items` is a text between them
-        rows = [(name,) for name in presets.NAMES]
+        info = self.session.info
+        rows = [(name,) for name in presets.names_for(thinks=info is not None and info.thinks)]
         preset = presets.preset_of(sampling)
         key = self.keymap.first("sampling.open")
         return Section("sampling", preset, key, target, rows, lambda row: draw(row[0]))

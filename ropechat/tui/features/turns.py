@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class TurnsFeature(Feature):
         super().__init__(ui)
         self.follows = ui.options.follow
         self.on_show: Callable[[], None] = lambda: None
+        self._unfolds = False  # whether thoughts are shown as they are added
         self._blocks: dict[int, AnswerBlock] = {}  # by the serial number of their request
         self._unfolded: set[str] = set()  # questions whose attached files are shown
         self._note = ui.options.note  # about the model that was opened first
@@ -173,12 +175,18 @@ class TurnsFeature(Feature):
             asked = Block("user", "you" + self._place(turn.asked), node=turn.asked)
             asked.say(self._said(turn.asked, turn.question))
             self.transcript.add(asked)
+        answer.unfolded = self._unfolds
         if node.steps:
             answer.begin_like(known.get(id(node.steps[0])))
             answer.grow()
-        elif node.final_text:
-            answer.say(node.final_text)
+        else:
+            if node.final_reasoning:
+                answer.think(node.final_reasoning, ends=bool(node.final_text))
+            if node.final_text:
+                answer.say(node.final_text)
         answer.note = "" if live else status.summarize(turn.answer)
+        answer.set_line(self._thought_line(turn))
+        answer.foot = self._foot(turn)
         self.transcript.add(answer)
 
     def _heading(self, turn: Turn) -> str:
@@ -209,7 +217,63 @@ class TurnsFeature(Feature):
 
     def feed(self, serial: int) -> None:
         """Draw the new tokens of an answer."""
-        self.transcript.feed(self._blocks[serial])
+        block = self._blocks[serial]
+        thinking = block.thinking
+        self.transcript.feed(block)
+        if (thinking or block.thinking) and self.session.last is not None:
+            self._tell(self.session.last, block)
+
+    def refresh(self) -> None:
+        """The lines that name a key follow the focus, and that of a thought follows the time."""
+        for turn in self.session.turns[-2:]:  # the one before the newest is no longer the newest
+            block = self._block(turn.node) if turn.node else None
+            if block is not None and (block.thought or block.foot):
+                self._tell(turn, block)
+
+    def _block(self, node: str) -> AnswerBlock | None:
+        """The block of an answer."""
+        found = (one for one in reversed(self.transcript.blocks) if one.node == node)
+        return next((one for one in found if isinstance(one, AnswerBlock)), None)
+
+    def _tell(self, turn: Turn, block: AnswerBlock) -> None:
+        self.transcript.tell(block, self._thought_line(turn), self._foot(turn))
+
+    def _thought_line(self, turn: Turn) -> str:
+        key = (self.keymap.first if self._reads else self.keymap.beside_text)("answer.thought")
+        return status.thought_line(turn.answer, time.monotonic(), key)
+
+    def _foot(self, turn: Turn) -> str:
+        """The line below an answer that was cut; of the newest it says how to continue it."""
+        newest = self.session.last is not None and turn.node == self.session.last.node
+        way = self.keymap.first("answer.resume") if self._reads else f"/{keys.BY_ID['answer.resume'].slash}"
+        return status.cut_line(turn.answer.node, way if newest else "") if not turn.answer.live else ""
+
+    @property
+    def _reads(self) -> bool:
+        """Whether letters are commands."""
+        return self.transcript.has_focus and self.transcript.commands
+
+    # --- thoughts ---
+
+    def toggle_thought(self, block: AnswerBlock | None = None) -> None:
+        """Show or fold the thought of a block, or of the answer under the cursor."""
+        turn = self.turn() if block is None else None
+        found = block or (self._block(turn.node) if turn is not None and turn.node else None)
+        if found is None or not found.thought:
+            self.ui.hint(
+                "this answer has no thought" if self.session.last is not None else "this chat is empty"
+            )
+        else:
+            self.transcript.refold(found, not found.unfolded)
+
+    @command("answer.thoughts")
+    def _toggle_thoughts(self) -> None:
+        """Show or fold all thoughts, also those to come."""
+        self._unfolds = not self._unfolds
+        for block in self.transcript.blocks:
+            if isinstance(block, AnswerBlock) and block.unfolded != self._unfolds:
+                self.transcript.refold(block, self._unfolds)
+        self.ui.hint("thoughts are shown" if self._unfolds else "thoughts are folded")
 
     @event(ev.Finished, ev.Failed)
     def _ended(self, event: ev.Finished | ev.Failed) -> None:
@@ -223,6 +287,7 @@ class TurnsFeature(Feature):
             block = self._blocks[serial]
         block.note = status.summarize(answer)
         self.transcript.finish(block)
+        self._tell(turn, block)
         if answer.error is not None:
             self.notice("error", f"The answer failed: {explain(answer.error)}")
         elif answer.node.finish_reason == "context":

@@ -153,6 +153,8 @@ class WritingFeature(Feature):
     @event(ev.Finished, ev.Failed)
     def _ended(self, event: ev.Finished | ev.Failed) -> None:
         self.count_soon()
+        if self.chat.waits:  # the question is sent after the answer that begins now
+            return
         queued, self._queued = self._queued, ""
         if not queued or self.composer.text != queued:
             return

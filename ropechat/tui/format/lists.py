@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ropechat.chat import presets
-from ropechat.conversation import Role
+from ropechat.conversation import Role, thought_length
 from ropechat.util.text import local_time, one_line, visible
 from ropechat.util.width import fit
 
@@ -135,12 +135,24 @@ def describe_origin(tree: ConversationTree, node: Node) -> str:
 
 
 def snippet(node: Node) -> str:
-    """The beginning of a node's text; of a fork, the text after its replaced token."""
+    """The beginning of a node's text; of a fork, the text after its replaced token.
+
+    Of an answer that ended inside its thought, the thought.
+    """
     if not node.steps:
-        return node.final_text
+        return node.final_text or _of_thought(node.final_reasoning)
     forked = node.origin is not None and node.origin.kind == "fork"
     start = node.origin.index + 1 if forked and node.origin is not None else 0
+    answer = thought_length(node.steps)
+    if answer == len(node.steps) > 0:
+        return _of_thought("".join(step.reasoning for step in node.steps[start : start + SNIPPET]))
+    start = max(start, answer)
     return "".join(step.text for step in node.steps[start : start + SNIPPET])
+
+
+def _of_thought(text: str) -> str:
+    """A thought in the place of an answer."""
+    return f"thought: {text.strip()}" if text.strip() else ""
 
 
 def branch_line(node: Node, stem: str, head: str, mark: str, room: int, shown: bool) -> list[Part]:

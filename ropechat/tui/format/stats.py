@@ -33,6 +33,9 @@ def answer_rows(answer: Answer) -> Rows:
         ("tokens", f"{answer.drawn:,} drawn" + (f", {given:,} given" if given else "")),
         ("time", format_seconds(answer.seconds)),
     ]
+    if (thought := answer.thought) is not None and thought.tokens:
+        bits = f"{thought.bits / thought.tokens:.2f} bits/token"
+        rows.append(("thought", f"{count_of(thought.tokens, 'token')} of them, {bits}"))
     if answer.bits_per_token is not None:
         each, total = f"{answer.bits_per_token:.2f} bits/token", f"{answer.total_bits:,.0f} bits in all"
         rows.append(("surprisal", f"{each}, {total}"))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ropechat.chat import presets
 from ropechat.chat.context import OverflowPolicy
-from ropechat.chat.presets import preset_of
 from ropechat.conversation import NodeState
 from ropechat.models.catalog import shown_name
 from ropechat.sampling import MAX_BIAS
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.widgets.bars import JOIN, Part, draw_meter
 from ropechat.util.progress import format_rate
-from ropechat.util.text import format_duration, format_seconds, one_line
+from ropechat.util.text import count_of, format_duration, format_seconds, one_line
 from ropechat.util.width import fit
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ropechat.util.progress import Wait
 
 TOLD_FROM_S = 2.0  # a question that takes longer to read says so before it is sent
+ANSWER_NOW = "answer now"
 SHOWN_AFTER_S = 0.5  # a shorter wait leaves the gauge as it is
 
 
@@ -36,6 +37,7 @@ def title(session: Session, width: int) -> tuple[list[Part], list[Part]]:
     right: list[Part] = [
         *_under(session, width),
         *[(f"  {words}", "$warning") for words in _weighed(session)],
+        *[(f"  {words}", "$foreground") for words in _thinks(session)],
         ("  " + name, "$foreground"),
         (dtype, "$quiet"),
         (f"  {mark} ", colour),
@@ -52,10 +54,11 @@ def title_links(session: Session) -> dict[str, str]:
         one_line(session.title).strip(): "chat.list",
         one_line(name).strip(): "model.pick",
         "sampling": "sampling.open",
-        (preset_of(session.sampling) or f"T {session.sampling.temperature:g}"): "sampling.open",
+        (presets.preset_of(session.sampling) or f"T {session.sampling.temperature:g}"): "sampling.open",
         "persona": "prompt.persona",
         "system": "prompt.system",
         session.persona or "system": "prompt.persona",
+        **dict.fromkeys(_thinks(session), "sampling.open"),
     } | dict.fromkeys(_weighed(session), "sampling.bias")
 
 
@@ -72,6 +75,12 @@ def _weighed(session: Session) -> list[str]:
     return [f"{banned} banned"] * bool(banned) + [f"{weighed} biased"] * bool(weighed)
 
 
+def _thinks(session: Session) -> list[str]:
+    """How much the model is told to think, where that is not as its chat template says."""
+    known = session.info is not None and session.info.thinks
+    return presets.thinking_words(session.sampling) if known else []
+
+
 def _under(session: Session, width: int) -> list[Part]:
     """The persona and the preset, if there is room."""
     if width < 100:
@@ -82,7 +91,7 @@ def _under(session: Session, width: int) -> list[Part]:
         parts.append(("  persona " if name else "  system ", "$quiet"))
         parts.append((name or fit(one_line(session.system), 20).rstrip(), "$foreground"))
     if width >= 120:
-        preset = preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
+        preset = presets.preset_of(session.sampling) or f"T {session.sampling.temperature:g}"
         parts += [("  sampling ", "$quiet"), (preset, "$foreground")]
     return [*parts, ("  ", "")]
 
@@ -160,6 +169,8 @@ def gauge(session: Session, width: int, *, share: bool = True) -> list[Part]:
         price = f"about {format_duration(rounded(seconds))} to read"
         count = f"{session.draft_unread:,} tokens, " if width >= 76 else ""
         return [*left, (f"  {count}{price}", "$warning")]
+    if not session.generating and width >= 100 and (unsent := session.thoughts_left_out):
+        left.append((f"  {count_of(unsent, 'token')} of thoughts not sent again", "$quiet"))
     if session.when_full is not OverflowPolicy.ASK and width >= 70:
         left.append((f"  {session.when_full}", "$quiet"))
     if session.read_ahead is not None and not session.generating:
@@ -219,6 +230,33 @@ def summarize(answer: Answer) -> str:
         words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
     reason = why_ended(node)
     return JOIN.join([reason, *words] if reason else words)
+
+
+def thought_line(answer: Answer, now: float, key: str) -> str:
+    """The line above a thought. now: seconds, monotonic. key: the one that has the model answer now."""
+    thought = answer.thought
+    if thought is None:
+        return ""
+    count = f"{thought.tokens:,} tok"
+    if answer.thinking and not answer.stopping:
+        spent = "" if answer.first_at is None else f"{JOIN}{now - answer.first_at:.0f} s"
+        return f"thinking  {count}{spent}{JOIN}{key}: {ANSWER_NOW}"
+    words = [count] if thought.tokens else []
+    words += [] if thought.seconds is None else [format_seconds(thought.seconds)]
+    words += [f"{thought.bits / thought.tokens:.2f} bits/token"] if thought.tokens else []
+    return "  ".join(["thought", JOIN.join(words)]).rstrip()
+
+
+def cut_line(node: Node, way: str) -> str:
+    """The line below an answer that is not complete; "" if it is. way: how to continue it; "": not said."""
+    reason = why_ended(node)
+    if not node.steps or reason == "failed":
+        return ""
+    if node.steps[-1].channel != "answer" and not node.text:
+        reason = "cut while thinking" if reason else "ended while thinking"
+    if not reason:
+        return ""
+    return f"{reason}{JOIN}{way} continues" if way else reason
 
 
 def why_ended(node: Node) -> str:

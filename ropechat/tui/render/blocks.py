@@ -7,20 +7,22 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.conversation import Node, Role
+from ropechat.conversation import MARK, Node, Role
 from ropechat.tui.render.markdown import MarkdownText
 from ropechat.tui.render.spans import Mark
+from ropechat.tui.render.thought import DividedText
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.wrap import TAB, WrappedText
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
     from ropechat.tui.render.spans import Rows
+    from ropechat.tui.render.thought import Fold
 
     Kind = Literal["user", "answer", "notice", "error"]
     View = Literal["tokens", "prose"]
@@ -39,7 +41,7 @@ def count_common(new: Sequence[Step], old: Sequence[Step]) -> int:
 
 @dataclass(eq=False)
 class Block:
-    """A stretch of the transcript: an optional heading, text, one blank row.
+    """A stretch of the transcript: an optional heading, text, an optional last line, one blank row.
 
     `node` is the id of its node, "" for a notice. Rows are laid out on demand; `forget` drops them.
     """
@@ -49,6 +51,7 @@ class Block:
     note: str = ""  # right end of the heading
     live: bool = False  # more will come: a caret is drawn at the end
     node: str = ""
+    foot: str = ""  # the line below the text
     length: int = 0  # characters
     _parts: list[str] = field(default_factory=list)
     _rows: Rows | None = None
@@ -91,11 +94,14 @@ class Block:
     def rows(self) -> Rows:
         """The rows; lays the text out if it is not."""
         if self._rows is None:
-            view, width = self._shape
-            self._rows = MarkdownText(self.text, width) if view == "prose" else WrappedText(self.text, width)
+            self._rows = self._lay(self.text)
             if not self.live:
                 self._rows.close()
         return self._rows
+
+    def _lay(self, text: str) -> Rows:
+        view, width = self._shape
+        return MarkdownText(text, width) if view == "prose" else WrappedText(text, width)
 
     def forget(self) -> None:
         """Drop the rows, but keep their number."""
@@ -113,12 +119,19 @@ class Block:
 
     @property
     def height(self) -> int:
-        """The number of rows with heading and the blank row after the block."""
-        return self.head + self.body + 1
+        """The number of rows with heading, last line, and the blank row after the block."""
+        return self.head + self.body + bool(self.foot) + 1
+
+    @property
+    def hidden(self) -> int:
+        """Characters at the beginning that are folded away."""
+        return 0
 
     def say(self, text: str) -> int:
         """Append text; returns the number of the first row that changed."""
-        piece = to_display(text)
+        return self._append(to_display(text))
+
+    def _append(self, piece: str) -> int:
         self._parts.append(piece)
         self.length += len(piece)
         if self._rows is None:
@@ -129,7 +142,11 @@ class Block:
     def end(self) -> int:
         """Finish the block, which removes the caret; returns the number of the first row that changed."""
         caret, self.live = self.body - 1, False
+        self._refold()
         return caret if self._rows is None else min(caret, self._rows.close())
+
+    def _refold(self) -> None:
+        """Take in that another part of the text may be folded away."""
 
     def marks(self, row: int, tint: str) -> list[Mark]:
         """The marks to lay over a row."""
@@ -159,10 +176,17 @@ class AnswerBlock(Block):
     """An answer: its node, and the end of the text of each token that was drawn so far.
 
     The answer of a model without a chat template continues the user's text, which comes first, as the `lead`.
+    The thought of a model that reasons comes before its answer, in a text of its own (see `DividedText`); a
+    marker is one character of it.
     """
 
     answer: Node = field(default_factory=lambda: Node("", None, Role.ASSISTANT))
     lead: int = 0  # characters of the user
+    thought: int = 0  # characters of the thought and its markers
+    begun: bool = False  # whether the text behind the thought has begun
+    unfolded: bool = False  # whether the whole thought is shown
+    line: str = ""  # what is said of the thought, above it
+    _bare: bool = True  # whether the thought has no word yet
     ends: list[int] = field(default_factory=list)  # one for each token drawn so far
     prompt: frozenset[int] | None = None  # ids of the prompt, where they are known
     _levels: dict[str, bytearray] = field(default_factory=dict)
@@ -185,9 +209,121 @@ class AnswerBlock(Block):
     def _view(self, view: View) -> View:
         return view
 
+    # --- the thought ---
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the thought is being written."""
+        return self.live and bool(self.thought) and not self.begun
+
+    @property
+    def fold(self) -> Fold:
+        """What is shown of the thought."""
+        return "whole" if self.unfolded else "tail" if self.thinking else "folded"
+
+    @property
+    def hidden(self) -> int:
+        """Characters of a thought that is not shown as a whole."""
+        return 0 if self.unfolded else self.thought
+
+    @property
+    def behind_thought(self) -> int:
+        """The first token that says something after the thought; the number of all if there is none."""
+        return bisect_right(self.ends, self.thought) if self.thought else 0
+
+    @property
+    def first(self) -> int:
+        """The first token that the keys of the cursor reach."""
+        return 0 if self.unfolded else self.behind_thought
+
+    def set_fold(self, unfolded: bool) -> None:
+        """Show the whole thought, or no longer."""
+        self.unfolded = unfolded
+        self._refold()
+
+    def _refold(self) -> None:
+        if isinstance(self._rows, DividedText):
+            self._rows.fold = self.fold
+        elif self._rows is None:
+            self._height = self._guess()
+
+    def set_line(self, line: str) -> bool:
+        """Say something else of the thought; returns whether it differs."""
+        differs, self.line = line != self.line, line
+        if isinstance(self._rows, DividedText):
+            self._rows.line = line
+        return differs
+
+    def on_rail(self, row: int) -> bool:
+        """Whether a row is of the thought."""
+        return isinstance(self._rows, DividedText) and 1 <= row <= self._rows.shown
+
+    def think(self, text: str, *, ends: bool = False) -> None:
+        """Show a thought without tokens, before any text is said. ends: an answer follows."""
+        self._think(to_display(text.strip("\n")))
+        self.begun = ends
+        self._refold()
+
+    def _think(self, piece: str) -> int:
+        """Append to the thought; returns the first changed row."""
+        first = not self.thought
+        self._parts.append(piece)
+        self.length += len(piece)
+        self.thought = self.length
+        if not first and isinstance(self._rows, DividedText):
+            return self._rows.think(piece)
+        self._rows = None
+        self._height = self._guess()
+        return 0
+
+    def _thought_pieces(self, steps: Sequence[Step]) -> Iterator[str]:
+        """The text of each token of the thought, without the line breaks before its first word."""
+        for step in steps:
+            text, marks = to_display(step.reasoning), step.channel == "marker"
+            text = text.strip("\n") if marks else text.lstrip("\n") if self._bare else text
+            self._bare = self._bare and not text
+            yield text + (MARK if marks else "")
+
+    def _lay(self, text: str) -> Rows:
+        if not self.thought:
+            return super()._lay(text)
+        said = DividedText(text[: self.thought], self._shape[1], self.fold, self.line, super()._lay)
+        if self.begun:
+            said.append(text[self.thought :])
+        return said
+
+    def _guess(self) -> int:
+        if not self.thought:
+            return super()._guess()
+        width, shown = max(1, self._shape[1]), self.text[self.hidden :]
+        return 1 + sum(1 + len(line) // width for line in shown.split("\n"))
+
+    def end(self) -> int:
+        """As `Block.end`; a thought that was written is folded."""
+        fold, row = self.fold, super().end()
+        return row if self.fold == fold else 0
+
+    # --- tokens ---
+
     def grow(self) -> int:
         """Append the tokens that the node has and the block has not; returns the first changed row."""
-        added, before = self.answer.steps[len(self.ends) :], self.length
+        added = self.answer.steps[len(self.ends) :]
+        if not added or self.begun or (added[0].channel == "answer" and not self.thought):
+            return self._grow(added)
+        fold = self.fold
+        count = next((n for n, step in enumerate(added) if step.text or step.channel == "answer"), len(added))
+        pieces = list(self._thought_pieces(added[: count + 1]))  # a marker's token may end in the answer
+        self.ends += (self.length + end for end in accumulate(map(len, pieces[:count])))
+        row = self._think("".join(pieces))
+        if count < len(added):
+            self.begun = True
+            self._refold()
+            row = min(row, self._grow(added[count:]))
+        return 0 if fold == "tail" else row
+
+    def _grow(self, added: Sequence[Step]) -> int:
+        """Append tokens of the answer."""
+        before = self.length
         text = "".join(step.text for step in added)
         row = self.say(text)
         plain = self.length - before == len(text)  # `to_display` changed no length
@@ -211,6 +347,9 @@ class AnswerBlock(Block):
         self.ends = other.ends[:count]
         self.length = self.ends[-1]
         self._parts = [other.text[: self.length]]
+        self.thought, self.unfolded = min(other.thought, self.length), other.unfolded
+        self._bare = other._bare
+        self.begun = other.begun and self.answer.steps[count - 1].channel == "answer"
         if self._rating == other._rating:
             self._levels = {tint: levels[:count] for tint, levels in other._levels.items()}
         self._shape = other._shape
@@ -226,6 +365,8 @@ class AnswerBlock(Block):
     def alike(self, other: Block) -> int:
         """As `Block.alike`; the tokens of these rows must be the same, too."""
         if not isinstance(other, AnswerBlock) or self.lead != other.lead or self._rating != other._rating:
+            return 0
+        if (self.thought, self.fold) != (other.thought, other.fold):
             return 0
         count = count_common(self.steps, other.steps)
         rows = super().alike(other) if count else 0
@@ -253,6 +394,8 @@ class AnswerBlock(Block):
         """Marks of the user's text and, in the tokens view, of the tint, without the spaces around a word."""
         start, stop = self.span(row)
         found = [Mark(start, min(stop, self.lead), "asked")] if start < self.lead else []
+        if start < self.thought:
+            found += self._thought_marks(start, stop)
         if tint not in BY_NAME or self._shape[0] != "tokens":
             return found
         levels, text = self.levels(tint), self.rows.pieces(row)[0].text
@@ -262,6 +405,7 @@ class AnswerBlock(Block):
         while start < stop and token < len(self.ends):
             end = min(self.ends[token], stop)
             if level := levels[token]:
+                level = (level + 1) // 2 if end <= self.hidden else level  # half a tint while it is written
                 piece = text[start - base : end - base]
                 first = end - len(piece.lstrip(" "))
                 last = start + len(piece.rstrip(" "))
@@ -270,11 +414,20 @@ class AnswerBlock(Block):
             start, token = max(start, end), token + 1
         return sorted(found, key=lambda mark: mark.look)  # of two on one character the stronger wins
 
+    def _thought_marks(self, start: int, stop: int) -> list[Mark]:
+        """The markers among the characters of a row."""
+        token, found = bisect_right(self.ends, start), list[Mark]()
+        while token < len(self.ends) and (at := self.token_span(token))[0] < min(stop, self.thought):
+            if self.answer.steps[token].channel == "marker":
+                found.append(Mark(*at, "marker"))
+            token += 1
+        return found
+
     def surprising(self, index: int, step: int, tint: str) -> int | None:
         """The next token in a direction whose tint has level 2 or more."""
         levels = self.levels(tint if tint in BY_NAME else "surprisal")
         index += step
-        while 0 <= index < len(levels):
+        while self.first <= index < len(levels):
             if levels[index] >= 2:
                 return index
             index += step

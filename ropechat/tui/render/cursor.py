@@ -53,10 +53,17 @@ def place_of(page: TranscriptLayout, token: TokenPlace) -> TextPosition:
 
 
 def in_sight(page: TranscriptLayout, top: int, height: int) -> TokenPlace | None:
-    """The last token of the rows in sight, or the last of all above them."""
+    """The last token of the rows in sight, or the last of all above them.
+
+    Of an answer that is only a folded thought, the last token of that.
+    """
     for y in range(min(top + height, page.rows) - 1, top - 1, -1):
         if token := at_cell(page, 1 << 30, y):
             return token
+        spot = page.spot(y)
+        block = page.blocks[spot.block] if spot is not None and spot.row == 0 else None
+        if isinstance(block, AnswerBlock) and 0 < len(block.steps) <= block.first:
+            return TokenPlace(block, len(block.steps) - 1)
     spot = page.spot(min(top, page.rows - 1))
     return _end_of(page, spot.block, -1) if spot else None
 
@@ -65,16 +72,16 @@ def _end_of(page: TranscriptLayout, index: int, step: int) -> TokenPlace | None:
     """The nearest token of an answer from block `index` on, in a direction."""
     while 0 <= index < len(page.blocks):
         block = page.blocks[index]
-        if isinstance(block, AnswerBlock) and block.steps:
-            return TokenPlace(block, 0 if step > 0 else len(block.steps) - 1)
+        if isinstance(block, AnswerBlock) and block.first < len(block.steps):
+            return TokenPlace(block, block.first if step > 0 else len(block.steps) - 1)
         index += step
     return None
 
 
 def by_token(page: TranscriptLayout, token: TokenPlace, step: int) -> TokenPlace:
-    """The token before or after, in this answer or the neighbouring one."""
+    """The token before or after, in this answer or the neighbouring one; folded thoughts are passed over."""
     index = token.index + step
-    if 0 <= index < len(token.block.steps):
+    if token.block.first <= index < len(token.block.steps):
         return TokenPlace(token.block, index)
     return _end_of(page, page.blocks.index(token.block) + step, step) or token
 

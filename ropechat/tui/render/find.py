@@ -80,10 +80,11 @@ class Finder:
             self.look(block)
 
     def look(self, block: Block) -> None:
-        """Find in a block that is new or has grown."""
+        """Find in a block that is new or has grown, or of which more or less is shown."""
         if self._pattern is None:
             return
-        found = [match.span() for match in self._pattern.finditer(block.text) if match.end() > match.start()]
+        matches = self._pattern.finditer(block.text, block.hidden)
+        found = [match.span() for match in matches if match.end() > match.start()]
         self._spans[id(block)] = found[:MAX_MATCHES]
 
     def begin_at(self, node: str) -> bool:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from ropechat.chat import presets
-from ropechat.conversation import common_prefix_length
+from ropechat.conversation import common_prefix_length, spoken, surprisal_bits, thought_length
 from ropechat.tui.format.lists import describe_node
 from ropechat.tui.format.theme import for_content, tint_styles
 from ropechat.tui.render.sparkline import MAX_CELLS, cumulative_curve, sparkline
@@ -42,6 +42,17 @@ def totals(node: Node, width: int) -> str:
     sums = f"{len(node.steps):,} tok  {node.bits:.1f} bits"
     whole = f"{sums}  ppl {ppl}"
     return whole if len(whole) <= width else sums
+
+
+def parts(node: Node, width: int) -> str:
+    """Tokens and bits of thought and answer, in short where there is little room; "" without a thought."""
+    count = thought_length(node.steps)
+    if not count:
+        return ""
+    both = {"thought": node.steps[:count], "answer": node.steps[count:]}
+    bits = {name: math.fsum(map(surprisal_bits, steps)) for name, steps in both.items()}
+    whole = " · ".join(f"{name} {len(steps):,} tok {bits[name]:.1f} bits" for name, steps in both.items())
+    return whole if len(whole) <= width else " · ".join(f"{name} {sum:.1f}" for name, sum in bits.items())
 
 
 def count_shared_tokens(nodes: Sequence[Node]) -> int:
@@ -103,6 +114,7 @@ class CompareScreen(Dialog["str | None"]):
         self._numbers = numbers(tree, nodes)
         self._seeds = short_seeds(nodes)
         self._common = count_shared_tokens(nodes)
+        self._thinks = any(thought_length(node.steps) for node in nodes)
         self._chosen = len(nodes) - 1
         self._first = 0  # the column at the left
         self._width = 0  # cells of text in a column
@@ -176,6 +188,7 @@ class CompareScreen(Dialog["str | None"]):
         return Content.assemble(
             (self._cut(name + writer), "bold $primary" if here else ""),
             f"\n{self._cut(totals(node, self._width))}\n",
+            (f"{self._cut(parts(node, self._width))}\n" if self._thinks else "", "$quiet"),
             (self._cut(drawn), "$quiet"),
             ("\nbits/token  ", "$quiet"),
             sparkline(node.steps, max(1, cells * len(node.steps) // max(1, longest))),
@@ -203,19 +216,22 @@ class CompareScreen(Dialog["str | None"]):
         app = self.app
         styles = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)
         styles = tuple(map(for_content, styles))
-        start = clean("".join(step.text for step in node.steps[: self._common]))
+        start = clean("".join(map(spoken, node.steps[: self._common])))
         end = start[-TAIL * self._width :]
         before = "… " + end.partition(" ")[2] if len(end) < len(start) else start
-        parts: list[tuple[str, str]] = [
+        shown: list[tuple[str, str]] = [
             (f"{before}\n" if before else "", "$quiet"),
             (f"── token {self._common + 1:,} ──\n", "$primary"),
         ]
-        tint = BY_NAME["surprisal"]
-        for order, step in enumerate(node.steps[self._common :]):
-            word = step.text.lstrip(" ")
-            blank = step.text[: len(step.text) - len(word)] if order else ""
-            parts += [(blank, ""), (clean(word), styles[tint.level(step, None)])]
-        return Content.assemble(*parts)
+        tint, answer = BY_NAME["surprisal"], thought_length(node.steps)
+        for index, step in enumerate(node.steps[self._common :], self._common):
+            said = spoken(step)
+            word = said.lstrip(" ")
+            blank = said[: len(said) - len(word)] if index > self._common else ""
+            if index == answer > self._common:
+                shown.append(("\n── answer ──\n", "$primary"))
+            shown += [(blank, ""), (clean(word), styles[tint.level(step, None)])]
+        return Content.assemble(*shown)
 
     def on_click(self, event: events.Click) -> None:
         """Choose the column under the mouse; the chosen one is continued by a double click."""

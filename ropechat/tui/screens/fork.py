@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ropechat.conversation import surprisal_bits
+from ropechat.conversation import spoken, surprisal_bits
 from ropechat.tui.screens.dialog import ChoiceList, Dialog, bindings
 from ropechat.tui.widgets.inspector import draw_bar, probability
 from ropechat.util.text import one_line, visible
@@ -87,6 +87,6 @@ class ForkScreen(Dialog["int | None"]):
             self.query_one("#preview", Static).update(Content("…" if asked else "the model is busy"))
 
     def _show(self, event: ev.PreviewReady) -> None:
-        text = "".join(step.text for step in event.steps)
+        text = "".join(map(spoken, event.steps))
         if self.is_attached:
             self.query_one("#preview", Static).update(Content(f"greedy: {one_line(text)}"))

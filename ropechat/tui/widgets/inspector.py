@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from textual.strip import Strip
 
     from ropechat.inspector.explain import Candidate, Explanation
+    from ropechat.trace import Step
     from ropechat.tui.render.cursor import TokenPlace
 
 CUTS = {
     "top_k": "cut by top_k",
     "top_p": "cut by top_p",
     "min_p": "cut by min_p",
+    "forced": "not the forced one",
     "greedy": "not the best",
     "banned": "banned",
 }
@@ -192,6 +194,8 @@ class Inspector(StyledWidget):
         name = token_name(step.id, step.bytes)
         count = f" token {index + 1:,} of {len(block.steps):,} "
         about = [StyledSpan(count, "heading"), StyledSpan(name, "name")]
+        if step.channel != "answer":
+            about.append(StyledSpan(f"  {describe_channel(step)}", "quiet"))
         rows = [fit_row(about, width)]
         if self.details:
             details = [StyledSpan(f" id {step.id} · bytes {_hexadecimal(step.bytes, 8) or 'none'}", "quiet")]
@@ -337,6 +341,14 @@ def probability(value: float | None, exact: bool = True) -> str:
     if 0.0 < value < 0.0005:
         return sign + f"{value:.0e}".replace("e-0", "e-")
     return sign + f"{value:.3f}"
+
+
+def describe_channel(step: Step) -> str:
+    """What a token of a thought is: forced, if the thought was ended for the model."""
+    if step.channel == "thought":
+        return "thought"
+    forced = math.isnan(step.logprob) or any(stage.name == "forced" for stage in step.stages)
+    return "marker, forced" if forced else "marker"
 
 
 def describe_cut(cut: str) -> str:

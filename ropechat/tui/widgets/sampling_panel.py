@@ -12,7 +12,6 @@ from textual.widgets import Input, Static
 
 from ropechat.chat import presets
 from ropechat.inspector.what_if import resample
-from ropechat.sampling import SETTINGS
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.terminal.textual_compat import bound_keys
@@ -83,6 +82,12 @@ class SamplingPanel(Vertical, can_focus=True):
         self._key_hints = KeyHints(items, keymap)
 
     @property
+    def _names(self) -> tuple[str, ...]:
+        """The settings that the model knows."""
+        info = self._session.info
+        return presets.names_for(thinks=info is not None and info.thinks)
+
+    @property
     def sampling(self) -> Sampling:
         """The session's sampling."""
         return self._session.sampling
@@ -119,7 +124,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     @property
     def _chosen(self) -> str:
-        return presets.NAMES[self._row]
+        return self._names[self._row % len(self._names)]
 
     def _set(self, sampling: Sampling) -> None:
         self._session.sampling = sampling
@@ -128,7 +133,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     def action_move(self, by: int) -> None:
         """Choose the next or previous setting."""
-        self._row = (self._row + by) % len(presets.NAMES)
+        self._row = (self._row + by) % len(self._names)
         self.redraw()
 
     def action_step(self, by: int) -> None:
@@ -139,7 +144,7 @@ class SamplingPanel(Vertical, can_focus=True):
         """Choose the setting or the preset under the mouse; in the bar also its value."""
         x, y = event.screen_x, event.screen_y
         row = y - self._settings.content_region.y
-        if self._settings.region.contains(x, y) and 0 <= row < len(presets.NAMES):
+        if self._settings.region.contains(x, y) and 0 <= row < len(self._names):
             self._row = row
             at = x - self._settings.content_region.x - (3 + NAME + VALUE + 1 + 2)
             cells = self._meter_cells()
@@ -163,7 +168,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     def _turn(self, event: events.MouseEvent, by: int) -> None:
         row = event.screen_y - self._settings.content_region.y
-        if 0 <= row < len(presets.NAMES):
+        if 0 <= row < len(self._names):
             event.stop()
             self._row = row
             self.action_step(by)
@@ -214,7 +219,7 @@ class SamplingPanel(Vertical, can_focus=True):
         """Draw the panel."""
         if not self.is_attached or not self.size.width:
             return
-        rows = [self._setting(row, name) for row, name in enumerate(presets.NAMES)]
+        rows = [self._setting(row, name) for row, name in enumerate(self._names)]
         self._settings.update(Content("\n").join(rows))
         self._choices.update(self._presets())
         self._effect.update(Content("\n").join(self._effects()))
@@ -231,7 +236,7 @@ class SamplingPanel(Vertical, can_focus=True):
             "  ",
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + SETTINGS[name].short if room >= METER + NOTE else "", "$quiet"),
+            ("  " + presets.describe_setting(name) if room >= METER + NOTE else "", "$quiet"),
         )
 
     def _presets(self) -> Content:
@@ -276,7 +281,7 @@ class SamplingPanel(Vertical, can_focus=True):
             )
         ]
         height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
-        room = height - len(presets.NAMES) - MARGIN - bool(self.sampling.logit_bias)
+        room = height - len(self._names) - MARGIN - bool(self.sampling.logit_bias)
         if room < 1:
             return []
         best = max((one.sampled or 0.0 for one in found.candidates if one.cut is None), default=0.0)

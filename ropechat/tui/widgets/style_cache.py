@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.render.spans import StyledSpan
 
-_TEXT = {"asked", "bar", "caret", "error", "more", "quiet", "title"}
+_TEXT = {"asked", "bar", "caret", "error", "foot", "more", "quiet", "title"}
 _MARKED = {"cursor", "found", "here"}
 _MARKDOWN = {"code", "em", "heading", "link", "major", "marker", "quote", "rule", "strike", "strong", "url"}
 _CODE = {"block", "comment", "keyword", "name", "number", "string"}

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
 from ropechat.tui.render.spans import Mark, StyledSpan
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from textual import events
     from textual.binding import BindingType
 
-    from ropechat.tui.render.blocks import AnswerBlock, Block
+    from ropechat.tui.render.blocks import Block
 
 VERSIONS = re.compile(r"‹ \d+/\d+ ›")
 GHOST = 12  # characters of a token that its row does not show
@@ -64,6 +65,19 @@ class TokenTranscript(Transcript):
         block: Block
         text: str
 
+    @dataclass
+    class Thought(Message):
+        """The line above a thought was clicked. x: the cell."""
+
+        block: AnswerBlock
+        x: int
+
+    @dataclass
+    class Foot(Message):
+        """The line below an answer was clicked. node: the answer."""
+
+        node: str
+
     class Found(Message):
         """The current match changed."""
 
@@ -98,6 +112,14 @@ class TokenTranscript(Transcript):
         self.finder.look(block)
         if self._awaited is not None:
             self._arrive(self._awaited)
+
+    def refold(self, block: AnswerBlock, unfolded: bool) -> None:
+        """Show the whole thought of an answer, or no longer; a cursor in a folded thought goes."""
+        super().refold(block, unfolded)
+        self.finder.look(block)
+        hides = not unfolded and self.cursor is not None and self.cursor.block is block
+        if hides and self.cursor is not None and self.cursor.index < block.first:
+            self.move_to(None)
 
     def remove_from(self, index: int) -> list[Block]:
         """Remove a block and all after it, and return them."""
@@ -172,6 +194,8 @@ class TokenTranscript(Transcript):
         if token == self.cursor:
             return
         before, self.cursor = self.cursor, token
+        if token is not None and not token.block.unfolded and token.index < token.block.behind_thought:
+            self.refold(token.block, True)
         self.commands = self.commands and not clicked
         self._awaited, self._held = None, token is not None
         if token is not None:
@@ -295,11 +319,17 @@ class TokenTranscript(Transcript):
                 self.post_message(self.Moved(clicked=True))
             self.move_to(token, clicked=True)
         elif (spot := self.page.spot(y)) is not None:
-            self._click_beside(self.blocks[spot.block], spot.row, event.x - GUTTER)
+            block = self.blocks[spot.block]
+            if block.foot and y == self._foot_row(block):
+                self.post_message(self.Foot(block.node))
+            else:
+                self._click_beside(block, spot.row, event.x - GUTTER)
 
     def _click_beside(self, block: Block, row: int | None, x: int) -> None:
         """A click on a heading, or on a line without tokens."""
-        if row is not None:
+        if isinstance(block, AnswerBlock) and row == 0 and block.thought:
+            self.post_message(self.Thought(block, x))
+        elif row is not None:
             if block.kind != "answer" and row < block.body:
                 text = "".join(piece.text for piece in block.rows.pieces(row))
                 self.post_message(self.Line(block, text))

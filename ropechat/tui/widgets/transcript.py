@@ -85,6 +85,36 @@ class Transcript(CompatScrollView, can_focus=True):
             self._redraw_rows(top, top + 1)
             self._grown(top + block.head + row)
 
+    def tell(self, block: AnswerBlock, line: str, foot: str) -> None:
+        """Show other words above a block's thought, and below the block."""
+        if block.foot != foot:
+            block.foot = foot
+            if block in self.blocks:
+                self.page.measure(self.blocks.index(block))
+                self._grown(self._foot_row(block))
+        if block.set_line(line) and block.thought and block in self.blocks:
+            top = self.page.tops[self.blocks.index(block)] + block.head
+            self._redraw_rows(top, top + 1)
+
+    def _foot_row(self, block: Block) -> int:
+        return self.page.tops[self.blocks.index(block)] + block.head + block.body
+
+    def refold(self, block: AnswerBlock, unfolded: bool) -> None:
+        """Show the whole thought of an answer, or no longer; its line stays in its row."""
+        block.set_fold(unfolded)
+        if block not in self.blocks:
+            return
+        self.page.measure(self.blocks.index(block))
+        if block.live:
+            self._grown(0)
+            return
+        y, height = round(self.scroll_y), self.scrollable_content_region.height
+        self.follow = False
+        self._grown(0)
+        self._news_from = self.page.rows
+        self._scroll(min(y, max(0, self.page.rows - height)))
+        self.follow = round(self.scroll_y) >= self.page.rows - height
+
     def remove_from(self, index: int) -> list[Block]:
         """Remove a block and all after it, and return them; then follow the newest row."""
         gone = self.blocks[index:]
@@ -309,6 +339,8 @@ class Transcript(CompatScrollView, can_focus=True):
             return []
         if spot.row is not None:
             return self._text_row(block, spot.row)
+        if block.foot and y == self._foot_row(block):
+            return self._styles.segments([StyledSpan("  "), StyledSpan(block.foot, "foot")])
         return self._heading(block) if block.head and y == self.page.tops[spot.block] else []
 
     def _news(self) -> str:
@@ -355,7 +387,9 @@ class Transcript(CompatScrollView, can_focus=True):
         return self._styles.segments(pieces)
 
     def _gutter(self, block: Block, row: int | None = None) -> StyledSpan:
-        """The bar at the left of what the user wrote."""
+        """The bar at the left of what the user wrote, and of a thought."""
+        if isinstance(block, AnswerBlock) and row is not None and block.on_rail(row):
+            return StyledSpan("│ ", "rule")
         lead = block.lead if isinstance(block, AnswerBlock) else 0
         by_user = block.kind == "user" or (row is not None and block.rows.offset(row) < lead)
         return StyledSpan("▌ " if by_user else "  ", "bar")
