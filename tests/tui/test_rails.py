@@ -39,7 +39,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         await c.pilot.press("escape")
         assert not c.app.ui.side_panel.display
         assert c.app.composer.has_focus
-        assert c.app.transcript.size.width == 160 - 30
+        await c.until(lambda: c.app.transcript.size.width == 160 - 30)
 
 
 async def test_the_sampling_key_goes_to_the_rail_then_closes_it(chat: Any) -> None:
