@@ -5,10 +5,11 @@ named; logprobs and entropies are in nats. Records that exist once per token are
 time and memory than dataclasses.
 
 The stages of the sampler are applied in this order: forced (what closes a thought whose budget is spent),
-grammar, logit_bias, repetition_penalty, temperature, top_k, top_p, min_p. Each works on the renormalized
-survivors of the one before it; a setting that is off has no stage. The survivors of the last stage are laid
-side by side in [0, 1), the most probable first (ties by lower id), each as wide as its probability; the
-random number `u` falls into the interval of the drawn token.
+grammar, logit_bias, repetition_penalty, presence_penalty, frequency_penalty, dry, temperature, top_n_sigma,
+top_k, top_p, min_p, xtc. Each works on the renormalized survivors of the one before it; a setting that is off
+has no stage. The survivors of the last stage are laid side by side in [0, 1), the most probable first (ties
+by lower id), each as wide as its probability; the random number `u` falls into the interval of the drawn
+token.
 """
 
 import dataclasses
@@ -41,12 +42,16 @@ class Stage(NamedTuple):
     """The candidates that survive one stage of the sampler. Temperature 0 keeps the best one."""
 
     name: str
-    """The field of `Sampling`."""
+    """The field of `Sampling`; "dry" and "xtc" have several."""
     kept: int
     mass: float
     """Summed raw probability of the kept candidates."""
     entropy: float
     """Entropy of the renormalized kept candidates."""
+    value: float | None = None
+    """Of top_n_sigma the standard deviation of the logits. Of xtc the random number in [0, 1) that it drew,
+    which removes candidates below xtc_probability; None for a given text, whose probabilities are the mean of
+    both cases."""
 
 
 class Candidate(NamedTuple):
@@ -54,11 +59,11 @@ class Candidate(NamedTuple):
 
     id: int
     rank: int
-    """1 + the number of ids before it after bias and penalty; ties go to the lower id."""
+    """1 + the number of ids before it after bias and penalties; ties go to the lower id."""
     cut: str | None
     """The name of the stage that removed it."""
     penalized: bool
-    """Whether the repetition penalty applies to it."""
+    """Whether a penalty applies to it."""
     probability: float
     """Probability at the draw, after all stages; 0 if cut."""
     by_stage: tuple[float, ...] = ()

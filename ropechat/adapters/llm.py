@@ -78,7 +78,7 @@ class RopeChat(llm.Model):
             with _LOCK:
                 engine = _engine(given, self._name)
             grammar = None if prompt.schema is None else Grammar.json_schema(_as_schema(prompt.schema))
-            sampling = Sampling(**given, grammar=grammar)
+            sampling = Sampling(**{**engine.own_sampling, **given}, grammar=grammar)
             messages = list(_messages(prompt.messages))
             steps = engine.reply(messages, sampling, stop=None if stop is None else [stop], top_k=count or 0)
             prompt_tokens = len(engine.prompt_ids(messages))

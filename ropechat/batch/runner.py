@@ -172,7 +172,7 @@ def compute_rows(
     """
     watcher = watcher or BatchWatcher()
     compute = score_rows if spec.rows.score else _answer_rows
-    return compute(engine, rows, sink, spec, run_seed, total, watcher, early_stop, has_row)
+    return compute(engine, rows, sink, spec.for_engine(engine), run_seed, total, watcher, early_stop, has_row)
 
 
 def _answer_rows(

@@ -51,10 +51,10 @@ class BatchSpec:
     """Rows, a model, and how each row is answered.
 
     source: a file or an open stream. input_format: its format; None: by its suffix. rows: how rows are read.
-    prompts: how they become prompts. sampling: of rows that set nothing of it. window: rows in one forward
-    pass. max_errors: more failed rows end the run. timeout: seconds after which a row fails. ray: compute on
-    the Ray cluster of this address, "" for that of this machine; any_isa: whose nodes may have different
-    instruction sets.
+    prompts: how they become prompts. sampling: of rows that set nothing of it; of the settings in `unset`
+    the model's own value goes before. window: rows in one forward pass. max_errors: more failed rows end the
+    run. timeout: seconds after which a row fails. ray: compute on the Ray cluster of this address, "" for
+    that of this machine; any_isa: whose nodes may have different instruction sets.
     """
 
     source: Path | IO[bytes]
@@ -63,6 +63,7 @@ class BatchSpec:
     rows: RowOptions = field(default_factory=RowOptions)
     prompts: PromptOptions = field(default_factory=PromptOptions)
     sampling: Sampling = field(default_factory=Sampling)
+    unset: frozenset[str] = frozenset()
     window: int = 16
     max_errors: int | None = None
     timeout: float | None = None
@@ -72,6 +73,12 @@ class BatchSpec:
     def reader(self) -> BatchReader:
         """The rows. Raises BatchInputError."""
         return BatchReader(self.source, form=self.input_format, options=self.rows)
+
+    def for_engine(self, engine: "Engine") -> "BatchSpec":
+        """The same with the engine's own settings where the run has none."""
+        own = engine.recommended(self.sampling.think)
+        own = {name: value for name, value in own.items() if name in self.unset}
+        return replace(self, sampling=replace(self.sampling, **own)) if own else self  # type: ignore[arg-type]
 
     def records_of(self, rows: int | None) -> int | None:
         """How many records so many rows have; None if that is not known."""

@@ -78,7 +78,7 @@ def _steps(
         request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
         ids = engine.prompt_ids(request.messages, thinking=thinking)
         given = prefix_steps(engine, request, len(ids))
-    tell(ev.Started(serial, len(ids), frozenset(ids)))
+    tell(ev.Started(serial, len(ids), tuple(ids)))
     writing.begin(engine.name, len(ids), given)
     if given:
         tell(ev.PrefixAccepted(serial, tuple(given)))

@@ -162,6 +162,7 @@ class ModelInfo:
     thinks: bool = False
     has_effort: bool = False
     repeats_thoughts: bool = False
+    own_sampling: Mapping[str, float] = field(default_factory=dict)  # see `Engine.own_sampling`
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ class Started:
 
     serial: int
     prompt_tokens: int
-    ids: frozenset[int] | None = None
+    ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

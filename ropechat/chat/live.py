@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropechat.chat.answer import Turn
     from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
+    from ropechat.sampling.sources import SourcedSampling
     from ropechat.store.store import Store
     from ropechat.util.progress import Progress
 
@@ -50,7 +51,7 @@ class LiveChat:
         self,
         load: Callable[[], Engine],
         model: str,
-        sampling: Sampling,
+        sampling: Sampling | SourcedSampling,
         system: str | None = None,
         store: Store | None = None,
         models: ModelLoader | None = None,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from ropechat.sampling import AUTO, MAX_BIAS, MAX_COUNT, SETTINGS, THINK, THINK_HELP, Sampling
+from ropechat.sampling import AUTO, MAX_BIAS, MAX_COUNT, SETTINGS, THINK, THINK_HELP, Sampling, used_settings
 from ropechat.util.text import closest_name
 
 THINKING = ("think", "thinking_budget")
 """The settings that are only for models that think before they answer."""
 _SHORT = {"think": "think first, or how much", "thinking_budget": "longest thought; none: any"}
 NAMES = tuple(name for one in SETTINGS for name in (THINKING if one == THINKING[1] else (one,)))
+USUAL = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens", *THINKING, "seed")
+"""The settings that are shown where they are off, too."""
+_LEAST_SEARCHED = 64  # tokens, by keys
 PRESETS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "precise": {"temperature": 0.3, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
@@ -28,6 +31,22 @@ def names_for(*, thinks: bool) -> tuple[str, ...]:
 def describe_setting(name: str) -> str:
     """What a setting does, in few words."""
     return _SHORT.get(name) or SETTINGS[name].short
+
+
+def shown_names(sampling: Sampling, *, thinks: bool, whole: bool = False) -> tuple[str, ...]:
+    """The settings to show: the usual ones, those that are on, and the parts of these.
+
+    thinks: whether the model may think before it answers. whole: those that are off, too.
+    """
+
+    def is_on(name: str) -> bool:
+        return bool(getattr(sampling, name) != SETTINGS[name].off)
+
+    def is_shown(name: str) -> bool:
+        of = SETTINGS[name].of if name in SETTINGS else None
+        return is_on(of) if of is not None else whole or name in USUAL or is_on(name)
+
+    return tuple(filter(is_shown, names_for(thinks=thinks)))
 
 
 def format_value(sampling: Sampling, name: str) -> str:
@@ -48,7 +67,7 @@ def full_name(text: str) -> str:
         raise ValueError(f"{text:.20}: several settings begin with this: {', '.join(found)}")
     if not found:
         meant = closest_name(wanted, NAMES)
-        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(NAMES)}"
+        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(USUAL)} …"
         raise ValueError(f"{text:.20}: unknown setting; {hint}")
     return found[0]
 
@@ -71,8 +90,12 @@ def with_value(sampling: Sampling, name: str, text: str) -> Sampling:
 
 
 def with_preset(sampling: Sampling, name: str) -> Sampling:
-    """The settings of a preset, without penalties; length and seed stay. Raises KeyError."""
-    off = {other: one.off for other, one in SETTINGS.items() if other.endswith("_penalty")}
+    """The settings of a preset, without the stages that presets do not name; length and seed stay.
+
+    Raises KeyError.
+    """
+    named = PRESETS["balanced"]
+    off = {other: one.off for other, one in SETTINGS.items() if one.off is not None and other not in named}
     return replace(sampling, **(off | PRESETS[name]))  # type: ignore[arg-type]
 
 
@@ -98,10 +121,9 @@ def thinking_words(sampling: Sampling) -> list[str]:
 
 def describe_sampling(sampling: Sampling) -> str:
     """The seed, then the preset or, without one, the settings that cut candidates."""
+    used = used_settings(sampling)
     words = [f"T {sampling.temperature:g}"]
-    for name, one in SETTINGS.items():
-        if one.off is not None and name != "temperature" and (value := getattr(sampling, name)) != one.off:
-            words.append(f"{name} {value:g}")
+    words += [f"{name} {value:g}" for name, value in used.items() if name != "temperature"]
     seed = [] if sampling.seed is None else [f"seed {sampling.seed}"]
     grammar = [] if sampling.grammar is None else [sampling.grammar.name]
     chosen = preset_of(sampling) or " ".join(words)
@@ -138,6 +160,9 @@ def step_value(sampling: Sampling, name: str, by: int) -> Sampling:
         return replace(sampling, max_tokens=min(MAX_COUNT, max(1, value * 2 if by > 0 else value // 2)))
     if name == "thinking_budget":
         return replace(sampling, thinking_budget=_next_budget(value, by))
+    if name == "dry_penalty_last_n":
+        more = max(_LEAST_SEARCHED, value * 2) if by > 0 else value // 2
+        return replace(sampling, dry_penalty_last_n=-1 if more < _LEAST_SEARCHED else min(MAX_COUNT, more))
     step = SETTINGS[name].step or 1
     return _moved(sampling, name, (round(value / step) + by) * step, value)
 
@@ -162,7 +187,7 @@ def with_fraction(sampling: Sampling, name: str, fraction: float) -> Sampling:
 def _moved(sampling: Sampling, name: str, value: float, beyond: float = 0) -> Sampling:
     """The settings with one value, kept between a step (or 0) and its usual maximum, or `beyond` that."""
     one = SETTINGS[name]
-    lowest = one.step if one.above and one.step else 0
+    lowest = one.step if one.above and one.step else one.low
     kept = round(min(max(lowest, value), max(one.highest or value, beyond)), 2)
     return replace(sampling, **{name: one.kind(kept)})  # type: ignore[arg-type]
 
@@ -170,7 +195,7 @@ def _moved(sampling: Sampling, name: str, value: float, beyond: float = 0) -> Sa
 def fill_fraction(sampling: Sampling, name: str) -> float | None:
     """The value as a fraction of its usual maximum; None for settings without one."""
     highest = SETTINGS[name].highest if name in SETTINGS else None
-    return None if highest is None else getattr(sampling, name) / highest
+    return None if highest is None else max(0.0, getattr(sampling, name) / highest)
 
 
 def with_bias(sampling: Sampling, id: int, bias: float) -> Sampling:

@@ -10,9 +10,11 @@ from ropechat.chat import events as ev
 from ropechat.chat.answer import Answer, Turn
 from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.draft import split_attachments
+from ropechat.chat.presets import PRESETS, with_preset
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
-from ropechat.sampling import AUTO
+from ropechat.sampling import AUTO, DEFAULTS, SETTINGS
+from ropechat.sampling.sources import CHAT, PRESET, SourcedSampling
 from ropechat.store.queries import make_title
 
 if TYPE_CHECKING:
@@ -31,13 +33,17 @@ class Session:
     def __init__(
         self,
         model: str,
-        sampling: Sampling,
+        sampling: Sampling | SourcedSampling,
         system: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         recorder: ConversationRecorder | None = None,
     ) -> None:
         self.model = model
-        self._sampling = self._of_new = sampling  # of the next answer, and of new chats
+        if isinstance(sampling, SourcedSampling):
+            given = sampling
+        else:
+            given = SourcedSampling(sampling, dict.fromkeys(SETTINGS, CHAT))
+        self._sourced = self._of_new = given  # of the next answer, and of new chats
         self._system_of_new = system
         self.system = system  # of the next question
         self.personas: dict[str, str] = {}  # system text -> name
@@ -62,17 +68,48 @@ class Session:
     @property
     def sampling(self) -> Sampling:
         """The settings of the next answer, stored with the chat; new chats begin with those of the start."""
-        return self._sampling
+        return self._sourced.sampling
 
     @sampling.setter
     def sampling(self, sampling: Sampling) -> None:
-        self._sampling = sampling
+        self.set_sampling(sampling)
+
+    def set_sampling(self, sampling: Sampling, source: str = CHAT, names: Collection[str] = ()) -> None:
+        """Set the settings of the next answer. source: of what changes, and of these settings."""
+        self._sourced = self._sourced.changed(sampling, source, frozenset(names))
         self.recorder.store_sampling(sampling)
+
+    def set_preset(self, name: str) -> None:
+        """Use a preset from the next answer on. Raises KeyError."""
+        self.set_sampling(with_preset(self.sampling, name), PRESET, PRESETS[name])
+
+    def restore_sampling(self, before: SourcedSampling) -> None:
+        """Set settings with the sources that they had."""
+        self._sourced = before
+        self.recorder.store_sampling(before.sampling)
+
+    def own_sampling(self) -> SourcedSampling | None:
+        """The settings with what the loaded model's maker recommends; None if that is not known.
+
+        Other stages are as by default; lengths and seed stay.
+        """
+        own = self.info.own_sampling if self.info is not None else {}
+        if not own:
+            return None
+        stays = ("max_tokens", "thinking_budget", "seed")
+        given = {name: source for name, source in self._sourced.sources.items() if name in stays}
+        others = {name: getattr(DEFAULTS, name) for name in SETTINGS if name not in stays}
+        return SourcedSampling(replace(self.sampling, **others), given).with_own(own)
+
+    @property
+    def sourced(self) -> SourcedSampling:
+        """`sampling`, and where its values are from."""
+        return self._sourced
 
     @property
     def thinking(self) -> Thinking:
         """Whether the model thinks before the next answer, as far as it can."""
-        return self._thinking_of(self._sampling)
+        return self._thinking_of(self.sampling)
 
     def _thinking_of(self, sampling: Sampling) -> Thinking:
         """A model without thoughts cannot be told to have some, nor one without efforts how much of them."""
@@ -273,7 +310,7 @@ class Session:
 
     def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
         """A request for a preview of another continuation of an answer."""
-        question, used = self.tree[node].parent, self.tree[node].sampling or self._sampling
+        question, used = self.tree[node].parent, self.tree[node].sampling or self.sampling
         assert question is not None
         return ev.Preview(self._messages(question), prefix, self._next(), thinking=self._thinking_of(used))
 
@@ -330,7 +367,7 @@ class Session:
             self.recorder.begin()
         self.tree = ConversationTree()
         self.turns.clear()
-        self._sampling = self._of_new
+        self._sourced = self._of_new
         self.system, self._starts_branch = self._system_of_new, False
         self.draft_tokens = None
 
@@ -338,8 +375,11 @@ class Session:
         """Show a stored chat, with its sampling. given: names of settings that stay as at the start."""
         self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
-        kept = {name: getattr(self._of_new, name) for name in given}
-        self._sampling = replace(chat.sampling or self._of_new, **kept)
+        kept = {name: getattr(self._of_new.sampling, name) for name in given}
+        self._sourced = self._of_new
+        if chat.sampling is not None:
+            names = frozenset(SETTINGS) - frozenset(given)
+            self._sourced = self._of_new.changed(replace(chat.sampling, **kept), names=names)
         self.turns.clear()
         self._keep_system()
         self.show()
@@ -358,6 +398,8 @@ class Session:
             case ev.ModelLoaded(info):
                 self.info, self.load_error, self.coming = info, None, ""
                 self.notes.clear()
+                self._of_new = self._of_new.with_own(info.own_sampling)
+                self.restore_sampling(self._sourced.with_own(info.own_sampling))
             case ev.LoadFailed(error, kept):
                 self.coming = ""
                 if not kept:

@@ -13,8 +13,8 @@ from ropechat.cli.common import (
     FileName,
     Real,
     model_options,
-    sampling_of,
     sampling_options,
+    sourced_sampling,
     speculative_options,
     stdin_stream,
     template_options,
@@ -25,6 +25,7 @@ from ropechat.cli.loading import take_model
 from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option_set, take
 from ropechat.cli.status import progress_option
 from ropechat.sampling import SETTINGS
+from ropechat.sampling.sources import DEFAULT
 
 if TYPE_CHECKING:
     from ropechat.batch.row_template import RowTemplate
@@ -189,7 +190,8 @@ _prompt_options = option_set(
 )
 
 
-_NOT_SCORED = f"samples logprobs dedupe timeout system {' '.join((*SETTINGS, *OPTIONS))} think json_flexible"
+_GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *OPTIONS, "json_flexible")
+_NOT_SCORED = f"samples logprobs dedupe timeout system {' '.join(_GENERATION)}"
 """Options of generation."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
@@ -303,6 +305,7 @@ def batch(source: Path | str, **given: Any) -> int:
     form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
     if asked.score and form not in ("jsonl", "json"):
         raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    sourced = sourced_sampling(given)
     spec = BatchSpec(
         source if isinstance(source, Path) else stdin_stream(),
         input_format=asked.input_format,
@@ -318,7 +321,8 @@ def batch(source: Path | str, **given: Any) -> int:
             asked.dedupe,
         ),
         prompts=PromptOptions(asked.raw, asked.system, asked.samples, asked.logprobs),
-        sampling=replace(sampling_of(given), grammar=grammar_of(given)),
+        sampling=replace(sourced.sampling, grammar=grammar_of(given)),
+        unset=frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),
         window=asked.window,
         max_errors=asked.max_errors,
         timeout=asked.timeout,

@@ -14,9 +14,9 @@ from ropechat.cli.common import (
     complete_model,
     model_folders,
     model_options,
-    sampling_of,
     sampling_options,
     setting_option,
+    sourced_sampling,
     speculative_options,
     template_options,
 )
@@ -211,12 +211,14 @@ def chat(
         )
     look = {name: given.pop(name) for name in LOOK}
     reads_ahead, kv_bytes = given.pop("read_ahead"), given.pop("kv_disk_gb") * GIGABYTE
-    sampling = sampling_of(given)
+    sourced = sourced_sampling(given)
     model = take_model(given, raw=raw, follows_last=_has_terminal())
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
-        line_chat(load(model.find()), sampling, system)
+        engine = load(model.find())
+        own = engine.recommended(sourced.sampling.think)
+        line_chat(engine, sourced.with_own(own).sampling, system)
         return 0
     if first is not None and not model.chosen:
         model = model.or_first(first)
@@ -235,13 +237,13 @@ def chat(
     progress = ProgressMeter()
     chat = LiveChat(
         lambda: load(spec, screen=True, progress=progress),
-        *(model.spec.name, sampling, system, Store(conversations_folder()) if store else None),
+        *(model.spec.name, sourced, system, Store(conversations_folder()) if store else None),
         models=_Models(spec, progress),
         progress=progress.read,
         reads_ahead=reads_ahead,
         kv_bytes=kv_bytes,
     )
-    fixed = frozenset(name for name in flags if hasattr(sampling, name))
+    fixed = frozenset(name for name in flags if hasattr(sourced.sampling, name))
     options = ChatOptions(
         **look,
         keys=keys,

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ropechat.cli.exit_codes import say
 from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, THINK, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
+from ropechat.sampling.sources import ENVIRONMENT, FLAG, SETTINGS_FILE, SourcedSampling
 from ropechat.settings.file import UserSettings, read_settings
 from ropechat.settings.spec import BY_NAME, DTYPES, KV_DTYPES, MAX_INTEGER, SETTINGS
 from ropechat.util.files import decode_text, partial_name, read_text, text_output
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from ropechat.cli.interrupt import Stop
 
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
+_SOURCES = {
+    ParameterSource.COMMANDLINE: FLAG,
+    ParameterSource.ENVIRONMENT: ENVIRONMENT,
+    ParameterSource.DEFAULT_MAP: SETTINGS_FILE,
+}
 
 
 class _SettingOption(click.Option):
@@ -45,12 +52,18 @@ def current_setting(name: str) -> Any:
 
     Raises SettingsError, FileAccessError.
     """
+    found = given_setting(name)
+    return BY_NAME[name].default if found is None else found
+
+
+def given_setting(name: str) -> Any:
+    """As `current_setting`; None where there is only the default."""
     setting = BY_NAME[name]
     if (found := setting.of_environment()) is not None:
         return found
     context = click.get_current_context(silent=True)
     file = None if context is None else context.find_object(UserSettings)
-    return (file or read_settings()).values.get(name, setting.default)
+    return (file or read_settings()).values.get(name)
 
 
 def model_folders() -> list[Path]:
@@ -202,7 +215,7 @@ sampling_options = option_set(  # Sampling validates their values
             name,
             type=one.kind,
             default=getattr(DEFAULTS, name),
-            show_default=True,
+            show_default=name in ("seed", "max_tokens") or f"the model's, or {getattr(DEFAULTS, name):g}",
             help=f"{one.help[0].upper()}{one.help[1:]}.",
         )
         for name, one in SAMPLER_SETTINGS.items()
@@ -214,6 +227,15 @@ sampling_options = option_set(  # Sampling validates their values
         default=DEFAULTS.think,
         help="Whether a model that reasons thinks before it answers, or for how many tokens at most "
         "[default: as its chat template says].",
+    ),
+    setting_option(
+        "dry_sequence_breakers",
+        "--dry-sequence-breaker",
+        multiple=True,
+        metavar="TEXT",
+        default=list(DEFAULTS.dry_sequence_breakers),
+        help="DRY: a text that ends a repetition, in place of line break, colon, quotation mark, asterisk. "
+        "Repeatable.",
     ),
     title="Sampling",
 )
@@ -229,6 +251,14 @@ def sampling_of(given: dict[str, Any]) -> Sampling:
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
         raise click.UsageError(f"--{name.replace('_', '-')}: {rest}") from None
+
+
+def sourced_sampling(given: dict[str, Any]) -> SourcedSampling:
+    """As `sampling_of`, and where each value is from. A bad value is a usage error."""
+    context = click.get_current_context()
+    found = {name: context.get_parameter_source(name) for name in SAMPLER_SETTINGS}
+    sources = {name: _SOURCES[one] for name, one in found.items() if one in _SOURCES}
+    return SourcedSampling(sampling_of(given), sources)
 
 
 STREAM = "-"

@@ -198,7 +198,7 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     check_rules(*rules(" ".join(STAGE_SETTINGS)))
     if "" in shown.look_up:
         raise click.UsageError("--look-up: must have at least one character")
-    sampling = take_sampling(given) if mode.stages else None
+    sourced = take_sampling(given) if mode.stages else None
     spec = InspectSpec(
         special=special,
         bos=bos,
@@ -206,7 +206,7 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         stride=asked.stride,
         one_sequence=asked.one_sequence,
         by_author=asked.messages is not None,
-        sampling=sampling,
+        sampling=None if sourced is None else sourced.sampling,
         roles=asked.roles,
         view=shown.view,
         form=shown.format(stages=mode.stages),
@@ -238,6 +238,8 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         name, item = texts[0].name, texts[0].read()  # before the model is loaded
         texts = [NamedText(name, lambda: item)]
     engine = load(take_model(given, raw=not (chat or spec.by_author)).find(), line=line)
+    if sourced is not None:
+        spec = replace(spec, sampling=sourced.with_own(engine.own_sampling).sampling)
     streams = shown.out == STREAM and spec.sort == "line" and spec.form in ("table", "jsonl", "csv")
     watcher = _Progress(line, engine, streams=streams)
     with contextlib.ExitStack() as contexts:

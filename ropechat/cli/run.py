@@ -13,9 +13,9 @@ from ropechat.cli.common import (
     FileName,
     StdoutWriter,
     model_options,
-    sampling_of,
     sampling_options,
     setting_option,
+    sourced_sampling,
     speculative_options,
     stdin_waits,
     template_options,
@@ -152,12 +152,10 @@ def record(
 
 
 def _of_trace(trace: "RecordedDraws", bytes_of: "Callable[[int], bytes]") -> dict[str, Any]:
-    """The settings, and each token's candidates and stages, as in a trace."""
+    """Each token's candidates and stages, as in a trace."""
     from ropechat.inspector.records import token_record
-    from ropechat.inspector.stages import settings_record
 
-    tokens = [token_record(token, bytes_of) for token in trace]
-    return {**settings_record(trace.sampling), "tokens": tokens}
+    return {"tokens": [token_record(token, bytes_of) for token in trace]}
 
 
 def begin(
@@ -335,7 +333,7 @@ def run(
         Rule("json_flexible", requires="json_schema"), Rule("candidates", requires="as_json trace_file")
     )
     grammar = grammar_of(given)
-    sampling = replace(sampling_of(given), grammar=grammar)
+    sourced = sourced_sampling(given)
     check_trace_target(trace_file)
     if candidates is None:
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
@@ -354,11 +352,14 @@ def run(
         if model.note and not quiet:
             say(f"note: {model.note}")
         engine = load(model.find(), quiet=quiet, first_prompt=text, grammar=grammar, line=line)
+        sourced = sourced.with_own(engine.recommended(sourced.sampling.think))
+        sampling = replace(sourced.sampling, grammar=grammar)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
         steps: Iterator[Step]
         if chat is not None:
             question = chat.ask(engine.name, text, sampling, system, when_full)
+            sourced = sourced._replace(sampling=sampling).changed(question.sampling)
             sampling = question.sampling
             # Closed before the store: after a signal, that writes the end of the answer.
             steps = exits.enter_context(closing(question.answer(engine, candidates, timing.on_prefill)))
@@ -385,7 +386,10 @@ def run(
     if as_json and trace_file != STREAM:
         import json
 
+        from ropechat.inspector.stages import settings_record
+
         found = record(timing, engine.name, "".join(pieces), grammar, sampling.seed)
+        found |= {**settings_record(sampling), "sampling_from": sourced.table()}
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         out.write(json.dumps(found, allow_nan=False) + "\n")
@@ -398,7 +402,7 @@ def run(
         if chat is not None and (count := question.left_out):
             asked = "question is" if count == 1 else f"{count:,} questions are"
             say(f"note: the chat exceeds the context: its oldest {asked} no longer sent to the model")
-        for note in (*engine.facts["notes"], statistics(timing)):
+        for note in (*engine.facts["notes"], sourced.line(), statistics(timing)):
             say(note)
         if grammar is not None and timing.steps and timing.steps[-1].finish_reason != "stop":
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")

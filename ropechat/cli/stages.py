@@ -10,7 +10,7 @@ import click
 from ropechat.cli.common import (
     FileName,
     StdoutWriter,
-    current_setting,
+    given_setting,
     name_of,
     stdin_stream,
     write_output,
@@ -19,13 +19,15 @@ from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.cli.option_groups import F, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, SETTINGS, Sampling
+from ropechat.sampling.sources import ENVIRONMENT, FLAG, SETTINGS_FILE, SourcedSampling
+from ropechat.settings.spec import BY_NAME
 
 if TYPE_CHECKING:
     from ropechat.inspector.draws import RecordedDraws
     from ropechat.inspector.spec import InspectSpec
 
-_SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None]
-"""Those with a stage of their own."""
+_SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None or one.of is not None]
+"""Those of a stage."""
 STAGE_SETTINGS = [f"stages_{name}" for name in _SETTINGS]
 """The options that say how these are set."""
 
@@ -35,7 +37,7 @@ def _flag(name: str) -> str:
 
 
 def _setting_option(name: str) -> Callable[[F], F]:
-    default = f"[default: the settings file's, or {getattr(DEFAULTS, name):g}]"
+    default = f"[default: the settings file's, the model's, or {getattr(DEFAULTS, name):g}]"
     text = f"With --stages: {SETTINGS[name].help}.  {default}"
     return click.option(_flag(name), f"stages_{name}", type=SETTINGS[name].kind, help=text)
 
@@ -60,19 +62,26 @@ stage_options = option_set(
 )
 
 
-def take_sampling(given: dict[str, Any]) -> Sampling:
+def take_sampling(given: dict[str, Any]) -> SourcedSampling:
     """Remove the settings of `stage_options` from `given` and return them. Raises UsageError."""
     values = {name: given.pop(f"stages_{name}") for name in _SETTINGS}
     try:
-        return Sampling(**{name: _setting(name, value) for name, value in values.items()})
+        found = {name: _setting(name, value) for name, value in values.items()}
+        sampling = Sampling(**{name: value for name, (value, _) in found.items()})
+        return SourcedSampling(sampling, {name: source for name, (_, source) in found.items() if source})
     except ValueError as error:
         name, _, rest = str(error).partition(": ")
         raise click.UsageError(f"{_flag(name)}: {rest}") from None
 
 
-def _setting(name: str, value: Any) -> Any:
-    """A flag, else the environment variable, else the settings file, else the default."""
-    return value if value is not None else current_setting(f"sampling.{name}")
+def _setting(name: str, value: Any) -> tuple[Any, str]:
+    """A flag, else the environment variable, else the settings file, else the default; and which one."""
+    if value is not None:
+        return value, FLAG
+    found, setting = given_setting(f"sampling.{name}"), BY_NAME[f"sampling.{name}"]
+    if found is None:
+        return setting.default, ""
+    return found, SETTINGS_FILE if setting.of_environment() is None else ENVIRONMENT
 
 
 def show_trace(file: Path | str, spec: "InspectSpec", out: Path | str) -> None:

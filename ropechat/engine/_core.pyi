@@ -14,6 +14,7 @@ from ropechat.sampling import Sampling
 from ropechat.trace import Channel
 
 __all__ = [
+    "Breakers",
     "CancelToken",
     "Engine",
     "Event",
@@ -38,7 +39,7 @@ __all__ = [
     "packed_types",
     "read_config",
     "rope_spec",
-    "uniform",
+    "uniforms",
 ]
 
 __version__: str
@@ -139,8 +140,14 @@ def exit_when_cut(*, screen: bool = False) -> None:
     screen: a full-screen app has the terminal, which gets its usual state back first.
     """
 
-def uniform(seed: int, stream: int, position: int) -> float:
-    """The uniform number in [0, 1) that draws the token at absolute `position`."""
+def uniforms(seed: int, stream: int, position: int) -> tuple[float, float]:
+    """The uniform numbers in [0, 1) of an absolute `position`: the one that draws the token, and XTC's."""
+
+@final
+class Breakers:
+    """Sequences of ids that end a repetition (DRY)."""
+
+    def __new__(cls, sequences: Sequence[Sequence[int]]) -> Breakers: ...
 
 @final
 class CancelToken:
@@ -221,6 +228,9 @@ class Stage:
     @property
     def entropy(self) -> float:
         """Entropy of the renormalized kept candidates, in nats."""
+    @property
+    def value(self) -> float | None:
+        """Of top_n_sigma the standard deviation of the logits; of a drawn xtc its random number in [0, 1)."""
 
 @final
 class Event:
@@ -387,15 +397,17 @@ class Engine:
         channels: Markers | None = None,
         is_open: bool = False,
         reply_start: int = 0,
+        breakers: Breakers | None = None,
     ) -> int:
         """Add a sequence to be continued; returns its number. Nothing is computed yet.
 
         The longest prefix that another sequence of this engine has computed comes from its cache. Of several
         sequences whose next 32 tokens are the same, a step computes the first; the others wait for it.
-        sampling: without its seed and grammar. The draw at absolute position p is a function of (seed,
+        sampling: its numbers without the seed. The draw at absolute position p is a function of (seed,
         stream, p) only. grammar: what the answer matches, tokens that are given too; raises RequestError if
         these do not. channels: markers of a reply that begins with a thought; is_open: whether the prompt
-        ends inside one. reply_start: the index of the reply's first id.
+        ends inside one. reply_start: the index of the reply's first id; presence and frequency penalties
+        count from there on. breakers: of DRY.
         """
     def score(self, ids: Sequence[int], *, readout_top_k: int, start: int = 0, read_next: bool = True) -> int:
         """Add a sequence to be scored: "score" events for ids start.. and, with `read_next`, one "next".
@@ -404,8 +416,11 @@ class Engine:
         of them but the last. Without `read_next` the last id is compared with the row before it, and does not
         go through the forward pass itself.
         """
-    def explain(self, sequence: int, sampling: Sampling) -> None:
-        """Let the "score" events of a sequence have the stages of these settings; nothing is drawn."""
+    def explain(self, sequence: int, sampling: Sampling, *, breakers: Breakers | None = None) -> None:
+        """Let the "score" events of a sequence have the stages of these settings; nothing is drawn.
+
+        All ids before a token count as the answer.
+        """
     def look_up(self, sequence: int, ids: Sequence[int]) -> None:
         """Let the "score" events of a sequence have the logprob and rank of these ids."""
     def step(self, sequences: Sequence[int], cancel: CancelToken) -> list[Event]:

@@ -66,7 +66,9 @@ def to_step(event: "_core.Event", reply: "ReplyText", tokenizer: Tokenizer) -> S
 
 
 def _stages(event: "_core.Event") -> tuple[Stage, ...]:
-    return tuple(Stage(stage.name, stage.kept, stage.mass, stage.entropy) for stage in event.stages)
+    return tuple(
+        Stage(stage.name, stage.kept, stage.mass, stage.entropy, stage.value) for stage in event.stages
+    )
 
 
 def _candidates(event: "_core.Event") -> tuple[Candidate, ...]:

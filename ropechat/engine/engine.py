@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from ropechat.conversation import Message, Role
 from ropechat.engine import inside, loading
+from ropechat.engine.breakers import BreakerFinder
 from ropechat.engine.convert import (
     softmax_rows,
     to_step,
@@ -56,6 +57,7 @@ from ropechat.engine.validation import (
     validate_window,
 )
 from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
+from ropechat.models.recommended import own_sampling
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
 from ropechat.sampling import AUTO, Sampling, Thinking
@@ -121,6 +123,7 @@ class Engine:
         self.stop_ids = find_stop_ids(folder, self.facts, tokenizer, template)
         self.prompts = PromptBuilder(tokenizer, template, tokenizer.control_ids | self.stop_ids)
         self._grammars = grammars or GrammarCompiler(tokenizer, self.facts["vocab_size"], self.stop_ids)
+        self._breakers = BreakerFinder(tokenizer)
         self._shared_prefix: SharedPrefix | None = None
         self._requests: weakref.WeakSet[Request] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -176,6 +179,20 @@ class Engine:
         return self._core is None or self._core.finish_pack(seconds)
 
     check = staticmethod(loading.check)
+
+    @property
+    def own_sampling(self) -> Mapping[str, float]:
+        """The settings of the sampler that the maker of this model recommends; {} without any."""
+        return self.recommended()
+
+    def recommended(self, think: str = "auto") -> Mapping[str, float]:
+        """`own_sampling` of answers with this `Sampling.think`."""
+        thinks = think != "off" and self.prompts.variables.get("enable_thinking") is not False
+        return own_sampling(self._folder, self.name, self.facts.get("generation", {}), thinks=thinks)
+
+    def sampling(self, **changes: Any) -> Sampling:
+        """The recommended settings with these changes. Raises ValueError as `Sampling`."""
+        return Sampling(**{**self.recommended(changes.get("think", "auto")), **changes})
 
     @property
     def speed(self) -> Speed:
@@ -475,7 +492,7 @@ class Engine:
     def generate(
         self,
         prompt: str | Sequence[int],
-        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        sampling: Sampling | None = None,
         *,
         top_k: int = 0,
         stop: Sequence[str] | None = None,
@@ -483,20 +500,20 @@ class Engine:
     ) -> Generator[Step, None, None]:
         """Continue a text (special tokens added as the tokenizer says) or ids (taken as they are).
 
-        top_k: candidates to record per step; above 0 also the sampler's stages. stop: strings that end the
-        text. on_prefill(done, total): called during prefill, in tokens; first with the number found in the
-        cache.
+        sampling: None takes the settings that the model's maker recommends. top_k: candidates to record per
+        step; above 0 also the sampler's stages. stop: strings that end the text. on_prefill(done, total):
+        called during prefill, in tokens; first with the number found in the cache.
 
         Yields one Step per token. Closing the iterator, or `cancel` from another thread, stops within one
         layer: the iterator then ends without an exception and an incomplete character is dropped.
         Raises TokenizerError, RequestError, ContextFullError, NonFiniteError, MemoryLimitError.
         """
-        return self._start(self._ids(prompt), sampling, top_k, stop, on_prefill)
+        return self._start(self._ids(prompt), sampling or self.sampling(), top_k, stop, on_prefill)
 
     def reply(
         self,
         messages: Sequence[Message | Mapping[str, str]],
-        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        sampling: Sampling | None = None,
         *,
         prefix: Sequence[int] = (),
         top_k: int = 0,
@@ -514,6 +531,7 @@ class Engine:
         A model that thinks first yields the tokens of its thought, then those of its answer: see
         `Step.channel`. `stop`, the grammar and max_tokens of `sampling` are those of the answer.
         """
+        sampling = sampling or self.sampling()
         ids = self._ids(self.prompt_ids(messages, template_vars, sampling.thinking))
         return self._start(ids, sampling, top_k, stop, on_prefill, prefix, self.prompts.thoughts)
 
@@ -632,12 +650,13 @@ class Engine:
             channels=None if thoughts is None else thoughts.markers,
             is_open=thoughts is not None and thoughts.opening(ids[:reply_start]) == "open",
             reply_start=reply_start,
+            breakers=self._breakers.of(sampling),
         )
 
     def generate_many(
         self,
         prompts: Iterable[Prompt | Job | None],
-        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        sampling: Sampling | None = None,
         *,
         top_k: int = 0,
         stop: Sequence[str] | None = None,
@@ -670,7 +689,7 @@ class Engine:
         if timeout is not None and not timeout > 0:
             raise RequestError(f"timeout: must be above 0 (got {timeout})")
         validate_top_k(top_k)
-        many = _Many(self, self._request(), sampling, validate_stops(stop), top_k)
+        many = _Many(self, self._request(), sampling or self.sampling(), validate_stops(stop), top_k)
         scheduler = Scheduler(many, window, on_tokens, grouped=grouped, timeout=timeout, on_pass=on_pass)
         return scheduler.run(iter(prompts), ordered=ordered)
 
@@ -762,8 +781,9 @@ class Engine:
         meta = self._meta(given, tokens, top_k, sys.maxsize if one_sequence else size, move)
         meta["sampling"] = sampling
         before = [token.id for token in tokens[0 : given.first]]
+        explained = None if sampling is None else (sampling, self._breakers.of(sampling))
         pool = scoring.ScorePool(
-            self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, sampling, validate_ids(look_up)
+            self._request(), top_k, scoring.SIZE, scoring.ROWS_AHEAD, explained, validate_ids(look_up)
         )
         planned = scoring.windows(tokens, given.first, sys.maxsize if one_sequence else size, move)
         scores = scoring.stream_scores(pool, self._sharing(planned), self.tokenizer)

@@ -101,8 +101,8 @@ class _Run:
 class ScorePool:
     """Scores windows, up to `size` in each forward pass, and returns their events in order.
 
-    rows: tokens of windows that are read ahead; None for any number. sampling: settings whose stages are
-    recorded. look_up: ids whose logprob and rank are recorded.
+    rows: tokens of windows that are read ahead; None for any number. explained: settings whose stages are
+    recorded, with the ids of their breakers. look_up: ids whose logprob and rank are recorded.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class ScorePool:
         top_k: int,
         size: int,
         rows: int | None = None,
-        sampling: Sampling | None = None,
+        explained: tuple[Sampling, _core.Breakers | None] | None = None,
         look_up: Sequence[int] = (),
     ) -> None:
         self._request = request  # kept: the engine cancels the requests that exist
         self._core, self._cancel = request.core, request.token
-        self._top_k, self._size, self._rows, self._sampling = top_k, size, rows, sampling
+        self._top_k, self._size, self._rows, self._explained = top_k, size, rows, explained
         self._look_up = look_up
         self._runs: deque[_Run] = deque()
 
@@ -170,8 +170,9 @@ class ScorePool:
                 run.sequence = self._core.score(
                     window.ids, readout_top_k=self._top_k, start=window.start, read_next=window.is_last
                 )
-                if self._sampling is not None:
-                    self._core.explain(run.sequence, self._sampling)
+                if self._explained is not None:
+                    sampling, breakers = self._explained
+                    self._core.explain(run.sequence, sampling, breakers=breakers)
                 if self._look_up:
                     self._core.look_up(run.sequence, self._look_up)
             except RopechatError as error:

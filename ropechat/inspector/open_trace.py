@@ -155,7 +155,8 @@ def _token(record: Field, spellings: dict[int, bytes]) -> TokenScore:
 
 def _stage(record: Field) -> Stage:
     mass, entropy = record.of("mass").number(), record.of("entropy").number()
-    return Stage(_name(record.of("name")), _count(record.of("kept")), mass, entropy)
+    value = record.of("value").optional()
+    return Stage(_name(record.of("name")), _count(record.of("kept")), mass, entropy, value)
 
 
 def _candidate(record: Field) -> Candidate:

@@ -22,7 +22,7 @@ COLUMNS and `file`. No cell has a line break: texts of tokens are marks there (a
 Then top1_id, top1_token, top1_logprob and so on for each candidate; lookup1_string, lookup1_first_logprob,
 lookup1_rank, lookup1_logprob and so on for each string that is looked up, and then a last row with the role
 "next" for the place after the text; with stages of the sampler SAMPLER, and for each stage, such as top_p,
-top_p_kept, top_p_mass and top_p_entropy.
+top_p_kept, top_p_mass and top_p_entropy; also top_n_sigma_value and xtc_value.
 """
 
 import hashlib
@@ -41,10 +41,11 @@ COLUMNS = (
     *("logprob", "surprisal_bits", "rank", "entropy", "entropy_bits"),
 )
 SAMPLER = ("cut", "sampler_rank", "sampler_p", "interval_start", "interval_end", "u")
-"""The stage that cut the token, its rank after bias and penalty, its probability at the draw, and so on."""
+"""The stage that cut the token, its rank after bias and penalties, its probability at the draw, and so on."""
 _CANDIDATE = ("id", "token", "logprob")
 _STRING = ("string", "first_logprob", "rank", "logprob")
 _STAGE = ("kept", "mass", "entropy")
+_WITH_VALUE = ("top_n_sigma", "xtc")
 _FACTS = ("model", "revision", "dtype", "kv_dtype", "isa", "engine")
 _LENGTHS = ("tokens", "trained_length", "beyond_trained_length", "window", "stride")
 BytesOf = Callable[[int], bytes]
@@ -169,7 +170,11 @@ def csv_lines(texts: Iterable[ScoredText], top_k: int, strings: int = 0) -> Iter
             if out is None and token.outcome is None and token.logprob is None:
                 continue  # a token with a score has stages if any token has
             if out is None:
-                stages = [f"{stage.name}_{name}" for stage in token.stages for name in _STAGE]
+                stages = [
+                    f"{stage.name}_{name}"
+                    for stage in token.stages
+                    for name in (*_STAGE, *(("value",) if stage.name in _WITH_VALUE else ()))
+                ]
                 out = Csv([*COLUMNS, *tops, *(SAMPLER if token.outcome is not None else ()), *stages])
                 yield out.head
             yield from map(out.line, waiting)

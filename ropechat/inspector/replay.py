@@ -1,9 +1,16 @@
-"""Replaying recorded draws: (u, probabilities) must give the same id, (seed, position) the same u."""
+"""Replaying recorded draws: (u, probabilities) must give the same id, (seed, position) the same u.
+
+XTC's random number is computed again, too.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ropechat.trace import Candidate, TokenScore
+from ropechat.trace import TokenScore
+
+XTC = "xtc"
+"""The stage that has a random number of its own, and removes the best candidates, not the last."""
+NUMBERS = ("u", "u of xtc")
 
 
 class Mismatch(NamedTuple):
@@ -24,8 +31,8 @@ class Report(NamedTuple):
 def replay(tokens: Iterable[TokenScore], *, seed: int | None = None) -> Report:
     """Rebuild each recorded draw and compare it with the recorded token.
 
-    Tokens without a record of their draw are skipped. With a seed, each u is computed again by the
-    engine's generator.
+    Tokens without a record of their draw are skipped. With a seed, each u (and that of xtc) is computed again
+    by the engine's generator.
     """
     from ropechat.engine.native import load_core
 
@@ -39,10 +46,13 @@ def replay(tokens: Iterable[TokenScore], *, seed: int | None = None) -> Report:
             why = f"u = {token.u} selects " + ("none of the candidates" if id is None else f"id {id}")
             found.append(Mismatch(token.index, token.id, why))
         elif seed is not None and token.u is not None:
-            expected = load_core().uniform(seed, 0, token.index)
-            if token.u != expected:
-                why = f"u = {token.u}, but seed {seed} gives {expected}"
-                found.append(Mismatch(token.index, token.id, why))
+            drawn = (token.u, next((stage.value for stage in token.stages if stage.name == XTC), None))
+            for name, u, expected in zip(
+                NUMBERS, drawn, load_core().uniforms(seed, 0, token.index), strict=True
+            ):
+                if u is not None and u != expected:
+                    why = f"{name} = {u}, but seed {seed} gives {expected}"
+                    found.append(Mismatch(token.index, token.id, why))
     return Report(draws, tuple(found))
 
 
@@ -56,20 +66,17 @@ def drawn_id(token: TokenScore) -> int | None:
     survivors = sorted((one for one in token.candidates if one.cut is None), key=lambda one: one.rank)
     if token.u is None:
         return next((one.id for one in survivors if one.probability == 1.0), None)
+    excluded = sum(one.cut == XTC for one in token.candidates)
     start, last = 0.0, None
-    for place, one in enumerate(survivors, 1):
+    for place, one in enumerate(survivors, 1 + excluded):
         if one.rank != place:
             break
         start += one.probability
         if token.u < start:
             return one.id
         last = one
-    if last is not None and _is_last(token, last):
+    if last is not None and token.stages and last.rank == token.stages[-1].kept + excluded:
         return last.id  # rounding: the probabilities sum to a little less than 1
     if token.interval is not None and token.interval[0] <= token.u < token.interval[1]:
         return token.id
     return None
-
-
-def _is_last(token: TokenScore, one: Candidate) -> bool:
-    return bool(token.stages) and one.rank == token.stages[-1].kept

@@ -2,12 +2,13 @@
 
 A JSON record of a token has the key `sampler`:
 
-    cut, rank, p   the stage that cut the token (null: none), its rank after bias and penalty, its probability
-                   at the draw
-    interval, u    the token is drawn for start <= u < end (null if cut); the random number that was drawn
-                   (null for greedy and for a given text)
+    cut, rank, p   the stage that cut the token (null: none), its rank after bias and penalties, its
+                   probability at the draw
+    interval, u    the token is drawn for start <= u < end (null if cut, and for a given text with xtc); the
+                   random number that was drawn (null for greedy and for a given text)
     stages         [{"name", "kept", "mass", "entropy"}]: how many candidates were left, their raw
-                   probability, and the entropy of what was left, renormalized, in nats
+                   probability, and the entropy of what was left, renormalized, in nats; of top_n_sigma and of
+                   a drawn xtc also "value", see `ropechat.trace.Stage`
     candidates     [{"id", "rank", "cut", "penalized", "p", "by_stage"}]: the ids of `top`, then the token
                    itself if it is not in `top`; `by_stage` has the probability after each of `stages`
 
@@ -21,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from ropechat.sampling import SETTINGS, Sampling
+from ropechat.sampling import Sampling, used_settings
 from ropechat.trace import Candidate, TokenScore
 from ropechat.util.records import finite
 
@@ -40,7 +41,8 @@ def sampler_record(token: TokenScore) -> dict[str, Any]:
             "u": token.u,
             "stages": [
                 {"name": name, "kept": kept, "mass": finite(mass), "entropy": finite(entropy)}
-                for name, kept, mass, entropy in token.stages
+                | ({} if value is None else {"value": value})
+                for name, kept, mass, entropy, value in token.stages
             ],
             "candidates": [
                 {
@@ -66,8 +68,7 @@ def settings_record(sampling: Sampling | None) -> dict[str, Any]:
 
 def describe_settings(sampling: Sampling) -> str:
     """The settings that are switched on: "temperature 0.7, top_p 0.9"."""
-    off = {name: one.off for name, one in SETTINGS.items() if one.off is not None}
-    parts = [f"{name} {getattr(sampling, name):g}" for name in off if getattr(sampling, name) != off[name]]
+    parts = [f"{name} {value:g}" for name, value in used_settings(sampling).items()]
     parts += [f"{len(sampling.logit_bias)} biases"] if sampling.logit_bias else []
     parts += [f"a {sampling.grammar.name}"] if sampling.grammar is not None else []
     return ", ".join(parts) or "temperature 1 without a filter"
@@ -82,7 +83,9 @@ def stage_parts(token: TokenScore) -> list[str]:
     if own is None:
         return []
     left = [
-        f"{stage.name} {stage.kept:,}" + (f" ({stage.mass:.1%})" if stage.mass < 0.9995 else "")
+        f"{stage.name} {stage.kept:,}"
+        + (f" ({stage.mass:.1%})" if stage.mass < 0.9995 else "")
+        + (f" u {stage.value:.4f}" if stage.name == "xtc" and stage.value is not None else "")
         for stage in token.stages
     ]
     return [*_result(own, token.interval, token.u), *(left or ["no stage"])]

@@ -7,9 +7,10 @@ result depends on it, the result is marked as an estimate. `Engine.score(..., sa
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.inspector.explain import (
     BANNED,
@@ -22,7 +23,7 @@ from ropechat.inspector.explain import (
 from ropechat.sampling import MAX_BIAS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
@@ -31,20 +32,26 @@ MASKS = ("forced", "grammar")  # the stages whose cuts no other settings undo
 TOLERANCE = 0.005  # relative error up to which a probability counts as exact
 
 
-def resample(
-    step: Step, sampling: Sampling, vocab_size: int, history: Collection[int] | None = None
-) -> Explanation:
+class Before(NamedTuple):
+    """What came before a token: the ids of the prompt, None if unknown, and the answer."""
+
+    prompt: Sequence[int] | None
+    answer: Sequence[Step] = ()
+
+
+def resample(step: Step, sampling: Sampling, vocab_size: int, before: Before | None = None) -> Explanation:
     """Explain a step as if sampled with these settings; the best candidate counts as chosen.
 
-    history: the ids before it (prompt and answer), for the repetition penalty; None if unknown.
+    Of xtc, which draws by itself, probabilities are the mean of both cases.
     """
+    before = before or Before(None)
     masked = _masked(step)
     if masked:
-        return _with_masked(resample(_unmasked(step, masked), sampling, vocab_size, history), step, masked)
+        return _with_masked(resample(_unmasked(step, masked), sampling, vocab_size, before), step, masked)
     first = step.stages[0] if step.stages and step.stages[0].name in MASKS else None
     vocab_size, whole = (vocab_size, 1.0) if first is None else (first.kept, first.mass)
     best = step._replace(id=step.top[0][0], logprob=step.top[0][1], rank=1)
-    order, logits, why = _adjusted(best, sampling, history)
+    order, logits, why = _adjusted(best, sampling, before)
     rest = max(0.0, 1.0 - sum(one.raw for one in order))
     if sampling.temperature == 0.0:
         found = [
@@ -54,20 +61,51 @@ def resample(
         return Explanation(tuple(found), 1, not why, rest, why)
     weights = [math.exp((logits[one.id] - logits[order[0].id]) / sampling.temperature) for one in order]
     others = max(0, vocab_size - len(order))
+    within, unknown = _within_sigma(step, sampling, [logits[one.id] for one in order])
+    why = why or unknown
     alive = min(others, max(0, sampling.top_k - len(order))) if sampling.top_k else others
+    alive = 0 if within < len(order) else alive
     bounds = _bounds(weights, [one.raw for one in order], others, alive, sampling.temperature, whole)
-    cuts, sure = _filters(weights, sampling, others, bounds)
+    cuts, sure = _filters(weights, sampling, others, bounds, within)
     kept = cuts[-1][1] if cuts else len(order) + others
     low, high = bounds if kept > len(order) else (0.0, 0.0)
     own = sum(weights[:kept])
     total = own + (low + high) / 2
+    excluded = _excluded(weights[:kept], total, sampling)
+    sure = sure and excluded < len(order)
     if not sure or high - low > TOLERANCE * (own + low):
         why = why or "unlisted tokens weigh too much to tell"
-    found = [
-        _sampled(one, next((name for name, count in cuts if place >= count), None), weight / total, not place)
-        for place, (one, weight) in enumerate(zip(order, weights, strict=True))
-    ]
-    return Explanation(tuple(found), kept, not why, rest, why)
+    always = sampling.xtc_probability == 1.0
+    found = []
+    for place, (one, weight) in enumerate(zip(order, weights, strict=True)):
+        cut = next((name for name, count in cuts if place >= count), None)
+        share = weight / total
+        if excluded:
+            chance = sampling.xtc_probability
+            rest_of = total - sum(weights[:excluded])
+            share = (1 - chance) * share + (chance * weight / rest_of if place >= excluded else 0.0)
+            cut = "xtc" if always and place < excluded else cut
+        found.append(_sampled(one, cut, share, not place))
+    return Explanation(tuple(found), kept - (excluded if always else 0), not why, rest, why)
+
+
+def _within_sigma(step: Step, sampling: Sampling, logits: list[float]) -> tuple[int, str]:
+    """How many of the listed logits, best first, top_n_sigma keeps, and why that is uncertain."""
+    if not sampling.top_n_sigma:
+        return len(logits), ""
+    sigma = next((stage.value for stage in step.stages if stage.name == "top_n_sigma"), None)
+    if sigma is None:
+        return len(logits), "the spread of all logits was not recorded: top_n_sigma was off"
+    within = sum(logit >= logits[0] - sampling.top_n_sigma * sigma for logit in logits)
+    return within, "top_n_sigma may keep unlisted tokens" if within == len(logits) else ""
+
+
+def _excluded(weights: list[float], total: float, sampling: Sampling) -> int:
+    """How many of the best candidates xtc excludes."""
+    if not sampling.xtc_probability or sampling.xtc_threshold > 0.5:
+        return 0
+    best = sum(weight > 0.0 and weight >= sampling.xtc_threshold * total for weight in weights)
+    return max(0, best - 1)
 
 
 def _masked(step: Step) -> set[int]:
@@ -99,39 +137,96 @@ def _sampled(one: Candidate, cut: str | None, share: float, chosen: bool) -> Can
 
 
 def _adjusted(
-    step: Step, sampling: Sampling, history: Collection[int] | None
+    step: Step, sampling: Sampling, before: Before
 ) -> tuple[list[Candidate], dict[int, float], str]:
-    """Candidates in order of their logits after bias and penalty, these logits, and what is uncertain."""
-    listed, penalty, biases = listed_candidates(step), sampling.repetition_penalty, summed_biases(sampling)
-    if penalty != 1.0 and (history is None or step.row is None):
-        return listed, {one.id: one.logprob for one in listed}, "the penalized tokens are unknown"
+    """Candidates in order of their logits after bias and penalties, these logits, and what is uncertain."""
+    listed, biases = listed_candidates(step), summed_biases(sampling)
+    answer = Counter(one.id for one in before.answer)
+    said = set(answer).union(before.prompt or ()) if sampling.repetition_penalty != 1.0 else set()
+    repeats, why = _repetitions(before, sampling)
+    if sampling.repetition_penalty != 1.0 and before.prompt is None:
+        why = "the tokens of the prompt are unknown"
+    if (said or repeats or sampling.presence_penalty or sampling.frequency_penalty) and step.row is None:
+        return listed, {one.id: one.logprob for one in listed}, "the logits are unknown"
     shift = step.row.logsumexp if step.row is not None else 0.0
     raw = {one.id: one.logprob + shift for one in listed}
     changed = {id: value + biases.get(id, 0.0) for id, value in raw.items()}
-    seen = set(history or ()) & changed.keys() if penalty != 1.0 else set()
-    for id in seen:
-        changed[id] *= penalty if changed[id] < 0.0 else 1.0 / penalty
+    penalized = set()
+    for id in changed:
+        now = changed[id]
+        if id in said:
+            now *= sampling.repetition_penalty if now < 0.0 else 1.0 / sampling.repetition_penalty
+        now -= (id in answer) * sampling.presence_penalty + answer[id] * sampling.frequency_penalty
+        now -= repeats.get(id, 0.0)
+        if now != changed[id]:
+            changed[id] = now
+            penalized.add(id)
     if changed == raw and not biases:
-        return listed, raw, ""
+        return listed, raw, why
     order = sorted(listed, key=lambda one: (-changed[one.id], one.id))
-    order = [replace(one, penalized=one.id in seen, bias=biases.get(one.id, 0.0)) for one in order]
+    order = [replace(one, penalized=one.id in penalized, bias=biases.get(one.id, 0.0)) for one in order]
     unlisted = min(raw.values())  # no unlisted token had a larger logit
     favoured = any(bias > 0.0 and id not in raw for id, bias in biases.items())
+    favoured |= (
+        sampling.repetition_penalty < 1.0 or min(sampling.presence_penalty, sampling.frequency_penalty) < 0
+    )
     sunk = any(value < unlisted and biases.get(id, 0.0) > -MAX_BIAS for id, value in changed.items())
-    why = "unlisted tokens may rank in between" if penalty < 1.0 or favoured or sunk else ""
-    return order, changed, why
+    return order, changed, why or ("unlisted tokens may rank in between" if favoured or sunk else "")
+
+
+def _repetitions(before: Before, sampling: Sampling) -> tuple[dict[int, float], str]:
+    """What DRY subtracts from the logit of each id, and what is uncertain.
+
+    The prompt's tokens have no texts here, so it counts as a breaker; where a repetition may begin in it,
+    that is uncertain.
+    """
+    if not sampling.dry_multiplier or not sampling.dry_penalty_last_n:
+        return {}, ""
+    ids = [one.id for one in before.answer]
+    breakers = [text.encode() for text in sampling.dry_sequence_breakers]
+    free, text = 0, b""
+    for one in reversed(before.answer):
+        text = one.bytes + text
+        if any(breaker in text for breaker in breakers):
+            break
+        free += 1
+    last = sampling.dry_penalty_last_n
+    history = [*(before.prompt or ()), *ids]
+    history = history if last < 0 else history[-last:]
+    longest: dict[int, int] = {}
+    for place in range(1, len(history)):
+        length = 0
+        while length < min(free, place) and history[place - 1 - length] == history[-1 - length]:
+            length += 1
+        longest[history[place]] = max(length, longest.get(history[place], 0))
+    unsure = before.prompt is None or (free == len(ids) and free in longest.values())
+    why = "a repetition may begin in the prompt" if unsure else ""
+    allowed = sampling.dry_allowed_length
+    found = {id: length for id, length in longest.items() if length >= allowed}
+    return {id: _dry_penalty(sampling, length - allowed) for id, length in found.items()}, why
+
+
+def _dry_penalty(sampling: Sampling, more: int) -> float:
+    try:
+        return sampling.dry_multiplier * sampling.dry_base**more
+    except OverflowError:
+        return math.inf
 
 
 def _filters(
-    weights: list[float], sampling: Sampling, others: int, bounds: tuple[float, float]
+    weights: list[float], sampling: Sampling, others: int, bounds: tuple[float, float], within: int
 ) -> tuple[list[tuple[str, int]], bool]:
     """(name, number of survivors) of the active filters, and whether these are certain.
 
-    others: number of unlisted tokens. bounds: of the total weight of those that top_k keeps.
+    others: number of unlisted tokens. bounds: of the total weight of those that top_k keeps. within: how many
+    of the listed ones top_n_sigma keeps.
     """
     cuts: list[tuple[str, int]] = []
     listed, sure = len(weights), True
     kept = listed + others
+    if within < listed:
+        kept = within
+        cuts.append(("top_n_sigma", kept))
     if sampling.top_k:
         kept = min(kept, sampling.top_k)
         cuts.append(("top_k", kept))

@@ -1,8 +1,8 @@
 """The catalog: models that people use, of families that are tested here, from catalog.toml."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class CatalogModel:
     num_attention_layers: int | None = None
     thinking: bool = False
     package: PackagedFile | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)
+    sampling_without_thinking: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def hub_name(self) -> HubName:

@@ -3,6 +3,7 @@
 Command-line flags override environment variables, then the settings file (`file.py`), then defaults.
 """
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -73,6 +74,13 @@ def _to_switch(text: str) -> object:
 
 def _to_texts(text: str) -> object:
     return [one for one in text.split(os.pathsep) if one.strip()]
+
+
+def _to_list(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _to_number(text: str) -> object:
@@ -166,5 +174,12 @@ SETTINGS = (
         for name, one in SAMPLER_SETTINGS.items()
     ),
     Setting("sampling.think", DEFAULTS.think, THINK, THINK_HELP),
+    Setting(
+        "sampling.dry_sequence_breakers",
+        list(DEFAULTS.dry_sequence_breakers),
+        _sampling("dry_sequence_breakers"),
+        "DRY: texts that end a repetition (in the environment: a JSON list)",
+        _to_list,
+    ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -6,7 +6,7 @@
              u16 length of the bytes, u32 length of the text, u16 alternatives, u8 stages, u8 finish_reason
              bytes; text as UTF-8; alternatives: u32 ids, then f32 logprobs
              stages: u8 name (its place in STAGES; 255: the name follows, u8 length first), u32 kept,
-             f32 mass, f32 entropy
+             f32 mass, f32 entropy, of _WITH_VALUE: f64 value (NaN: none)
              f64 start and end of the interval (NaN: none), u16 candidates
              candidates: u32 ids, u32 ranks, f32 probabilities, then u8 cuts: 0 or 1 + the place of the stage
              in this record's stages, plus 128 if penalized
@@ -26,12 +26,16 @@ from ropechat.trace import Candidate, Channel, FinishReason, Stage, Step, TokenD
 
 FORMAT, WITH_CHANNELS = 2, 3
 MAX_CHUNK_BYTES = 64 << 20
-STAGES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar", "forced")
+STAGES = (
+    *("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar", "forced"),
+    *("presence_penalty", "frequency_penalty", "dry", "top_n_sigma", "xtc"),
+)
 CHANNELS: tuple[Channel, ...] = ("answer", "thought", "marker")
 REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length", "context", "cancelled")
 _OTHER, _NO_ROW = 255, 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIdddddHIHBB")
-_STAGE = struct.Struct("<BIff")
+_STAGE, _VALUE = struct.Struct("<BIff"), struct.Struct("<d")
+_WITH_VALUE = ("top_n_sigma", "xtc")
 _DRAW = struct.Struct("<ddH")
 _NO_INTERVAL = (math.nan, math.nan)
 _PENALIZED = 128
@@ -78,7 +82,10 @@ def _stage(stage: Stage) -> bytes:
     known = STAGES.index(stage.name) if stage.name in STAGES else _OTHER
     name = b"" if known != _OTHER else stage.name.encode()[:255]
     length = b"" if known != _OTHER else bytes([len(name)])
-    return _STAGE.pack(known, stage.kept, stage.mass, stage.entropy) + length + name
+    value = (
+        _VALUE.pack(math.nan if stage.value is None else stage.value) if stage.name in _WITH_VALUE else b""
+    )
+    return _STAGE.pack(known, stage.kept, stage.mass, stage.entropy) + length + name + value
 
 
 def _draw(step: Step) -> bytes:
@@ -177,4 +184,5 @@ def _with_channel(step: Step, reader: _Reader) -> Step:
 def _read_stage(reader: _Reader) -> Stage:
     known, kept, mass, entropy = reader.unpack(_STAGE)
     name = reader.take(reader.take(1)[0]).decode() if known == _OTHER else STAGES[int(known)]
-    return Stage(name, int(kept), mass, entropy)
+    [value] = reader.unpack(_VALUE) if name in _WITH_VALUE else [math.nan]
+    return Stage(name, int(kept), mass, entropy, None if math.isnan(value) else value)

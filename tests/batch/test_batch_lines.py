@@ -333,6 +333,13 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("bad_words", ["x"]),
     ("truncate_prompt_tokens", 9),
     ("typical_p", 0.9),
+    ("presence_penalty", 2.5),
+    ("frequency_penalty", "much"),
+    ("dry_allowed_length", 0),
+    ("dry_sequence_breakers", "x"),
+    ("dry_sequence_breakers", [""]),
+    ("xtc_threshold", 2),
+    ("top_n_sigma", -1),
     ("num_predict", -1),
     ("do_sample", False),
     ("reasoning_effort", "lots"),
@@ -348,6 +355,15 @@ def test_bad_settings_are_named(field: str, value: Any, tmp_path: Path) -> None:
     fault = fault_of(tmp_path, {"prompt": "a", field: value})
     assert fault.startswith((f"{field}: ", f"{field}."))
     assert len(fault) < 200
+
+
+def test_bodies_of_other_servers_set_every_stage(tmp_path: Path) -> None:
+    """The names of OpenAI and llama.cpp."""
+    asked = {"presence_penalty": 0.5, "frequency_penalty": -1, "dry_multiplier": 0.8, "dry_base": 2.0}
+    asked |= {"dry_allowed_length": 3, "dry_penalty_last_n": -1, "xtc_probability": 0.5, "xtc_threshold": 0.2}
+    given = {**asked, "top_n_sigma": 1.5, "dry_sequence_breakers": ["\n"]}
+    request = request_of(tmp_path, {"prompt": "a", **given})
+    assert (dict(request.sampling), request.unused) == (given, ())
 
 
 def test_settings_that_ask_for_nothing_are_not_errors(tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ def test_run_streams_text_and_talks_on_stderr(door: Door, model: Path) -> None:
     code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "xa")
     assert (code, out) == (0, "bcdef\n")
     assert err.startswith(f"{NOTE}dtype: f32, as stored (0 bytes)\n")
+    assert "sampling: temperature 0 (flag)\n" in err
     assert "prompt 2 tokens" in err
     assert "reply 5 tokens" in err
-    assert err.count("\n") == 3
+    assert err.count("\n") == 4
     code, out, err = door("run", "-m", model, "--temperature", 0, "--max-tokens", 5, "--quiet", "xa")
     assert (code, out, err) == (0, "bcdef\n", "")
 

@@ -202,3 +202,16 @@ def test_a_window_pattern_is_a_number_or_a_list(tmp_path: Path) -> None:
         golden.check(logits(load(file), ids), "logits.long")
     other = converter.write(tmp_path / "b.gguf", attention__sliding_window_pattern=2)
     assert np.abs(logits(load(other), ids) - golden.tensors["logits.long"]).max() > 0.1
+
+
+def test_settings_of_the_sampler(tmp_path: Path) -> None:
+    """llama.cpp's keys under the names of ropechat's settings."""
+    converter = Converter(GOLDEN / "qwen3_new")
+    keys = {"temp": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25, "penalty_repeat": 1.25}
+    keys |= {"xtc_probability": 0.125, "xtc_threshold": 0.375, "penalty_last_n": 9}
+    metadata = converter.metadata() | {f"general.sampling.{key}": value for key, value in keys.items()}
+    file = write(tmp_path / "x.gguf", metadata, converter.converted())
+    found = {"temperature": 0.5, "top_k": 7, "top_p": 0.75, "min_p": 0.25, "repetition_penalty": 1.25}
+    found |= {"xtc_probability": 0.125, "xtc_threshold": 0.375}
+    assert check(str(file))["generation"] == load(file).facts["generation"] == found
+    assert check(str(converter.write(file)))["generation"] == {}

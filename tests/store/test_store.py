@@ -20,7 +20,7 @@ from ropechat.errors import FileAccessError, HistoryError
 from ropechat.sampling import Sampling
 from ropechat.store import codec, schema
 from ropechat.store.store import Store
-from ropechat.trace import Candidate
+from ropechat.trace import Candidate, Stage
 
 
 def same(one: ConversationTree, other: ConversationTree) -> None:
@@ -86,7 +86,7 @@ def test_records_as_bytes() -> None:
 
 
 def test_draws_as_bytes() -> None:
-    """Candidates and intervals; a chunk of format 1 has none."""
+    """Candidates, intervals and numbers of stages; a chunk of format 1 has none."""
     draw = random.Random(4)
     steps = []
     for position in range(1, 9):
@@ -98,6 +98,14 @@ def test_draws_as_bytes() -> None:
         steps.append(step._replace(candidates=candidates, interval=(0.1, 1 / 3)))
     steps[3] = steps[3]._replace(interval=None)
     assert codec.decode(codec.encode(steps)) == steps
+    stages = (
+        Stage("xtc", 3, 0.5, 0.25, 0.125),
+        Stage("top_n_sigma", 2, 0.5, 0.25, 2.5),
+        Stage("mine", 1, 0.5, 0.0),
+    )
+    stages += (Stage("xtc", 3, 0.5, 0.25),)
+    told = [step._replace(stages=(*step.stages, *stages)) for step in steps]
+    assert codec.decode(codec.encode(told)) == told
     old = b"".join(codec._record(step).removesuffix(codec._draw(step)) for step in steps)
     found = codec.decode(b"\x01" + zlib.compress(old))
     assert found == [step._replace(candidates=(), interval=None) for step in steps]

@@ -11,6 +11,7 @@ import pytest
 from ropechat.engine._core import CancelToken, Event, Row
 from ropechat.engine._core import Engine as Core
 from ropechat.errors import CancelledError
+from ropechat.sampling import DEFAULTS
 
 GREEDY: dict[str, Any] = {
     "temperature": 0.0,
@@ -55,7 +56,7 @@ def add(engine: Core, ids: Sequence[int], max_tokens: int, **sampling: Any) -> i
     asked = {"logit_bias": (), "stream": 0} | GREEDY | sampling
     draw = {name: asked.pop(name) for name in ("seed", "stream")}
     options = {name: asked.pop(name) for name in ("stop_ids", "grammar", "reply_start") if name in asked}
-    settings: Any = SimpleNamespace(max_tokens=max_tokens, thinking_budget=-1, **asked)
+    settings: Any = SimpleNamespace(**{**vars(DEFAULTS), "max_tokens": max_tokens, **asked})
     return engine.generate(ids, settings, readout_top_k=vocab, **draw, **options)
 
 

@@ -199,7 +199,9 @@ class Engine:
             u = float(np.random.default_rng([options["seed"], options["stream"], position]).random())
             weights = np.exp(self.table[last].astype(np.float64) / options["temperature"])
             id = int(np.searchsorted(np.cumsum(weights) / weights.sum(), u))
-            stages = [SimpleNamespace(name="temperature", kept=len(weights), mass=1.0, entropy=1.0)]
+            stages = [
+                SimpleNamespace(name="temperature", kept=len(weights), mass=1.0, entropy=1.0, value=None)
+            ]
         state["ids"].append(id)
         state["made"] += 1
         reason = None

@@ -130,6 +130,7 @@ class FakeEngine:
         self.has_chat_template = has_chat_template
         self.facts: Mapping[str, Any] = facts or {"dtype": "f32"}
         self.thought = thought  # before each script, between its markers
+        self.own_sampling: Mapping[str, float] = {}
         self.scripts = [script] if isinstance(script, str) else list(script)
         self.asked: list[tuple[Message, ...]] = []
         self.settings: list[Sampling] = []

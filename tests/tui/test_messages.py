@@ -8,7 +8,8 @@ import pytest
 from branches import last, told, transcript
 from fakes import STOP, STORY, FakeEngine, fake_step
 
-from ropechat.chat import personas, presets
+from ropechat.chat import personas
+from ropechat.chat.presets import USUAL
 from ropechat.store.store import Store
 from ropechat.tui.screens.context import ContextScreen
 from ropechat.tui.widgets.bars import fit_title
@@ -205,9 +206,9 @@ async def test_an_unknown_persona_and_setting_name_what_was_meant(chat: Any) -> 
         assert "nobody: unknown persona; saved: pirate, teacher" in await told(c, "/persona nobody")
         assert "pirat: unknown persona; did you mean pirate?" in await told(c, "/persona pirat")
         assert "tmp: unknown setting; did you mean temperature?" in await told(c, "/set tmp 1")
-        everything = ", ".join(presets.NAMES)
+        usual = ", ".join(USUAL)
         await told(c, "/set qqq 1")
-        assert f"qqq: unknown setting; there are {everything}" in " ".join(c.screen().split())
+        assert f"qqq: unknown setting; there are {usual}" in " ".join(c.screen().split())
 
 
 @pytest.mark.slow

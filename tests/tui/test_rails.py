@@ -26,7 +26,7 @@ async def test_sampling_is_a_rail_where_there_is_room(chat: Any) -> None:
         assert len(c.app.screen_stack) == 1
         assert c.app.ui.sampling_panel.has_focus
         assert "tokens possible" in c.screen()
-        assert "1-4 preset" in c.line("footer")
+        assert "1-5 preset" in c.line("footer")
         assert c.app.transcript.size.width == 160 - 48 - 30
         await c.pilot.press("left")
         assert c.app.session.sampling.top_k == 39

@@ -12,9 +12,9 @@ import pytest
 from fakes import FakeEngine, fake_step
 
 from ropechat.chat import presets
-from ropechat.inspector.what_if import resample
+from ropechat.inspector.what_if import Before, resample
 from ropechat.sampling import Sampling
-from ropechat.trace import TokenDistribution
+from ropechat.trace import Stage, TokenDistribution
 from ropechat.tui.screens.sampling import SamplingScreen
 
 
@@ -25,27 +25,51 @@ def step_of(logits: np.ndarray, listed: int) -> Any:
     return fake_step(0, b"x", "x")._replace(top=top, row=TokenDistribution(0, top, shift, 1.0, 0.9))
 
 
-def sampled(logits: np.ndarray, settings: Sampling, seen: set[int]) -> dict[int, float]:
-    """The probabilities of the draw, by the definition, over all ids."""
+PROMPT = 9
+"""The id of a prompt."""
+
+
+def sampled(
+    logits: np.ndarray, settings: Sampling, seen: set[int], answer: list[int] | None = None
+) -> dict[int, float]:
+    """The probabilities of the draw, by the definition, over all ids; of XTC the mean of both cases."""
     logits = logits.astype(float).copy()
     for id, bias in settings.logit_bias:
         logits[id] += bias
-    for id in seen:
+    for id in seen if settings.repetition_penalty != 1 else ():
         logits[id] = (
             logits[id] * settings.repetition_penalty
             if logits[id] < 0
             else (logits[id] / settings.repetition_penalty)
         )
+    for id in set(answer or ()):
+        logits[id] -= settings.presence_penalty + (answer or []).count(id) * settings.frequency_penalty
+    text = [PROMPT, *(answer or ())]
+    for id in set(text) if settings.dry_multiplier else ():
+        ends = [place for place in range(1, len(text)) if text[place] == id]
+        same = [next(n for n in range(99) if n >= end or text[end - 1 - n] != text[-1 - n]) for end in ends]
+        if (more := max(same, default=-1) - settings.dry_allowed_length) >= 0:
+            logits[id] -= settings.dry_multiplier * settings.dry_base**more
     order = list(np.argsort(-logits, kind="stable"))
     if settings.temperature == 0:
         return {int(order[0]): 1.0}
     weights = np.exp((logits - logits.max()) / settings.temperature)
-    kept = order[: settings.top_k] if settings.top_k else order
+    kept = order
+    if settings.top_n_sigma:
+        kept = [id for id in order if logits[id] >= logits.max() - settings.top_n_sigma * logits.std()]
+    kept = kept[: settings.top_k] if settings.top_k else kept
     share = np.cumsum([weights[id] for id in kept]) / sum(weights[id] for id in kept)
     kept = kept[: int(np.searchsorted(share, settings.top_p * (1 - 1e-12))) + 1]
     kept = [id for id in kept if weights[id] >= settings.min_p * weights[kept[0]]]
     total = sum(weights[id] for id in kept)
-    return {int(id): float(weights[id] / total) for id in kept}
+    shares = {int(id): float(weights[id] / total) for id in kept}
+    best = [id for id, share in shares.items() if share >= settings.xtc_threshold][:-1]
+    chance = settings.xtc_probability if settings.xtc_threshold <= 0.5 else 0.0
+    rest = 1.0 - sum(shares[id] for id in best)
+    mixed = {
+        id: share * (1 - chance + (chance / rest if id not in best else 0.0)) for id, share in shares.items()
+    }
+    return {id: share for id, share in mixed.items() if share > 0}
 
 
 SETTINGS = [
@@ -58,21 +82,35 @@ SETTINGS = [
     Sampling(temperature=1.0, top_k=200, top_p=1.0),
     Sampling(temperature=0.7, top_k=40, top_p=0.95, logit_bias=((4, 1.5), (9, -100.0), (11, -2.0))),
     Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5, logit_bias=((3, -1.0),)),
+    Sampling(temperature=0.8, top_k=0, top_p=1.0, xtc_probability=1.0, xtc_threshold=0.02),
+    Sampling(temperature=1.2, top_k=10, top_p=0.9, xtc_probability=0.3, xtc_threshold=0.05),
+    Sampling(temperature=1.0, top_k=0, top_p=0.9, top_n_sigma=1.0),
+]
+WITH_BEFORE = [
     Sampling(temperature=0.8, top_k=10, top_p=0.9, repetition_penalty=1.5),
+    Sampling(temperature=1.0, top_k=0, top_p=1.0, presence_penalty=1.2, frequency_penalty=0.4),
+    Sampling(temperature=1.0, top_k=10, top_p=1.0, frequency_penalty=-0.4),
+    Sampling(temperature=1.0, top_k=0, top_p=1.0, dry_multiplier=0.8, dry_allowed_length=1),
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", [*SETTINGS, *WITH_BEFORE])
 @pytest.mark.parametrize("spread", [1.0, 3.0])
 def test_a_trial_is_the_draw_where_all_is_listed(settings: Sampling, spread: float) -> None:
     logits = np.random.default_rng(3).normal(size=60) * spread
-    seen = {int(np.argmax(logits)), 7}
-    found = resample(step_of(logits, 60), settings, 60, seen)
-    true = sampled(logits, settings, seen if settings.repetition_penalty != 1 else set())
+    best = int(np.argmax(logits))
+    answer = [7, best, 2, 7, best, 9, 7]
+    before = Before((PROMPT,), [fake_step(0, b"x", "x")._replace(id=id) for id in answer])
+    step = step_of(logits, 60)
+    sigma = float(logits.std())
+    step = step._replace(stages=(Stage("top_n_sigma", 1, 1.0, 1.0, sigma),))
+    found = resample(step, settings, 60, before)
+    assert found.exact == (settings.frequency_penalty >= 0)
+    true = sampled(logits, settings, {*answer, PROMPT}, answer)
     assert {one.id: one.sampled for one in found.candidates if one.cut is None} == pytest.approx(true)
 
 
-@pytest.mark.parametrize("settings", SETTINGS[:-1])
+@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
 def test_a_trial_on_twenty_of_many_is_right_or_says_that_it_is_an_estimate(
     settings: Sampling, spread: float

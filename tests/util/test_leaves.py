@@ -31,7 +31,9 @@ def test_sampling_refuses_and_names_the_field(field: str, bad: list[object]) -> 
 
 
 def test_sampling_takes_its_limits() -> None:
-    assert Sampling() == Sampling(0.7, 40, 0.95, 0.0, 1.0, 512, None)
+    assert Sampling() == Sampling(
+        temperature=0.7, top_k=40, top_p=0.95, min_p=0.0, repetition_penalty=1.0, max_tokens=512, seed=None
+    )
     Sampling(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=100, max_tokens=1, seed=2**64 - 1)
     with pytest.raises(AttributeError):
         Sampling().seed = 1  # type: ignore[misc]

@@ -166,6 +166,8 @@ DIALS = (
     Command("dials.precise", "2", "precise", "Few surprises", "preset('precise')"),
     Command("dials.balanced", "3", "balanced", "Default values", "preset('balanced')"),
     Command("dials.creative", "4", "creative", "More surprises", "preset('creative')"),
+    Command("dials.own", "5", "model", "What the model's maker recommends", "own"),
+    Command("dials.all", "m", "all", "Show the settings that are off, too", "whole"),
     Command("dials.restore", "r", "reset", "Reset", "restore"),
 )
 PERSONAS = (

@@ -113,9 +113,16 @@ class SamplingFeature(Feature):
         if not words:
             self.open()
             return ""
+        if words == "model":
+            if (own := self.session.own_sampling()) is None:
+                return "this model recommends no settings"
+            self.session.restore_sampling(own)
+            self.ui.refresh()
+            return own.line()
         if words not in presets.PRESETS:
-            return f"/sampling {'|'.join(presets.PRESETS)}"
-        self.use(presets.with_preset(self.session.sampling, words))
+            return f"/sampling {'|'.join(presets.PRESETS)}|model"
+        self.session.set_preset(words)
+        self.ui.refresh()
         return f"{words}: {presets.describe_preset(words)}"
 
     @command("sampling.set")
@@ -132,9 +139,9 @@ class SamplingFeature(Feature):
                 self.use(presets.with_value(self.session.sampling, name, value.strip()))
         except ValueError as error:
             return str(error)
-        return (
-            f"{name} {presets.format_value(self.session.sampling, name)} · {presets.describe_setting(name)}"
-        )
+        source = self.session.sourced.source(name)
+        value = presets.format_value(self.session.sampling, name)
+        return f"{name} {value} ({source}) · {presets.describe_setting(name)}"
 
     @command("sampling.think")
     def _think(self, words: str) -> str:

@@ -196,7 +196,7 @@ class SidebarFeature(Feature):
 
         # tuples, since a string in `items` is a text between them
         info = self.session.info
-        rows = [(name,) for name in presets.names_for(thinks=info is not None and info.thinks)]
+        rows = [(name,) for name in presets.shown_names(sampling, thinks=info is not None and info.thinks)]
         preset = presets.preset_of(sampling)
         key = self.keymap.first("sampling.open")
         return Section("sampling", preset, key, target, rows, lambda row: draw(row[0]))

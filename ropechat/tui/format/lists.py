@@ -21,7 +21,7 @@ Part = tuple[str, str]  # text, style
 MAX_INDENTS = 12  # levels of a tree that are indented
 SNIPPET = 200  # the most tokens, and characters, of an answer that are read
 CHANGES = {"continue": "continued", "edit": "edited"}
-NAME, VALUE = 18, 6  # cells of a setting
+NAME, VALUE = 18, 7  # cells of a setting
 NOT_SAVED = "not saved"  # shown for a system text without a name
 MAX_COMPARED = 4  # most answers side by side
 

@@ -188,7 +188,7 @@ class AnswerBlock(Block):
     line: str = ""  # what is said of the thought, above it
     _bare: bool = True  # whether the thought has no word yet
     ends: list[int] = field(default_factory=list)  # one for each token drawn so far
-    prompt: frozenset[int] | None = None  # ids of the prompt, where they are known
+    prompt: tuple[int, ...] | None = None  # ids of the prompt, where they are known
     _levels: dict[str, bytearray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -33,9 +33,11 @@ CUTS = {
     "top_p": "cut by top_p",
     "min_p": "cut by min_p",
     "forced": "not the forced one",
+    "xtc": "excluded by xtc",
     "greedy": "not the best",
     "banned": "banned",
 }
+VALUES = {"xtc": "u", "top_n_sigma": "σ"}
 MIN_NAME, MAX_NAME = 8, 30  # cells of a token's text
 MIN_BAR = 8
 CANDIDATES = 6  # rows of candidates that stages leave where the height is small
@@ -316,7 +318,8 @@ class Inspector(StyledWidget):
         for stage in step.stages:
             cut = [self.spelled(one.id) for one in found.candidates if one.cut == stage.name]
             names = f" · cuts {' '.join(cut)}" if cut else ""
-            rows.append(f"{stage.name} {stage.kept:,} kept · raw {probability(stage.mass)}{names}")
+            number = "" if stage.value is None else f" · {VALUES.get(stage.name, '')} {stage.value:.4g}"
+            rows.append(f"{stage.name} {stage.kept:,} kept · raw {probability(stage.mass)}{number}{names}")
         if step.interval is not None and step.u is not None:
             start, end = step.interval
             rows.append(f"u {step.u:.4f} in {start:.4f} to {end:.4f}")

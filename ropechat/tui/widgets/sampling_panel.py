@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from ropechat.chat import presets
-from ropechat.inspector.what_if import resample
+from ropechat.inspector.what_if import Before, resample
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.format.lists import NAME, VALUE, setting_line
 from ropechat.tui.terminal.textual_compat import bound_keys
@@ -31,18 +31,22 @@ if TYPE_CHECKING:
     from ropechat.chat.session import Session
     from ropechat.inspector.explain import Candidate, Explanation
     from ropechat.sampling import Sampling
+    from ropechat.sampling.sources import SourcedSampling
     from ropechat.tui.commands.keymap import Item, Keymap
     from ropechat.tui.render.cursor import TokenPlace
     from ropechat.tui.vocabularies import Vocabularies
 
-METER, NOTE = 16, 28  # cells
+METER, SOURCE = 16, 11  # cells of a bar, and of the source of a value
 TOKEN = 14
 MARGIN = 5  # rows around settings and candidates; two more with a line of keys
+FEWEST = 5  # rows of settings where they scroll
+EFFECT = 3  # rows of candidates that settings leave
 ITEMS = (
     ("↓ ↑", "setting"),
     ("← →", "value"),
     "dials.type",
-    ("1-4", "preset"),
+    ("1-5", "preset"),
+    "dials.all",
     "dials.restore",
     "sheet.leave",
 )
@@ -72,20 +76,16 @@ class SamplingPanel(Vertical, can_focus=True):
         id: str | None = None,
     ) -> None:
         super().__init__(id=id, classes="sampling")
-        self._session, self._words = session, words
+        self._session, self._keymap, self._words = session, keymap, words
         self.border_title = Content(" sampling ")
-        self._before: Sampling | None = None
+        self._before: SourcedSampling | None = None
         self._token: TokenPlace | None = None
-        self._row = 0
+        self._chosen = presets.NAMES[0]
+        self._whole = False  # whether settings that are off are shown
+        self._top = 0  # the first of the settings that fit
         self._settings, self._choices, self._effect = (Static(markup=False) for _ in range(3))
         self._field = SanitizedInput(placeholder="value", classes="value")
         self._key_hints = KeyHints(items, keymap)
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        """The settings that the model knows."""
-        info = self._session.info
-        return presets.names_for(thinks=info is not None and info.thinks)
 
     @property
     def sampling(self) -> Sampling:
@@ -105,7 +105,7 @@ class SamplingPanel(Vertical, can_focus=True):
 
     def begin(self, token: TokenPlace | None) -> None:
         """Remember the settings, and show their effect on a token."""
-        self._before = self.sampling
+        self._before = self._session.sourced
         self.try_on(token)
 
     def try_on(self, token: TokenPlace | None) -> None:
@@ -123,17 +123,45 @@ class SamplingPanel(Vertical, can_focus=True):
     # --- changing ---
 
     @property
-    def _chosen(self) -> str:
-        return self._names[self._row % len(self._names)]
+    def _names(self) -> tuple[str, ...]:
+        """The settings that are shown."""
+        return self._shown(whole=self._whole)
+
+    def _shown(self, *, whole: bool) -> tuple[str, ...]:
+        info = self._session.info
+        return presets.shown_names(self.sampling, thinks=info is not None and info.thinks, whole=whole)
+
+    @property
+    def _visible(self) -> tuple[str, ...]:
+        """Those of the settings that fit."""
+        return self._names[self._top : self._top + self._room]
+
+    @property
+    def _height(self) -> int:
+        return self.app.size.height - 4 if self.screen.is_modal else self.size.height
+
+    @property
+    def _room(self) -> int:
+        """How many settings fit, with their effect."""
+        return max(FEWEST, self._height - MARGIN - 1 - EFFECT - bool(self.sampling.logit_bias))
 
     def _set(self, sampling: Sampling) -> None:
         self._session.sampling = sampling
+        self._show_change()
+
+    def _show_change(self) -> None:
         self.post_message(self.Changed())
         self.redraw()
 
     def action_move(self, by: int) -> None:
         """Choose the next or previous setting."""
-        self._row = (self._row + by) % len(self._names)
+        names = self._names
+        self._chosen = names[(names.index(self._chosen) + by) % len(names)]
+        self.redraw()
+
+    def action_whole(self) -> None:
+        """Show the settings that are off, or hide them."""
+        self._whole = not self._whole
         self.redraw()
 
     def action_step(self, by: int) -> None:
@@ -144,13 +172,19 @@ class SamplingPanel(Vertical, can_focus=True):
         """Choose the setting or the preset under the mouse; in the bar also its value."""
         x, y = event.screen_x, event.screen_y
         row = y - self._settings.content_region.y
-        if self._settings.region.contains(x, y) and 0 <= row < len(self._names):
-            self._row = row
+        if self._settings.region.contains(x, y) and 0 <= row < len(self._visible):
+            self._chosen = self._visible[row]
             at = x - self._settings.content_region.x - (3 + NAME + VALUE + 1 + 2)
             cells = self._meter_cells()
             if 0 <= at < cells and presets.fill_fraction(self.sampling, self._chosen) is not None:
                 self._set(presets.with_fraction(self.sampling, self._chosen, (at + 1) / cells))
             self.redraw()
+        elif self._settings.region.contains(x, y) and row == len(self._visible):
+            self.action_whole()
+        elif y == self._choices.content_region.y + 2 and x < self._choices.content_region.x + 3 + len(
+            "5 model"
+        ):
+            self.action_own()
         elif y == self._choices.content_region.y + 1:
             at = x - self._choices.content_region.x - 3
             for number, name in enumerate(presets.PRESETS, 1):
@@ -168,22 +202,30 @@ class SamplingPanel(Vertical, can_focus=True):
 
     def _turn(self, event: events.MouseEvent, by: int) -> None:
         row = event.screen_y - self._settings.content_region.y
-        if 0 <= row < len(self._names):
+        if 0 <= row < len(self._visible):
             event.stop()
-            self._row = row
+            self._chosen = self._visible[row]
             self.action_step(by)
 
     def _meter_cells(self) -> int:
-        return max(4, min(METER, self.content_size.width - 3 - NAME - VALUE - 3))
+        return max(4, min(METER, self.content_size.width - 3 - NAME - VALUE - 3 - SOURCE))
 
     def action_preset(self, name: str) -> None:
         """Use a preset."""
-        self._set(presets.with_preset(self.sampling, name))
+        self._session.set_preset(name)
+        self._show_change()
+
+    def action_own(self) -> None:
+        """Use what the model's maker recommends."""
+        if (own := self._session.own_sampling()) is not None:
+            self._session.restore_sampling(own)
+            self._show_change()
 
     def action_restore(self) -> None:
         """Restore the settings of when the panel was opened."""
         if self._before is not None:
-            self._set(self._before)
+            self._session.restore_sampling(self._before)
+            self._show_change()
 
     def action_type(self) -> None:
         """Ask for a value."""
@@ -219,13 +261,30 @@ class SamplingPanel(Vertical, can_focus=True):
         """Draw the panel."""
         if not self.is_attached or not self.size.width:
             return
-        rows = [self._setting(row, name) for row, name in enumerate(self._names)]
+        names = self._names
+        if self._chosen not in names:
+            self._chosen = names[0]
+        at, room = names.index(self._chosen), self._room
+        self._top = min(max(self._top, at - room + 1, 0), at, max(0, len(names) - room))
+        rows = [*map(self._setting, self._visible), self._about()]
         self._settings.update(Content("\n").join(rows))
         self._choices.update(self._presets())
         self._effect.update(Content("\n").join(self._effects()))
 
-    def _setting(self, row: int, name: str) -> Content:
-        here = row == self._row
+    def _about(self) -> Content:
+        """What the chosen setting does, and how many settings are not shown."""
+        off = len(self._shown(whole=True)) - len(self._shown(whole=False))
+        key = self._keymap.first("dials.all")
+        more = f"  {key}: hide those that are off" if self._whole else f"  {key}: {off} more that are off"
+        more = more if off else ""
+        width = self.content_size.width - 3
+        help = presets.describe_setting(self._chosen)
+        if len(help) + len(more) > width:
+            more = ""
+        return Content.assemble(("   " + fit(help, max(4, width - len(more))), "$quiet"), (more, "$quiet"))
+
+    def _setting(self, name: str) -> Content:
+        here = name == self._chosen
         width = self.content_size.width
         room = width - 3 - NAME - VALUE - 3
         cells = self._meter_cells()
@@ -236,7 +295,7 @@ class SamplingPanel(Vertical, can_focus=True):
             "  ",
             (full, "$primary"),
             (rest, "$rule"),
-            ("  " + presets.describe_setting(name) if room >= METER + NOTE else "", "$quiet"),
+            (f"  {self._session.sourced.source(name)}" if room >= cells + SOURCE else "", "$quiet"),
         )
 
     def _presets(self) -> Content:
@@ -245,8 +304,17 @@ class SamplingPanel(Vertical, can_focus=True):
         for number, name in enumerate(presets.PRESETS, 1):
             style = "bold $primary" if name == now else "$foreground"
             parts += [(f"{number} ", "$primary"), (name, style), ("  ", "")]
-        words = f"{now}: {presets.describe_preset(now)}" if now else "your own settings"
-        lines = [words, *([f"bias: {biases}"] if (biases := self._biases()) else [])]
+        own = self._session.own_sampling()
+        is_own = own is not None and own.sampling == self.sampling
+        words = f"{now}: {presets.describe_preset(now)}" if now else "" if is_own else "your own settings"
+        if own is not None:
+            parts += [("\n   5 ", "$primary"), ("model", "bold $primary" if is_own else "$foreground")]
+            about = own.line().removeprefix("sampling: ") if is_own else words
+            parts.append(("  " + fit(about, max(4, self.content_size.width - 12)), "$quiet"))
+        lines = [
+            *([words] if own is None else []),
+            *([f"bias: {biases}"] if (biases := self._biases()) else []),
+        ]
         parts += [("\n   " + fit(line, max(4, self.content_size.width - 3)), "$quiet") for line in lines]
         return Content.assemble(*parts)
 
@@ -262,15 +330,13 @@ class SamplingPanel(Vertical, can_focus=True):
         if token is None or not token.block.steps[token.index].top:
             return [Content.styled("\n   Ask something: then the effect on a token shows here.", "$quiet")]
         block, step = token.block, token.block.steps[token.index]
-        seen = None
-        if block.prompt is not None:
-            seen = block.prompt | {earlier.id for earlier in block.steps[: token.index]}
+        before = Before(block.prompt, block.steps[: token.index])
         info, sampling, vocab_size = self._session.info, self.sampling, 0
         if info is not None and info.name == block.answer.model:
             vocab_size = int(info.facts.get("vocab_size", 0))
         else:
             sampling = replace(sampling, logit_bias=())  # ids of another vocabulary
-        found = resample(step, sampling, vocab_size, seen)
+        found = resample(step, sampling, vocab_size, before)
         kept = "?" if found.kept is None else f"{found.kept:,}"
         name, about = one_line(visible(step.bytes)), "" if found.exact else "about "
         rows = [
@@ -278,10 +344,10 @@ class SamplingPanel(Vertical, can_focus=True):
                 (f"\n   token {token.index + 1} ", "$quiet"),
                 (name, "bold"),
                 f": {about}{kept} tokens possible",
+                (f" · {found.why}" if found.why else "", "$quiet"),
             )
         ]
-        height = self.app.size.height - 4 if self.screen.is_modal else self.size.height
-        room = height - len(self._names) - MARGIN - bool(self.sampling.logit_bias)
+        room = self._height - len(self._visible) - 1 - MARGIN - bool(self.sampling.logit_bias)
         if room < 1:
             return []
         best = max((one.sampled or 0.0 for one in found.candidates if one.cut is None), default=0.0)

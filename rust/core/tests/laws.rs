@@ -234,7 +234,6 @@ fn a_long_prompt_delays_no_sequence_that_generates() {
 fn a_draw_depends_on_seed_stream_and_position_only() {
     let ids = Noise(12).ids(30, SHAPES[1].vocab);
     let sampling = |seed, stream| Sampling {
-        logit_bias: vec![],
         temperature: 0.9,
         top_k: 50,
         top_p: 0.95,
@@ -242,6 +241,7 @@ fn a_draw_depends_on_seed_stream_and_position_only() {
         repetition_penalty: 1.1,
         seed,
         stream,
+        ..Sampling::default()
     };
     let mut engine = engine(models()[1].path(), PackedType::F32, Isa::Scalar, 2).unwrap();
     let mut generate = |prompt: &[u32], seed, stream, max_tokens| {
@@ -314,16 +314,7 @@ fn a_masked_draw_is_the_same_in_company_and_from_a_given_beginning() {
     let prompt = Noise(14).ids(30, SHAPES[1].vocab);
     let grammar = grammar(SHAPES[1].vocab);
     let goal = |stream, max_tokens| {
-        let sampling = Sampling {
-            logit_bias: vec![],
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            seed: 9,
-            stream,
-        };
+        let sampling = Sampling { seed: 9, stream, ..Sampling::default() };
         let stop_ids = vec![SHAPES[1].vocab as u32 - 1];
         Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k: 3 })
     };

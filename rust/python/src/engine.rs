@@ -2,7 +2,7 @@
 
 use super::call::call_engine;
 use super::events::{PyEvent, PyRowPair};
-use super::facts::config_facts;
+use super::facts::{config_facts, generation_facts};
 use super::grammar::PyGrammar;
 use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::load::{DraftFiles, Loading};
@@ -19,11 +19,12 @@ use ropechat_core::engine::fit::{self, KvRoom};
 use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::on_disk::KeptPrefix;
 use ropechat_core::engine::{Context, Engine, Event, Generation, Goal, Speculative};
-use ropechat_core::family;
+use ropechat_core::family::{self, GenerationConfig};
 use ropechat_core::model::Model;
 use ropechat_core::model::pack::{PackCache, PackWriter, PanelSource};
 use ropechat_core::sampling::Sampling;
 use ropechat_core::sampling::channels::Channels;
+use ropechat_core::sampling::dry::Breakers;
 use ropechat_kernels::compute::phases::Phase;
 use ropechat_kernels::compute::progress::{Progress, Stage};
 use ropechat_kernels::compute::{cancel::CancelToken, pool::Pool};
@@ -116,6 +117,7 @@ pub(super) struct PyEngine {
     context: Context,
     num_parameters: usize,
     tensor_types: TensorTypes,
+    generation: GenerationConfig,
     warnings: Vec<String>,
     notes: Vec<String>,
     from_pack: bool,
@@ -231,6 +233,7 @@ impl PyEngine {
                 context,
                 num_parameters,
                 tensor_types,
+                generation: card.generation,
                 warnings,
                 notes,
                 from_pack: loaded.from_pack,
@@ -252,6 +255,7 @@ impl PyEngine {
         facts.set_item("context_is_stated", matches!(self.context, Context::Stated(_)))?;
         facts.set_item("num_parameters", self.num_parameters)?;
         facts.set_item("tensor_types", self.tensor_types.clone())?;
+        facts.set_item("generation", generation_facts(py, &self.generation)?)?;
         facts.set_item("weight_bytes", self.model.weight_bytes())?;
         facts.set_item("warnings", &self.warnings)?;
         facts.set_item("notes", &self.notes)?;
@@ -283,7 +287,7 @@ impl PyEngine {
     }
 
     #[pyo3(signature = (ids, sampling, *, seed, stream = 0, stop_ids = vec![], readout_top_k = 0, grammar = None,
-        channels = None, is_open = false, reply_start = 0))]
+        channels = None, is_open = false, reply_start = 0, breakers = None))]
     #[allow(clippy::too_many_arguments)] // Python passes keywords
     fn generate(
         &self,
@@ -298,11 +302,12 @@ impl PyEngine {
         channels: Option<&PyMarkers>,
         is_open: bool,
         reply_start: usize,
+        breakers: Option<&PyBreakers>,
     ) -> PyResult<u64> {
         let max_tokens = sampling.max_tokens;
         let budget = usize::try_from(sampling.thinking_budget).ok(); // -1: none
         let channels = channels.map(|markers| Channels::new(Arc::clone(&markers.0), is_open, budget));
-        let sampling = Sampling { seed, stream, ..sampling.into() };
+        let sampling = Sampling { seed, stream, answer_start: reply_start, ..sampling.with(breakers) };
         let goal = Goal::Generate(Generation { sampling, max_tokens, stop_ids, readout_top_k });
         self.with(py, |engine| {
             let number = engine.add(&ids, goal)?;
@@ -328,8 +333,15 @@ impl PyEngine {
         self.with(py, |engine| engine.add(&ids, goal))
     }
 
-    fn explain(&self, py: Python<'_>, sequence: u64, sampling: SamplingFields) -> PyResult<()> {
-        self.with(py, |engine| engine.explain(sequence, sampling.into()))
+    #[pyo3(signature = (sequence, sampling, *, breakers = None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        sequence: u64,
+        sampling: SamplingFields,
+        breakers: Option<&PyBreakers>,
+    ) -> PyResult<()> {
+        self.with(py, |engine| engine.explain(sequence, sampling.with(breakers)))
     }
 
     fn look_up(&self, py: Python<'_>, sequence: u64, ids: Vec<u32>) -> PyResult<()> {
@@ -500,42 +512,81 @@ impl PyEngine {
     }
 }
 
-/// The fields of `ropechat.sampling.Sampling`, without its seed and grammar.
+/// The numbers of `ropechat.sampling.Sampling`, without its seed.
 #[derive(FromPyObject)]
 struct SamplingFields {
     max_tokens: usize,
     thinking_budget: i64,
     logit_bias: Vec<(u32, f32)>,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    dry_multiplier: f32,
+    dry_base: f32,
+    dry_allowed_length: usize,
+    dry_penalty_last_n: i64,
     temperature: f32,
+    top_n_sigma: f32,
     top_k: usize,
     top_p: f32,
     min_p: f32,
-    repetition_penalty: f32,
+    xtc_probability: f32,
+    xtc_threshold: f32,
 }
 
-impl From<SamplingFields> for Sampling {
-    fn from(given: SamplingFields) -> Self {
-        let SamplingFields { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, .. } = given;
-        Self { logit_bias, temperature, top_k, top_p, min_p, repetition_penalty, seed: 0, stream: 0 }
+impl SamplingFields {
+    fn with(self, breakers: Option<&PyBreakers>) -> Sampling {
+        Sampling {
+            logit_bias: self.logit_bias,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_penalty_last_n: usize::try_from(self.dry_penalty_last_n).ok(), // -1: all
+            dry_breakers: breakers.map(|breakers| Arc::clone(&breakers.0)).unwrap_or_default(),
+            temperature: self.temperature,
+            top_n_sigma: self.top_n_sigma,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            ..Sampling::default()
+        }
+    }
+}
+
+/// Token sequences that a repetition must not contain.
+#[pyclass(frozen, name = "Breakers", module = "ropechat.engine._core")]
+pub(super) struct PyBreakers(Arc<Breakers>);
+
+#[pymethods]
+impl PyBreakers {
+    #[new]
+    fn new(sequences: Vec<Vec<u32>>) -> Self {
+        Self(Arc::new(Breakers::new(sequences)))
     }
 }
 
 /// Validates the metadata and every tensor's name, shape, type and extent.
 #[pyfunction]
 pub(super) fn check<'py>(py: Python<'py>, directory: &str) -> PyResult<Bound<'py, PyDict>> {
-    let (config, num_parameters, tensor_types, warnings) = call_engine(py, || {
+    let (config, generation, num_parameters, tensor_types, warnings) = call_engine(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let card = family::model_card(&checkpoint)?;
         let unread = family::check_tensors(&checkpoint, &card.config)?;
         let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
         warnings.extend(unread);
         let num_parameters = family::num_parameters(&checkpoint, &card.config);
-        Ok((card.config, num_parameters, checkpoint.tensor_types(), warnings))
+        Ok((card.config, card.generation, num_parameters, checkpoint.tensor_types(), warnings))
     })?;
     let facts = config_facts(py, &config)?;
     facts.set_item("num_parameters", num_parameters)?;
     facts.set_item("tensor_types", tensor_types)?;
     facts.set_item("quantization", config.quantization.words())?;
+    facts.set_item("generation", generation_facts(py, &generation)?)?;
     facts.set_item("warnings", warnings)?;
     Ok(facts)
 }

@@ -58,6 +58,10 @@ impl PyStage {
     fn entropy(&self) -> f64 {
         self.0.entropy
     }
+    #[getter]
+    fn value(&self) -> Option<f64> {
+        self.0.value
+    }
 }
 
 /// (id, rank, cut, penalized, probability, by_stage) of a candidate.

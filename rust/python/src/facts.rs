@@ -3,8 +3,20 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ropechat_core::config::Config;
+use ropechat_core::family::GenerationConfig;
 use ropechat_core::kv_cache::{BLOCK, KvLayout};
 use ropechat_kernels::quant::PackedType;
+
+/// The maker's defaults for the sampler, by name.
+pub(super) fn generation_facts<'py>(
+    py: Python<'py>,
+    generation: &GenerationConfig,
+) -> PyResult<Bound<'py, PyDict>> {
+    let facts = PyDict::new(py);
+    generation.numbers().try_for_each(|(name, value)| facts.set_item(name, value))?;
+    generation.do_sample.map_or(Ok(()), |wanted| facts.set_item("do_sample", wanted))?;
+    Ok(facts)
+}
 
 /// The facts of `Engine.facts` that the config says.
 pub(super) fn config_facts<'py>(py: Python<'py>, config: &Config) -> PyResult<Bound<'py, PyDict>> {

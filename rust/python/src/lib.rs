@@ -13,7 +13,9 @@ mod markers;
 mod options;
 mod rope;
 
-use engine::{PyCancelToken, PyEngine, PyKeptPrefix, PyProgress, check, packed_types, read_config};
+use engine::{
+    PyBreakers, PyCancelToken, PyEngine, PyKeptPrefix, PyProgress, check, packed_types, read_config,
+};
 use events::{PyEvent, PyRow, PyRowPair, PyStage};
 use grammar::{PyGrammar, PyVocabulary, check_grammar};
 use inside::{PyLensRow, PyReading};
@@ -37,10 +39,10 @@ fn exit_when_cut(screen: bool) {
     sigbus::exit_when_cut(screen);
 }
 
-/// The uniform number in [0, 1) that draws the token at `position`.
+/// The uniform numbers in [0, 1) of a position: the one that draws the token, and XTC's.
 #[pyfunction]
-fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
-    philox::uniform(seed, stream, position)
+fn uniforms(seed: u64, stream: u64, position: u64) -> [f64; 2] {
+    philox::uniforms(seed, stream, position)
 }
 
 /// The model types that are computed, in the registry's order.
@@ -61,9 +63,9 @@ mod _core {
     use super::gguf::gguf_metadata;
     #[pymodule_export]
     use super::{
-        PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyMarkers, PyProgress,
-        PyReading, PyRow, PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut, free_memory,
-        gguf_architectures, model_types, packed_types, read_config, rope_spec, uniform,
+        PyBreakers, PyCancelToken, PyEngine, PyEvent, PyGrammar, PyKeptPrefix, PyLensRow, PyMarkers,
+        PyProgress, PyReading, PyRow, PyRowPair, PyStage, PyVocabulary, check, check_grammar, exit_when_cut,
+        free_memory, gguf_architectures, model_types, packed_types, read_config, rope_spec, uniforms,
     };
     use pyo3::prelude::*;
 

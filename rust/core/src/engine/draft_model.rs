@@ -118,6 +118,7 @@ impl Engine {
         let skipped = if is_mtp { rows.start + 1 } else { 0 };
         let mut sampling: Sampling = generation.sampling.clone();
         sampling.logit_bias.retain(|(id, _)| is_known(id));
+        sampling.answer_start = sampling.answer_start.saturating_sub(skipped);
         let goal = Goal::Generate(Generation {
             sampling,
             max_tokens: MOST_DRAFTED + 1,

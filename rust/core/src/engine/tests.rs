@@ -28,16 +28,7 @@ fn model(engine: &mut Engine) -> &mut Model {
 }
 
 fn greedy() -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     Goal::Generate(Generation { sampling, max_tokens: 6, stop_ids: vec![], readout_top_k: 3 })
 }
 

@@ -24,17 +24,19 @@ fn multiply(a: u32, b: u32) -> (u32, u32) {
     ((product >> 32) as u32, product as u32)
 }
 
-/// The uniform draw in [0, 1) of (seed, stream, position): a multiple of 2^-53.
+/// Two independent uniform draws in [0, 1) of (seed, stream, position), multiples of 2^-53: that of the token, and XTC's.
 ///
 /// key = seed; counter = position in the low 64 bits, stream in the high; all words little end first.
-/// The 53 bits are the upper ones of (word 0, word 1).
-pub fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
+/// The 53 bits are the upper ones of (word 0, word 1), and of (word 2, word 3).
+pub fn uniforms(seed: u64, stream: u64, position: u64) -> [f64; 2] {
     let words = |x: u64| [x as u32, (x >> 32) as u32];
     let [position_low, position_high] = words(position);
     let [stream_low, stream_high] = words(stream);
     let block = philox4x32([position_low, position_high, stream_low, stream_high], words(seed));
-    let bits = (u64::from(block[0]) << 32 | u64::from(block[1])) >> 11;
-    bits as f64 / (1u64 << 53) as f64
+    [[block[0], block[1]], [block[2], block[3]]].map(|[high, low]| {
+        let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
+        bits as f64 / (1u64 << 53) as f64
+    })
 }
 
 #[cfg(test)]
@@ -59,7 +61,8 @@ mod tests {
     }
 
     #[test]
-    fn uniform_is_a_function_of_its_three_arguments_in_range() {
+    fn uniforms_are_functions_of_their_three_arguments_in_range() {
+        let uniform = |seed, stream, position| uniforms(seed, stream, position)[0];
         let u = uniform(1, 2, 3);
         assert_eq!(u, uniform(1, 2, 3));
         const UPPER: u64 = 1 << 32; // the lowest bit of the upper word
@@ -70,6 +73,7 @@ mod tests {
             assert_ne!(u, other);
         }
         assert_eq!(uniform(0, 0, 0), (0x6627_e8d5_e169_c58d_u64 >> 11) as f64 * 2f64.powi(-53));
+        assert_eq!(uniforms(0, 0, 0)[1], (0xbc57_ac4c_9b00_dbd8_u64 >> 11) as f64 * 2f64.powi(-53));
         let mean =
             (0..100_000).map(|p| uniform(7, 0, p)).inspect(|u| assert!((0.0..1.0).contains(u))).sum::<f64>();
         assert!((mean / 1e5 - 0.5).abs() < 0.004);

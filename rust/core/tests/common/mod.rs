@@ -195,15 +195,6 @@ pub fn few_ids(max_tokens: usize, ids: &[u32], temperature: f32) -> Goal {
 
 /// Greedy generation of `max_tokens`.
 pub fn greedy(max_tokens: usize) -> Goal {
-    let sampling = Sampling {
-        logit_bias: vec![],
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        seed: 0,
-        stream: 0,
-    };
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     Goal::Generate(Generation { sampling, max_tokens, stop_ids: vec![], readout_top_k: 3 })
 }

@@ -72,6 +72,8 @@ fn generation(
         ("top_p", "general.sampling.top_p"),
         ("min_p", "general.sampling.min_p"),
         ("repetition_penalty", "general.sampling.penalty_repeat"),
+        ("xtc_probability", "general.sampling.xtc_probability"),
+        ("xtc_threshold", "general.sampling.xtc_threshold"),
     ] {
         defaults.origins.insert(key.to_owned(), own.to_owned());
         if let Some(value) = source.of_file(own)? {

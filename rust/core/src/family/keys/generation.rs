@@ -23,6 +23,30 @@ pub struct GenerationConfig {
     pub top_p: Option<f64>,
     pub min_p: Option<f64>,
     pub repetition_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub top_n_sigma: Option<f64>,
+    pub xtc_probability: Option<f64>,
+    pub xtc_threshold: Option<f64>,
+}
+
+impl GenerationConfig {
+    /// The numbers that are given, by name.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let all = [
+            ("temperature", self.temperature),
+            ("top_k", self.top_k.map(|k| k as f64)),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("repetition_penalty", self.repetition_penalty),
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+            ("top_n_sigma", self.top_n_sigma),
+            ("xtc_probability", self.xtc_probability),
+            ("xtc_threshold", self.xtc_threshold),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
 }
 
 /// Reads the file; a missing file gives no defaults.
@@ -54,5 +78,10 @@ pub(crate) fn of_metadata(metadata: &Metadata<'_>, vocab_size: usize) -> Result<
         top_p: metadata.number_if_any("top_p", 0.0..=1.0)?,
         min_p: metadata.number_if_any("min_p", 0.0..=1.0)?,
         repetition_penalty: metadata.number_if_any("repetition_penalty", 1e-6..=1e6)?,
+        presence_penalty: metadata.number_if_any("presence_penalty", -2.0..=2.0)?,
+        frequency_penalty: metadata.number_if_any("frequency_penalty", -2.0..=2.0)?,
+        top_n_sigma: metadata.number_if_any("top_n_sigma", 0.0..=100.0)?,
+        xtc_probability: metadata.number_if_any("xtc_probability", 0.0..=1.0)?,
+        xtc_threshold: metadata.number_if_any("xtc_threshold", 0.0..=1.0)?,
     })
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::Error;
-use crate::sampling::philox::{philox4x32, uniform};
+use crate::sampling::philox::{philox4x32, uniforms};
 
 /// Deterministic normal logits (Box and Muller 1958) with standard deviation `scale`.
 pub(crate) fn gaussian(len: usize, scale: f64, seed: u64) -> Vec<f32> {
     (0..len as u64)
         .map(|i| {
-            let radius = (-2.0 * (1.0 - uniform(seed, 0, i)).ln()).sqrt();
-            (scale * radius * (std::f64::consts::TAU * uniform(seed, 1, i)).cos()) as f32
+            let radius = (-2.0 * (1.0 - uniforms(seed, 0, i)[0]).ln()).sqrt();
+            (scale * radius * (std::f64::consts::TAU * uniforms(seed, 1, i)[0]).cos()) as f32
         })
         .collect()
 }

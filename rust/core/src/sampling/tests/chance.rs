@@ -40,9 +40,9 @@ fn draws_follow_the_distribution() {
         p.iter().map(|x| x / total).collect::<Vec<f64>>()
     };
     let cases = [
-        (OFF, softmax(64, 1.0), 1_000_000),
-        (Sampling { temperature: 2.0, seed: 1, ..OFF }, softmax(64, 2.0), 100_000),
-        (Sampling { temperature: 0.5, top_k: 10, stream: 9, ..OFF }, softmax(10, 0.5), 100_000),
+        (off(), softmax(64, 1.0), 1_000_000),
+        (Sampling { temperature: 2.0, seed: 1, ..off() }, softmax(64, 2.0), 100_000),
+        (Sampling { temperature: 0.5, top_k: 10, stream: 9, ..off() }, softmax(10, 0.5), 100_000),
     ];
     for (sampling, expected, draws) in cases {
         let (statistic, critical) = chi_square(&logits, &sampling, &expected, draws);
@@ -56,7 +56,7 @@ fn a_deep_draw_in_a_flat_vocabulary_is_the_inverse_cdf() {
     let flat = vec![0.25; 20_000];
     let mut sampler = Sampler::new();
     for position in 0..300 {
-        let draw = sampler.sample(&flat, &[], position, &OFF, None).unwrap();
+        let draw = sampler.sample(&flat, &[], position, &off(), None).unwrap();
         assert_eq!(draw.id, (draw.u.unwrap() * 20_000.0) as u32);
     }
 }
@@ -68,14 +68,23 @@ fn speed() {
         let logits = gaussian(len, 3.0, 1);
         let raw = read_logprobs(&logits, 20, 0).unwrap();
         let history: Vec<u32> = (0..2000).collect();
-        let chat =
-            Sampling { temperature: 0.7, top_k: 40, top_p: 0.9, min_p: 0.05, repetition_penalty: 1.1, ..OFF };
+        let chat = Sampling {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.05,
+            repetition_penalty: 1.1,
+            ..off()
+        };
         let cases = [
-            ("greedy", Sampling { temperature: 0.0, ..OFF }),
-            ("T 1, no filter", OFF),
-            ("T 0.7, top_p 0.9", Sampling { temperature: 0.7, top_p: 0.9, ..OFF }),
+            ("greedy", Sampling { temperature: 0.0, ..off() }),
+            ("T 1, no filter", off()),
+            ("T 0.7, top_p 0.9", Sampling { temperature: 0.7, top_p: 0.9, ..off() }),
             ("T 0.7, top_k 40, top_p 0.9", Sampling { repetition_penalty: 1.0, min_p: 0.0, ..chat.clone() }),
-            ("all five", chat),
+            ("all five", chat.clone()),
+            ("DRY, 2,000 tokens", Sampling { dry_multiplier: 0.8, ..off() }),
+            ("top_n_sigma", Sampling { top_n_sigma: 1.0, ..off() }),
+            ("XTC", Sampling { xtc_probability: 0.5, ..chat }),
         ];
         for (name, sampling) in cases {
             let mut sampler = Sampler::new();
@@ -90,7 +99,7 @@ fn speed() {
         }
         let flat = vec![1.0; len];
         let mut sampler = Sampler::new();
-        let micros = fastest(|| f64::from(sampler.sample(&flat, &[], 0, &OFF, None).unwrap().id));
+        let micros = fastest(|| f64::from(sampler.sample(&flat, &[], 0, &off(), None).unwrap().id));
         println!("sample {len:>7} equal logits (the deepest draw): {micros:7.1} us");
     }
 }
