@@ -3,10 +3,10 @@
 //! Where to start reading: `forward` is the forward pass; [`engine`] decides which rows go through it.
 //! The rooms, from the lowest to the highest; a room imports only from rooms above it in this list:
 //!
-//! - `parts`: parts of a model that are declared once, with a visit of what they consist of.
 //! - `checkpoint`: tensors and metadata out of files that strangers wrote.
 //! - `config`: what a model is, in the words of its model card.
-//! - `family`: from the metadata of each family of models to its config and its tensors.
+//! - `parts`: what a model consists of, each part declared once, as a spec of its tensors and as packed weights.
+//! - `family`: from the metadata of each family of models to its config and the specs of its parts.
 //! - `kv_cache`: keys and values by position.
 //! - `model`: config and weights together; packs on disk.
 //! - `forward`: THE forward pass.

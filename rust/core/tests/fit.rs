@@ -17,7 +17,7 @@ fn chosen(model: &Folder, dtype: Option<PackedType>, context: usize, bytes: u64)
     let config = family::config(&checkpoint).unwrap();
     let available = Available { bytes, limit: "free here" };
     let kv = KvRoom { tokens: context, dtype: None };
-    choose(&checkpoint, &config, dtype, kv, &Pool::new(1), Some(available))
+    choose(&checkpoint, &config, dtype, kv, Some(available))
 }
 
 fn refused(model: &Folder, dtype: Option<PackedType>, context: usize, bytes: u64) -> String {

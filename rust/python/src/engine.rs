@@ -20,8 +20,8 @@ use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::on_disk::KeptPrefix;
 use ropechat_core::engine::{Context, Engine, Event, Generation, Goal, Speculative};
 use ropechat_core::family::{self, GenerationConfig};
-use ropechat_core::model::Model;
-use ropechat_core::model::pack::{PackCache, PackWriter, PanelSource};
+use ropechat_core::model::pack::{PackCache, PackWriter};
+use ropechat_core::model::{Model, ModelPlan};
 use ropechat_core::sampling::Sampling;
 use ropechat_core::sampling::channels::Channels;
 use ropechat_core::sampling::dry::Breakers;
@@ -197,9 +197,8 @@ impl PyEngine {
                 progress: &progress,
             };
             let mut available = available_memory();
-            let draft =
-                draft.map(|path| DraftFiles::open(path, dtype, kv, &pool, &mut available)).transpose()?;
-            let choice = fit::choose(&checkpoint, &config, dtype, kv, &pool, available)?;
+            let draft = draft.map(|path| DraftFiles::open(path, dtype, kv, &mut available)).transpose()?;
+            let choice = fit::choose(&checkpoint, &config, dtype, kv, available)?;
             let loaded = loading.load(&checkpoint, config, &choice, kv_dtype)?;
             warnings.extend(loaded.warning);
             let num_parameters = family::num_parameters(&checkpoint, &loaded.model.config);
@@ -597,8 +596,12 @@ pub(super) fn packed_types(py: Python<'_>, directory: &str) -> PyResult<TensorTy
     call_engine(py, || {
         let checkpoint = Checkpoint::open(Path::new(directory))?;
         let config = family::config(&checkpoint)?;
-        let model = Model::load_with(&PanelSource::measuring(), &checkpoint, config, None, &Pool::new(1))?;
-        Ok(model.bytes_by_type().into_iter().map(|(dtype, bytes)| (dtype.name(), bytes)).collect())
+        let plans = ModelPlan::of_types(&checkpoint, &config, &[None])?;
+        Ok(plans
+            .iter()
+            .flat_map(|plan| &plan.bytes_by_type)
+            .map(|&(dtype, bytes)| (dtype.name(), bytes))
+            .collect())
     })
 }
 

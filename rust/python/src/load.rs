@@ -88,7 +88,6 @@ impl DraftFiles {
         path: &str,
         dtype: Option<PackedType>,
         kv: KvRoom,
-        pool: &Pool,
         available: &mut Option<Available>,
     ) -> Result<Self, Failure> {
         let checkpoint = Checkpoint::open(Path::new(path))?;
@@ -97,7 +96,7 @@ impl DraftFiles {
         family::check_tensors(&checkpoint, &config)?;
         let config = Config { mtp: None, ..config };
         let kv = KvRoom { tokens: kv.tokens.min(config.usable_length()), ..kv };
-        let choice = fit::choose(&checkpoint, &config, dtype, kv, pool, *available)?;
+        let choice = fit::choose(&checkpoint, &config, dtype, kv, *available)?;
         if let Some(available) = available {
             available.bytes = available.bytes.saturating_sub(choice.needed);
             available.limit = "left after the draft model";

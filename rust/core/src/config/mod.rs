@@ -210,6 +210,11 @@ impl Config {
         })
     }
 
+    /// A layer's place among those with a recurrent state.
+    pub fn state_layer(&self, layer: usize) -> usize {
+        self.layers[..layer].iter().filter(|layer| layer.mixer.is_recurrent()).count()
+    }
+
     /// The longest sequence in tokens: the trained length, or the length that dynamic NTK extends it to.
     pub fn usable_length(&self) -> usize {
         match self.ropes.first().map(|rope| &rope.scaling) {

@@ -1,7 +1,7 @@
 //! Whether a model fits into memory, and in which type. This is checked before a weight is packed.
 //!
-//! The need is measured by the code that loads, without packing (`PanelSource::measuring`), so that no second list of
-//! weights exists that could disagree with the first.
+//! The need follows from the specs that loading reads (`ModelPlan`), so that no second list of weights exists that could
+//! disagree with the first.
 
 use super::pace::most_rows;
 use super::schedule::READOUT_ROWS;
@@ -9,9 +9,7 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{Config, Heads};
 use crate::kv_cache::BLOCK;
-use crate::model::Model;
-use crate::model::pack::PanelSource;
-use ropechat_kernels::compute::pool::Pool;
+use crate::model::ModelPlan;
 use ropechat_kernels::quant::{PackedType, StorageType};
 use ropechat_platform::error::{Error, Result, size};
 use ropechat_platform::limits::Available;
@@ -65,29 +63,22 @@ struct Need {
 }
 
 impl Need {
-    fn measure(
-        checkpoint: &Checkpoint,
-        config: &Config,
-        dtype: Option<PackedType>,
-        kv: KvRoom,
-        pool: &Pool,
-    ) -> Result<Self> {
-        let model = Model::load_with(&PanelSource::measuring(), checkpoint, config.clone(), dtype, pool)?;
-        let kv_layout = kv.dtype.map_or(model.kv_layout.clone(), |dtype| model.kv_layout.with_dtype(dtype));
+    fn new(config: &Config, plan: &ModelPlan, kv: KvRoom) -> Self {
+        let kv_layout = kv.dtype.map_or(plan.kv_layout.clone(), |dtype| plan.kv_layout.with_dtype(dtype));
         let of_mtp =
-            model.mtp.as_ref().map_or(0, |mtp| mtp.kv_layout.with_dtype(kv_layout.dtype).block_bytes());
+            plan.mtp_kv_layout.as_ref().map_or(0, |mtp| mtp.with_dtype(kv_layout.dtype).block_bytes());
         let kv_block = (kv_layout.block_bytes() + of_mtp) as u64;
         let blocks = (kv.tokens.div_ceil(BLOCK)) as u64;
         // The committed state and the one that is written.
-        let states = 2 * model.kv_layout.recurrent.bytes() as u64;
-        Ok(Self {
-            dtype: model.dtype(),
-            types: model.bytes_by_type().into_iter().map(|(dtype, _)| dtype).collect(),
-            weights: model.weight_bytes() as u64,
+        let states = 2 * plan.kv_layout.recurrent.bytes() as u64;
+        Self {
+            dtype: plan.dtype,
+            types: plan.bytes_by_type.iter().map(|(dtype, _)| *dtype).collect(),
+            weights: plan.weight_bytes() as u64,
             kv: blocks.saturating_mul(kv_block).saturating_add(states),
             kv_block,
-            scratch: scratch(&model),
-        })
+            scratch: scratch(config, plan),
+        }
     }
 
     fn total(&self) -> u64 {
@@ -103,15 +94,14 @@ impl Need {
 }
 
 /// An estimate of the buffers of a forward pass and of its logits.
-fn scratch(model: &Model) -> u64 {
-    let config = &model.config;
-    let rows = most_rows(model.weight_bytes());
+fn scratch(config: &Config, plan: &ModelPlan) -> u64 {
+    let rows = most_rows(plan.weight_bytes());
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input computed from
     // it.
     let heads = config.layers.iter().map(|layer| config.cached_heads(layer));
     let qkv_width = heads.map(Heads::qkv_width).max().unwrap_or_default();
     let per_row = 4 * config.hidden_size + 2 * qkv_width + 2 * config.intermediate_size;
-    let values = rows * per_row + READOUT_ROWS * model.padded_vocab();
+    let values = rows * per_row + READOUT_ROWS * plan.padded_vocab;
     4 * values as u64 + PROGRAM
 }
 
@@ -119,23 +109,25 @@ fn scratch(model: &Model) -> u64 {
 /// that does.
 ///
 /// # Errors
-/// Memory: what is needed, what there is, and what would fit. As [`Model::load`] for the tensors.
+/// Memory: what is needed, what there is, and what would fit. As [`ModelPlan::of_types`] for the tensors.
 pub fn choose(
     checkpoint: &Checkpoint,
     config: &Config,
     dtype: Option<PackedType>,
     kv: KvRoom,
-    pool: &Pool,
     available: Option<Available>,
 ) -> Result<Choice> {
     let context = kv.tokens;
-    let measure = |dtype| Need::measure(checkpoint, config, dtype, kv, pool);
+    let measure = |dtypes: &[Option<PackedType>]| -> Result<Vec<Need>> {
+        let plans = ModelPlan::of_types(checkpoint, config, dtypes)?;
+        Ok(plans.iter().map(|plan| Need::new(config, plan, kv)).collect())
+    };
     let chosen = |dtype, need: &Need| chosen(checkpoint, config, dtype, need);
     let smaller = |than: u64| -> Result<Vec<(PackedType, Need)>> {
-        let all = SMALLER.into_iter().map(|dtype| Ok((dtype, measure(Some(dtype))?)));
-        Ok(all.collect::<Result<Vec<_>>>()?.into_iter().filter(|(_, need)| need.weights < than).collect())
+        let all = SMALLER.into_iter().zip(measure(&SMALLER.map(Some))?);
+        Ok(all.filter(|(_, need)| need.weights < than).collect())
     };
-    let need = measure(dtype)?;
+    let need = measure(&[dtype])?.remove(0);
     let Some(available) = available else { return Ok(chosen(dtype, &need)) };
     if dtype.is_some() && need.total() > available.bytes {
         return Err(refusal(checkpoint, &need, context, &smaller(need.weights)?, available));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::common::{Folder, Noise, SHAPES, engine_with_kv, write_model};
 use crate::config::{EmbeddingPosition, LayerRope};
-use crate::model::NormWeights;
+use crate::parts::NormWeights;
 use crate::sampling::Sampling;
 use ropechat_kernels::kernel::Isa;
 use ropechat_kernels::quant::PackedType;
@@ -97,7 +97,7 @@ fn step_with(fault: Fault, engine: &mut Engine, numbers: &[u64]) -> std::thread:
         Fault::KeyNorm => {
             std::mem::swap(&mut model.layers[2].attention.as_mut().unwrap().qk_norms, &mut spares);
         }
-        Fault::LastNorm | Fault::NaN => std::mem::swap(&mut model.norm, &mut spare),
+        Fault::LastNorm | Fault::NaN => std::mem::swap(&mut model.outside.norm, &mut spare),
     };
     swap(model(engine));
     let result = catch_unwind(AssertUnwindSafe(|| step(engine, numbers)));
@@ -168,9 +168,9 @@ fn a_panic_while_all_logits_are_made_leaves_no_bytes_behind() {
     let mut engine = make(&folder, 2);
     let ids = ids(3, LENGTH);
     let expected = engine.logits(&ids, &CancelToken::default()).unwrap();
-    let weight = std::mem::take(&mut model(&mut engine).norm.as_mut().unwrap().weight);
+    let weight = std::mem::take(&mut model(&mut engine).outside.norm.as_mut().unwrap().weight);
     assert!(catch_unwind(AssertUnwindSafe(|| engine.logits(&ids, &CancelToken::default()))).is_err());
-    model(&mut engine).norm.as_mut().unwrap().weight = weight;
+    model(&mut engine).outside.norm.as_mut().unwrap().weight = weight;
     assert_eq!(bytes_after_all(&mut engine), 0);
     assert_eq!(engine.logits(&ids, &CancelToken::default()).unwrap(), expected);
 }
@@ -193,9 +193,9 @@ fn a_sequence_of_nan_harms_no_other() {
                 engine.set_rows_per_step(40);
                 let model = model(&mut engine);
                 model.config.position = EmbeddingPosition::Learned;
-                model.positions = vec![0.0; 200 * HIDDEN];
+                model.outside.positions = vec![0.0; 200 * HIDDEN];
                 if nan {
-                    model.positions[SOUND * HIDDEN..].fill(f32::NAN);
+                    model.outside.positions[SOUND * HIDDEN..].fill(f32::NAN);
                 }
                 engine
             };

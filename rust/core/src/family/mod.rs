@@ -18,12 +18,7 @@ pub use keys::generation::GenerationConfig;
 pub use keys::metadata;
 pub use registry::{families, from_metadata};
 pub use tensors::{
-    AdapterTensors, AltUpTensors, AttentionTensors, BranchConvolutionTensors, CompressionTensors,
-    DenseTensors, DynamicMaskTensors, HeadExpertsTensors, HyperTensors, Join, LayerTensors, MatrixSpec,
-    MlaTensors, MlpTensors, ModelTensors, MoeTensors, MtpTensors, NgramTensors, NormSpec, PerLayerTensors,
-    QkConvolutionTensors, QkvTensors, RecurrentTensors, RouterMlpTensors, Rows, SharedBlockTensors,
-    TensorRows, check_tensors, embedding_names, layer_tensors, model_tensors, mtp_tensors, num_parameters,
-    required_tensors,
+    check_tensors, embedding_names, layer, mtp_layer, num_parameters, outside_layers, required_tensors,
 };
 
 use crate::checkpoint::Checkpoint;

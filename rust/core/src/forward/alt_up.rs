@@ -5,7 +5,7 @@
 use super::per_layer::PerLayerInputs;
 use super::residual::{BranchBuffers, matmul, norm_or_copy};
 use super::state::Pass;
-use crate::model::{AltUpLayer, Layer};
+use crate::parts::{AltUpLayer, Layer};
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::weight::Weight;
 use ropechat_kernels::kernel::Kernels;
@@ -72,13 +72,12 @@ impl AltUpStreams {
         });
         let normed = &self.laurel;
         let stored = |row: usize| &normed[row * hidden..][..hidden];
-        let left = &weights.laurel_left;
+        let AltUpLayer { laurel_left: left, laurel_right: right, .. } = weights;
         branch.input.quantize_rows(rows, hidden, left.dtype(), kernels, pool, RowSource::Stored(&stored));
         let mut narrow = Vec::new();
         matmul(pass, left, &branch.input, &mut narrow);
-        let (stride, rank) = (left.padded_out(), weights.laurel_rank);
+        let (stride, rank) = (left.padded_out(), right.in_features());
         let of_rank = |row: usize| &narrow[row * stride..][..rank];
-        let right = &weights.laurel_right;
         branch.input.quantize_rows(rows, rank, right.dtype(), kernels, pool, RowSource::Stored(&of_rank));
         matmul(pass, right, &branch.input, &mut branch.out);
         let (out, stride) = (&branch.out, right.padded_out());

@@ -4,7 +4,7 @@ use super::recurrent::{Rows, convolve};
 use super::residual::add_result;
 use super::state::{Pass, Run};
 use crate::config::ResidualFactors;
-use crate::model::ShortConvolution;
+use crate::parts::ShortConvolution;
 use ropechat_kernels::compute::activations::by_rows;
 
 /// Buffers of the convolutions.

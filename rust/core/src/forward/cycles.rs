@@ -26,12 +26,17 @@ impl CycleStates {
             None => {
                 high.clear();
                 high.extend_from_slice(x);
-                *low = model.low_state.repeat(pass.rows(x));
+                *low = model.outside.low_state.repeat(pass.rows(x));
             }
             Some(stack) => {
                 let state = if stack == Stack::High { &mut *high } else { &mut *low };
                 by_rows(pass.pool, state, hidden_size, |row, state| {
-                    norm_or_copy(pass, &x[row * hidden_size..][..hidden_size], model.norm.as_ref(), state);
+                    norm_or_copy(
+                        pass,
+                        &x[row * hidden_size..][..hidden_size],
+                        model.outside.norm.as_ref(),
+                        state,
+                    );
                 });
             }
         }

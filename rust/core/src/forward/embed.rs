@@ -4,7 +4,8 @@ use super::residual::{BranchBuffers, norm};
 use super::rope::RopeAngles;
 use super::state::{Pass, Run};
 use crate::config::EmbeddingPosition;
-use crate::model::{HiddenInput, Model, NormWeights};
+use crate::model::Model;
+use crate::parts::{HiddenInput, NormWeights};
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::weight::Epilogue;
 
@@ -28,21 +29,21 @@ pub(super) fn embed(
         if config.embedding_multiplier != 1.0 {
             kernels.scale(x, config.embedding_multiplier);
         }
-        if let Some([scale, bias]) = &model.embedding_scales {
+        if let Some([scale, bias]) = &model.outside.embedding_scales {
             kernels.add(x, bias);
             kernels.mul(x, scale);
         }
         match config.position {
             EmbeddingPosition::None => {}
             EmbeddingPosition::Learned => {
-                kernels.add(x, &model.positions[position * hidden_size..][..hidden_size]);
+                kernels.add(x, &model.outside.positions[position * hidden_size..][..hidden_size]);
             }
             EmbeddingPosition::Rotated { .. } => {
                 let (cos, sin) = angles[0].row(row);
                 kernels.rope_interleaved(x, cos, sin);
             }
         }
-        if let Some(NormWeights { weight, bias, .. }) = &model.embedding_norm {
+        if let Some(NormWeights { weight, bias, .. }) = &model.outside.embedding_norm {
             let embedded = x.to_vec();
             norm(config.norm, &embedded, weight, bias, x, kernels);
         }

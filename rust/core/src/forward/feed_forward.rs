@@ -10,7 +10,8 @@ use super::recurrent::Rows;
 use super::residual::{BranchBuffers, add_result, add_scaled, normed_input};
 use super::state::{Pass, Run};
 use crate::config::ResidualFactors;
-use crate::model::{DenseMlp, Layer, Mlp, Model};
+use crate::model::Model;
+use crate::parts::{DenseMlp, Layer, Mlp};
 use ropechat_kernels::compute::phases::{Phase, lap};
 
 /// What the first part leaves for the second.

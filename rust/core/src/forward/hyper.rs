@@ -6,7 +6,7 @@ use super::alt_up::dot;
 use super::residual::{BranchBuffers, matmul, norm};
 use super::state::Pass;
 use crate::config::{HyperConnections, StreamWeights};
-use crate::model::{HyperWeights, Layer, NormWeights};
+use crate::parts::{HyperWeights, Layer, LowRankHyper, NormWeights, SigmoidHyper};
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::weight::Weight;
 
@@ -43,10 +43,10 @@ impl HyperStreams {
         let (Some(weights), Some(hyper)) = (weights, pass.config.hyper_connections) else { return };
         self.written.resize(pass.rows(x) * hyper.hc_mult, 0.0);
         match weights {
-            HyperWeights::Sigmoid { matrix, base, scale } => {
+            HyperWeights::Sigmoid(SigmoidHyper { matrix, base, scale }) => {
                 self.read_by_sigmoids(pass, hyper, [matrix, base, scale], x);
             }
-            HyperWeights::LowRank { norm, down, up } => {
+            HyperWeights::LowRank(LowRankHyper { norm, down, up }) => {
                 self.read_by_channel(pass, hyper.hc_mult, norm, [down, up], x, branch);
             }
         }

@@ -4,7 +4,8 @@ use super::residual::{BranchBuffers, norm, norm_or_copy};
 use super::state::{Compute, Pass};
 use super::workspace::Workspace;
 use crate::config::HeadTransform;
-use crate::model::{Model, NormWeights};
+use crate::model::Model;
+use crate::parts::NormWeights;
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::pool::Pool;
@@ -26,12 +27,12 @@ pub fn lm_head(
     let final_norm = model.config.final_norm.unwrap_or(model.config.norm);
     let normed = |r: usize, out: &mut [f32]| {
         let x = &x[rows[r] * hidden_size..][..hidden_size];
-        match &model.norm {
+        match &model.outside.norm {
             None => out.copy_from_slice(x),
             Some(NormWeights { weight, bias, .. }) => norm(final_norm, x, weight, bias, out, pass.kernels),
         }
     };
-    let stride = match (&model.head_transform, model.config.head_transform) {
+    let stride = match (&model.outside.head_transform, model.config.head_transform) {
         (Some((dense, _)), HeadTransform::DenseAndNorm { activation, .. }) => {
             let (kernels, pool) = (pass.kernels, pass.pool);
             input.quantize_rows(
@@ -55,7 +56,7 @@ pub fn lm_head(
         weight.dtype(),
         pass.kernels,
         pass.pool,
-        RowSource::Computed(&|r, out| match &model.head_transform {
+        RowSource::Computed(&|r, out| match &model.outside.head_transform {
             None => normed(r, out),
             Some((_, norm)) => norm_or_copy(pass, &transformed[r * stride..][..hidden_size], Some(norm), out),
         }),
@@ -79,7 +80,7 @@ pub fn hidden_states(
     let (width, final_norm) =
         (model.config.hidden_size, model.config.final_norm.unwrap_or(model.config.norm));
     let mut hidden = work.x[rows.start * width..rows.end * width].to_vec();
-    if let Some(NormWeights { weight, bias, .. }) = &model.norm {
+    if let Some(NormWeights { weight, bias, .. }) = &model.outside.norm {
         by_rows(pool, &mut hidden, width, |row, out| {
             let x = &work.x[(rows.start + row) * width..][..width];
             norm(final_norm, x, weight, bias, out, kernels);

@@ -6,7 +6,7 @@ use super::residual::{BranchBuffers, norm_stream};
 use super::rope::RopeAngles;
 use super::shared_block::{SharedBlockBuffers, shared_block};
 use super::state::{Pass, Run};
-use crate::model::Layer;
+use crate::parts::Layer;
 use ropechat_kernels::compute::phases::{Phase, lap};
 
 /// Buffers of attention and recurrent mixers.

@@ -3,7 +3,7 @@
 use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;
 use crate::config::{Activation, MlpShape, ResidualFactors};
-use crate::model::{DenseMlp, NormWeights};
+use crate::parts::{DenseMlp, NormWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::Epilogue;
@@ -21,7 +21,7 @@ pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, 
 
 /// What is done with the product of gate_up_proj.  // gated [rows, intermediate_size]
 pub(super) fn gate_epilogue<'a>(mlp: &DenseMlp, gated: &'a mut [f32]) -> Epilogue<'a> {
-    let (width, activation) = (mlp.intermediate_size, mlp.activation);
+    let (width, activation) = (mlp.intermediate_size, mlp.activation());
     match mlp.shape {
         MlpShape::Gated => Epilogue::Gate(activation, gated, width),
         MlpShape::Plain => Epilogue::Activate(activation, gated, width),
@@ -50,7 +50,7 @@ fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f
             let above = *gate - least;
             *gate = if above < 0.0 { 0.0 } else { above }; // NaN stays
         }
-        pass.kernels.gate(mlp.activation, gates, &ups[..width], out);
+        pass.kernels.gate(mlp.activation(), gates, &ups[..width], out);
     });
     lap(Phase::GateUpProj);
 }

@@ -98,8 +98,8 @@ pub fn observed_forward(
         }
         finish_feed_forward(pass, model, layer, runs, branch, feed_forward, x);
         streams.leave_layer(pass, model, layer, observer.is_some(), x, branch);
-        if layer.scalar != 1.0 {
-            by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, layer.scalar));
+        if let [scalar] = layer.scalar[..] {
+            by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, scalar));
         }
         if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
             observe(observer, pass, layer, run, &mixers.attention, x);

@@ -7,7 +7,7 @@ use super::mlp::{gate_epilogue, gate_up_proj, quantize_gated};
 use super::residual::{BranchBuffers, matmul, norm_or_copy, normed_input};
 use super::state::Pass;
 use crate::config::{Activation, ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Scoring};
-use crate::model::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, RouterMlpWeights};
+use crate::parts::{DenseAndMoe, DenseMlp, MoeMlp, NormWeights, RouterMlpWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
 use ropechat_kernels::quant::PackedType;
@@ -116,12 +116,12 @@ pub(super) fn experts(
     let stride = mlp.router.padded_out();
     by_rows(pass.pool, chosen, 1, |row, chosen| {
         let logits = &router_logits[row * stride..][..config.router_rows()];
-        match pass.ids.get(row).filter(|_| !mlp.tid2eid.is_empty()) {
-            None => route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]),
-            Some(&id) => {
+        match (&mlp.tid2eid, pass.ids.get(row)) {
+            (Some(experts), Some(&id)) => {
                 let count = config.num_experts_per_tok;
-                weigh_listed(config, logits, &mlp.tid2eid[id as usize * count..][..count], &mut chosen[0]);
+                weigh_listed(config, logits, &experts[id as usize * count..][..count], &mut chosen[0]);
             }
+            _ => route(config, logits, &mlp.e_score_correction_bias, &mut chosen[0]),
         }
         for (expert, weight) in &mut chosen[0] {
             *weight *= mlp.per_expert_scale.get(*expert).copied().unwrap_or(1.0);

@@ -7,7 +7,7 @@ use super::recurrent::{Rows, Source, Window, keep_inputs};
 use super::residual::{BranchBuffers, matmul};
 use super::state::{Pass, Run};
 use crate::config::Activation;
-use crate::model::{Layer, NgramWeights};
+use crate::parts::{Layer, NgramWeights};
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 
 /// Buffers of embeddings of n-grams.

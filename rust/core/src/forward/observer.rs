@@ -2,7 +2,7 @@
 
 use super::attention::{AttentionBuffers, ObservedHeads};
 use super::state::{Pass, Run};
-use crate::model::Layer;
+use crate::parts::Layer;
 
 /// Looks at the layers of a pass over one run.
 pub trait Observer {

@@ -4,7 +4,7 @@
 use super::residual::{BranchBuffers, add_residual, matmul, norm};
 use super::state::Pass;
 use crate::config::{PerLayerEmbedding as Widths, ResidualFactors};
-use crate::model::{Layer, PerLayerEmbedding};
+use crate::parts::{Layer, PerLayerEmbedding};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::weight::Epilogue;
 

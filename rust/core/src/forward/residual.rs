@@ -2,7 +2,7 @@
 
 use super::state::Pass;
 use crate::config::{Norm, ResidualFactors};
-use crate::model::{Adapter, NormGate, NormWeights, ResidualScales};
+use crate::parts::{Adapter, NormGate, NormWeights, ResidualScales};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::{Epilogue, Weight};
@@ -128,12 +128,13 @@ pub(super) fn adapt(
     let (rows, rank, latent_stride) = (input.rows(), adapter.rank, adapter.down.padded_out());
     let (mut latents, mut added, mut first) = (Vec::new(), Vec::new(), 0);
     matmul(pass, &adapter.down, input, &mut latents);
-    for (part, (columns, up)) in adapter.ups.iter().enumerate() {
+    for (part, (columns, up)) in adapter.columns.iter().zip(&adapter.ups).enumerate() {
+        let columns = columns.unwrap_or(up.padded_out());
         let latent = |row: usize| &latents[row * latent_stride + part * rank..][..rank];
         input.quantize_rows(rows, rank, up.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
         matmul(pass, up, input, &mut added);
         by_rows(pass.pool, product, stride, |row, product| {
-            pass.kernels.add(&mut product[first..][..*columns], &added[row * up.padded_out()..][..*columns]);
+            pass.kernels.add(&mut product[first..][..columns], &added[row * up.padded_out()..][..columns]);
         });
         first += columns;
     }

@@ -7,7 +7,7 @@ use super::mlp::{gate_panels, quantize_gated};
 use super::residual::{BranchBuffers, adapt, matmul, norm, normed_input};
 use super::rope::RopeAngles;
 use super::state::{Pass, Run};
-use crate::model::{AttentionLayer, NormWeights, SharedBlockWeights};
+use crate::parts::{AttentionLayer, NormWeights, SharedBlockWeights};
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::weight::Epilogue;
 use std::cell::RefCell;
@@ -60,7 +60,7 @@ pub(super) fn shared_block(
     adapt(pass, &block.mlp_adapter, input, product, stride);
     gated.resize(rows * mlp.intermediate_size, 0.0);
     by_rows(pool, gated, mlp.intermediate_size, |row, gated| {
-        gate_panels(kernels, mlp.activation, &product[row * stride..][..stride], gated);
+        gate_panels(kernels, mlp.activation(), &product[row * stride..][..stride], gated);
     });
     quantize_gated(pass, mlp, rows, gated, input);
     matmul(pass, &mlp.down_proj, input, out);

@@ -9,7 +9,8 @@ use super::ngram::{NgramBuffers, add_ngrams};
 use super::per_layer::PerLayerInputs;
 use super::residual::BranchBuffers;
 use super::state::{Pass, Run};
-use crate::model::{Layer, Model};
+use crate::model::Model;
+use crate::parts::Layer;
 
 /// The streams of a pass.
 #[derive(Default)]
@@ -24,11 +25,11 @@ pub(super) struct Streams {
 impl Streams {
     /// Before the first layer, from the embeddings.  // x [rows, hidden_size]
     pub fn start(&mut self, pass: Pass<'_>, model: &Model, x: &[f32], branch: &mut BranchBuffers) {
-        if let Some(second) = &model.per_layer {
+        if let Some(second) = &model.outside.per_layer {
             self.per_layer.prepare(pass, second, x, &mut branch.input);
         }
         if model.config.alt_up.is_some() {
-            self.alt_up.start(pass, &model.streams[0], x, branch);
+            self.alt_up.start(pass, &model.outside.streams[0], x, branch);
         }
         self.hyper.start(pass, x);
     }
@@ -68,14 +69,14 @@ impl Streams {
         let last = layer.index + 1 == model.layers.len();
         self.hyper.write(pass, branches(layer)[1], x);
         if observed || last {
-            self.hyper.read(pass, model.hyper_head.as_ref(), x, branch);
+            self.hyper.read(pass, model.outside.hyper_head.as_ref(), x, branch);
         }
         if layer.alt_up.is_none() {
             return self.per_layer.add(pass, layer, None, branch, x);
         }
         self.alt_up.correct(pass, layer, &mut self.per_layer, x, branch);
         if last {
-            self.alt_up.finish(pass, &model.streams[1], x, branch);
+            self.alt_up.finish(pass, &model.outside.streams[1], x, branch);
         }
     }
 }

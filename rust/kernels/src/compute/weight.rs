@@ -124,6 +124,11 @@ impl Weight {
         self.panels * LANES
     }
 
+    /// Where its panels are in memory: the same for clones only.
+    pub fn address(&self) -> *const u8 {
+        self.parts[0].data.bytes().as_ptr()
+    }
+
     /// Bytes of the packed matrix, of each type.
     pub fn bytes_by_type(&self) -> impl Iterator<Item = (PackedType, usize)> + '_ {
         self.parts.iter().map(|part| (part.shape.dtype, part.shape.bytes()))

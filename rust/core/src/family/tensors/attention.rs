@@ -1,19 +1,154 @@
 //! The tensors of queries, keys and values, of their norms, and of the gate of attention's output.
 
 use super::prefix::{Prefix, with_bias};
-use super::rows::{Rows, TensorRows};
-use super::spec::{
-    DynamicMaskTensors, HeadExpertsTensors, IndexerTensors, Join, MatrixSpec, NormSpec, QkConvolutionTensors,
-    QkvTensors,
-};
 use crate::config::{
-    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Norm,
-    QkConvolution, QkNorm, Qkv, RotatedPart, Stored, Tensor, ValueNorm, Values, tensor,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Mask,
+    Mixer, Norm, QkConvolution, QkNorm, Qkv, Recurrent, Rope, RopeLayout, RotatedPart, Sinks, Stored,
+    SubNorms, Tensor, ValueNorm, Values, tensor,
+};
+use crate::parts::{
+    AttentionLayer, DynamicMaskWeights, HeadExpertsWeights, IndexerWeights, MatrixSpec, NormSpec, NumberSpec,
+    Packing, Projection, QkConvolutionWeights, RelativeScoreWeights, Rows, Spec, TensorRows,
 };
 
 impl Prefix<'_> {
+    /// The layer's attention, with the norms of its input and output.
+    pub fn attention(&self, [norm, out_norm]: [Option<NormSpec>; 2]) -> AttentionLayer<Spec> {
+        let (config, spec, heads) = (self.config, self.layer, self.heads);
+        let (names, hidden) = (&config.names, config.hidden_size);
+        let attention = config.attention_of(spec);
+        // Attention of a block that layers share is packed once.
+        let of_block = |matrix: MatrixSpec| match spec.mixer {
+            Mixer::AfterShared { .. } => matrix.packed(Packing::Shared),
+            _ => matrix,
+        };
+        let projection = match attention {
+            Attention::Heads => Projection::Heads(of_block(self.qkv())),
+            mla @ Attention::Mla { .. } => self.mla(mla),
+            Attention::MixtureOfHeads { num_experts, .. } => self.head_experts(num_experts),
+            Attention::SharedKv { q_lora_rank, .. } => self.shared_kv(q_lora_rank),
+        };
+        let (common_key, convolution) = match &projection {
+            Projection::Heads(qkv) => {
+                let convolution = match (&config.recurrent, spec.mixer) {
+                    (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
+                        Some(self.qk_convolution(*convolution, qkv))
+                    }
+                    _ => None,
+                };
+                (self.common_key(qkv), convolution)
+            }
+            _ => (NumberSpec::default(), None),
+        };
+        let o_proj = |name, width, bias| of_block(self.matrix(&[(name, hidden)], width, bias));
+        let sub_norm = || self.norm(names.attention_sub_norm, heads.out_width());
+        AttentionLayer {
+            attention_norm: norm.map(|norm| norm.times(config.attention_input_factor)),
+            projection,
+            compression: self.compression(),
+            indexer: self.indexer(),
+            relative_scores: self.relative_scores(),
+            dynamic_mask: config.dynamic_mask.map(|_| self.dynamic_mask()),
+            common_key,
+            convolution,
+            branch_convolutions: None,
+            qk_norms: self.qk_norms(),
+            value_norm: self.value_norm(),
+            attention_sub_norm: (config.sub_norms == SubNorms::BeforeOutput).then(sub_norm),
+            lambdas: match config.head_outputs {
+                HeadOutputs::Own => NumberSpec::default(),
+                HeadOutputs::Differential => self.lambdas(),
+            },
+            sinks: match (config.sinks, spec.mask) {
+                (Sinks::PerHead, _) | (Sinks::PerHeadInWindows, Mask::Sliding(_)) => {
+                    self.numbers(names.sinks, Rows::all(heads.num_attention_heads))
+                }
+                _ => NumberSpec::default(),
+            },
+            o_a_proj: match attention {
+                Attention::SharedKv { o_groups, o_lora_rank, .. } => self.o_a_proj(o_groups, o_lora_rank),
+                Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => {
+                    self.values_of_latent(kv_lora_rank, heads.head_dim - qk_rope_head_dim)
+                }
+                Attention::Heads | Attention::MixtureOfHeads { .. } => Vec::new(),
+            },
+            o_proj: match (attention, config.head_outputs) {
+                (Attention::MixtureOfHeads { num_experts, .. }, _) => self.head_expert_outputs(num_experts),
+                (Attention::SharedKv { o_groups, o_lora_rank, .. }, _) => {
+                    vec![o_proj(names.o_proj, o_groups * o_lora_rank, Bias::None)]
+                }
+                (_, HeadOutputs::Own) => {
+                    vec![o_proj(names.o_proj, heads.out_width(), self.attention_out_bias())]
+                }
+                (_, HeadOutputs::Differential) => {
+                    vec![o_proj(names.o_proj, heads.out_width() / 2, self.attention_out_bias())]
+                }
+            },
+            attention_out_norm: out_norm,
+            residual_scales: None,
+            index: self.index,
+            kv_index: spec.shares_kv_of.unwrap_or(self.index),
+            heads: config.cached_heads(spec),
+            spec: *spec,
+        }
+    }
+
+    /// The bias of a layer's keys in the dimensions that turn by less than a radian within the trained length; empty where it
+    /// is not all that keys have in common, or where softmax would see a number that is added to all scores of a query.
+    fn common_key(&self, qkv: &MatrixSpec) -> NumberSpec {
+        let config = self.config;
+        let is_seen = config.sinks != Sinks::None
+            || config.attn_logit_softcapping.is_some()
+            || config.dynamic_mask.is_some()
+            || config.indexer_of(self.layer).is_some()
+            || self.layer.compression.is_some()
+            || config.layers.iter().any(|layer| layer.shares_kv_of.is_some());
+        let is_changed =
+            config.qk_norm != QkNorm::None || config.clip_qkv.is_some() || config.recurrent.is_some();
+        let Some(bias) = qkv.biases.get(1).filter(|_| !is_seen && !is_changed) else {
+            return NumberSpec::default();
+        };
+        let bias = NumberSpec::vectors([bias.clone()]);
+        let LayerRope::Rotary(rope) = self.layer.rope else { return bias };
+        let Rope { theta, rotary_dim, layout, .. } = config.ropes[rope];
+        let (dim, length) = (config.cached_heads(self.layer).head_dim, config.max_position_embeddings as f64);
+        bias.prepared(move |mut bias| {
+            for head in bias.chunks_exact_mut(dim) {
+                for pair in 0..rotary_dim / 2 {
+                    let frequency = theta.powf(-2.0 * pair as f64 / rotary_dim as f64);
+                    if frequency * length > 1.0 {
+                        let both = match layout {
+                            RopeLayout::Neox => [pair, pair + rotary_dim / 2],
+                            RopeLayout::Interleaved => [2 * pair, 2 * pair + 1],
+                        };
+                        for dimension in both {
+                            head[dimension] = 0.0;
+                        }
+                    }
+                }
+            }
+            bias
+        })
+    }
+
+    /// e^(q1 k1) - e^(q2 k2) + initial, and initial = 0.8 - 0.6 e^(-0.3 layer).
+    fn lambdas(&self) -> NumberSpec {
+        let vectors = ["q1", "k1", "q2", "k2"]
+            .map(|part| self.vector(&format!("self_attn.lambda_{part}"), Rows::all(self.heads.head_dim)));
+        let layer = self.index as f64;
+        NumberSpec::vectors(vectors).prepared(move |all| {
+            let (first, second) = all.split_at(all.len() / 2);
+            let power = |pair: &[f32]| {
+                let (q, k) = pair.split_at(pair.len() / 2);
+                q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>().exp()
+            };
+            let initial = 0.8 - 0.6 * (-0.3 * layer).exp();
+            vec![(power(first) - power(second) + initial) as f32, initial as f32]
+        })
+    }
+
     /// q, k and v, with their rows in the order that the family rotates, and the gate of attention's output.
-    pub fn qkv(&self) -> MatrixSpec {
+    fn qkv(&self) -> MatrixSpec {
         let config = self.config;
         let mut matrix = self.qkv_as_stored();
         let order = match config.names.head_rows {
@@ -47,11 +182,16 @@ impl Prefix<'_> {
         matrix
     }
 
-    /// Profiles of scores by distance.
-    pub fn relative_scores(&self) -> Vec<TensorRows> {
-        let Some(relative) = self.config.relative_scores else { return Vec::new() };
-        let name = self.name("self_attn.rel_logits_proj.proj");
-        vec![TensorRows::whole(name, Stored::OutIn, relative.d_rel, relative.extent(self.layer))]
+    /// Learned scores by distance.
+    fn relative_scores(&self) -> Option<RelativeScoreWeights<Spec>> {
+        let relative = self.config.relative_scores?;
+        let extent = relative.extent(self.layer);
+        let profiles = self.table("self_attn.rel_logits_proj.proj", relative.d_rel, extent);
+        let from_greatest = move |mut profiles: Vec<f32>| {
+            profiles.chunks_exact_mut(extent).for_each(<[f32]>::reverse);
+            profiles
+        };
+        Some(RelativeScoreWeights { profiles: profiles.prepared(from_greatest), extent })
     }
 
     /// Adds the indexer's projections of the row: queries too, unless they are computed from a latent.
@@ -95,7 +235,7 @@ impl Prefix<'_> {
     }
 
     /// The tensors of the indexer that are no part of a projection of the row.
-    pub fn indexer(&self) -> Option<IndexerTensors> {
+    fn indexer(&self) -> Option<IndexerWeights<Spec>> {
         let (config, names) = (self.config, &self.config.names.indexer);
         let indexer = config.indexer_of(self.layer)?;
         let dim = indexer.index_head_dim;
@@ -105,23 +245,22 @@ impl Prefix<'_> {
             Attention::Heads | Attention::MixtureOfHeads { .. } => None,
         };
         let vector = |name| self.vector(name, self.index_heads(indexer, 1));
-        let norm = |name: Tensor| NormSpec {
-            weight: vec![vector(name.weight)],
-            bias: match indexer.norm {
+        let norm = |name: Tensor| {
+            let bias = match indexer.norm {
                 Norm::LayerNorm { .. } => vec![vector(name.bias)],
                 Norm::RmsNorm { .. } => Vec::new(),
-            },
-            width: dim,
-            gate: Vec::new(),
+            };
+            NormSpec::new(vec![vector(name.weight)], bias, dim)
         };
         let rows = self.index_heads(indexer, indexer.index_n_heads);
-        Some(IndexerTensors {
+        Some(IndexerWeights {
             q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
             q_norm: match indexer.choice {
                 IndexChoice::Positions { .. } | IndexChoice::CompressedKeys { .. } => None,
                 IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => Some(norm(names.q_norm)),
             },
             k_norm: norm(names.k_norm),
+            spec: *indexer,
         })
     }
 
@@ -227,7 +366,7 @@ impl Prefix<'_> {
     }
 
     /// Norms of q and k, repeated for all heads where the heads share one.
-    pub fn qk_norms(&self) -> Option<[NormSpec; 2]> {
+    fn qk_norms(&self) -> Option<[NormSpec; 2]> {
         let (config, heads) = (self.config, self.heads);
         let dim = heads.head_dim;
         let names = [
@@ -237,7 +376,7 @@ impl Prefix<'_> {
                 if self.layer.shares_kv_of.is_some() { 0 } else { heads.num_key_value_heads },
             ),
         ];
-        let spec = |weight, bias, width| NormSpec { weight, bias, width, gate: Vec::new() };
+        let spec = NormSpec::new;
         let both = |of: &dyn Fn(Tensor, usize) -> NormSpec| {
             // A layer without its own keys has no norm for them.
             let of_some =
@@ -283,8 +422,8 @@ impl Prefix<'_> {
         }
     }
 
-    /// The convolutions of queries and keys.
-    pub fn qk_convolution(&self, convolution: QkConvolution) -> QkConvolutionTensors {
+    /// The convolutions of queries and keys. qkv: the projection of q, k, delayed and other values.
+    fn qk_convolution(&self, convolution: QkConvolution, qkv: &MatrixSpec) -> QkConvolutionWeights<Spec> {
         const DEPTHWISE: Tensor = tensor!("self_attn.qkv_proj.conv_qk_depthwise");
         const GROUPED: Tensor = tensor!("self_attn.qkv_proj.conv_qk_grouped");
         let (dim, width) = (self.heads.head_dim, self.heads.qk_width());
@@ -293,52 +432,51 @@ impl Prefix<'_> {
             let rows = Rows::range(head * dim, dim);
             let weight =
                 TensorRows { shape: vec![width, dim, grouped_size], ..self.vector(GROUPED.weight, rows) };
-            MatrixSpec {
-                weights: vec![weight],
-                biases: vec![TensorRows { shape: vec![width], ..self.vector(GROUPED.bias, rows) }],
-                in_features: dim * grouped_size,
-                join: Join::Stacked,
-            }
+            let bias = TensorRows { shape: vec![width], ..self.vector(GROUPED.bias, rows) };
+            MatrixSpec::stacked(vec![weight], vec![bias], dim * grouped_size)
         };
-        QkConvolutionTensors {
-            depthwise: TensorRows {
-                shape: vec![width, 1, depthwise_size],
-                ..self.vector(DEPTHWISE.weight, Rows::all(width))
+        QkConvolutionWeights {
+            depthwise: self.by_position(&[(DEPTHWISE.weight, width)], depthwise_size, |_| {}),
+            depthwise_bias: self.numbers(DEPTHWISE.bias, Rows::all(width)),
+            first_values: match qkv.biases.get(2) {
+                Some(bias) => NumberSpec::vectors([bias.clone()]),
+                None => NumberSpec::constant(0.0, qkv.weights[2].rows.count()),
             },
-            depthwise_bias: self.vector(DEPTHWISE.bias, Rows::all(width)),
             grouped: (0..width / dim).map(of_head).collect(),
+            state_layer: self.config.state_layer(self.index),
         }
     }
 
     /// What makes the numbers of keys in dynamic mask attention.
-    pub fn dynamic_mask(&self) -> DynamicMaskTensors {
+    fn dynamic_mask(&self) -> DynamicMaskWeights<Spec> {
         const DT_PROJ: Tensor = tensor!("self_attn.dt_proj");
         let groups = self.heads.num_key_value_heads;
-        let (width, bias) = (groups * self.heads.v_head_dim, self.config.attention_bias);
-        DynamicMaskTensors {
-            a: self.vector("self_attn.A", Rows::all(groups)),
-            dt_proj: TensorRows::whole(self.name(DT_PROJ.weight), self.config.names.stored, groups, width),
-            dt_bias: with_bias(bias, vec![self.vector(DT_PROJ.bias, Rows::all(groups))]),
+        let width = groups * self.heads.v_head_dim;
+        let dt_proj = TensorRows::whole(self.name(DT_PROJ.weight), self.config.names.stored, groups, width);
+        DynamicMaskWeights {
+            a: self.numbers("self_attn.A", Rows::all(groups)),
+            dt_proj: NumberSpec::table(dt_proj, width),
+            dt_bias: match self.config.attention_bias {
+                Bias::None => NumberSpec::constant(0.0, groups),
+                _ => self.numbers(DT_PROJ.bias, Rows::all(groups)),
+            },
         }
     }
 
     /// Keys and values, and the queries of each expert.
-    pub fn head_experts(&self, num_experts: usize) -> QkvTensors {
+    fn head_experts(&self, num_experts: usize) -> Projection<Spec> {
         let (hidden, width) = (self.config.hidden_size, self.expert_width());
-        QkvTensors::Experts(Box::new(HeadExpertsTensors {
+        let router = (tensor!("self_attention.experts.router.layer"), num_experts);
+        Projection::Experts(Box::new(HeadExpertsWeights {
             kv_proj: self.matrix(&[(tensor!("self_attention.kv_proj"), 2 * width)], hidden, Bias::None),
-            router: self.matrix(
-                &[(tensor!("self_attention.experts.router.layer"), num_experts)],
-                hidden,
-                Bias::None,
-            ),
+            router: self.matrix(&[router], hidden, Bias::None).packed(Packing::Exact),
             queries: self.head_expert_matrices("input_linear", num_experts, [width, hidden]),
-            bias: self.vector("self_attention.experts.bias", Rows::all(hidden)),
+            bias: self.numbers("self_attention.experts.bias", Rows::all(hidden)),
         }))
     }
 
     /// The output projection of each expert.
-    pub fn head_expert_outputs(&self, num_experts: usize) -> Vec<MatrixSpec> {
+    fn head_expert_outputs(&self, num_experts: usize) -> Vec<MatrixSpec> {
         let sizes = [self.config.hidden_size, self.expert_width()];
         self.head_expert_matrices("output_linear", num_experts, sizes)
     }
@@ -355,30 +493,29 @@ impl Prefix<'_> {
         num_experts: usize,
         [out, columns]: [usize; 2],
     ) -> Vec<MatrixSpec> {
-        let matrix = |number: usize| MatrixSpec {
-            weights: vec![TensorRows {
+        let matrix = |number: usize| {
+            let weight = TensorRows {
                 name: self.name(&format!("self_attention.experts.{name}.weight")),
                 shape: vec![num_experts, out, columns],
                 stored: Stored::OutIn,
                 rows: Rows::range(number * out, out),
                 transposed: None,
-            }],
-            biases: Vec::new(),
-            in_features: columns,
-            join: Join::Stacked,
+            };
+            MatrixSpec::stacked(vec![weight], Vec::new(), columns)
         };
         (0..num_experts).map(matrix).collect()
     }
 
     /// The norm of the values, which has no tensors.
-    pub fn value_norm(&self) -> Option<NormSpec> {
+    fn value_norm(&self) -> Option<NormSpec> {
         let width = self.heads.num_key_value_heads * self.heads.v_head_dim;
         let own = self.config.value_norm == ValueNorm::PerHead && self.layer.shares_kv_of.is_none();
-        own.then_some(NormSpec { weight: Vec::new(), bias: Vec::new(), width, gate: Vec::new() })
+        own.then(|| NormSpec::new(Vec::new(), Vec::new(), width))
     }
 
     /// Whether the layer's o_proj has a bias.
-    pub fn attention_out_bias(&self, last: bool) -> Bias {
+    fn attention_out_bias(&self) -> Bias {
+        let last = self.index + 1 == self.config.layers.len();
         match self.config.attention_out_bias {
             Bias::AddedInLastLayer if last => Bias::Added,
             Bias::AddedInLastLayer => Bias::None,

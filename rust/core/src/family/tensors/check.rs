@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::{layer_tensors, model_tensors, mtp_tensors};
-use super::rows::TensorRows;
-use super::spec::NormSpec;
+use super::layout::{layer, mtp_layer, outside_layers};
 use super::unread::unread;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, Scheme};
@@ -12,7 +10,7 @@ use crate::config::{
     Config, GateUp, HyperNames, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names,
     NormPlacement, Recurrent, Tensor, tensor,
 };
-use crate::parts::Visit;
+use crate::parts::{LeafRef, NormSpec, Part, Spec, TensorRows};
 use ropechat_platform::error::{Error, Result};
 
 /// Most experts of all layers together; the largest published models have some 30,000.
@@ -23,7 +21,7 @@ const MOST_EXPERTS: u128 = 1 << 20;
 pub fn required_tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<> {
     let mut all = BTreeMap::new();
     for part in required(config) {
-        all.extend(part.into_values().map(|source| (source.name, source.shape)));
+        all.extend(part.into_values().map(|(source, _)| (source.name, source.shape)));
     }
     all.into_iter()
 }
@@ -37,19 +35,23 @@ pub fn num_parameters(checkpoint: &Checkpoint, config: &Config) -> usize {
     }
 }
 
-/// Every tensor that the model needs, by name, with some rows of it: those outside the layers, then layer by layer, made
-/// when they are asked for. A config of a few hundred bytes can describe more tensors than memory holds.
-fn required(config: &Config) -> impl Iterator<Item = BTreeMap<String, TensorRows>> {
-    fn part(tensors: &impl Visit<TensorRows>) -> BTreeMap<String, TensorRows> {
+/// Every tensor that the model needs, by name, with some rows of it, and whether they are integers: those outside the layers,
+/// then layer by layer, made when they are asked for. A config of a few hundred bytes can describe more tensors than memory
+/// holds.
+fn required(config: &Config) -> impl Iterator<Item = BTreeMap<String, (TensorRows, bool)>> {
+    fn part(part: &impl Part<Spec>) -> BTreeMap<String, (TensorRows, bool)> {
         let mut all = BTreeMap::new();
-        tensors.visit(&mut |rows| drop(all.insert(rows.name.clone(), rows.clone())));
+        part.visit(&mut |leaf| {
+            let is_integers = matches!(leaf, LeafRef::Integers(_));
+            leaf.tensors(|rows| drop(all.insert(rows.name.clone(), (rows.clone(), is_integers))));
+        });
         all
     }
     let layers = 0..config.layers.len();
-    let model = std::iter::once_with(move || part(&model_tensors(config)));
-    let layers = layers.map(move |layer| part(&layer_tensors(config, layer)));
-    let mtp = std::iter::once_with(move || part(&mtp_tensors(config)));
-    model.chain(layers).chain(mtp)
+    let outside = std::iter::once_with(move || part(&outside_layers(config)));
+    let layers = layers.map(move |index| part(&layer(config, index)));
+    let mtp = std::iter::once_with(move || part(&mtp_layer(config)));
+    outside.chain(layers).chain(mtp)
 }
 
 /// Refuses more experts than the files can hold, before anything is made of each.
@@ -168,8 +170,8 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
     }
     // Many files leave out the layer for multi-token prediction.
     let has = |norm: &NormSpec| norm.weight.iter().all(|weight| checkpoint.contains(&weight.name));
-    if let Some(mtp) = mtp_tensors(&config)
-        && ![&mtp.embedding_norm, &mtp.hidden_norm, &mtp.norm].into_iter().all(has)
+    if let Some(mtp) = mtp_layer(&config)
+        && ![&mtp.input.embedding_norm, &mtp.input.hidden_norm, &mtp.norm].into_iter().all(has)
     {
         config.mtp = None;
     }
@@ -185,9 +187,9 @@ pub fn check_tensors(checkpoint: &Checkpoint, config: &Config) -> Result<Option<
     let mut used = std::collections::BTreeSet::new();
     let embedding = embedding_names(config);
     let embedding: Vec<&str> = embedding.iter().map(String::as_str).collect();
-    for (name, source) in required(config).flatten() {
+    for (name, (source, is_integers)) in required(config).flatten() {
         let names = if name == embedding[0] { &embedding[..] } else { &[name.as_str()] };
-        if name.ends_with(config.names.tid2eid) {
+        if is_integers {
             used.insert(checkpoint.require_integers(&name, &source.shape)?.0);
             continue;
         }

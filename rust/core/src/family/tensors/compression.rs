@@ -4,9 +4,8 @@
 //! the inputs of compressed keys are reordered in the same way, and attention puts its output back in the file's order.
 
 use super::prefix::Prefix;
-use super::rows::{Rows, TensorRows};
-use super::spec::{CompressionTensors, MatrixSpec, NormSpec, QkvTensors, SharedKvTensors};
-use crate::config::{Bias, CompressorNames, LayerRope, RotatedPart, Stored};
+use crate::config::{Bias, CompressorNames, LayerRope, RotatedPart};
+use crate::parts::{CompressionWeights, MatrixSpec, NormSpec, Projection, Rows, SharedKvWeights, Spec};
 
 impl Prefix<'_> {
     /// Width of the rotated part of a head.
@@ -24,7 +23,7 @@ impl Prefix<'_> {
     }
 
     /// The projections of queries, of the one key, and of the inputs of compressed keys.
-    pub fn shared_kv(&self, q_lora_rank: usize) -> QkvTensors {
+    pub fn shared_kv(&self, q_lora_rank: usize) -> Projection<Spec> {
         let (config, names) = (self.config, &self.config.names);
         let (hidden, heads) = (config.hidden_size, self.heads.num_attention_heads);
         let whole =
@@ -46,7 +45,7 @@ impl Prefix<'_> {
         a_proj.weights.extend(whole(names.mla.q_a_proj, Rows::all(q_lora_rank), hidden).weights);
         a_proj.weights.extend(whole(names.mla.kv_a_proj, self.rotated_first(1), hidden).weights);
         self.add_indexer(&mut a_proj, false);
-        QkvTensors::SharedKv(Box::new(SharedKvTensors {
+        Projection::SharedKv(Box::new(SharedKvWeights {
             a_proj,
             q_a_layernorm: self.norm(names.mla.q_a_layernorm, q_lora_rank),
             q_b_proj: whole(names.mla.q_b_proj, self.rotated_first(heads), q_lora_rank),
@@ -64,12 +63,16 @@ impl Prefix<'_> {
     }
 
     /// The tensors of compressed keys that are no part of a projection of the row.
-    pub fn compression(&self) -> Option<CompressionTensors> {
+    pub fn compression(&self) -> Option<Box<CompressionWeights<Spec>>> {
         let compression = self.layer.compression?;
         let [of_attention, of_indexer] = &self.config.names.compressors;
+        let (rotated, series) = (self.rotary_dim(), compression.series());
         let table = |name: &str, dim: usize| {
-            let (rows, columns) = (compression.compress_rate, compression.series() * dim);
-            TensorRows::whole(self.name(name), Stored::OutIn, rows, columns)
+            // The rotated part of a key comes first, as in the projections.
+            self.table(name, compression.compress_rate, series * dim).prepared(move |mut biases| {
+                biases.chunks_exact_mut(dim).for_each(|part| part.rotate_right(rotated));
+                biases
+            })
         };
         let dim = self.heads.head_dim;
         let mut position_biases = vec![table(of_attention.position_bias, dim)];
@@ -78,7 +81,11 @@ impl Prefix<'_> {
             position_biases.push(table(of_indexer.position_bias, indexer.index_head_dim));
         }
         let weight = vec![self.vector(of_attention.norm.weight, self.rotated_first(1))];
-        let norm = NormSpec { weight, bias: Vec::new(), width: dim, gate: Vec::new() };
-        Some(CompressionTensors { position_biases, norm })
+        Some(Box::new(CompressionWeights {
+            position_biases,
+            norm: NormSpec::new(weight, Vec::new(), dim),
+            spec: compression,
+            state_layer: self.config.state_layer(self.index),
+        }))
     }
 }

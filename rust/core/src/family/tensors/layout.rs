@@ -1,19 +1,18 @@
-//! The tensors of a model and of its layers.
+//! What a model and its layers consist of.
 
 use super::prefix::{Prefix, with_bias};
-use super::rows::{Rows, TensorRows};
-use super::spec::{
-    AltUpTensors, AttentionTensors, DenseTensors, Join, LayerTensors, MatrixSpec, MlpTensors, ModelTensors,
-    MtpTensors, PerLayerTensors, QkvTensors,
-};
 use crate::config::{
-    Attention, Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadOutputs, HeadTransform, LayerMlp,
-    LayerScalar, LmHead, Mask, Mixer, MtpNames, NormPlacement, Recurrent, Residual, Sinks, Stack, Stored,
-    SubNorms, tensor,
+    Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadTransform, LayerMlp, LayerScalar, LmHead, Mixer,
+    MtpNames, NormPlacement, Recurrent, Residual, Stack, Stored, SubNorms, tensor,
+};
+use crate::parts::{
+    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HiddenInput, Layer, MatrixSpec, Mlp, MtpLayer,
+    NormSpec, NumberSpec, OutsideLayers, Packing, PerLayerEmbedding, PerLayerInput, Projection,
+    ResidualScales, Rows, Spec, TensorRows,
 };
 
-/// The tensors outside the layers.
-pub fn model_tensors(config: &Config) -> ModelTensors {
+/// What is outside the layers.
+pub fn outside_layers(config: &Config) -> OutsideLayers<Spec> {
     let names = &config.names;
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     let stored_vocab = config.stored_vocab_size.unwrap_or(vocab);
@@ -21,42 +20,36 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
         rows: Rows::all(vocab),
         ..TensorRows::whole(name, stored, stored_vocab, hidden)
     };
-    let head = |bias: Bias| MatrixSpec {
-        weights: vec![table(names.lm_head.weight.to_owned(), Stored::OutIn)],
-        biases: with_bias(bias, vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))]),
-        in_features: hidden,
-        join: Join::Stacked,
+    let head_bias = || vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))];
+    let tied_bias = match (config.lm_head, config.lm_head_bias) {
+        (LmHead::Tied, Bias::Added) => head_bias(),
+        _ => Vec::new(),
     };
-    let positions = match config.position {
-        EmbeddingPosition::Learned => {
-            let name = format!("{}{}", names.base, names.position_embedding);
-            vec![TensorRows::whole(name, Stored::OutIn, config.max_position_embeddings, hidden)]
-        }
-        EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => Vec::new(),
+    let lm_head = || {
+        let weight = vec![table(names.lm_head.weight.to_owned(), Stored::OutIn)];
+        MatrixSpec::stacked(weight, with_bias(config.lm_head_bias, head_bias()), hidden)
+            .packed(Packing::Finer)
     };
-    let matrix =
-        |weights, in_features| MatrixSpec { weights, biases: Vec::new(), in_features, join: Join::Stacked };
-    let at = Prefix::new(config, names.base.to_owned(), &config.layers[0]);
+    let at = Prefix::new(config, names.base.to_owned(), 0);
     let per_layer = config.per_layer_embedding.map(|second| {
         let (rows, width) = (second.vocab_size_per_layer_input, second.hidden_size_per_layer_input);
         let all = config.layers.len() * width;
         let table = TensorRows::whole(at.name(names.per_layer.embed_tokens), Stored::OutIn, rows, all);
-        PerLayerTensors {
-            embed_tokens: matrix(vec![table], all),
+        PerLayerEmbedding {
+            embed_tokens: MatrixSpec::stacked(vec![table], Vec::new(), all).packed(Packing::Finer),
             model_projection: at.matrix(&[(names.per_layer.model_projection, all)], hidden, Bias::None),
             projection_norm: at.norm(names.per_layer.projection_norm, width),
         }
     });
-    ModelTensors {
-        embed_tokens: matrix(vec![table(names.embedding(), names.embedding_stored)], hidden),
+    let embedding = vec![table(names.embedding(), names.embedding_stored)];
+    OutsideLayers {
+        embed_tokens: MatrixSpec::stacked(embedding, tied_bias, hidden).packed(Packing::TokenEmbedding),
         embedding_norm: (config.embedding_norm == EmbeddingNorm::Normed)
             .then(|| at.norm(names.embedding_norm, hidden)),
-        embedding_scales: match config.residual {
-            Residual::Scaled => ["scale", "bias"]
-                .map(|part| at.vector(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
-                .to_vec(),
-            Residual::Sequential | Residual::Parallel | Residual::StreamScaled => Vec::new(),
-        },
+        embedding_scales: (config.residual == Residual::Scaled).then(|| {
+            ["scale", "bias"]
+                .map(|part| at.numbers(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
+        }),
         per_layer,
         streams: names.alt_up.projections.map(|name| {
             let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
@@ -67,14 +60,19 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
                     square.shape = vec![others, hidden, hidden];
                     square.rows = square.rows.from(number * hidden);
                 }
-                matrix(vec![square], hidden)
+                MatrixSpec::stacked(vec![square], Vec::new(), hidden)
             };
             (0..others).map(of_number).collect()
         }),
-        positions,
+        positions: match config.position {
+            EmbeddingPosition::Learned => {
+                at.table(names.position_embedding, config.max_position_embeddings, hidden)
+            }
+            EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => NumberSpec::default(),
+        },
         low_state: match config.cycles {
-            None => Vec::new(),
-            Some(_) => vec![at.vector(names.low_state, Rows::all(hidden))],
+            None => NumberSpec::default(),
+            Some(_) => at.numbers(names.low_state, Rows::all(hidden)),
         },
         hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper, true)),
         norm: (config.norm_placement != NormPlacement::InHyperConnections)
@@ -83,32 +81,28 @@ pub fn model_tensors(config: &Config) -> ModelTensors {
             HeadTransform::None => None,
             HeadTransform::DenseAndNorm { bias, .. } => {
                 // The head has no base.
-                let head = Prefix::new(config, String::new(), &config.layers[0]);
+                let head = Prefix::new(config, String::new(), 0);
                 let dense = head.matrix(&[(tensor!("lm_head.dense"), hidden)], hidden, bias);
                 Some((dense, head.norm(tensor!("lm_head.norm"), hidden)))
             }
         },
-        tied_bias: match (config.lm_head, config.lm_head_bias) {
-            (LmHead::Tied, Bias::Added) => {
-                vec![TensorRows::vector(names.lm_head.bias.to_owned(), Rows::all(vocab))]
-            }
-            _ => Vec::new(),
-        },
-        lm_head: (config.lm_head == LmHead::Own).then(|| head(config.lm_head_bias)),
+        lm_head: (config.lm_head == LmHead::Own).then(lm_head),
     }
 }
 
-/// The tensors of multi-token prediction, where the model has it.
-pub fn mtp_tensors(config: &Config) -> Option<MtpTensors> {
+/// Multi-token prediction, where the model has it.
+pub fn mtp_layer(config: &Config) -> Option<MtpLayer<Spec>> {
     let (own, MtpNames { base, fc, embedding_norm, hidden_norm, norm }) =
         (config.of_mtp()?, config.mtp?.names);
     let path = base.map_or_else(|| layer_path(&own, 0), str::to_owned);
-    let (at, hidden) = (Prefix::new(&own, path, &own.layers[0]), own.hidden_size);
-    Some(MtpTensors {
-        embedding_norm: at.norm(embedding_norm, hidden),
-        hidden_norm: at.norm(hidden_norm, hidden),
-        fc: at.matrix(&[(fc, hidden)], 2 * hidden, Bias::None),
-        layer: layer_tensors(&own, 0),
+    let (at, hidden) = (Prefix::new(&own, path, 0), own.hidden_size);
+    Some(MtpLayer {
+        input: HiddenInput {
+            embedding_norm: at.norm(embedding_norm, hidden),
+            hidden_norm: at.norm(hidden_norm, hidden),
+            fc: at.matrix(&[(fc, hidden)], 2 * hidden, Bias::None),
+        },
+        layer: layer(&own, 0),
         norm: at.norm(norm, hidden),
     })
 }
@@ -127,163 +121,80 @@ fn layer_path(config: &Config, layer: usize) -> String {
     format!("{}{stack}{}.{number}.", names.base, names.layers)
 }
 
-/// The tensors of one layer.
-pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
-    let (names, spec) = (&config.names, &config.layers[layer]);
-    let mut at = Prefix::new(config, layer_path(config, layer), spec);
-    at.part = layer % names.layers_per_number;
-    let hidden = config.hidden_size;
-    let (block, shared_block) = match (spec.mixer, &config.shared_block) {
-        (Mixer::AfterShared { first, index }, Some(shared)) => {
+/// One layer.
+pub fn layer(config: &Config, index: usize) -> Layer<Spec> {
+    let (names, spec, hidden) = (&config.names, &config.layers[index], config.hidden_size);
+    let mut at = Prefix::new(config, layer_path(config, index), index);
+    at.part = index % names.layers_per_number;
+    let block = match (spec.mixer, &config.shared_block) {
+        (Mixer::AfterShared { first, index: place }, Some(shared)) => {
             let linear = at.matrix(&[(tensor!("linear"), hidden)], hidden, Bias::None);
             at.path.push_str("mamba_decoder.");
             let path = format!("{}{}.{first}.shared_transformer.", names.base, names.layers);
-            let block = Prefix { attention_input: 2 * hidden, ..Prefix::new(config, path, spec) };
-            let rest = block.shared_block(shared, index, linear);
-            (Some(block), Some(Box::new(rest)))
+            let block = Prefix { attention_input: 2 * hidden, ..Prefix::new(config, path, index) };
+            Some((block, shared, place, linear))
+        }
+        _ => None,
+    };
+    let [norm, out_norm, mlp_norm, mlp_out_norm] = norms(&at);
+    let (stream_norms, norm, mlp_norm) = match config.norm_placement {
+        NormPlacement::InStream => ([norm, mlp_norm], None, None),
+        _ => ([None, None], norm, mlp_norm),
+    };
+    let mixer_norms = [norm, out_norm];
+    let (attention, shared_block) = match block {
+        None => (spec.mixer.has_attention().then(|| at.attention(mixer_norms.clone())), None),
+        Some((block, shared, place, linear)) => {
+            let attention = block.attention([Some(block.shared_block_norm()), None]);
+            let rest = match &attention.projection {
+                Projection::Heads(qkv) => Some(Box::new(block.shared_block(shared, place, linear, qkv))),
+                _ => None,
+            };
+            (Some(attention), rest)
+        }
+    };
+    let (branch_convolutions, mlp_convolution) = match config.recurrent {
+        Some(Recurrent::OfBranches(convolutions)) => {
+            let [of_kv, of_attention, of_mlp] = at.branch_convolutions(convolutions);
+            (Some(Box::new([of_kv, of_attention])), Some(of_mlp))
         }
         _ => (None, None),
     };
-    // Before attention and after it, before the MLP and after it.
-    let placed = match config.norm_placement {
-        NormPlacement::InHyperConnections => [false; 4],
-        NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
-        NormPlacement::After => [false, true, false, true],
-        NormPlacement::Around => [true; 4],
-        NormPlacement::BeforeAndAfterMoe => [true, false, true, spec.mlp == LayerMlp::Moe],
-        NormPlacement::BeforeButFirst => [layer > 0, false, true, false],
-        NormPlacement::BeforeGated { .. } => [true, false, true, false],
-        NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
-        NormPlacement::AfterAttention => [true, false, true, false],
-    };
-    let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
-    let placed = [placed[0] && mixes, placed[1] && mixes, placed[2] && has_mlp, placed[3] && has_mlp];
-    let all = [names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm];
-    let gates = [true, false, spec.mlp == LayerMlp::Moe, false];
-    let norm = |(name, gated)| match config.norm_placement {
-        NormPlacement::BeforeGated { gated_norm_rank } if gated => {
-            at.gated_norm(name, hidden, gated_norm_rank)
-        }
-        _ => at.norm(name, hidden),
-    };
-    let mut norms = all.into_iter().zip(gates).zip(placed).map(|(name, placed)| placed.then(|| norm(name)));
-    debug_assert!(
-        config.residual != Residual::Parallel || !placed[1] && !placed[3],
-        "a parallel block has no norms after"
-    );
-    let inner_norm = |name, width| (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(name, width));
-    let width = spec.intermediate_size.unwrap_or(config.intermediate_size);
-    let dense = || DenseTensors {
-        sub_norm: inner_norm(names.mlp_sub_norm, width),
-        ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
-    };
-    // Attention may be in a block that layers share.
-    let of_attention = block.as_ref().unwrap_or(&at);
-    let heads = of_attention.heads;
-    let attention = |at: &Prefix<'_>| AttentionTensors {
-        projection: match config.attention_of(spec) {
-            Attention::Heads => QkvTensors::Heads(at.qkv()),
-            mla @ Attention::Mla { .. } => at.mla(mla),
-            Attention::MixtureOfHeads { num_experts, .. } => at.head_experts(num_experts),
-            Attention::SharedKv { q_lora_rank, .. } => at.shared_kv(q_lora_rank),
-        },
-        compression: at.compression(),
-        indexer: at.indexer(),
-        relative_scores: at.relative_scores(),
-        dynamic_mask: config.dynamic_mask.map(|_| at.dynamic_mask()),
-        convolution: match (&config.recurrent, spec.mixer) {
-            (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
-                Some(at.qk_convolution(*convolution))
-            }
-            _ => None,
-        },
-        qk_norms: at.qk_norms(),
-        value_norm: at.value_norm(),
-        attention_sub_norm: inner_norm(names.attention_sub_norm, heads.out_width()),
-        lambdas: match config.head_outputs {
-            HeadOutputs::Own => Vec::new(),
-            HeadOutputs::Differential => ["q1", "k1", "q2", "k2"]
-                .map(|part| at.vector(&format!("self_attn.lambda_{part}"), Rows::all(heads.head_dim)))
-                .to_vec(),
-        },
-        sinks: match (config.sinks, spec.mask) {
-            (Sinks::PerHead, _) | (Sinks::PerHeadInWindows, Mask::Sliding(_)) => {
-                vec![at.vector(names.sinks, Rows::all(heads.num_attention_heads))]
-            }
-            _ => Vec::new(),
-        },
-        o_a_proj: match config.attention_of(spec) {
-            Attention::SharedKv { o_groups, o_lora_rank, .. } => at.o_a_proj(o_groups, o_lora_rank),
-            Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => {
-                at.values_of_latent(kv_lora_rank, heads.head_dim - qk_rope_head_dim)
-            }
-            Attention::Heads | Attention::MixtureOfHeads { .. } => Vec::new(),
-        },
-        o_proj: match config.attention_of(spec) {
-            Attention::MixtureOfHeads { num_experts, .. } => at.head_expert_outputs(num_experts),
-            Attention::SharedKv { o_groups, o_lora_rank, .. } => {
-                vec![at.matrix(&[(names.o_proj, hidden)], o_groups * o_lora_rank, Bias::None)]
-            }
-            Attention::Heads | Attention::Mla { .. } => vec![at.matrix(
-                &[(names.o_proj, hidden)],
-                match config.head_outputs {
-                    HeadOutputs::Own => heads.out_width(),
-                    HeadOutputs::Differential => heads.out_width() / 2,
-                },
-                at.attention_out_bias(layer + 1 == config.layers.len()),
-            )],
-        },
-    };
-    LayerTensors {
-        norms: [
-            norms.next().flatten(),
-            norms.next().flatten(),
-            norms.next().flatten(),
-            norms.next().flatten(),
-        ],
-        attention: spec.mixer.has_attention().then(|| attention(of_attention)),
-        recurrent: match &config.recurrent {
-            Some(recurrent) if spec.mixer.is_recurrent() => at.recurrent(recurrent),
-            _ => None,
-        },
-        branch_convolutions: match config.recurrent {
-            Some(Recurrent::OfBranches(convolutions)) => {
-                Some(Box::new(at.branch_convolutions(convolutions.kernel_size)))
-            }
-            _ => None,
-        },
+    let [scales_of_attention, mlp_residual_scales] =
+        [("post_attention", "input"), ("post_mlp", "post_attention")]
+            .map(|(place, stream)| residual_scales(&at, place, stream));
+    let attention = attention.map(|attention| AttentionLayer {
+        residual_scales: scales_of_attention,
+        branch_convolutions,
+        ..attention
+    });
+    let recurrent = config.recurrent.as_ref().filter(|_| spec.mixer.is_recurrent());
+    Layer {
+        stream_norms,
+        attention,
+        recurrent: recurrent.and_then(|recurrent| at.recurrent(recurrent, mixer_norms)).map(Box::new),
         shared_block,
-        mlp: match (spec.mlp, &config.moe) {
-            (LayerMlp::None, _) => None,
-            (LayerMlp::Moe | LayerMlp::HashMoe, Some(moe)) => Some(MlpTensors::Moe(at.moe(moe))),
-            (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
-                Some(MlpTensors::DenseAndMoeForNext(dense(), at.moe(moe)))
-            }
-            (LayerMlp::DenseAndMoe, Some(moe)) => Some(MlpTensors::DenseAndMoe(
-                dense(),
-                at.moe(moe),
-                Box::new(names.moe_norms.map(|name| at.norm(name, hidden))),
-            )),
-            _ => Some(MlpTensors::Dense(dense())),
-        },
+        mlp_norm: mlp_norm.map(|norm| norm.times(config.mlp_input_factor)),
+        mlp: mlp(&at),
+        mlp_out_norm,
+        mlp_convolution,
         per_layer_input: config.per_layer_embedding.map(|second| {
-            let width = second.hidden_size_per_layer_input;
-            let names = &names.per_layer;
-            (
-                at.matrix(&[(names.gate, width)], hidden, Bias::None),
-                at.matrix(&[(names.projection, hidden)], width, Bias::None),
-                at.norm(names.out_norm, hidden),
-            )
+            let (names, width) = (&names.per_layer, second.hidden_size_per_layer_input);
+            PerLayerInput {
+                gate: at.matrix(&[(names.gate, width)], hidden, Bias::None),
+                projection: at.matrix(&[(names.projection, hidden)], width, Bias::None),
+                out_norm: at.norm(names.out_norm, hidden),
+            }
         }),
         alt_up: config.alt_up.map(|alt_up| {
             let (inputs, rank, names) = (alt_up.altup_num_inputs, alt_up.laurel_rank, &names.alt_up);
-            let table = |name, rows, columns| TensorRows::whole(at.name(name), Stored::OutIn, rows, columns);
-            Box::new(AltUpTensors {
-                router_norm: at.norm(names.router_norm, hidden),
-                modality_router: table(names.modality_router, inputs, hidden),
-                prediction_coefs: table(names.prediction_coefs, inputs * inputs, inputs),
-                correction_coefs: table(names.correction_coefs, inputs, inputs),
-                correct_output_scale: at.vector(names.correct_output_scale, Rows::all(hidden)),
+            let width = hidden as f32;
+            Box::new(AltUpLayer {
+                router_norm: at.norm(names.router_norm, hidden).prepared(move |weight| weight / width),
+                modality_router: at.table(names.modality_router, inputs, hidden),
+                prediction_coefs: at.table(names.prediction_coefs, inputs * inputs, inputs),
+                correction_coefs: at.table(names.correction_coefs, inputs, inputs),
+                correct_output_scale: at.numbers(names.correct_output_scale, Rows::all(hidden)),
                 laurel_left: at.matrix(&[(names.laurel_left, rank)], hidden, Bias::None),
                 laurel_right: at.matrix(&[(names.laurel_right, hidden)], rank, Bias::None),
                 laurel_norm: at.norm(names.laurel_norm, hidden),
@@ -297,20 +208,100 @@ pub fn layer_tensors(config: &Config, layer: usize) -> LayerTensors {
             _ => None,
         },
         scalar: match config.layer_scalar {
-            LayerScalar::None => Vec::new(),
-            LayerScalar::Learned => vec![at.vector(names.layer_scalar, Rows::all(1))],
+            LayerScalar::None => NumberSpec::default(),
+            LayerScalar::Learned => at.numbers(names.layer_scalar, Rows::all(1)),
         },
-        residual_scales: [("post_attention", "input"), ("post_mlp", "post_attention")].map(
-            |(place, stream)| match config.residual {
-                Residual::StreamScaled => vec![at.vector(&format!("{stream}_residual"), Rows::all(hidden))],
-                Residual::Scaled => {
-                    let parts =
-                        ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"];
-                    let part = |part| at.vector(&format!("{place}_residual_scale.{part}"), Rows::all(hidden));
-                    parts.map(part).to_vec()
-                }
-                Residual::Sequential | Residual::Parallel => Vec::new(),
-            },
-        ),
+        mlp_residual_scales,
+        index,
+        spec: *spec,
+    }
+}
+
+/// Norms before the mixer and after it, before the MLP and after it.
+fn norms(at: &Prefix<'_>) -> [Option<NormSpec>; 4] {
+    let (config, spec, names, hidden) = (at.config, at.layer, &at.config.names, at.config.hidden_size);
+    let is_mixed = spec.mlp == LayerMlp::Moe;
+    let placed = match config.norm_placement {
+        NormPlacement::InHyperConnections => [false; 4],
+        NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
+        NormPlacement::After => [false, true, false, true],
+        NormPlacement::Around => [true; 4],
+        NormPlacement::BeforeAndAfterMoe => [true, false, true, is_mixed],
+        NormPlacement::BeforeButFirst => [at.index > 0, false, true, false],
+        NormPlacement::BeforeGated { .. } => [true, false, true, false],
+        NormPlacement::AfterAttention if spec.mixer.has_attention() => [false, true, false, true],
+        NormPlacement::AfterAttention => [true, false, true, false],
+    };
+    debug_assert!(
+        config.residual != Residual::Parallel || !placed[1] && !placed[3],
+        "a parallel block has no norms after"
+    );
+    let (mixes, has_mlp) = (spec.mixer != Mixer::None, spec.mlp != LayerMlp::None);
+    let norm = |place: usize, has_branch: bool, name, is_gated: bool| match config.norm_placement {
+        _ if !placed[place] || !has_branch => None,
+        NormPlacement::BeforeGated { gated_norm_rank } if is_gated => {
+            Some(at.gated_norm(name, hidden, gated_norm_rank))
+        }
+        _ => Some(at.norm(name, hidden)),
+    };
+    [
+        norm(0, mixes, names.attention_norm, true),
+        norm(1, mixes, names.attention_out_norm, false),
+        norm(2, has_mlp, names.mlp_norm, is_mixed),
+        norm(3, has_mlp, names.mlp_out_norm, false),
+    ]
+}
+
+/// The layer's MLP.
+fn mlp(at: &Prefix<'_>) -> Option<Mlp<Spec>> {
+    let (config, spec, names) = (at.config, at.layer, &at.config.names);
+    let width = spec.intermediate_size.unwrap_or(config.intermediate_size);
+    let dense = || DenseMlp {
+        sub_norm: (config.sub_norms == SubNorms::BeforeOutput).then(|| at.norm(names.mlp_sub_norm, width)),
+        stated_activation: spec.activation.unwrap_or(config.activation),
+        gate_cutoff: spec.gate_cutoff,
+        ..at.dense_mlp(names.gate_up_proj, names.down_proj, width, config.mlp_bias)
+    };
+    Some(match (spec.mlp, &config.moe) {
+        (LayerMlp::None, _) => return None,
+        (LayerMlp::Moe | LayerMlp::HashMoe, Some(moe)) => Mlp::Moe(Box::new(at.moe(moe))),
+        (LayerMlp::DenseAndMoeForNext, Some(moe)) => {
+            Mlp::DenseAndMoeForNext(Box::new((dense(), at.moe(moe))))
+        }
+        (LayerMlp::DenseAndMoe, Some(moe)) => {
+            let [dense_out_norm, moe_norm, moe_out_norm] =
+                names.moe_norms.map(|name| at.norm(name, config.hidden_size));
+            let (dense, moe) = (dense(), at.moe(moe));
+            Mlp::DenseAndMoe(Box::new(DenseAndMoe { dense, moe, dense_out_norm, moe_norm, moe_out_norm }))
+        }
+        _ => Mlp::Dense(Box::new(dense())),
+    })
+}
+
+/// How a branch is added: scale and bias of the branch, then of the stream; or the scale of the stream alone.
+fn residual_scales(at: &Prefix<'_>, place: &str, stream: &str) -> Option<ResidualScales<Spec>> {
+    let (hidden, vector) =
+        (at.config.hidden_size, |name: String| at.numbers(&name, Rows::all(at.config.hidden_size)));
+    let part = |part: &str| format!("{place}_residual_scale.{part}");
+    match at.config.residual {
+        Residual::Sequential | Residual::Parallel => None,
+        Residual::StreamScaled => Some(ResidualScales {
+            branch: NumberSpec::constant(1.0, hidden),
+            stream: vector(format!("{stream}_residual")),
+            bias: NumberSpec::constant(0.0, hidden),
+        }),
+        Residual::Scaled => {
+            let all = ["hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias"]
+                .map(|name| at.vector(&part(name), Rows::all(hidden)));
+            Some(ResidualScales {
+                branch: vector(part("hidden_states_scale")),
+                stream: vector(part("residual_scale")),
+                bias: NumberSpec::vectors(all).prepared(move |all| {
+                    let of = |part: usize, channel: usize| all[part * hidden + channel];
+                    let bias = |channel| of(0, channel) * of(1, channel) + of(2, channel) * of(3, channel);
+                    (0..hidden).map(bias).collect()
+                }),
+            })
+        }
     }
 }

@@ -1,22 +1,27 @@
 //! The tensors of multi-head latent attention (MLA), as DeepSeek names them.
 
 use super::prefix::Prefix;
-use super::rows::{Rows, TensorRows};
-use super::spec::{Join, MatrixSpec, MlaTensors, NormSpec, QkvTensors};
 use crate::config::{Attention, Bias, KvB, QueryLatent, Stored, Tensor};
+use crate::parts::{MatrixSpec, MlaWeights, NormSpec, Projection, Rows, Spec, TensorRows};
 
 impl Prefix<'_> {
     /// The projections and norms of latent attention.
     ///
     /// In the file the rotated part of a query and of a key is the last one; here it is the first, as for all models.
     /// Both are reordered in the same way, so the scores stay the same.
-    pub fn mla(&self, attention: Attention) -> QkvTensors {
+    pub fn mla(&self, attention: Attention) -> Projection<Spec> {
         let config = self.config;
         let Attention::Mla {
-            q_lora_rank, kv_lora_rank, qk_rope_head_dim: rope, q_latent, k_rope_norm, ..
+            q_lora_rank,
+            kv_lora_rank,
+            qk_rope_head_dim: rope,
+            q_latent,
+            k_rope_norm,
+            latent_factors: [q_factor, kv_factor],
+            ..
         } = attention
         else {
-            return QkvTensors::Heads(self.matrix(&[], config.hidden_size, Bias::None));
+            return Projection::Heads(self.matrix(&[], config.hidden_size, Bias::None));
         };
         let (heads, dim, hidden) = (self.heads.num_attention_heads, self.heads.head_dim, config.hidden_size);
         let (nope, names) = (dim - rope, &config.names.mla);
@@ -39,7 +44,7 @@ impl Prefix<'_> {
                         self.rows_of(names.q_b_proj, heads * of_head, &parts, 2 * rank, Bias::None)
                     }
                 };
-                (q_a, Some((norm(names.q_a_layernorm, rank), q_b)))
+                (q_a, Some((norm(names.q_a_layernorm, rank).times(q_factor), q_b)))
             }
         };
         let mut a_proj = stacked(q_or_q_a, kv_a);
@@ -51,10 +56,10 @@ impl Prefix<'_> {
             a_proj.weights.push(gate);
         }
         self.add_indexer(&mut a_proj, false);
-        QkvTensors::Mla(Box::new(MlaTensors {
+        Projection::Mla(Box::new(MlaWeights {
             a_proj,
             q_b,
-            kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank),
+            kv_a_layernorm: norm(names.kv_a_layernorm, kv_lora_rank).times(kv_factor),
             k_rope_norm: k_rope_norm.map(|_| norm(names.k_rope_norm, rope)),
             q_absorb: self.q_absorb(kv_lora_rank, nope),
         }))
@@ -71,7 +76,7 @@ impl Prefix<'_> {
             }
             KvB::Apart { keys, .. } => self.of_head(keys, head, [rank, nope]),
         };
-        (0..heads).map(|head| latent_matrix(of(head), nope)).collect()
+        (0..heads).map(|head| MatrixSpec::stacked(vec![of(head)], Vec::new(), nope)).collect()
     }
 
     /// From the latent that each head's weights sum up to the head's value.
@@ -85,7 +90,7 @@ impl Prefix<'_> {
             }
             KvB::Apart { values, .. } => self.of_head(values, head, [width, rank]),
         };
-        (0..heads).map(|head| latent_matrix(of(head), rank)).collect()
+        (0..heads).map(|head| MatrixSpec::stacked(vec![of(head)], Vec::new(), rank)).collect()
     }
 
     /// A head's matrix [rows, columns] of a tensor that has one for each head.
@@ -95,10 +100,6 @@ impl Prefix<'_> {
         let rows = Rows::range(head * rows, rows);
         TensorRows { name, shape, stored: Stored::OutIn, rows, transposed: None }
     }
-}
-
-fn latent_matrix(weight: TensorRows, in_features: usize) -> MatrixSpec {
-    MatrixSpec { weights: vec![weight], biases: Vec::new(), in_features, join: Join::Stacked }
 }
 
 /// Two matrices of the same input as one; the biases of one without any are zeros where the other has some.

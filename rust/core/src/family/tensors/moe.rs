@@ -1,16 +1,17 @@
 //! The tensors of MLPs and of mixtures of experts.
 
 use super::prefix::{Prefix, with_bias};
-use super::rows::{Rows, TensorRows};
-use super::spec::{DenseTensors, Join, MatrixSpec, MoeTensors, RouterMlpTensors};
 use crate::config::{
     Activation, Bias, ExpertInput, GateUp, LayerMlp, MlpShape, Moe, MoeNames, Router, Shared, SharedExpert,
     Stored, Tensor, tensor,
 };
+use crate::parts::{
+    DenseMlp, IntegerSpec, MatrixSpec, MoeMlp, NumberSpec, Packing, RouterMlpWeights, Rows, Spec, TensorRows,
+};
 
 impl Prefix<'_> {
     /// An MLP for all tokens.
-    pub fn dense_mlp(&self, gate_up: GateUp, down: Tensor, width: usize, bias: Bias) -> DenseTensors {
+    pub fn dense_mlp(&self, gate_up: GateUp, down: Tensor, width: usize, bias: Bias) -> DenseMlp<Spec> {
         let config = self.config;
         let hidden = config.hidden_size;
         let gate_up_proj = match (gate_up, config.mlp) {
@@ -26,17 +27,21 @@ impl Prefix<'_> {
         let down_proj = self.matrix(&[(down, hidden)], width, bias);
         let learned =
             ["alpha_p", "alpha_n"].map(|part| self.vector(&format!("mlp.act_fn.{part}"), Rows::all(1)));
-        let activation = match config.activation {
-            Activation::Xielu { .. } if self.layer.activation.is_none() => learned.to_vec(),
-            _ => Vec::new(),
+        let learned = match config.activation {
+            Activation::Xielu { .. } if self.layer.activation.is_none() => NumberSpec::vectors(learned),
+            _ => NumberSpec::default(),
         };
-        DenseTensors { activation, ..mlp(gate_up_proj, down_proj, config.mlp) }
+        DenseMlp { learned, ..self.mlp(gate_up_proj, down_proj, config.mlp) }
     }
 
     /// A mixture of experts.
-    pub fn moe(&self, moe: &Moe) -> MoeTensors {
+    pub fn moe(&self, moe: &Moe) -> MoeMlp<Spec> {
         let (config, count) = (self.config, moe.num_experts);
-        let each = |expert: &dyn Fn(usize) -> DenseTensors| (0..count).map(expert).collect::<Vec<_>>();
+        let each = |expert: &dyn Fn(usize) -> DenseMlp<Spec>| (0..count).map(expert).collect::<Vec<_>>();
+        let activated = |expert: DenseMlp<Spec>| DenseMlp {
+            stated_activation: moe.activation.unwrap_or(expert.stated_activation),
+            ..expert
+        };
         let (router, experts, shared_expert) = match config.names.moe {
             MoeNames::Each { router, experts, parts, shared, shared_parts } => {
                 let outer = moe.latent_size.unwrap_or(config.hidden_size);
@@ -76,23 +81,36 @@ impl Prefix<'_> {
         };
         let [scale, per_expert] = config.names.router_scales;
         let own = moe.input == ExpertInput::OwnNorm;
-        let per_expert = || vec![self.vector(per_expert, Rows::all(count))];
         let hashed = self.layer.mlp == LayerMlp::HashMoe;
         let table = || {
             let (rows, columns) = (config.vocab_size, moe.num_experts_per_tok);
-            vec![TensorRows::whole(self.name(config.names.tid2eid), Stored::OutIn, rows, columns)]
+            let name = self.name(config.names.tid2eid);
+            IntegerSpec { table: TensorRows::whole(name, Stored::OutIn, rows, columns), below: experts.len() }
         };
         let (router_mlp, router_width) = match moe.router {
             Router::Linear => (None, config.hidden_size),
-            Router::Mlp { hidden_size } => (Some(self.router_mlp(hidden_size)), hidden_size),
+            Router::Mlp { hidden_size } => (Some(Box::new(self.router_mlp(hidden_size))), hidden_size),
         };
-        MoeTensors {
-            router: self.matrix(&[(router, moe.router_rows())], router_width, moe.bias),
+        let root = (config.hidden_size as f32).sqrt();
+        let router_norm = || {
+            self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)
+                .prepared(move |weight| weight / root)
+        };
+        let output_bias =
+            with_bias(moe.output_bias, vec![self.vector("mlp.bias", Rows::all(config.hidden_size))]);
+        let (shared_expert, shared_expert_gate) = shared_expert.unzip();
+        MoeMlp {
+            router: self
+                .matrix(&[(router, moe.router_rows())], router_width, moe.bias)
+                .packed(Packing::Exact),
             router_mlp,
-            e_score_correction_bias: if hashed { Vec::new() } else { self.correction_bias(moe) },
-            tid2eid: if hashed { table() } else { Vec::new() },
-            router_norm: own.then(|| self.norm(Tensor { weight: scale, bias: "" }, config.hidden_size)),
-            per_expert_scale: if own { per_expert() } else { Vec::new() },
+            e_score_correction_bias: if hashed { NumberSpec::default() } else { self.correction_bias(moe) },
+            tid2eid: hashed.then(table),
+            router_norm: own.then(router_norm),
+            per_expert_scale: match own {
+                true => self.numbers(per_expert, Rows::all(count)),
+                false => NumberSpec::default(),
+            },
             latent: moe.latent_size.map(|latent| {
                 let [to, back] = config.names.moe_latent;
                 let hidden = config.hidden_size;
@@ -101,40 +119,35 @@ impl Prefix<'_> {
                     self.matrix(&[(back, hidden)], latent, moe.latent_bias),
                 ]
             }),
-            output_bias: with_bias(
-                moe.output_bias,
-                vec![self.vector("mlp.bias", Rows::all(config.hidden_size))],
-            ),
-            experts,
+            output_bias: NumberSpec::vectors(output_bias),
+            experts: experts.into_iter().map(activated).collect(),
             shared_expert,
+            shared_expert_gate: shared_expert_gate.flatten(),
         }
     }
 
     /// The MLP of a router, up to its last matrix, as ZAYA names it.
-    fn router_mlp(&self, width: usize) -> RouterMlpTensors {
-        let square = |name| self.matrix(&[(name, width)], width, Bias::Added);
-        let has_scale = !self.is_first_layer();
-        RouterMlpTensors {
-            down: self.matrix(
-                &[(tensor!("mlp.gate.down_proj"), width)],
-                self.config.hidden_size,
-                Bias::Added,
-            ),
-            state_scale: match has_scale {
-                true => vec![self.vector("mlp.gate.router_states_scale", Rows::all(width))],
-                false => Vec::new(),
+    fn router_mlp(&self, width: usize) -> RouterMlpWeights<Spec> {
+        let matrix =
+            |name, columns| self.matrix(&[(name, width)], columns, Bias::Added).packed(Packing::Exact);
+        RouterMlpWeights {
+            down: matrix(tensor!("mlp.gate.down_proj"), self.config.hidden_size),
+            state_scale: match self.index {
+                0 => NumberSpec::default(),
+                _ => self.numbers("mlp.gate.router_states_scale", Rows::all(width)),
             },
             norm: self.norm(tensor!("mlp.gate.router_mlp.norm"), width),
-            layers: [square(tensor!("mlp.gate.router_mlp.fc1")), square(tensor!("mlp.gate.router_mlp.fc2"))],
+            layers: [tensor!("mlp.gate.router_mlp.fc1"), tensor!("mlp.gate.router_mlp.fc2")]
+                .map(|name| matrix(name, width)),
         }
     }
 
     /// `e_score_correction_bias`.
-    fn correction_bias(&self, moe: &Moe) -> Vec<TensorRows> {
+    fn correction_bias(&self, moe: &Moe) -> NumberSpec {
         let (names, count) = (&self.config.names, moe.choosable());
         let tensor = self.vector(names.correction_bias, Rows::all(count));
         let shape = names.correction_bias_shape.iter().copied().chain([count]).collect();
-        with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }])
+        NumberSpec::vectors(with_bias(moe.correction_bias, vec![TensorRows { shape, ..tensor }]))
     }
 
     /// An expert with its own tensors, from `hidden` to `width` and back.
@@ -144,7 +157,7 @@ impl Prefix<'_> {
         [gate, up, down]: [&str; 3],
         [hidden, width]: [usize; 2],
         bias: Bias,
-    ) -> DenseTensors {
+    ) -> DenseMlp<Spec> {
         let source = |part: &str, rows, columns| {
             TensorRows::whole(self.name(&format!("{path}.{part}")), Stored::OutIn, rows, columns)
         };
@@ -152,70 +165,56 @@ impl Prefix<'_> {
             let module = part.trim_end_matches("weight");
             self.vector(&format!("{path}.{module}bias"), Rows::all(rows))
         };
-        let matrix = |parts: &[&str], rows, columns| MatrixSpec {
-            weights: parts.iter().map(|part| source(part, rows, columns)).collect(),
-            biases: with_bias(bias, parts.iter().map(|part| vector(part, rows)).collect()),
-            in_features: columns,
-            join: Join::Stacked,
+        let matrix = |parts: &[&str], rows, columns| {
+            let weights = parts.iter().map(|part| source(part, rows, columns)).collect();
+            let biases = with_bias(bias, parts.iter().map(|part| vector(part, rows)).collect());
+            MatrixSpec::stacked(weights, biases, columns)
         };
         let down_proj = matrix(&[down], hidden, width);
         match self.config.mlp {
-            MlpShape::Plain => mlp(matrix(&[up], width, hidden), down_proj, MlpShape::Plain),
+            MlpShape::Plain => self.mlp(matrix(&[up], width, hidden), down_proj, MlpShape::Plain),
             MlpShape::Gated => {
-                mlp(matrix(&[gate, up], width, hidden).interleaved(), down_proj, MlpShape::Gated)
+                self.mlp(matrix(&[gate, up], width, hidden).interleaved(), down_proj, MlpShape::Gated)
             }
         }
     }
 
     /// Expert `number` of three tensors in which the experts are stacked.
-    fn flat_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [&str; 3]) -> DenseTensors {
+    fn flat_expert(&self, number: usize, moe: &Moe, [gate, up, down]: [&str; 3]) -> DenseMlp<Spec> {
         let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
-        let matrix = |names: &[&str], stored, out, columns| MatrixSpec {
-            weights: names
-                .iter()
-                .map(|name| TensorRows {
-                    name: self.name(name),
-                    shape: vec![count * width, hidden],
-                    stored,
-                    rows: Rows::range(number * out, out),
-                    transposed: None,
-                })
-                .collect(),
-            biases: Vec::new(),
-            in_features: columns,
-            join: Join::Stacked,
+        let matrix = |names: &[&str], stored, out, columns| {
+            let weight = |name: &&str| TensorRows {
+                name: self.name(name),
+                shape: vec![count * width, hidden],
+                stored,
+                rows: Rows::range(number * out, out),
+                transposed: None,
+            };
+            MatrixSpec::stacked(names.iter().map(weight).collect(), Vec::new(), columns)
         };
         let gate_up = matrix(&[gate, up], Stored::OutIn, width, hidden).interleaved();
-        mlp(gate_up, matrix(&[down], Stored::InOut, hidden, width), MlpShape::Gated)
+        self.mlp(gate_up, matrix(&[down], Stored::InOut, hidden, width), MlpShape::Gated)
     }
 
     /// Expert `number` of tensors [expert, in, out] whose columns alternate between gate and up.
-    fn interleaved_expert(&self, number: usize, moe: &Moe, gate_up: Tensor, down: Tensor) -> DenseTensors {
+    fn interleaved_expert(&self, number: usize, moe: &Moe, gate_up: Tensor, down: Tensor) -> DenseMlp<Spec> {
         let (hidden, width, count) = (self.config.hidden_size, moe.intermediate_size, moe.num_experts);
-        let matrix = |name: Tensor, rows: &[Rows], out: usize, columns: usize| MatrixSpec {
-            weights: rows
-                .iter()
-                .map(|&rows| TensorRows {
-                    name: self.name(name.weight),
-                    shape: vec![count, columns, out],
-                    stored: Stored::InOut,
-                    rows,
-                    transposed: None,
-                })
-                .collect(),
-            biases: with_bias(
-                moe.bias,
-                rows.iter()
-                    .map(|&rows| TensorRows { shape: vec![count, out], ..self.vector(name.bias, rows) })
-                    .collect(),
-            ),
-            in_features: columns,
-            join: Join::Stacked,
+        let matrix = |name: Tensor, rows: &[Rows], out: usize, columns: usize| {
+            let weight = |&rows: &Rows| TensorRows {
+                name: self.name(name.weight),
+                shape: vec![count, columns, out],
+                stored: Stored::InOut,
+                rows,
+                transposed: None,
+            };
+            let bias = |&rows: &Rows| TensorRows { shape: vec![count, out], ..self.vector(name.bias, rows) };
+            let biases = with_bias(moe.bias, rows.iter().map(bias).collect());
+            MatrixSpec::stacked(rows.iter().map(weight).collect(), biases, columns)
         };
         let every_second = |first| Rows::each(width, 2, first, 1).from(number * 2 * width);
         let gate_up = matrix(gate_up, &[every_second(0), every_second(1)], 2 * width, hidden).interleaved();
         let down = matrix(down, &[Rows::range(number * hidden, hidden)], hidden, width);
-        mlp(gate_up, down, MlpShape::Gated)
+        self.mlp(gate_up, down, MlpShape::Gated)
     }
 
     /// The expert that every token passes, an MLP with the model's biases, and its gate.
@@ -224,7 +223,7 @@ impl Prefix<'_> {
         path: &str,
         parts: [&str; 3],
         shared: SharedExpert,
-    ) -> Option<(DenseTensors, Option<MatrixSpec>)> {
+    ) -> Option<(DenseMlp<Spec>, Option<MatrixSpec>)> {
         let expert = |intermediate_size| {
             let widths = [self.config.hidden_size, intermediate_size];
             self.expert(path, parts, widths, self.config.mlp_bias)
@@ -242,7 +241,8 @@ impl Prefix<'_> {
     fn shared_gate(&self, shared: SharedExpert) -> Option<MatrixSpec> {
         let gate = Tensor { weight: "mlp.shared_expert_gate.weight", bias: "" };
         let gated = matches!(shared, SharedExpert::Gated { .. });
-        gated.then(|| self.matrix(&[(gate, 1)], self.config.hidden_size, Bias::None))
+        let matrix = || self.matrix(&[(gate, 1)], self.config.hidden_size, Bias::None);
+        gated.then(|| matrix().packed(Packing::Exact))
     }
 
     /// Expert `number` of tensors [expert, out, in], or [expert, in, out] if `stored` says so.
@@ -253,7 +253,7 @@ impl Prefix<'_> {
         gate_up: GateUp,
         down: Tensor,
         stored: Stored,
-    ) -> DenseTensors {
+    ) -> DenseMlp<Spec> {
         let hidden = moe.latent_size.unwrap_or(self.config.hidden_size);
         let (width, count) = (moe.intermediate_size, moe.num_experts);
         let matrix = |parts: &[(Tensor, Rows)], out: usize, columns: usize| {
@@ -271,12 +271,8 @@ impl Prefix<'_> {
                 shape: vec![count, out],
                 ..self.vector(name.bias, rows.from(number * out))
             };
-            MatrixSpec {
-                weights: parts.iter().map(weight).collect(),
-                biases: with_bias(moe.bias, parts.iter().map(bias).collect()),
-                in_features: columns,
-                join: Join::Stacked,
-            }
+            let biases = with_bias(moe.bias, parts.iter().map(bias).collect());
+            MatrixSpec::stacked(parts.iter().map(weight).collect(), biases, columns)
         };
         let all = Rows::all(width);
         let (shape, gate_up_proj) = match (gate_up, self.config.mlp) {
@@ -291,11 +287,11 @@ impl Prefix<'_> {
                 (MlpShape::Gated, matrix(&halves, 2 * width, hidden).interleaved())
             }
         };
-        mlp(gate_up_proj, matrix(&[(down, Rows::all(hidden))], hidden, width), shape)
+        self.mlp(gate_up_proj, matrix(&[(down, Rows::all(hidden))], hidden, width), shape)
     }
 
     /// The expert that every token passes, as a dense MLP.
-    fn shared_mlp(&self, names: Shared, shared: SharedExpert) -> Option<DenseTensors> {
+    fn shared_mlp(&self, names: Shared, shared: SharedExpert) -> Option<DenseMlp<Spec>> {
         match shared {
             SharedExpert::None | SharedExpert::Scored { .. } => None,
             SharedExpert::Added { intermediate_size } | SharedExpert::Gated { intermediate_size } => {
@@ -308,13 +304,25 @@ impl Prefix<'_> {
     fn shared_gate_vector(&self, name: Tensor, shared: SharedExpert) -> Option<MatrixSpec> {
         let hidden = self.config.hidden_size;
         let row = TensorRows { rows: Rows::all(1), ..self.vector(name.weight, Rows::all(hidden)) };
-        let gate =
-            MatrixSpec { weights: vec![row], biases: Vec::new(), in_features: hidden, join: Join::Stacked };
+        let gate = MatrixSpec::stacked(vec![row], Vec::new(), hidden).packed(Packing::Exact);
         matches!(shared, SharedExpert::Gated { .. }).then_some(gate)
     }
-}
 
-/// An MLP of two matrices.
-fn mlp(gate_up_proj: MatrixSpec, down_proj: MatrixSpec, shape: MlpShape) -> DenseTensors {
-    DenseTensors { gate_up_proj, down_proj, shape, activation: Vec::new(), sub_norm: None }
+    /// An MLP of two matrices.
+    ///
+    /// The factor of the input reaches the gate and what it is multiplied with; the output's factor makes up for one of both. So
+    /// each bias has it too.
+    fn mlp(&self, gate_up_proj: MatrixSpec, down_proj: MatrixSpec, shape: MlpShape) -> DenseMlp<Spec> {
+        let factor = self.config.mlp_input_factor;
+        DenseMlp {
+            intermediate_size: down_proj.in_features,
+            gate_up_proj: gate_up_proj.with_bias_factor(factor),
+            down_proj: down_proj.with_bias_factor(factor),
+            learned: NumberSpec::default(),
+            sub_norm: None,
+            shape,
+            stated_activation: self.config.activation,
+            gate_cutoff: None,
+        }
+    }
 }

@@ -1,17 +1,21 @@
 //! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
 
-use super::rows::{Rows, TensorRows};
-use super::spec::{HyperTensors, Join, MatrixSpec, NgramTensors, NormSpec};
 use crate::config::{
     Bias, Config, Heads, HyperConnections, HyperNames, LayerSpec, NgramEmbedding, NormWeight, Stored,
     StreamWeights, Tensor, tensor,
+};
+use crate::parts::{
+    HyperWeights, LowRankHyper, MatrixSpec, NgramWeights, NormSpec, NumberSpec, Packing, Rows, SigmoidHyper,
+    Spec, TensorRows,
 };
 
 /// A layer's (or the model's) path, with the dot.
 pub(super) struct Prefix<'a> {
     pub config: &'a Config,
     pub path: String,
-    /// The layer that the path leads to, or the first one.
+    /// The place of the layer that the path leads to, or of the first one.
+    pub index: usize,
+    /// That layer.
     pub layer: &'a LayerSpec,
     pub heads: Heads,
     /// Width of what attention reads.
@@ -29,15 +33,11 @@ pub(super) fn with_bias(bias: Bias, sources: Vec<TensorRows>) -> Vec<TensorRows>
 }
 
 impl<'a> Prefix<'a> {
-    /// The tensors below `path`, in a layer or (with the first one) outside.
-    pub fn new(config: &'a Config, path: String, layer: &'a LayerSpec) -> Self {
+    /// The tensors below `path`, in layer `index` or (with the first one) outside.
+    pub fn new(config: &'a Config, path: String, index: usize) -> Self {
+        let layer = &config.layers[index];
         let (heads, attention_input) = (config.heads(layer), config.hidden_size);
-        Self { config, path, layer, heads, attention_input, part: 0 }
-    }
-
-    /// Whether the path leads to the first layer.
-    pub fn is_first_layer(&self) -> bool {
-        std::ptr::eq(self.layer, &self.config.layers[0])
+        Self { config, path, index, layer, heads, attention_input, part: 0 }
     }
 
     /// The full name of a tensor.
@@ -51,18 +51,43 @@ impl<'a> Prefix<'a> {
         TensorRows::vector(self.name(name), rows)
     }
 
+    /// Some elements of a vector, as f32.
+    pub fn numbers(&self, name: &str, rows: Rows) -> NumberSpec {
+        NumberSpec::vectors([self.vector(name, rows)])
+    }
+
+    /// A matrix [rows, columns], as f32.
+    pub fn table(&self, name: &str, rows: usize, columns: usize) -> NumberSpec {
+        NumberSpec::table(TensorRows::whole(self.name(name), Stored::OutIn, rows, columns), columns)
+    }
+
+    /// Depthwise convolutions with (name, channels), each [channels, 1, positions], as [positions, all channels] after `change`.
+    pub fn by_position(
+        &self,
+        parts: &[(&str, usize)],
+        positions: usize,
+        change: impl Fn(&mut [f32]) + Send + Sync + 'static,
+    ) -> NumberSpec {
+        let part = |&(name, channels): &(&str, usize)| {
+            let rows = self.vector(name, Rows::all(channels));
+            (TensorRows { shape: vec![channels, 1, positions], ..rows }, positions)
+        };
+        let spec = NumberSpec { rows: parts.iter().map(part).collect(), prepare: None };
+        spec.prepared(move |by_channel| {
+            let position = |position| by_channel.iter().skip(position).step_by(positions).copied();
+            let mut weights = (0..positions).flat_map(position).collect::<Vec<f32>>();
+            change(&mut weights);
+            weights
+        })
+    }
+
     /// Whole tensors with (name, rows), stacked.
     pub fn matrix(&self, parts: &[(Tensor, usize)], in_features: usize, bias: Bias) -> MatrixSpec {
         let weight = |&(name, rows): &(Tensor, usize)| {
             TensorRows::whole(self.name(name.weight), self.config.names.stored, rows, in_features)
         };
         let biases = parts.iter().map(|(name, rows)| self.vector(name.bias, Rows::all(*rows))).collect();
-        MatrixSpec {
-            weights: parts.iter().map(weight).collect(),
-            biases: with_bias(bias, biases),
-            in_features,
-            join: Join::Stacked,
-        }
+        MatrixSpec::stacked(parts.iter().map(weight).collect(), with_bias(bias, biases), in_features)
     }
 
     /// Some rows of one tensor of `total` rows, stacked in this order.
@@ -77,56 +102,51 @@ impl<'a> Prefix<'a> {
         let whole = TensorRows::whole(self.name(name.weight), self.config.names.stored, total, in_features);
         let whole_bias = self.vector(name.bias, Rows::all(total));
         let pick = |of: &TensorRows| parts.iter().map(|&rows| TensorRows { rows, ..of.clone() }).collect();
-        MatrixSpec {
-            weights: pick(&whole),
-            biases: with_bias(bias, pick(&whole_bias)),
-            in_features,
-            join: Join::Stacked,
-        }
+        MatrixSpec::stacked(pick(&whole), with_bias(bias, pick(&whole_bias)), in_features)
     }
 
     /// A norm of the residual stream or of a latent.
     pub fn norm(&self, name: Tensor, width: usize) -> NormSpec {
         let config = self.config;
         let weight = self.vector(name.weight, Rows::all(width));
-        NormSpec {
-            weight: if config.norm_weight == NormWeight::Absent { Vec::new() } else { vec![weight] },
-            bias: with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
+        let weight = if config.norm_weight == NormWeight::Absent { Vec::new() } else { vec![weight] };
+        NormSpec::new(
+            weight,
+            with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
             width,
-            gate: Vec::new(),
-        }
+        )
     }
 
     /// A hyper-connection, which only reads where `is_head`.
-    pub fn hyper(&self, names: HyperNames, hyper: HyperConnections, is_head: bool) -> HyperTensors {
+    pub fn hyper(&self, names: HyperNames, hyper: HyperConnections, is_head: bool) -> HyperWeights<Spec> {
         let mixes = matches!(hyper.weights, StreamWeights::Sinkhorn { .. });
         let (streams, kinds) = (hyper.hc_mult, if is_head { 1 } else { 2 + usize::from(mixes) });
         // The third kind is a matrix.
         let rows = if kinds > 2 { streams * (2 + streams) } else { streams * kinds };
         let width = streams * self.config.hidden_size;
         match (names, hyper.weights) {
-            (HyperNames::Sigmoid([matrix, base, scale]), _) => HyperTensors::Sigmoid {
-                matrix: TensorRows::whole(self.name(matrix), Stored::OutIn, rows, width),
-                base: self.vector(base, Rows::all(rows)),
-                scale: self.vector(scale, Rows::all(kinds)),
-            },
+            (HyperNames::Sigmoid([matrix, base, scale]), _) => HyperWeights::Sigmoid(SigmoidHyper {
+                matrix: self.table(matrix, rows, width),
+                base: self.numbers(base, Rows::all(rows)),
+                scale: self.numbers(scale, Rows::all(kinds)),
+            }),
             (HyperNames::LowRank([norm, down, up, written]), weights) => {
                 let rank = match weights {
                     StreamWeights::LowRank { hc_lowrank } => hc_lowrank,
                     StreamWeights::Sigmoid { .. } | StreamWeights::Sinkhorn { .. } => 0,
                 };
                 let parts = [(down, rank), (written, streams)];
-                HyperTensors::LowRank {
+                HyperWeights::LowRank(LowRankHyper {
                     norm: self.norm(norm, width),
                     down: self.matrix(&parts[..kinds], width, Bias::None),
                     up: self.matrix(&[(up, width)], rank, Bias::None),
-                }
+                })
             }
         }
     }
 
     /// A layer's embedding of n-grams, for so many residual streams.
-    pub fn ngram(&self, ngram: &NgramEmbedding, table: usize, streams: usize) -> NgramTensors {
+    pub fn ngram(&self, ngram: &NgramEmbedding, table: usize, streams: usize) -> NgramWeights<Spec> {
         let (hidden, width) = (self.config.hidden_size, streams * self.config.hidden_size);
         let rows = ngram.tables[table].rows;
         let each = rows.div_ceil(ngram.split_ngram_parts);
@@ -136,18 +156,16 @@ impl<'a> Prefix<'a> {
             TensorRows::whole(name, Stored::OutIn, rows, ngram.row_width())
         };
         let projections = [(tensor!("ple.key_proj"), width), (tensor!("ple.value_proj"), hidden)];
-        let shape = vec![width, 1, ngram.ple_conv_kernel_size];
-        NgramTensors {
-            table: MatrixSpec {
-                weights: (0..rows.div_ceil(each)).map(part).collect(),
-                biases: Vec::new(),
-                in_features: ngram.row_width(),
-                join: Join::Stacked,
-            },
+        let weights = (0..rows.div_ceil(each)).map(part).collect();
+        NgramWeights {
+            table: MatrixSpec::stacked(weights, Vec::new(), ngram.row_width()).packed(Packing::Finer),
             key_value_proj: self.matrix(&projections, ngram.ple_embed_dim, Bias::None),
             norms: [tensor!("ple.norm_key"), tensor!("ple.norm_query"), tensor!("ple.norm_conv")]
                 .map(|name| self.norm(name, width)),
-            conv: TensorRows { shape, ..self.vector("ple.conv1d.weight", Rows::all(width)) },
+            conv: self.by_position(&[("ple.conv1d.weight", width)], ngram.ple_conv_kernel_size, |_| {}),
+            // Behind the states of the mixers.
+            state_layer: self.config.state_layer(self.config.layers.len()) + table,
+            table_index: table,
         }
     }
 

@@ -1,17 +1,23 @@
 //! The tensors of recurrent mixers.
 
-use super::prefix::{Prefix, with_bias};
-use super::rows::{Rows, TensorRows};
-use super::spec::{BranchConvolutionTensors, Join, MatrixSpec, NormSpec, RecurrentTensors};
+use super::prefix::Prefix;
 use crate::config::{
-    Bias, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Recurrent, RecurrentForm, RgLru,
-    SelectiveScan, Stored, Tensor, tensor,
+    Bias, BranchConvolutions, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, Recurrent,
+    RecurrentForm, ResidualFactors, RgLru, SelectiveScan, Stored, Tensor,
 };
+use crate::parts::{
+    MatrixSpec, NormSpec, NumberSpec, RecurrentWeights, Rows, ShortConvolution, Spec, TensorRows,
+};
+use ropechat_kernels::kernel::LANES;
 
 impl Prefix<'_> {
-    /// A layer's recurrent mixer; None where the state is attention's.
-    pub fn recurrent(&self, recurrent: &Recurrent) -> Option<RecurrentTensors> {
-        Some(match recurrent {
+    /// A layer's recurrent mixer with the norms of its input and output; None where the state is attention's.
+    pub fn recurrent(
+        &self,
+        recurrent: &Recurrent,
+        [norm, out_norm]: [Option<NormSpec>; 2],
+    ) -> Option<RecurrentWeights<Spec>> {
+        let own = match recurrent {
             Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => {
                 return None;
             }
@@ -19,22 +25,55 @@ impl Prefix<'_> {
             Recurrent::Linear(linear) => self.linear_attention(linear),
             Recurrent::SelectiveScan(scan) => self.selective_scan(scan),
             Recurrent::RgLru(unit) => self.rg_lru(unit),
-        })
+        };
+        let factors = self.config.recurrent_factors;
+        let input_norm = norm.map(|norm| norm.times(factors.input));
+        Some(RecurrentWeights { input_norm, out_norm, ..own })
     }
 
-    fn short_conv(&self, kernel_size: usize, bias: Bias) -> RecurrentTensors {
-        let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
-        RecurrentTensors {
-            in_proj: self.one_in_proj(3 * hidden, bias),
-            conv: self.conv(&[(names.conv[0], hidden)], kernel_size),
-            conv_bias: with_bias(bias, vec![self.vector(names.conv[0].bias, Rows::all(hidden))]),
-            a_log: Vec::new(),
-            dt_bias: Vec::new(),
-            d: Vec::new(),
+    /// A mixer of two projections, without anything between them.
+    fn mixer(&self, in_proj: MatrixSpec, out_proj: MatrixSpec) -> RecurrentWeights<Spec> {
+        // Parallel to attention, the mixer has its own factors.
+        let own = match self.layer.mixer {
+            Mixer::Recurrent => self.layer.residual_factors[0],
+            _ => ResidualFactors::ONE,
+        };
+        let none = NumberSpec::default;
+        RecurrentWeights {
+            input_norm: None,
+            in_proj,
+            conv: none(),
+            conv_bias: none(),
+            decay_rate: none(),
+            dt_bias: none(),
+            d: none(),
             norm: None,
             inner_proj: Vec::new(),
             inner_norms: Vec::new(),
-            out_proj: self.matrix(&[(names.out_proj, hidden)], hidden, bias),
+            out_proj,
+            out_norm: None,
+            state_layer: self.config.state_layer(self.index),
+            factors: ResidualFactors { branch: own.branch * self.config.recurrent_factors.output, ..own },
+        }
+    }
+
+    fn short_conv(&self, kernel_size: usize, bias: Bias) -> RecurrentWeights<Spec> {
+        let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
+        let out_proj = self.matrix(&[(names.out_proj, hidden)], hidden, bias);
+        RecurrentWeights {
+            conv: self.by_position(&[(names.conv[0].weight, hidden)], kernel_size, |_| {}),
+            conv_bias: self.conv_bias(hidden, bias),
+            ..self.mixer(self.one_in_proj(3 * hidden, bias), out_proj)
+        }
+    }
+
+    /// The bias of the convolution of all channels; zeros without one.
+    fn conv_bias(&self, channels: usize, bias: Bias) -> NumberSpec {
+        match (self.config.names.recurrent.conv, bias) {
+            ([first, ..], Bias::Added | Bias::AddedInLastLayer) => {
+                self.numbers(first.bias, Rows::all(channels))
+            }
+            _ => NumberSpec::constant(0.0, channels),
         }
     }
 
@@ -48,29 +87,45 @@ impl Prefix<'_> {
         self.matrix(&parts, self.config.hidden_size, bias)
     }
 
-    fn selective_scan(&self, scan: &SelectiveScan) -> RecurrentTensors {
+    fn selective_scan(&self, scan: &SelectiveScan) -> RecurrentWeights<Spec> {
         let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
         let SelectiveScan { width, state_size: state, time_step_rank: rank, .. } = *scan;
         let widths = [rank, state, state];
-        let a_log = TensorRows::whole(self.name(names.a_log), Stored::OutIn, width, state);
-        RecurrentTensors {
-            in_proj: self.one_in_proj(2 * width, scan.bias),
-            conv: self.conv(&[(names.conv[0], width)], scan.conv_kernel_size),
-            conv_bias: with_bias(scan.conv_bias, vec![self.vector(names.conv[0].bias, Rows::all(width))]),
-            a_log: vec![a_log],
-            dt_bias: Vec::new(),
-            d: vec![self.vector(names.d, Rows::all(width))],
-            norm: None,
+        let rate = self.decay_rate();
+        let decay_rate = self.table(names.a_log, width, state).prepared(move |by_channel| {
+            let mut rates = vec![0.0; width.next_multiple_of(LANES) * state];
+            for (channel, values) in by_channel.chunks_exact(state).enumerate() {
+                let first = channel / LANES * LANES * state + channel % LANES;
+                for (key, &value) in values.iter().enumerate() {
+                    rates[first + key * LANES] = rate(value);
+                }
+            }
+            rates
+        });
+        let out_proj = self.matrix(&[(names.out_proj, hidden)], width, scan.bias);
+        RecurrentWeights {
+            conv: self.by_position(&[(names.conv[0].weight, width)], scan.conv_kernel_size, |_| {}),
+            conv_bias: self.conv_bias(width, scan.conv_bias),
+            decay_rate,
+            d: self.numbers(names.d, Rows::all(width)),
             inner_proj: vec![
                 self.matrix(&[(names.inner[0], rank + 2 * state)], width, Bias::None),
                 self.matrix(&[(names.inner[1], width)], rank, Bias::Added),
             ],
             inner_norms: names.inner_norms.iter().zip(widths).map(|(&name, n)| self.norm(name, n)).collect(),
-            out_proj: self.matrix(&[(names.out_proj, hidden)], width, scan.bias),
+            ..self.mixer(self.one_in_proj(2 * width, scan.bias), out_proj)
         }
     }
 
-    fn rg_lru(&self, unit: &RgLru) -> RecurrentTensors {
+    /// From a stored value to a decay rate.
+    fn decay_rate(&self) -> fn(f32) -> f32 {
+        match self.config.names.recurrent.form {
+            RecurrentForm::Hub => |stored| -stored.exp(),
+            RecurrentForm::Gguf => |stored| -stored.abs(), // bailingmoe3 leaves the sign out
+        }
+    }
+
+    fn rg_lru(&self, unit: &RgLru) -> RecurrentWeights<Spec> {
         let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
         let RgLru { width, num_heads: heads, conv_kernel_size, .. } = *unit;
         let block = width / heads;
@@ -86,114 +141,133 @@ impl Prefix<'_> {
             };
             let bias =
                 |name: &Tensor| TensorRows { shape: vec![heads, block], ..self.vector(name.bias, rows) };
-            MatrixSpec {
-                weights: names.inner.iter().map(weight).collect(),
-                biases: names.inner.iter().map(bias).collect(),
-                in_features: block,
-                join: Join::Stacked,
-            }
+            let [weights, biases] = [&weight as &dyn Fn(&Tensor) -> TensorRows, &bias]
+                .map(|rows| names.inner.iter().map(rows).collect());
+            MatrixSpec::stacked(weights, biases, block)
         };
-        RecurrentTensors {
-            in_proj: self.one_in_proj(2 * width, Bias::Added),
-            conv: self.conv(&[(names.conv[0], width)], conv_kernel_size),
-            conv_bias: vec![self.vector(names.conv[0].bias, Rows::all(width))],
-            a_log: vec![self.vector(names.a_log, Rows::all(width))],
-            dt_bias: Vec::new(),
-            d: Vec::new(),
-            norm: None,
+        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        let rate = move |x| -RG_LRU_SHARPNESS * softplus(x);
+        let out_proj = self.matrix(&[(names.out_proj, hidden)], width, Bias::Added);
+        RecurrentWeights {
+            conv: self.by_position(&[(names.conv[0].weight, width)], conv_kernel_size, |_| {}),
+            conv_bias: self.conv_bias(width, Bias::Added),
+            decay_rate: self.numbers(names.a_log, Rows::all(width)).each(rate),
             inner_proj: (0..heads).map(gates).collect(),
-            inner_norms: Vec::new(),
-            out_proj: self.matrix(&[(names.out_proj, hidden)], width, Bias::Added),
+            ..self.mixer(self.one_in_proj(2 * width, Bias::Added), out_proj)
         }
     }
 
-    /// A depthwise convolution in tensors with (name, channels).  // each [channels, 1, positions]
-    fn conv(&self, parts: &[(Tensor, usize)], positions: usize) -> Vec<TensorRows> {
-        let part = |&(name, channels): &(Tensor, usize)| TensorRows {
-            shape: vec![channels, 1, positions],
-            ..self.vector(name.weight, Rows::all(channels))
-        };
-        parts.iter().map(part).collect()
-    }
-
-    /// Convolutions of keys, of values, and of what attention and the MLP add.
-    pub fn branch_convolutions(&self, positions: usize) -> BranchConvolutionTensors {
+    /// Convolutions of keys and values, of what attention adds, and of what the MLP adds.
+    pub fn branch_convolutions(&self, convolutions: BranchConvolutions) -> [ShortConvolution<Spec>; 3] {
+        let BranchConvolutions { kernel_size: positions, kv_channels } = convolutions;
         let (heads, hidden) = (self.heads, self.config.hidden_size);
-        let of = |name: Tensor, channels: usize| TensorRows {
-            shape: vec![channels, 1, positions],
-            ..self.vector(name.weight, Rows::all(channels))
+        let keys = heads.num_key_value_heads * heads.head_dim;
+        let values = heads.num_key_value_heads * heads.v_head_dim;
+        let of = |parts: &[(&str, usize)], first_channel: usize, scale: Option<&str>| {
+            let channels: usize = parts.iter().map(|(_, channels)| channels).sum();
+            let mut weight = self.by_position(parts, positions, move |weight| {
+                weight[(positions - 1) * channels..].iter_mut().for_each(|weight| *weight += 1.0);
+            });
+            if let Some(scale) = scale {
+                // The factor of the result, behind the weights.
+                weight.rows.push((self.vector(scale, Rows::all(1)), 1));
+                let prepare = weight.prepare.take();
+                weight = weight.prepared(move |mut values| {
+                    let scale = values.pop().unwrap_or(1.0);
+                    let values = prepare.as_ref().map_or(Vec::new(), |prepare| prepare(values));
+                    values.into_iter().map(|weight| weight * scale).collect()
+                });
+            }
+            let state_start = (positions - 1) * first_channel;
+            ShortConvolution {
+                weight,
+                state_layer: self.config.state_layer(self.index),
+                state_start,
+                channels,
+            }
         };
         let is_sparse = self.layer.mlp == LayerMlp::Moe;
         let scale = if is_sparse { "mlp.gate.global_scale" } else { "mlp.global_scale" };
-        BranchConvolutionTensors {
-            kv: [
-                of(tensor!("self_attn.k_sconv.conv1d"), heads.num_key_value_heads * heads.head_dim),
-                of(tensor!("self_attn.v_sconv.conv1d"), heads.num_key_value_heads * heads.v_head_dim),
-            ],
-            attention: of(tensor!("attn_sconv.conv1d"), hidden),
-            mlp: of(tensor!("mlp_sconv.conv1d"), hidden),
-            mlp_scale: self.vector(scale, Rows::all(1)),
-        }
+        let of_kv = [("self_attn.k_sconv.conv1d.weight", keys), ("self_attn.v_sconv.conv1d.weight", values)];
+        [
+            of(&of_kv, 0, None),
+            of(&[("attn_sconv.conv1d.weight", hidden)], kv_channels, None),
+            of(&[("mlp_sconv.conv1d.weight", hidden)], kv_channels + hidden, Some(scale)),
+        ]
     }
 
-    fn linear_attention(&self, linear: &LinearAttention) -> RecurrentTensors {
+    fn linear_attention(&self, linear: &LinearAttention) -> RecurrentWeights<Spec> {
         let (names, heads) = (&self.config.names.recurrent, linear.num_value_heads);
         let width = linear.values_width();
-        let per_head = |name: &str| vec![self.vector(name, Rows::all(heads))];
+        let per_head = |name: &str| self.numbers(name, Rows::all(heads));
         let norm = match linear.output {
             GatedOutput::Gate => None,
             GatedOutput::NormThenGate { group, shared_weight: true, .. } => Some((group, width / group)),
             GatedOutput::NormThenGate { .. } | GatedOutput::GateThenNorm { .. } => Some((width, 1)),
         };
+        // The norm of the output holds its weight as it is, unlike the norms of the stream.
+        let norm = norm.map(|(own, times)| NormSpec {
+            is_plain: true,
+            ..NormSpec::new(vec![self.group_norm(linear, own, times)], Vec::new(), width)
+        });
         let (keys, values) = (linear.keys_width(), linear.values_width());
         let [outer, inner] = names.a_log_shape;
         let a_log_shape = [outer, &[heads], inner].concat();
-        let conv: Vec<(Tensor, usize)> = match (names.conv, names.conv_split) {
+        let conv: Vec<(&str, usize)> = match (names.conv, names.conv_split) {
             ([], _) => Vec::new(),
-            ([one], _) => vec![(*one, linear.conv_width())],
-            (parts, Some(split)) => parts.iter().copied().zip(split).collect(),
-            (parts, None) => parts.iter().copied().zip([keys, keys, values]).collect(),
+            ([one], _) => vec![(one.weight, linear.conv_width())],
+            (parts, split) => {
+                let channels = split.unwrap_or([keys, keys, values]);
+                parts.iter().map(|part| part.weight).zip(channels).collect()
+            }
         };
-        RecurrentTensors {
-            in_proj: self.linear_in_proj(linear),
-            conv: self.conv(&conv, linear.conv_kernel_size),
-            conv_bias: match names.conv {
-                [] => Vec::new(),
-                [first, ..] => {
-                    let bias = self.vector(first.bias, Rows::all(linear.conv_width()));
-                    with_bias(linear.conv_bias, vec![bias])
-                }
+        let (channels, of) = (linear.conv_width(), *linear);
+        // Factors of what a channel of the convolution reads: the convolution is linear, so its weights carry them.
+        let change = move |weights: &mut [f32]| {
+            for (index, weight) in weights.iter_mut().enumerate() {
+                *weight *= input_factor(&of, index % channels);
+            }
+        };
+        let rate = self.decay_rate();
+        RecurrentWeights {
+            conv: match conv[..] {
+                // Without a convolution a channel is its own input.
+                [] => NumberSpec::constant(1.0, channels),
+                _ => self.by_position(&conv, linear.conv_kernel_size, change),
             },
-            a_log: match linear.rule {
-                LinearRule::Lightning { stored_block: None } => Vec::new(),
-                LinearRule::Lightning { stored_block: Some(block) } => [
-                    ("slope_rate", vec![heads, 1, 1]),
-                    ("query_decay", vec![heads, block, 1]),
-                    ("key_decay", vec![heads, block, 1]),
-                    ("diagonal_decay", vec![1, heads, block, block]),
-                ]
-                .map(|(table, shape)| {
-                    let rows = Rows::all(shape.iter().product());
-                    TensorRows { shape, ..self.vector(&format!("self_attn.{table}"), rows) }
-                })
-                .to_vec(),
-                _ => vec![TensorRows { shape: a_log_shape, ..self.vector(names.a_log, Rows::all(heads)) }],
+            conv_bias: self.conv_bias(channels, linear.conv_bias),
+            decay_rate: match linear.rule {
+                LinearRule::Lightning { stored_block: None } => {
+                    let (layer, layers) = (self.index, self.config.layers.len());
+                    NumberSpec::default().prepared(move |_| lightning_rates(heads, layer, layers))
+                }
+                LinearRule::Lightning { stored_block: Some(block) } => NumberSpec::vectors(
+                    [
+                        ("slope_rate", vec![heads, 1, 1]),
+                        ("query_decay", vec![heads, block, 1]),
+                        ("key_decay", vec![heads, block, 1]),
+                        ("diagonal_decay", vec![1, heads, block, block]),
+                    ]
+                    .map(|(table, shape)| {
+                        let rows = Rows::all(shape.iter().product());
+                        TensorRows { shape, ..self.vector(&format!("self_attn.{table}"), rows) }
+                    }),
+                ),
+                _ => {
+                    let a_log = self.vector(names.a_log, Rows::all(heads));
+                    NumberSpec::vectors([TensorRows { shape: a_log_shape, ..a_log }]).each(rate)
+                }
             },
             dt_bias: match linear.rule {
                 LinearRule::GatedDelta { .. } | LinearRule::Mamba2 { .. } => per_head(names.dt_bias),
-                LinearRule::KimiDelta { .. } => vec![self.vector(names.dt_bias, Rows::all(keys))],
-                LinearRule::Lightning { .. } => Vec::new(),
+                LinearRule::KimiDelta { .. } => self.numbers(names.dt_bias, Rows::all(keys)),
+                LinearRule::Lightning { .. } => NumberSpec::default(),
             },
             d: match linear.rule {
                 LinearRule::Mamba2 { .. } => per_head(names.d),
-                _ => Vec::new(),
+                _ => NumberSpec::default(),
             },
-            norm: norm.map(|(own, times)| NormSpec {
-                weight: vec![self.group_norm(linear, own, times)],
-                bias: Vec::new(),
-                width,
-                gate: Vec::new(),
-            }),
+            norm,
             inner_proj: match linear.gate_rank {
                 None => Vec::new(),
                 Some(rank) => {
@@ -201,8 +275,10 @@ impl Prefix<'_> {
                     parts.map(|(&name, rows)| self.matrix(&[(name, rows)], rank, Bias::None)).collect()
                 }
             },
-            inner_norms: Vec::new(),
-            out_proj: self.matrix(&[(names.out_proj, self.config.hidden_size)], width, linear.out_bias),
+            ..self.mixer(
+                self.linear_in_proj(linear),
+                self.matrix(&[(names.out_proj, self.config.hidden_size)], width, linear.out_bias),
+            )
         }
     }
 
@@ -276,5 +352,26 @@ impl Prefix<'_> {
         matrix.weights.extend(steps.weights);
         matrix.biases.extend(steps.biases);
         matrix
+    }
+}
+
+/// c in the decay of RG-LRU (De et al. 2024, section 2.4).
+const RG_LRU_SHARPNESS: f32 = 8.0;
+
+/// Minus the slopes of lightning attention: those of ALiBi, smaller from layer to layer (transformers,
+/// `MiniMaxLightningAttention.get_slope_rate`).
+fn lightning_rates(heads: usize, layer: usize, layers: usize) -> Vec<f32> {
+    let base = 2f64.powf(-8.0 / heads as f64);
+    let factor = 1.0 - layer as f64 / ((layers - 1) as f64 + 1e-5) + 1e-5;
+    (1..=heads).map(|head| -(base.powi(head as i32) * factor) as f32).collect()
+}
+
+/// Factor of what a channel of the convolution reads.
+fn input_factor(linear: &LinearAttention, channel: usize) -> f32 {
+    let LinearRule::Mamba2 { multipliers: [_, x, b, c, _], .. } = linear.rule else { return 1.0 };
+    match channel.checked_sub(linear.values_width()) {
+        None => x,
+        Some(channel) if channel < linear.keys_width() => b,
+        Some(_) => c,
     }
 }

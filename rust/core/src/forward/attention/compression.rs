@@ -10,7 +10,7 @@ use crate::forward::residual::norm;
 use crate::forward::rope::rotate;
 use crate::forward::state::{Pass, Run};
 use crate::kv_cache::BLOCK;
-use crate::model::{AttentionLayer, CompressionWeights, NormWeights};
+use crate::parts::{AttentionLayer, CompressionWeights, NormWeights};
 
 /// A window that a row completes.
 struct Task<'a> {

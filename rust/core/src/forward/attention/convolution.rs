@@ -6,7 +6,7 @@ use crate::config::Recurrent;
 use crate::forward::recurrent::{Rows, Source, Window, keep_inputs};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
-use crate::model::{AttentionLayer, QkConvolutionWeights};
+use crate::parts::{AttentionLayer, QkConvolutionWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 
 /// Buffers of the convolutions.

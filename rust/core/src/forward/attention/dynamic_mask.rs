@@ -8,7 +8,7 @@ use super::indexer::{Choices, for_highest};
 use crate::config::DynamicMask;
 use crate::forward::state::Pass;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{AttentionLayer, DynamicMaskWeights};
+use crate::parts::{AttentionLayer, DynamicMaskWeights};
 use ropechat_kernels::compute::activations::by_rows;
 use ropechat_kernels::kernel::{Panels, Rows};
 use std::cell::RefCell;

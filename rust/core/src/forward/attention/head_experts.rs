@@ -9,7 +9,7 @@ use crate::config::{Attention, Moe};
 use crate::forward::moe::route;
 use crate::forward::residual::{BranchBuffers, add_result, matmul, normed_input};
 use crate::forward::state::Pass;
-use crate::model::{AttentionLayer, HeadExpertsWeights};
+use crate::parts::{AttentionLayer, HeadExpertsWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::quant::PackedType;
 

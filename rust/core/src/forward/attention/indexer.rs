@@ -10,7 +10,7 @@ use crate::forward::residual::norm;
 use crate::forward::rope::{RopeAngles, apply_rope, rotate};
 use crate::forward::state::{Pass, Run};
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{AttentionLayer, IndexerWeights, NormWeights};
+use crate::parts::{AttentionLayer, IndexerWeights, NormWeights};
 use ropechat_kernels::compute::activations::by_rows;
 use ropechat_kernels::kernel::{Panels, Rows};
 use std::cell::RefCell;

@@ -14,7 +14,7 @@ use crate::config::{Attention, Norm, QueryLatent};
 use crate::forward::recurrent::Rows;
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::Pass;
-use crate::model::{AttentionLayer, MlaWeights, NormWeights};
+use crate::parts::{AttentionLayer, MlaWeights, NormWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::weight::Weight;
 

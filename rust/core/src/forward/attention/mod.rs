@@ -27,7 +27,7 @@ use crate::config::{
     AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling, Values,
 };
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::{Adapter, AttentionLayer, NormWeights, Projection};
+use crate::parts::{Adapter, AttentionLayer, NormWeights, Projection};
 use convolution::ConvolutionBuffers;
 use dynamic_mask::KeyNumbers;
 use group_products::GroupProducts;
@@ -219,19 +219,19 @@ pub(super) fn attend_input(
         group_outputs.multiply(pass, &layer.o_a_proj, rows, &write, input);
     }
     let attended = |row: usize, out: &mut [f32]| {
-        match layer.lambdas {
-            None if groups == 0 => write_heads(row, 0, out),
-            None => {
+        match layer.lambdas[..] {
+            [lambda, initial] => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(all, 0.0);
+                write_heads(row, 0, scratch);
+                combine_differential(pass, layer.heads.v_head_dim, [lambda, initial], scratch, out);
+            }),
+            _ if groups == 0 => write_heads(row, 0, out),
+            _ => {
                 let width = out.len() / groups;
                 for (group, out) in out.chunks_exact_mut(width).enumerate() {
                     out.copy_from_slice(&group_outputs.of(group, row)[..width]);
                 }
             }
-            Some(lambdas) => SCRATCH.with_borrow_mut(|scratch| {
-                scratch.resize(all, 0.0);
-                write_heads(row, 0, scratch);
-                combine_differential(pass, layer.heads.v_head_dim, lambdas, scratch, out);
-            }),
         }
         finish(row, out);
     };

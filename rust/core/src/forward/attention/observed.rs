@@ -8,7 +8,7 @@ use super::tiles::hide_unchosen;
 use crate::config::{Compression, Config};
 use crate::forward::state::{Pass, Run};
 use crate::kv_cache::{BLOCK, KvSequence};
-use crate::model::AttentionLayer;
+use crate::parts::AttentionLayer;
 use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::quant::PackedType;
 use std::ops::Range;

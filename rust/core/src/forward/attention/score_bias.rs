@@ -4,7 +4,7 @@ use super::dynamic_mask::KeyNumbers;
 use super::indexer::Columns;
 use crate::forward::state::Pass;
 use crate::kv_cache::BLOCK;
-use crate::model::{AttentionLayer, RelativeScoreWeights};
+use crate::parts::{AttentionLayer, RelativeScoreWeights};
 use ropechat_kernels::kernel::Kernels;
 
 /// What is added to a layer's scores.

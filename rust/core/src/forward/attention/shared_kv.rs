@@ -7,7 +7,7 @@ use crate::forward::recurrent::Rows;
 use crate::forward::residual::matmul;
 use crate::forward::rope::{RopeAngles, rotate_back};
 use crate::forward::state::Pass;
-use crate::model::{AttentionLayer, SharedKvWeights};
+use crate::parts::{AttentionLayer, SharedKvWeights};
 use ropechat_kernels::compute::activations::{Activations, by_rows};
 use ropechat_kernels::compute::weight::Weight;
 

@@ -17,7 +17,7 @@ use super::score_bias::{ScoreBias, ScoredQuery};
 use crate::config::Mask;
 use crate::forward::state::Pass;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::model::AttentionLayer;
+use crate::parts::AttentionLayer;
 use ropechat_kernels::kernel::{LANES, Panels, Rows, prefetch};
 use ropechat_kernels::quant::PackedType;
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! The causal depthwise convolution over the last positions, and the window of inputs that it keeps.
 
 use crate::forward::state::{Pass, Run};
-use crate::model::{RecurrentWeights, ShortConvolution};
+use crate::parts::{RecurrentWeights, ShortConvolution};
 use ropechat_kernels::compute::activations::by_rows;
 use ropechat_kernels::kernel::Activation;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! The heads of a mixer that each have their own state: the work of a head on a run, and where its outputs are.
 
 use crate::forward::state::Run;
-use crate::model::RecurrentWeights;
+use crate::parts::RecurrentWeights;
 use std::ops::Range;
 
 /// Rows whose inputs are prepared together: they stay in the second cache.

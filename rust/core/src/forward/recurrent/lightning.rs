@@ -7,7 +7,7 @@ use super::heads::{Job, jobs};
 use super::linear::{Parts, sizes};
 use crate::config::LinearAttention;
 use crate::forward::state::{Pass, Run};
-use crate::model::RecurrentWeights;
+use crate::parts::RecurrentWeights;
 use ropechat_kernels::kernel::{Kernels, LANES};
 
 /// The stored decays of a head.

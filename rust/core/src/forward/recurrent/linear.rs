@@ -6,7 +6,7 @@ use super::heads::{HeadOutputs, HeadSizes, Job, jobs};
 use crate::config::{GatedOutput, LinearAttention, LinearRule, Recurrent};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
-use crate::model::RecurrentWeights;
+use crate::parts::RecurrentWeights;
 use ropechat_kernels::compute::activations::{Activations, RowSource};
 use ropechat_kernels::kernel::{Activation, Kernels, LANES, LinearSteps};
 use std::cell::RefCell;

@@ -14,7 +14,7 @@ mod selective_scan;
 use super::residual::{BranchBuffers, add_residual, matmul, normed_input};
 use super::state::{Pass, Run};
 use crate::config::{Activation, Recurrent};
-use crate::model::RecurrentWeights;
+use crate::parts::RecurrentWeights;
 pub(super) use conv::{Rows, Source, Window, convolve, keep_inputs};
 use heads::HeadOutputs;
 use ropechat_kernels::compute::activations::RowSource;

@@ -4,7 +4,7 @@ use super::conv::Rows;
 use super::heads::{HeadSizes, jobs};
 use crate::config::{Activation, RgLru};
 use crate::forward::state::{Pass, Run};
-use crate::model::RecurrentWeights;
+use crate::parts::RecurrentWeights;
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::weight::Epilogue;
 use ropechat_kernels::kernel::LANES;

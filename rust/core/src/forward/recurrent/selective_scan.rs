@@ -7,7 +7,7 @@ use super::linear::softplus;
 use crate::config::SelectiveScan;
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::{Pass, Run};
-use crate::model::{NormWeights, RecurrentWeights};
+use crate::parts::{NormWeights, RecurrentWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::kernel::{Kernels, LANES, ScanSteps};
 use std::cell::RefCell;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::checkpoint::TensorView;
 use crate::checkpoint::quantized::{Matrix, Quantized};
 use crate::config::Stored;
-use crate::family::{Rows, TensorRows};
+use crate::parts::{Rows, TensorRows};
 use ropechat_kernels::compute::panels::{Source, SourceRows};
 use ropechat_kernels::quant::{PackedType, StorageType};
 

@@ -29,7 +29,6 @@ use std::time::Instant;
 
 /// Where a load takes the panels of its weights from: a pack, or the checkpoint's tensors, which it packs.
 pub struct PanelSource {
-    mode: Mode,
     file: Option<PackFile>,
     /// All weights of this load; only when a pack may be written.
     all: RefCell<Vec<PackedTensor>>,
@@ -44,17 +43,10 @@ pub struct PanelSource {
     seconds: Cell<f64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Pack,
-    Measure,
-}
-
 impl PanelSource {
     /// Packs every matrix and writes no pack to disk.
     pub fn none() -> Self {
         Self {
-            mode: Mode::Pack,
             file: None,
             all: RefCell::default(),
             packed: Cell::new(0),
@@ -63,11 +55,6 @@ impl PanelSource {
             progress: Arc::default(),
             seconds: Cell::new(0.0),
         }
-    }
-
-    /// A source without panels: weights have shapes only.
-    pub fn measuring() -> Self {
-        Self { mode: Mode::Measure, ..Self::none() }
     }
 
     /// The pack of a model, checked. Without one, the weights are packed and remembered for [`PanelSource::writer`].
@@ -118,9 +105,6 @@ impl PanelSource {
         shape: PanelShape,
         pack: impl FnOnce() -> Result<Buffer>,
     ) -> Result<Storage> {
-        if self.mode == Mode::Measure {
-            return Ok(Storage::Memory(Arc::new(Buffer::zeroed(0, name)?)));
-        }
         let data = match self.file.as_ref().and_then(|file| file.panels(name, shape)) {
             Some(part) => {
                 self.count(shape.bytes());

@@ -1,0 +1,217 @@
+//! Attention of a layer.
+
+use super::layer::ResidualScales;
+use super::leaf::{Leaf, parts};
+use super::recurrent::ShortConvolution;
+use crate::config::{Compression, Config, Heads, Indexer, LayerSpec};
+use ropechat_kernels::quant::PackedType;
+
+parts! {
+    /// How a layer makes queries, keys and values.
+    pub enum Projection {
+        /// q, k and v of all heads, and the gate of attention's output, stacked.  // [qkv_width, hidden_size]
+        Heads(L::Matrix),
+        /// Multi-head latent attention.
+        Mla(Box<MlaWeights<L>>),
+        /// A mixture of attention heads.
+        Experts(Box<HeadExpertsWeights<L>>),
+        /// One key for all heads, which is the value too.
+        SharedKv(Box<SharedKvWeights<L>>),
+    }
+
+    /// Attention of a layer.
+    pub struct AttentionLayer {
+        /// Norm of attention's input.
+        pub attention_norm: Option<L::Norm>,
+        /// Queries, keys and values.
+        pub projection: Projection<L>,
+        /// What makes compressed keys, where the layer reads them.
+        pub compression: Option<Box<CompressionWeights<L>>>,
+        /// What chooses the positions that are read, where the layer has it.
+        pub indexer: Option<IndexerWeights<L>>,
+        /// Learned scores by distance.
+        pub relative_scores: Option<RelativeScoreWeights<L>>,
+        /// What makes the numbers of keys that are added to scores.
+        pub dynamic_mask: Option<DynamicMaskWeights<L>>,
+        /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.
+        /// // [num_kv_heads * head_dim]
+        pub common_key: L::Numbers,
+        /// Convolutions of q and k.
+        pub convolution: Option<QkConvolutionWeights<L>>,
+        /// Convolution of k and v, and of attention's output.
+        pub branch_convolutions: Option<Box<[ShortConvolution<L>; 2]>>,
+        /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
+        pub qk_norms: Option<[L::Norm; 2]>,
+        /// Norm of the values, written out for all heads.
+        pub value_norm: Option<L::Norm>,
+        /// Norm of o_proj's input.
+        pub attention_sub_norm: Option<L::Norm>,
+        /// lambda of differential attention, and its part that is not learned; empty when the model has none.  // [2]
+        pub lambdas: L::Numbers,
+        /// Attention sinks: one score per query head that has no value; empty when the model has none.
+        pub sinks: L::Numbers,
+        /// From the output of each group of heads to its latent, or from a head's latent to its value (MLA); empty where
+        /// `o_proj` reads the heads.
+        /// // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
+        pub o_a_proj: Vec<L::Matrix>,
+        /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
+        pub o_proj: Vec<L::Matrix>,
+        /// Norm of attention's output.
+        pub attention_out_norm: Option<L::Norm>,
+        /// How the output is added, where that has learned vectors.
+        pub residual_scales: Option<ResidualScales<L>>,
+        ;
+        /// The layer's place among the layers.
+        pub index: usize,
+        /// Its place in every KV block: that of another layer, where it shares that one's keys and values.
+        pub kv_index: usize,
+        /// Numbers and widths of the heads that it computes with ([`Config::cached_heads`]).
+        pub heads: Heads,
+        /// What differs from layer to layer.
+        pub spec: LayerSpec,
+    }
+
+    /// The projections of attention whose one key is the value too.
+    pub struct SharedKvWeights {
+        /// The inputs of compressed keys (projections, then gates, of attention and of its indexer), the latent of queries,
+        /// the key, and the weights of the indexer's heads.
+        pub a_proj: L::Matrix,
+        /// Norm of the latent.
+        pub q_a_layernorm: L::Norm,
+        /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
+        pub q_b_proj: L::Matrix,
+    }
+
+    /// A mixture of attention heads, without its output projections. Its width is that of all keys.
+    pub struct HeadExpertsWeights {
+        /// k and v of all heads.  // [2 * width, hidden_size]
+        pub kv_proj: L::Matrix,
+        /// A logit per expert, in f32.  // [num_experts, hidden_size]
+        pub router: L::Matrix,
+        /// q of each expert.  // each [width, hidden_size]
+        pub queries: Vec<L::Matrix>,
+        /// Bias of the sum of all outputs.  // [hidden_size]
+        pub bias: L::Numbers,
+    }
+
+    /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
+    pub struct MlaWeights {
+        /// q_proj or q_a_proj, stacked on kv_a_proj_with_mqa: q or its latent, the latent of k and v, the rotated part of k.
+        pub a_proj: L::Matrix,
+        /// q_a_layernorm and q_b_proj, where queries have a latent.
+        pub q_b: Option<(L::Norm, L::Matrix)>,
+        /// Norm of the latent of k and v.
+        pub kv_a_layernorm: L::Norm,
+        /// Norm of the rotated part of k.
+        pub k_rope_norm: Option<L::Norm>,
+        /// From the part of a head's query that is not rotated to the latent of k and v: the head's part of kv_b_proj,
+        /// transposed.  // each [kv_lora_rank, qk_nope_head_dim]
+        pub q_absorb: Vec<L::Matrix>,
+    }
+
+    /// An indexer's parameters without the matrices that are part of the layer's projection: those of its key and of its
+    /// heads' weights, and of its queries if they do not come from a latent.
+    pub struct IndexerWeights {
+        /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
+        pub q_proj: Option<L::Matrix>,
+        /// Norm of a query.
+        pub q_norm: Option<L::Norm>,
+        /// Norm of the key.
+        pub k_norm: L::Norm,
+        ;
+        /// What it is.
+        pub spec: Indexer,
+    }
+
+    /// The parameters of compressed keys, without the projections.
+    pub struct CompressionWeights {
+        /// Added to the gates of attention, and of its indexer.  // each [compress_rate, series * width of a key]
+        pub position_biases: Vec<L::Numbers>,
+        /// Norm of a key; an indexer's keys have that of the indexer.  // [head_dim]
+        pub norm: L::Norm,
+        ;
+        /// What it is.
+        pub spec: Compression,
+        /// The layer's place among the layers with a recurrent state.
+        pub state_layer: usize,
+    }
+
+    /// Learned scores by distance.
+    pub struct RelativeScoreWeights {
+        /// Scores from the greatest distance to 0.  // [d_rel, extent]
+        pub profiles: L::Numbers,
+        ;
+        /// Distances that have a score.
+        pub extent: usize,
+    }
+
+    /// What makes the number of a key in dynamic mask attention: exp(A softplus(dt_proj(v))).
+    pub struct DynamicMaskWeights {
+        /// [num_kv_heads]
+        pub a: L::Numbers,
+        /// [num_kv_heads, values of all heads]
+        pub dt_proj: L::Numbers,
+        /// Zeros without one.  // [num_kv_heads]
+        pub dt_bias: L::Numbers,
+    }
+
+    /// Convolutions of queries and keys.
+    pub struct QkConvolutionWeights {
+        /// Per channel.  // [positions, channels]
+        pub depthwise: L::Numbers,
+        /// Its bias.  // [channels]
+        pub depthwise_bias: L::Numbers,
+        /// The delayed values of the first position, which has none before it: their bias.  // [values / 2]
+        pub first_values: L::Numbers,
+        /// Per head.  // each [head_dim, head_dim * positions]
+        pub grouped: Vec<L::Matrix>,
+        ;
+        /// The layer's place among the layers with a recurrent state.
+        pub state_layer: usize,
+    }
+}
+
+impl<L: Leaf> Projection<L> {
+    /// The matrix that the normed row is multiplied with.
+    pub fn input_matrix(&self) -> &L::Matrix {
+        match self {
+            Projection::Heads(matrix) => matrix,
+            Projection::Mla(parts) => &parts.a_proj,
+            Projection::Experts(parts) => &parts.kv_proj,
+            Projection::SharedKv(parts) => &parts.a_proj,
+        }
+    }
+}
+
+impl Projection {
+    /// The type of the weights that the normed row is multiplied with.
+    pub fn dtype(&self) -> PackedType {
+        self.input_matrix().dtype()
+    }
+
+    /// Stride of a row of queries, keys and values.
+    pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
+        match self {
+            Projection::Heads(weight) => weight.padded_out(),
+            Projection::Mla(_) | Projection::Experts(_) | Projection::SharedKv(_) => {
+                let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
+                layer.qkv_width() + config.attention_gate.rows(config.heads(&layer.spec)) + indexer
+            }
+        }
+    }
+}
+
+impl AttentionLayer {
+    /// Values of a row of queries, and of keys where the layer has its own.
+    pub fn qk_width(&self) -> usize {
+        if self.spec.shares_kv_of.is_some() { self.heads.q_width() } else { self.heads.qk_width() }
+    }
+
+    /// Values of a row of queries, and of keys and values where the layer has its own.
+    pub fn qkv_width(&self) -> usize {
+        match (&self.projection, self.spec.shares_kv_of) {
+            (Projection::Mla(_) | Projection::SharedKv(_), _) | (_, Some(_)) => self.qk_width(),
+            _ => self.heads.qkv_width(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Recurrent mixers and convolutions.
+
+use super::leaf::parts;
+use crate::config::ResidualFactors;
+
+parts! {
+    /// The recurrent mixer of a layer.
+    pub struct RecurrentWeights {
+        /// Norm of its input.
+        pub input_norm: Option<L::Norm>,
+        /// What the normed row is projected to.
+        pub in_proj: L::Matrix,
+        /// The depthwise convolution; ones where there is none.  // [positions, channels]
+        pub conv: L::Numbers,
+        /// Its bias; zeros without one.  // [channels]
+        pub conv_bias: L::Numbers,
+        /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
+        ///
+        /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
+        /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan
+        /// [panels of 16 channels][state_size][16]; of RG-LRU [channels]
+        pub decay_rate: L::Numbers,
+        /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
+        pub dt_bias: L::Numbers,
+        /// Factor of the value that is added to the output; empty when the mixer has none.  // [heads] or [channels]
+        pub d: L::Numbers,
+        /// Norm of the output of linear attention.  // [heads * value_dim]
+        pub norm: Option<L::Norm>,
+        /// Matrices between the two projections; of RG-LRU one per head.
+        pub inner_proj: Vec<L::Matrix>,
+        /// Norms of what the first of them gives.
+        pub inner_norms: Vec<L::Norm>,
+        /// The output's projection.
+        pub out_proj: L::Matrix,
+        /// Norm of the mixer's output.
+        pub out_norm: Option<L::Norm>,
+        ;
+        /// Its place among the layers with a recurrent state.
+        pub state_layer: usize,
+        /// Factors with which the output is added.
+        pub factors: ResidualFactors,
+    }
+
+    /// A causal convolution per channel over the last positions.
+    pub struct ShortConvolution {
+        /// What the convolution reads is added to its result: one is added to the last weights.  // [positions, channels]
+        pub weight: L::Numbers,
+        ;
+        /// The layer's place among the layers with a recurrent state.
+        pub state_layer: usize,
+        /// Where its inputs are in that state.
+        pub state_start: usize,
+        /// The number of channels that it convolves.
+        pub channels: usize,
+    }
+}
