@@ -12,6 +12,8 @@
 //! - `forward`: THE forward pass.
 //! - `sampling`: what a logit row says, and which token comes next.
 //! - `engine`: sequences, steps, prefix reuse; whether a model fits into memory.
+//!
+//! `mechanisms` is no room: a folder in it has all that one mechanism of a few families needs, a file for each room.
 
 #![deny(unsafe_code)]
 
@@ -29,6 +31,7 @@ pub mod engine;
 pub mod family;
 pub(crate) mod forward;
 pub mod kv_cache;
+pub(crate) mod mechanisms;
 pub mod model;
 pub mod parts;
 pub mod sampling;

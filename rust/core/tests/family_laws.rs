@@ -707,7 +707,7 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                 }
                 // Scores hold more than q k.
                 let compresses = spec.compression.is_some();
-                if compresses || config.dynamic_mask.is_some() || config.relative_scores.is_some() {
+                if compresses || config.mechanisms.depend_on_scores() || config.relative_scores.is_some() {
                     continue;
                 }
                 let rope = match spec.rope {

@@ -1,5 +1,6 @@
 //! The rooms of each crate's `src/lib.rs`, in the order of its list: a room imports only from rooms before it, and the files of a room
-//! import each other in one direction. A new file needs no entry here.
+//! import each other in one direction. A file of a mechanism's folder is in the room that it is named after. A new file needs no
+//! entry here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -80,6 +81,18 @@ fn paths(module: &str, code: &str, sources: &Sources) -> Vec<String> {
     found
 }
 
+/// The modules that a path of a room's code points to: the list of mechanisms stands for the room's file of each.
+fn targets_of(path: &str, room: Option<&str>, sources: &Sources) -> Vec<String> {
+    match (target(path, sources), room) {
+        (Some(list), Some(room)) if list == "mechanisms" => {
+            let file = format!("::{room}");
+            let of_room = |module: &&String| module.starts_with("mechanisms::") && module.ends_with(&file);
+            sources.keys().filter(of_room).cloned().collect()
+        }
+        (target, _) => target.into_iter().collect(),
+    }
+}
+
 /// The module that a path points to; a name that a module re-exports belongs to the module that it comes from.
 fn target(path: &str, sources: &Sources) -> Option<String> {
     let mut module = path.to_owned();
@@ -100,11 +113,20 @@ fn faults(folder: &Path) -> Vec<String> {
     let lib = fs::read_to_string(folder.join("src/lib.rs")).expect("UTF-8");
     let list = lib.lines().filter_map(|line| line.strip_prefix("//! - `"));
     let rooms: Vec<&str> = list.filter_map(|line| line.split('`').next()).collect();
-    let room = |module: &str| rooms.iter().position(|room| module.split("::").next() == Some(room));
+    let name = |module: &str| {
+        let mut names = module.split("::");
+        let first = names.next();
+        if first == Some("mechanisms") { names.nth(1) } else { first }.map(str::to_owned)
+    };
+    let room = |module: &str| rooms.iter().position(|room| name(module).as_deref() == Some(room));
     let mut faults = Vec::new();
     let mut inside: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (module, code) in all.iter().filter(|(module, _)| *module != "lib") {
-        let targets = paths(module, code, &all).into_iter().filter_map(|path| target(&path, &all));
+    let is_list =
+        |module: &str| module == "lib" || (module.starts_with("mechanisms") && name(module).is_none());
+    for (module, code) in all.iter().filter(|(module, _)| !is_list(module)) {
+        let own = name(module);
+        let targets = paths(module, code, &all).into_iter();
+        let targets = targets.flat_map(|path| targets_of(&path, own.as_deref(), &all));
         for target in targets.filter(|target| target != module) {
             match (room(module), room(&target)) {
                 (Some(own), Some(other)) if other < own => {}

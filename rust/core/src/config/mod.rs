@@ -3,42 +3,39 @@
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
 mod compression;
-mod cycles;
+mod facts;
 mod frequencies;
-mod hyper;
 mod indexer;
+mod mechanisms;
 mod moe;
 mod mtp;
-mod ngram;
 mod recurrent;
 mod rope;
 mod structure;
 mod tensor_names;
 
 pub use compression::Compression;
-pub use cycles::{Cycles, Stack};
+pub use facts::Facts;
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use hyper::{HyperConnections, StreamWeights};
-pub use indexer::{DynamicMask, IndexChoice, Indexer, RotatedPart};
+pub use indexer::{IndexChoice, Indexer, RotatedPart};
+pub use mechanisms::Mechanisms;
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use mtp::{Mtp, MtpNames};
-pub use ngram::{NgramEmbedding, NgramTable, primes_from};
 pub use recurrent::{
-    BranchConvolutions, BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, QkConvolution,
-    Recurrent, RgLru, SelectiveScan,
+    BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use ropechat_kernels::kernel::Activation;
 pub use structure::{
-    AltUp, Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs,
-    HeadTransform, Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer,
-    MlpShape, Norm, NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent,
-    QueryScaling, RelativeScores, Residual, ResidualFactors, SharedBlock, Sinks, SubNorms, ValueNorm, Values,
+    Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs, HeadTransform,
+    Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
+    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling,
+    RelativeScores, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    AltUpNames, CompressorNames, GateUp, HeadRows, HyperNames, InProj, IndexerNames, KvB, MlaNames, MoeNames,
-    Names, PerLayerNames, Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
+    CompressorNames, GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames,
+    Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -73,8 +70,8 @@ pub struct Config {
     pub layers: Vec<LayerSpec>,
     /// The layer for multi-token prediction, where the model has one.
     pub mtp: Option<Mtp>,
-    /// Stacks that run in cycles: `layers` are then all runs of their layers.
-    pub cycles: Option<Cycles>,
+    /// Mechanisms of a few families.
+    pub mechanisms: Mechanisms,
     /// What a token's position does to its embedding.
     pub position: EmbeddingPosition,
     /// Factor of the embedding (gemma: sqrt(hidden_size); granite).
@@ -99,8 +96,6 @@ pub struct Config {
     pub attention: Attention,
     /// The indexer of the layers that have one.
     pub indexer: Option<Indexer>,
-    /// Numbers of keys that are added to scores and choose what is read.
-    pub dynamic_mask: Option<DynamicMask>,
     /// Learned scores by distance.
     pub relative_scores: Option<RelativeScores>,
     /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
@@ -122,12 +117,6 @@ pub struct Config {
     pub sub_norms: SubNorms,
     /// A second embedding, of which each layer has a part.
     pub per_layer_embedding: Option<PerLayerEmbedding>,
-    /// Several residual streams, of which a layer computes one.
-    pub alt_up: Option<AltUp>,
-    /// Several residual streams, which each branch reads and writes.
-    pub hyper_connections: Option<HyperConnections>,
-    /// Embeddings of hashed n-grams, of the layers that have them.
-    pub ngram_embedding: Option<NgramEmbedding>,
     /// A learned factor of each layer's output.
     pub layer_scalar: LayerScalar,
     /// `clip_qkv`: q, k and v are cut to +- this (olmo).
@@ -150,8 +139,6 @@ pub struct Config {
     pub recurrent: Option<Recurrent>,
     /// Factors of that mixer's input and output.
     pub recurrent_factors: BranchFactors,
-    /// The block that some layers share.
-    pub shared_block: Option<SharedBlock>,
     /// Factor of attention's normed input (falcon_h1).
     pub attention_input_factor: f32,
     /// Factor of the MLP's normed input (falcon_h1).

@@ -17,40 +17,17 @@ pub enum Recurrent {
     Linear(LinearAttention),
     /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by its own steps (jamba).
     SelectiveScan(SelectiveScan),
-    /// Convolutions of queries and keys before attention, and values that are half of the position before (compressed
-    /// convolutional attention; zaya). The layer has attention too, to which this belongs.
-    BeforeAttention(QkConvolution),
-    /// Short convolutions of keys, of values, and of what attention and the MLP add; each is added to what it reads (inkling).
-    /// The layer has attention too.
-    OfBranches(BranchConvolutions),
-    /// What is projected for compressed keys, of windows that are not complete (deepseek_v4). The layer has attention, to which
-    /// this belongs.
-    OfCompression {
-        /// Values of the layer that keeps the most.
+    /// A window of the last positions that attention and the mechanisms around it keep ([`Mixer::AttentionWithWindow`]).
+    ///
+    /// [`Mixer::AttentionWithWindow`]: super::Mixer::AttentionWithWindow
+    Window {
+        /// Values of a position, in the layer that keeps most.
         values: usize,
+        /// Positions.
+        positions: usize,
     },
     /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
     RgLru(RgLru),
-}
-
-/// Two convolutions of queries and keys, one per channel and one per head, each added to the mean of the query and its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QkConvolution {
-    /// Queries, keys and delayed values.
-    pub channels: usize,
-    /// `cca_time0`: positions that the convolution per channel sees.
-    pub depthwise_size: usize,
-    /// `cca_time1`: positions that the convolution per head sees.
-    pub grouped_size: usize,
-}
-
-/// Sizes of the convolutions of a layer's branches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BranchConvolutions {
-    /// `conv_kernel_size`: positions that each sees.
-    pub kernel_size: usize,
-    /// Keys and values of the layer that has most.
-    pub kv_channels: usize,
 }
 
 /// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
@@ -262,25 +239,14 @@ impl Recurrent {
             }
             Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
             Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
-            Recurrent::OfBranches(convolutions) => {
-                (convolutions.kv_channels + 2 * hidden_size, convolutions.kernel_size - 1)
-            }
-            Recurrent::OfCompression { values } => (*values, 1),
-            // A value is delayed by one position, with any convolution.
-            Recurrent::BeforeAttention(convolution) => {
-                let positions = convolution.depthwise_size + convolution.grouped_size - 2;
-                (convolution.channels, positions.max(1))
-            }
+            Recurrent::Window { values, positions } => (*values, *positions),
         }
     }
 
     /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
     pub fn matrices(&self) -> (usize, usize, usize) {
         match self {
-            Recurrent::ShortConv { .. }
-            | Recurrent::BeforeAttention(_)
-            | Recurrent::OfBranches(_)
-            | Recurrent::OfCompression { .. } => (0, 0, 0),
+            Recurrent::ShortConv { .. } | Recurrent::Window { .. } => (0, 0, 0),
             Recurrent::Linear(linear) => {
                 // What was learned before a block, and in it.
                 let matrices = if linear.stored_block().is_some() { 2 } else { 1 };

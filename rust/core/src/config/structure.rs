@@ -34,8 +34,6 @@ pub struct LayerSpec {
     pub values: Values,
     /// Factors of the stream and of the branch where attention and the MLP are added.
     pub residual_factors: [ResidualFactors; 2],
-    /// The layer's place among those with embeddings of n-grams (qwen4_exp).
-    pub ngram_table: Option<usize>,
     /// The dense MLP's activation, where it is neither the model's nor in tensors (apertus in GGUF files).
     pub activation: Option<Activation>,
     /// `activation_sparsity_pattern`: gates below mean + this many standard deviations are zero (gemma3n).
@@ -125,20 +123,10 @@ pub enum Mixer {
     Attention,
     /// The recurrent mixer in `Config::recurrent` (lfm2, qwen3_5).
     Recurrent,
-    /// Both read the normed row, and both are added (falcon_h1).
+    /// Both read the normed row, and both are added (falcon_h1), or the mixer reads what a shared block gives (zamba2).
     Both,
-    /// A block of attention and an MLP that layers share, `Config::shared_block`, whose result is added to what the recurrent
-    /// mixer reads (zamba2).
-    AfterShared {
-        /// The layer whose tensors the block has.
-        first: usize,
-        /// Its place among the layers with a shared block.
-        index: usize,
-    },
-    /// Attention with convolutions, which keep a state (zaya, inkling).
-    ConvolvedAttention,
-    /// Attention with compressed keys, which keeps what is projected of windows that are not complete (deepseek_v4).
-    CompressedAttention,
+    /// Attention that keeps a window of what it projects: for convolutions (zaya, inkling), for compressed keys (deepseek_v4).
+    AttentionWithWindow,
     /// Nothing: the layer is an MLP (nemotron_h).
     None,
 }
@@ -164,16 +152,6 @@ pub enum Mask {
     Sliding(usize),
     /// `attention_chunk_size`: those of its chunk of this many positions (llama4).
     Chunked(usize),
-}
-
-/// Attention and an MLP that read the stream concatenated with the embedding, with adapters of low rank for each layer
-/// that shares them (zamba2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SharedBlock {
-    /// `adapter_rank`.
-    pub adapter_rank: usize,
-    /// `use_shared_attention_adapter`: whether queries, keys and values have adapters too, not only the MLP.
-    pub attention_adapter: bool,
 }
 
 /// How q and k are rotated by their position.
@@ -255,8 +233,8 @@ pub enum NormWeight {
 /// Where a layer has its norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
-    /// None in the layers and none after them: hyper-connections norm the input of a branch (qwen4_exp).
-    InHyperConnections,
+    /// None in the layers and none after them (qwen4_exp, whose hyper-connections norm the input of a branch).
+    None,
     /// Before attention and MLP (llama).
     Before,
     /// After them, before the addition (olmo2).
@@ -496,19 +474,6 @@ pub enum EmbeddingNorm {
 pub struct PerLayerEmbedding {
     pub hidden_size_per_layer_input: usize,
     pub vocab_size_per_layer_input: usize,
-}
-
-/// Several residual streams, of which a layer computes one (AltUp), and a low-rank branch beside attention (LAuReL;
-/// gemma3n).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // fields with the names of their keys
-pub struct AltUp {
-    pub altup_num_inputs: usize,
-    /// The stream that a layer computes.
-    pub altup_active_idx: usize,
-    /// Whether what the second embedding's gate reads has a learned scale.
-    pub altup_correct_scale: bool,
-    pub laurel_rank: usize,
 }
 
 /// A learned factor of each layer's output.

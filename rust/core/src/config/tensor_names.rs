@@ -91,15 +91,6 @@ pub struct MlaNames {
     pub kv_b_proj: KvB,
 }
 
-/// Where the tensors of a hyper-connection are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HyperNames {
-    /// Matrix, base and scale.
-    Sigmoid([&'static str; 3]),
-    /// Norm, to the low rank and back, weights of what is written.
-    LowRank([Tensor; 4]),
-}
-
 /// Where the tensors of an indexer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexerNames {
@@ -319,29 +310,6 @@ pub struct PerLayerNames {
     pub out_norm: Tensor,
 }
 
-/// Where the tensors of several residual streams (AltUp) and of their low-rank branch (LAuReL) are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AltUpNames {
-    /// From the first stream to the others and back; `{}` is the number, without it one tensor holds all: [number, out, in].
-    pub projections: [&'static str; 2],
-    /// In a layer: norm of the router's input.
-    pub router_norm: Tensor,
-    /// In a layer: the router.
-    pub modality_router: &'static str,
-    /// In a layer: from the router to the streams' predictions.
-    pub prediction_coefs: &'static str,
-    /// In a layer: from the router to their corrections.
-    pub correction_coefs: &'static str,
-    /// In a layer: factors of the corrected stream.
-    pub correct_output_scale: &'static str,
-    /// In a layer: to the low rank.
-    pub laurel_left: Tensor,
-    /// In a layer: back.
-    pub laurel_right: Tensor,
-    /// In a layer: norm of that branch.
-    pub laurel_norm: Tensor,
-}
-
 /// What a model's tensors are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
@@ -359,20 +327,12 @@ pub struct Names {
     pub embedding_norm: Tensor,
     /// A second embedding.
     pub per_layer: PerLayerNames,
-    /// Several residual streams.
-    pub alt_up: AltUpNames,
-    /// Hyper-connections of attention and of the MLP in a layer, and those after the last one.
-    pub hyper: [HyperNames; 3],
     /// A learned factor of a layer's output.
     pub layer_scalar: &'static str,
     /// The list of layers; `.<number>.` follows.
     pub layers: &'static str,
     /// The number of the first layer.
     pub first_layer: usize,
-    /// The prefix before `layers` in the high and in the low one of two stacks.
-    pub stacks: [&'static str; 2],
-    /// The low stack's first state.
-    pub low_state: &'static str,
     /// Layers below one number (longcat_flash: 2); `{part}` in a name is the place among them.
     pub layers_per_number: usize,
     /// How the layers' matrices are stored.
@@ -458,39 +418,9 @@ impl Names {
             projection: tensor!("per_layer_projection"),
             out_norm: tensor!("post_per_layer_input_norm"),
         },
-        alt_up: AltUpNames {
-            projections: ["altup_projections.{}.weight", "altup_unembed_projections.{}.weight"],
-            router_norm: tensor!("altup.router_norm"),
-            modality_router: "altup.modality_router.weight",
-            prediction_coefs: "altup.prediction_coefs.weight",
-            correction_coefs: "altup.correction_coefs.weight",
-            correct_output_scale: "altup.correct_output_scale",
-            laurel_left: tensor!("laurel.linear_left"),
-            laurel_right: tensor!("laurel.linear_right"),
-            laurel_norm: tensor!("laurel.post_laurel_norm"),
-        },
-        hyper: [
-            HyperNames::Sigmoid([
-                "hc_pre.hc_attn_layer.hc_fn",
-                "hc_pre.hc_attn_layer.hc_base",
-                "hc_pre.hc_attn_layer.hc_scale",
-            ]),
-            HyperNames::Sigmoid([
-                "hc_pre.hc_mlp_layer.hc_fn",
-                "hc_pre.hc_mlp_layer.hc_base",
-                "hc_pre.hc_mlp_layer.hc_scale",
-            ]),
-            HyperNames::Sigmoid([
-                "hc_pre.hc_head.hc_head_fn",
-                "hc_pre.hc_head.hc_head_base",
-                "hc_pre.hc_head.hc_head_scale",
-            ]),
-        ],
         layer_scalar: "layer_scalar",
         layers: "layers",
         first_layer: 0,
-        stacks: ["H_module.", "L_module."],
-        low_state: "z_L_init",
         layers_per_number: 1,
         stored: Stored::OutIn,
         norm: tensor!("norm"),

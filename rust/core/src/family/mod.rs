@@ -9,7 +9,7 @@ mod gguf;
 pub mod keys;
 mod models;
 mod registry;
-mod tensors;
+pub(crate) mod tensors;
 
 pub use card::{ModelCard, of_file as config_of_file};
 pub use gguf::architectures as gguf_architectures;

@@ -3,12 +3,12 @@
 //! The first part reads the residual stream, the second adds to it. Where attention and the MLP are parallel branches,
 //! attention is computed between the two.
 
-use super::branch_convolution::{BranchConvolutionBuffers, add_convolved};
 use super::mlp::{down_proj, down_proj_result, gate_up_proj};
 use super::moe::{MoeBuffers, dense_and_moe, experts};
 use super::recurrent::Rows;
 use super::residual::{BranchBuffers, add_result, add_scaled, normed_input};
 use super::state::{Pass, Run};
+use super::step::{Branch, Steps};
 use crate::config::ResidualFactors;
 use crate::model::Model;
 use crate::parts::{DenseMlp, Layer, Mlp};
@@ -19,7 +19,6 @@ use ropechat_kernels::compute::phases::{Phase, lap};
 pub(super) struct FeedForwardBuffers {
     gated: Vec<f32>, // [rows, intermediate_size]
     moe: MoeBuffers,
-    convolution: BranchConvolutionBuffers,
 }
 
 /// The gated rows of a dense MLP, the sum of the experts of a mixture.  // x [rows, hidden_size]
@@ -30,7 +29,7 @@ pub(super) fn start_feed_forward(
     branch: &mut BranchBuffers,
     buffers: &mut FeedForwardBuffers,
 ) {
-    let FeedForwardBuffers { gated, moe, .. } = buffers;
+    let FeedForwardBuffers { gated, moe } = buffers;
     let norm = layer.mlp_norm.as_ref();
     let mut dense = |mlp: &DenseMlp, branch: &mut BranchBuffers| {
         normed_input(pass, norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
@@ -51,18 +50,18 @@ pub(super) fn start_feed_forward(
 
 /// x += what the first part left, through down_proj where the MLP is dense.  // x [rows, hidden_size]
 pub(super) fn finish_feed_forward(
-    pass: Pass<'_>,
-    model: &Model,
+    (pass, model): (Pass<'_>, &Model),
     layer: &Layer,
     runs: &mut [Run<'_>],
     branch: &mut BranchBuffers,
-    buffers: &mut FeedForwardBuffers,
+    (buffers, steps): (&mut FeedForwardBuffers, &mut Steps<'_>),
     x: &mut [f32],
 ) {
-    let FeedForwardBuffers { gated, moe, convolution: of_convolution } = buffers;
+    let FeedForwardBuffers { gated, moe } = buffers;
     let (out_norm, factors) = (layer.mlp_out_norm.as_ref(), layer.spec.residual_factors[1]);
-    let (scales, convolution) = (layer.mlp_residual_scales.as_ref(), layer.mlp_convolution.as_ref());
-    let is_plain = scales.is_none() && convolution.is_none();
+    let adding = steps.iter_mut().find(|step| step.adds_results(layer));
+    let scales = layer.mlp_residual_scales.as_ref();
+    let is_plain = scales.is_none() && adding.is_none();
     let result = match &layer.mlp {
         None => None,
         Some(Mlp::Dense(mlp)) if is_plain => {
@@ -82,9 +81,9 @@ pub(super) fn finish_feed_forward(
         }
     };
     if let Some(result) = result {
-        match (scales, convolution) {
+        match (scales, adding) {
             (Some(scales), _) => add_scaled(pass, scales, result.values, result.stride, x),
-            (None, Some(weights)) => add_convolved(pass, weights, runs, result, of_convolution, x),
+            (None, Some(step)) => step.add_result(pass, layer, Branch::Mlp, runs, result, x),
             (None, None) => add_result(pass, out_norm, factors, result.values, result.stride, x),
         }
         lap(if let Some(Mlp::Dense(_)) = layer.mlp { Phase::DownProj } else { Phase::Experts });

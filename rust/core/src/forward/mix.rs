@@ -1,11 +1,11 @@
 //! What mixes positions: attention, a recurrent mixer, or both.
 
-use super::attention::{AttentionBuffers, attention};
+use super::attention::{AttentionBuffers, attend_input, attention};
 use super::recurrent::{RecurrentBuffers, add_mixed, mix};
 use super::residual::{BranchBuffers, norm_stream};
 use super::rope::RopeAngles;
-use super::shared_block::{SharedBlockBuffers, shared_block};
 use super::state::{Pass, Run};
+use super::step::Steps;
 use crate::parts::Layer;
 use ropechat_kernels::compute::phases::{Phase, lap};
 
@@ -14,17 +14,6 @@ use ropechat_kernels::compute::phases::{Phase, lap};
 pub(super) struct MixerBuffers {
     pub attention: AttentionBuffers,
     recurrent: RecurrentBuffers,
-    shared_block: SharedBlockBuffers,
-}
-
-impl MixerBuffers {
-    /// Keeps the embeddings, where the model's shared blocks read them.  // x [rows, hidden_size]
-    pub fn start(&mut self, pass: Pass<'_>, x: &[f32]) {
-        if pass.config.shared_block.is_some() {
-            self.shared_block.embedded.clear();
-            self.shared_block.embedded.extend_from_slice(x);
-        }
-    }
 }
 
 /// x += attention(norm(x)), or a recurrent mixer instead of it or parallel to it; with norms of the stream itself
@@ -36,27 +25,25 @@ pub(super) fn mix_positions(
     angles: &[RopeAngles],
     x: &mut [f32],
     branch: &mut BranchBuffers,
-    buffers: &mut MixerBuffers,
+    (buffers, steps): (&mut MixerBuffers, &mut Steps<'_>),
 ) {
+    let MixerBuffers { attention: of_attention, recurrent } = buffers;
     let [before, after] = &layer.stream_norms;
     norm_stream(pass, before.as_ref(), x);
-    if let (Some(block), Some(attention), Some(weights)) =
-        (&layer.shared_block, &layer.attention, &layer.recurrent)
-    {
-        let MixerBuffers { attention: of_attention, recurrent, shared_block: of_block } = buffers;
-        shared_block(pass, (block, attention), runs, angles, x, branch, (of_block, of_attention));
-        mix(pass, weights, runs, &of_block.sum, branch, recurrent);
-        return add_mixed(pass, weights, runs, x, branch, recurrent);
-    }
+    let elsewhere = steps.iter_mut().find_map(|step| {
+        step.attend_elsewhere(pass, layer, runs, x, branch, &mut |runs, x, branch, steps| {
+            attend_input(pass, layer, runs, angles, x, branch, (of_attention, steps));
+        })
+    });
     if let Some(weights) = &layer.recurrent {
-        mix(pass, weights, runs, x, branch, &mut buffers.recurrent);
+        mix(pass, weights, runs, elsewhere.unwrap_or(x), branch, recurrent);
         lap(Phase::Recurrent);
     }
-    if let Some(weights) = &layer.attention {
-        attention(pass, weights, runs, angles, x, branch, &mut buffers.attention);
+    if elsewhere.is_none() {
+        attention(pass, layer, runs, angles, x, branch, (of_attention, steps));
     }
     if let Some(weights) = &layer.recurrent {
-        add_mixed(pass, weights, runs, x, branch, &buffers.recurrent);
+        add_mixed(pass, weights, runs, x, branch, recurrent);
         lap(Phase::Recurrent);
     }
     norm_stream(pass, after.as_ref(), x);

@@ -10,7 +10,7 @@ use ropechat_kernels::compute::weight::Epilogue;
 use ropechat_kernels::kernel::{Kernels, LANES};
 
 /// gated = act(gate_proj(input)) * up_proj(input), or act(up_proj(input)).  // gated [rows, intermediate_size]
-pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, gated: &mut Vec<f32>) {
+pub(crate) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, gated: &mut Vec<f32>) {
     gated.resize(input.rows() * mlp.intermediate_size, 0.0);
     if let Some(cutoff) = mlp.gate_cutoff {
         return sparse_gate_up(pass, mlp, input, cutoff, gated);
@@ -20,7 +20,7 @@ pub(super) fn gate_up_proj(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, 
 }
 
 /// What is done with the product of gate_up_proj.  // gated [rows, intermediate_size]
-pub(super) fn gate_epilogue<'a>(mlp: &DenseMlp, gated: &'a mut [f32]) -> Epilogue<'a> {
+pub(crate) fn gate_epilogue<'a>(mlp: &DenseMlp, gated: &'a mut [f32]) -> Epilogue<'a> {
     let (width, activation) = (mlp.intermediate_size, mlp.activation());
     match mlp.shape {
         MlpShape::Gated => Epilogue::Gate(activation, gated, width),
@@ -56,7 +56,7 @@ fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f
 }
 
 /// out = act(gate) * up of a row whose panels of 16 gates and 16 ups take turns.  // product [padded], out [intermediate_size]
-pub(super) fn gate_panels(kernels: Kernels, activation: Activation, product: &[f32], out: &mut [f32]) {
+pub(crate) fn gate_panels(kernels: Kernels, activation: Activation, product: &[f32], out: &mut [f32]) {
     for (pair, out) in product.chunks_exact(2 * LANES).zip(out.chunks_mut(LANES)) {
         let (gate, up) = pair.split_at(LANES);
         kernels.gate(activation, &gate[..out.len()], &up[..out.len()], out);
@@ -64,7 +64,7 @@ pub(super) fn gate_panels(kernels: Kernels, activation: Activation, product: &[f
 }
 
 /// x += down_proj(gated), behind its norm.  // gated [rows, intermediate_size], x [rows, hidden_size]
-pub(super) fn down_proj(
+pub(crate) fn down_proj(
     pass: Pass<'_>,
     mlp: &DenseMlp,
     out_norm: Option<&NormWeights>,
@@ -80,7 +80,7 @@ pub(super) fn down_proj(
 }
 
 /// branch.out = down_proj(gated); returns the stride of its rows.  // gated [rows, intermediate_size]
-pub(super) fn down_proj_result(
+pub(crate) fn down_proj_result(
     pass: Pass<'_>,
     mlp: &DenseMlp,
     gated: &[f32],
@@ -93,7 +93,7 @@ pub(super) fn down_proj_result(
 }
 
 /// input = gated, in the type that down_proj is multiplied with.  // gated [rows, intermediate_size]
-pub(super) fn quantize_gated(
+pub(crate) fn quantize_gated(
     pass: Pass<'_>,
     mlp: &DenseMlp,
     rows: usize,

@@ -8,25 +8,20 @@
 //! Shapes: `rows` = tokens of all runs; x `[rows, hidden_size]`; q `[rows, num_heads, head_dim]`; k and v
 //! `[rows, num_kv_heads, head_dim]`.
 
-mod alt_up;
-mod attention;
-mod branch_convolution;
-mod cycles;
+pub(crate) mod attention;
 mod embed;
 mod feed_forward;
-mod hyper;
 mod lm_head;
 mod mix;
-mod mlp;
+pub(crate) mod mlp;
 mod moe;
-mod ngram;
 mod observer;
-mod per_layer;
-mod recurrent;
-mod residual;
+pub(crate) mod per_layer;
+pub(crate) mod recurrent;
+pub(crate) mod residual;
 mod rope;
-mod shared_block;
-mod state;
+pub(crate) mod state;
+pub(crate) mod step;
 mod streams;
 mod workspace;
 
@@ -79,30 +74,30 @@ pub fn observed_forward(
     let angles = RopeAngles::of_ropes(&model.config, runs);
     let parallel = model.config.residual == Residual::Parallel;
     embed(model, pass, runs, &angles, branch, x);
-    mixers.start(pass, x);
-    streams.start(pass, model, x, branch);
+    let of = (pass, model);
+    streams.start(of, x, branch);
     lap(Phase::Embed);
     for layer in &model.layers {
         compute.enter_layer(layer.index, model.layers.len())?;
         let heads_wanted = observer.as_ref().is_some_and(|observer| observer.wants_heads(layer.index));
         mixers.attention.keep_unrotated(heads_wanted);
-        streams.enter_layer(pass, model, layer, runs, x, branch);
+        streams.enter_layer(of, layer, runs, x, branch);
         if parallel {
             // The MLP reads x as it came, before attention adds to it.
             start_feed_forward(pass, layer, x, branch, feed_forward);
         }
-        mix_positions(pass, layer, runs, &angles, x, branch, mixers);
+        mix_positions(pass, layer, runs, &angles, x, branch, (mixers, &mut streams.steps));
         if !parallel {
-            streams.enter_mlp(pass, layer, x, branch);
+            streams.enter_mlp(of, layer, x, branch);
             start_feed_forward(pass, layer, x, branch, feed_forward);
         }
-        finish_feed_forward(pass, model, layer, runs, branch, feed_forward, x);
-        streams.leave_layer(pass, model, layer, observer.is_some(), x, branch);
+        finish_feed_forward(of, layer, runs, branch, (feed_forward, &mut streams.steps), x);
+        streams.leave_layer(of, layer, observer.is_some(), x, branch);
         if let [scalar] = layer.scalar[..] {
             by_rows(pass.pool, x, model.config.hidden_size, |_, x| pass.kernels.scale(x, scalar));
         }
         if let (Some(observer), Some(run)) = (observer.as_deref_mut(), runs.first()) {
-            observe(observer, pass, layer, run, &mixers.attention, x);
+            observe(observer, pass, layer, run, (&mixers.attention, &streams.steps), x);
         }
     }
     Ok(())

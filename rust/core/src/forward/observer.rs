@@ -2,6 +2,7 @@
 
 use super::attention::{AttentionBuffers, ObservedHeads};
 use super::state::{Pass, Run};
+use super::step::Steps;
 use crate::parts::Layer;
 
 /// Looks at the layers of a pass over one run.
@@ -22,13 +23,11 @@ pub(super) fn observe(
     pass: Pass<'_>,
     layer: &Layer,
     run: &Run<'_>,
-    attention: &AttentionBuffers,
+    (attention, steps): (&AttentionBuffers, &Steps<'_>),
     x: &[f32],
 ) {
     observer.after_layer(layer.index, x);
-    if let Some(weights) = &layer.attention
-        && observer.wants_heads(layer.index)
-    {
-        observer.heads(&attention.observed(pass, weights, run));
+    if layer.attention.is_some() && observer.wants_heads(layer.index) {
+        attention.observed(pass, layer, run, steps).iter().for_each(|heads| observer.heads(heads));
     }
 }

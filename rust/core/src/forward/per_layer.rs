@@ -10,7 +10,7 @@ use ropechat_kernels::compute::weight::Epilogue;
 
 /// The parts of all rows.
 #[derive(Default)]
-pub(super) struct PerLayerInputs {
+pub(crate) struct PerLayerInputs {
     parts: Vec<f32>, // [rows, layers, width]
     gated: Vec<f32>, // [rows, width]
 }

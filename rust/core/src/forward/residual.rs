@@ -2,7 +2,7 @@
 
 use super::state::Pass;
 use crate::config::{Norm, ResidualFactors};
-use crate::parts::{Adapter, NormGate, NormWeights, ResidualScales};
+use crate::parts::{NormGate, NormWeights, ResidualScales};
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::{Epilogue, Weight};
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 
 /// The buffers between a branch and the residual stream; every branch of every layer uses the same.
 #[derive(Default)]
-pub(super) struct BranchBuffers {
+pub(crate) struct BranchBuffers {
     /// The next matmul's input.
     pub input: Activations,
     /// The branch's result where it is not added right away.  // [rows, hidden_size up to whole panels]
@@ -20,7 +20,7 @@ pub(super) struct BranchBuffers {
 }
 
 /// input = norm(x), in the type that weights of `dtype` are multiplied with.  // x [rows, hidden_size]
-pub(super) fn normed_input(
+pub(crate) fn normed_input(
     pass: Pass<'_>,
     weights: Option<&NormWeights>,
     dtype: PackedType,
@@ -42,7 +42,7 @@ pub(super) fn normed_input(
 }
 
 /// x = norm(x), where the layer has a norm of the stream.  // x [rows, hidden_size]
-pub(super) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut [f32]) {
+pub(crate) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut [f32]) {
     let Some(NormWeights { weight, bias, .. }) = weights else { return };
     by_rows(pass.pool, x, pass.config.hidden_size, |_, x| {
         SCRATCH.with_borrow_mut(|row| {
@@ -54,7 +54,7 @@ pub(super) fn norm_stream(pass: Pass<'_>, weights: Option<&NormWeights>, x: &mut
 }
 
 /// x += residual_multiplier * norm(weight(branch.input)), and the layer's factors.  // x [rows, hidden_size]
-pub(super) fn add_residual(
+pub(crate) fn add_residual(
     pass: Pass<'_>,
     weight: &Weight,
     out_norm: Option<&NormWeights>,
@@ -71,7 +71,7 @@ pub(super) fn add_residual(
 }
 
 /// x += residual_multiplier * norm(result), and the layer's factors.  // result [rows, stride], x [rows, hidden_size]
-pub(super) fn add_result(
+pub(crate) fn add_result(
     pass: Pass<'_>,
     out_norm: Option<&NormWeights>,
     factors: ResidualFactors,
@@ -91,7 +91,7 @@ pub(super) fn add_result(
 }
 
 /// x = stream * x + branch * result + bias, by channel.  // result [rows, stride], x [rows, hidden_size]
-pub(super) fn add_scaled(
+pub(crate) fn add_scaled(
     pass: Pass<'_>,
     scales: &ResidualScales,
     result: &[f32],
@@ -112,36 +112,13 @@ thread_local! {
 }
 
 /// out = weight(input).  // out [rows, padded_out]
-pub(super) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: &mut Vec<f32>) {
+pub(crate) fn matmul(pass: Pass<'_>, weight: &Weight, input: &Activations, out: &mut Vec<f32>) {
     out.resize(input.rows() * weight.padded_out(), 0.0);
     weight.matmul(input, pass.kernels, pass.pool, Epilogue::Store(out));
 }
 
-/// product += up(down(input)), part by part; `input` is used for the latents.  // product [rows, stride]
-pub(super) fn adapt(
-    pass: Pass<'_>,
-    adapter: &Adapter,
-    input: &mut Activations,
-    product: &mut [f32],
-    stride: usize,
-) {
-    let (rows, rank, latent_stride) = (input.rows(), adapter.rank, adapter.down.padded_out());
-    let (mut latents, mut added, mut first) = (Vec::new(), Vec::new(), 0);
-    matmul(pass, &adapter.down, input, &mut latents);
-    for (part, (columns, up)) in adapter.columns.iter().zip(&adapter.ups).enumerate() {
-        let columns = columns.unwrap_or(up.padded_out());
-        let latent = |row: usize| &latents[row * latent_stride + part * rank..][..rank];
-        input.quantize_rows(rows, rank, up.dtype(), pass.kernels, pass.pool, RowSource::Stored(&latent));
-        matmul(pass, up, input, &mut added);
-        by_rows(pass.pool, product, stride, |row, product| {
-            pass.kernels.add(&mut product[first..][..columns], &added[row * up.padded_out()..][..columns]);
-        });
-        first += columns;
-    }
-}
-
 /// out = norm(x), or x where the model has no norm.  // [hidden_size]
-pub(super) fn norm_or_copy(pass: Pass<'_>, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32]) {
+pub(crate) fn norm_or_copy(pass: Pass<'_>, x: &[f32], weights: Option<&NormWeights>, out: &mut [f32]) {
     match weights {
         None => out.copy_from_slice(x),
         Some(NormWeights { weight, bias, gate }) => {
@@ -165,9 +142,25 @@ fn apply_norm_gate(gate: &NormGate, row: &mut [f32]) {
 }
 
 /// The normalization of one row.  // all [n]
-pub(super) fn norm(kind: Norm, x: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32], kernels: Kernels) {
+pub(crate) fn norm(kind: Norm, x: &[f32], weight: &[f32], bias: &[f32], out: &mut [f32], kernels: Kernels) {
     match kind {
         Norm::RmsNorm { eps } => kernels.rms_norm(x, weight, eps, out),
         Norm::LayerNorm { eps } => kernels.layer_norm(x, weight, bias, eps, out),
     }
+}
+
+/// out = the norm of each part of a row of the streams.  // streams, out [hc_mult * hidden_size]
+pub(crate) fn norm_groups(pass: Pass<'_>, streams: &[f32], weights: &NormWeights, out: &mut [f32]) {
+    let hidden = pass.config.hidden_size;
+    let parts = streams.chunks_exact(hidden).zip(out.chunks_exact_mut(hidden));
+    for (stream, (values, out)) in parts.enumerate() {
+        let at = stream * hidden..(stream + 1) * hidden;
+        let (weight, bias) = (&weights.weight[at.clone()], &weights.bias[at]);
+        norm(pass.config.norm, values, weight, bias, out, pass.kernels);
+    }
+}
+
+/// The product of the leading values.
+pub(crate) fn dot(row: &[f32], x: &[f32]) -> f32 {
+    row.iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }

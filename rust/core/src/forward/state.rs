@@ -54,7 +54,7 @@ impl Compute<'_> {
 
 /// What every step of a pass reads and none writes.
 #[derive(Clone, Copy)]
-pub(super) struct Pass<'a> {
+pub(crate) struct Pass<'a> {
     pub config: &'a Config,
     pub kernels: Kernels,
     pub pool: &'a Pool,

@@ -4,9 +4,9 @@ use super::feed_forward::FeedForwardBuffers;
 use super::mix::MixerBuffers;
 use super::residual::BranchBuffers;
 use super::streams::Streams;
+use crate::model::Model;
 
 /// Buffers of a forward pass, kept from step to step.
-#[derive(Default)]
 pub struct Workspace {
     /// The residual stream.  // [rows, hidden_size]
     pub(super) x: Vec<f32>,
@@ -17,6 +17,17 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// The buffers of a model's passes.
+    pub fn new(model: &Model) -> Self {
+        Self {
+            x: Vec::new(),
+            branch: BranchBuffers::default(),
+            mixers: MixerBuffers::default(),
+            feed_forward: FeedForwardBuffers::default(),
+            streams: Streams::new(model),
+        }
+    }
+
     /// Copies the residual stream of the last forward pass into `rows`.  // [rows, hidden_size]
     pub fn save_rows(&self, rows: &mut Vec<f32>) {
         rows.clone_from(&self.x);

@@ -54,9 +54,10 @@ impl KvLayout {
             // Compressed keys are those of one more head.
             let compressed = usize::from(layer.compression.is_some());
             let num_heads = if has_none { 0 } else { heads.num_key_value_heads + compressed };
-            // Dynamic mask attention keeps a number per head.
-            let numbers = config.dynamic_mask.map_or(0, |_| num_heads);
-            let index_dim = config.indexer_of(layer).map_or(numbers, |indexer| indexer.index_head_dim);
+            let index_dim = match config.indexer_of(layer) {
+                Some(indexer) => indexer.index_head_dim,
+                None => config.mechanisms.index_dim(num_heads),
+            };
             let values_in_keys = config.values_in_keys(layer);
             let own = KvLayer::new(num_heads, heads.head_dim, heads.v_head_dim);
             KvLayer { values_in_keys, index_dim, ..own }

@@ -18,7 +18,8 @@ const LEAST_SNAPSHOTS: usize = 4;
 /// Snapshots kept behind a sequence that grows by a few tokens at a time, fewer than a block has.
 const TRAIL: usize = 2;
 
-/// The sizes of a sequence's recurrent state. The mixers of all layers have the same, and so have all embeddings of n-grams.
+/// The sizes of a sequence's recurrent state. The mixers of all layers have the same, and so have all further
+/// states.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RecurrentLayout {
     /// Layers with a state.
@@ -33,10 +34,10 @@ pub struct RecurrentLayout {
     pub keys: usize,
     /// Columns of a head's matrix, up to whole panels of 16.
     pub values: usize,
-    /// Layers with an embedding of n-grams; their states follow those of the mixers.
-    pub ngram_layers: usize,
-    /// Values of the state of each.
-    pub ngram_values: usize,
+    /// Further states of mechanisms, which follow those of the mixers.
+    pub further_states: usize,
+    /// Values of each.
+    pub further_values: usize,
 }
 
 impl RecurrentLayout {
@@ -46,13 +47,9 @@ impl RecurrentLayout {
         let layers = config.layers.iter().filter(|layer| layer.mixer.is_recurrent()).count();
         let (channels, positions) = recurrent.window(config.hidden_size);
         let (heads, keys, values) = recurrent.matrices();
-        let streams = config.hyper_connections.map_or(1, |hyper| hyper.hc_mult);
-        let (ngram_layers, ngram_values) = match &config.ngram_embedding {
-            None => (0, 0),
-            Some(ngram) => (ngram.tables.len(), ngram.state_values(streams * config.hidden_size)),
-        };
+        let [further_states, further_values] = config.mechanisms.further_states();
         let values = values.next_multiple_of(LANES);
-        Self { layers, channels, positions, heads, keys, values, ngram_layers, ngram_values }
+        Self { layers, channels, positions, heads, keys, values, further_states, further_values }
     }
 
     /// Values of one head's matrix.
@@ -67,14 +64,14 @@ impl RecurrentLayout {
 
     /// Bytes of the state of all layers.
     pub fn bytes(&self) -> usize {
-        self.place(self.layers + self.ngram_layers).start * size_of::<f32>()
+        self.place(self.layers + self.further_states).start * size_of::<f32>()
     }
 
-    /// Where the values of a layer are, counted over the mixers, then over the embeddings of n-grams.
+    /// Where the values of a layer are, counted over the mixers, then over further states.
     fn place(&self, layer: usize) -> Range<usize> {
         let mixers = layer.min(self.layers);
-        let start = mixers * self.layer_values() + (layer - mixers) * self.ngram_values;
-        let values = if layer < self.layers { self.layer_values() } else { self.ngram_values };
+        let start = mixers * self.layer_values() + (layer - mixers) * self.further_values;
+        let values = if layer < self.layers { self.layer_values() } else { self.further_values };
         start..start + values
     }
 }
@@ -241,7 +238,7 @@ impl RecurrentSequence {
     }
 
     /// A layer's committed state (None: zeros) and the one that the forward pass writes.  // [layer_values], or
-    /// [ngram_values] behind the mixers, each
+    /// [further_values] behind the mixers, each
     pub fn layer(&mut self, layer: usize) -> (Option<&[f32]>, &mut [f32]) {
         let at = self.store.layout.place(layer);
         let before = self.current.as_ref().map(|state| &bytemuck::cast_slice(state.data.bytes())[at.clone()]);

@@ -2,7 +2,6 @@
 
 use super::layer::ResidualScales;
 use super::leaf::{Leaf, parts};
-use super::recurrent::ShortConvolution;
 use crate::config::{Compression, Config, Heads, Indexer, LayerSpec};
 use ropechat_kernels::quant::PackedType;
 
@@ -31,15 +30,9 @@ parts! {
         pub indexer: Option<IndexerWeights<L>>,
         /// Learned scores by distance.
         pub relative_scores: Option<RelativeScoreWeights<L>>,
-        /// What makes the numbers of keys that are added to scores.
-        pub dynamic_mask: Option<DynamicMaskWeights<L>>,
         /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.
         /// // [num_kv_heads * head_dim]
         pub common_key: L::Numbers,
-        /// Convolutions of q and k.
-        pub convolution: Option<QkConvolutionWeights<L>>,
-        /// Convolution of k and v, and of attention's output.
-        pub branch_convolutions: Option<Box<[ShortConvolution<L>; 2]>>,
         /// Norms of q and k, written out for all heads.  // [num_heads * head_dim], [num_kv_heads * head_dim]
         pub qk_norms: Option<[L::Norm; 2]>,
         /// Norm of the values, written out for all heads.
@@ -145,30 +138,6 @@ parts! {
         pub extent: usize,
     }
 
-    /// What makes the number of a key in dynamic mask attention: exp(A softplus(dt_proj(v))).
-    pub struct DynamicMaskWeights {
-        /// [num_kv_heads]
-        pub a: L::Numbers,
-        /// [num_kv_heads, values of all heads]
-        pub dt_proj: L::Numbers,
-        /// Zeros without one.  // [num_kv_heads]
-        pub dt_bias: L::Numbers,
-    }
-
-    /// Convolutions of queries and keys.
-    pub struct QkConvolutionWeights {
-        /// Per channel.  // [positions, channels]
-        pub depthwise: L::Numbers,
-        /// Its bias.  // [channels]
-        pub depthwise_bias: L::Numbers,
-        /// The delayed values of the first position, which has none before it: their bias.  // [values / 2]
-        pub first_values: L::Numbers,
-        /// Per head.  // each [head_dim, head_dim * positions]
-        pub grouped: Vec<L::Matrix>,
-        ;
-        /// The layer's place among the layers with a recurrent state.
-        pub state_layer: usize,
-    }
 }
 
 impl<L: Leaf> Projection<L> {

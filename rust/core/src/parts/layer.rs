@@ -2,8 +2,9 @@
 
 use super::attention::AttentionLayer;
 use super::leaf::{NormWeights, parts};
-use super::mlp::{Mlp, SharedBlockWeights};
-use super::recurrent::{RecurrentWeights, ShortConvolution};
+use super::mechanisms::{LayerMechanisms, OutsideMechanisms};
+use super::mlp::Mlp;
+use super::recurrent::RecurrentWeights;
 use crate::config::LayerSpec;
 
 parts! {
@@ -15,24 +16,16 @@ parts! {
         pub attention: Option<AttentionLayer<L>>,
         /// The recurrent mixer, where the layer has one.
         pub recurrent: Option<Box<RecurrentWeights<L>>>,
-        /// The rest of a shared block, where the layer's attention is in one.
-        pub shared_block: Option<Box<SharedBlockWeights<L>>>,
         /// Norm of the MLP's input.
         pub mlp_norm: Option<L::Norm>,
         /// The MLP, where the layer has one.
         pub mlp: Option<Mlp<L>>,
         /// Norm of the MLP's output.
         pub mlp_out_norm: Option<L::Norm>,
-        /// Convolution of the MLP's output.
-        pub mlp_convolution: Option<ShortConvolution<L>>,
         /// Its part of the second embedding.
         pub per_layer_input: Option<PerLayerInput<L>>,
-        /// What it needs of several residual streams.
-        pub alt_up: Option<Box<AltUpLayer<L>>>,
-        /// Its hyper-connections: of attention, and of the MLP.
-        pub hyper: Option<Box<[HyperWeights<L>; 2]>>,
-        /// Its embedding of n-grams.
-        pub ngram: Option<Box<NgramWeights<L>>>,
+        /// Mechanisms of a few families.
+        pub mechanisms: LayerMechanisms<L>,
         /// Factor of its output; empty when the model has none.  // [1]
         pub scalar: L::Numbers,
         /// How the MLP's output is added, where that has learned vectors.
@@ -52,71 +45,6 @@ parts! {
         pub stream: L::Numbers,
         /// What both biases give.
         pub bias: L::Numbers,
-    }
-
-    /// A hyper-connection.
-    pub enum HyperWeights {
-        /// A weight per stream.
-        Sigmoid(SigmoidHyper<L>),
-        /// A weight per channel of what is read.
-        LowRank(LowRankHyper<L>),
-    }
-
-    /// A hyper-connection with a weight per stream.
-    pub struct SigmoidHyper {
-        /// From all streams to the logits of the weights.  // [kinds * hc_mult, hc_mult * hidden_size]
-        pub matrix: L::Numbers,
-        /// Added to them.  // [kinds * hc_mult]
-        pub base: L::Numbers,
-        /// Factors of them: of the weights with which streams are read, and with which they are written.  // [kinds]
-        pub scale: L::Numbers,
-    }
-
-    /// A hyper-connection with a weight per channel of what is read.
-    pub struct LowRankHyper {
-        /// Norm of each stream.  // [hc_mult * hidden_size]
-        pub norm: L::Norm,
-        /// To the low rank, then to the weights with which streams are written.  // [hc_lowrank + hc_mult, all streams]
-        pub down: L::Matrix,
-        /// From the low rank to the weights with which they are read.  // [all streams, hc_lowrank]
-        pub up: L::Matrix,
-    }
-
-    /// How a layer predicts and corrects several residual streams, and its low-rank branch parallel to attention.
-    pub struct AltUpLayer {
-        /// Norm of the router's input, with the router's factor.
-        pub router_norm: L::Norm,
-        /// [num_inputs, hidden_size]
-        pub modality_router: L::Numbers,
-        /// [num_inputs * num_inputs, num_inputs]
-        pub prediction_coefs: L::Numbers,
-        /// [num_inputs, num_inputs]
-        pub correction_coefs: L::Numbers,
-        /// [hidden_size]
-        pub correct_output_scale: L::Numbers,
-        /// [laurel_rank, hidden_size]
-        pub laurel_left: L::Matrix,
-        /// [hidden_size, laurel_rank]
-        pub laurel_right: L::Matrix,
-        /// Norm of what the branch adds.
-        pub laurel_norm: L::Norm,
-    }
-
-    /// A layer's embedding of n-grams.
-    pub struct NgramWeights {
-        /// The rows that hashes choose.  // [rows, row_width]
-        pub table: L::Matrix,
-        /// From them to a key per stream, then to a value.  // [(hc_mult + 1) * hidden_size, ple_embed_dim]
-        pub key_value_proj: L::Matrix,
-        /// Norms of the keys, of the streams, and of what the convolution reads.  // [hc_mult * hidden_size] each
-        pub norms: [L::Norm; 3],
-        /// The depthwise convolution.  // [positions, hc_mult * hidden_size]
-        pub conv: L::Numbers,
-        ;
-        /// Its place among the parts of the recurrent state.
-        pub state_layer: usize,
-        /// Its place among the layers with such an embedding.
-        pub table_index: usize,
     }
 
     /// How a layer adds its part of the second embedding.
@@ -149,14 +77,10 @@ parts! {
         pub embedding_scales: Option<[L::Numbers; 2]>,
         /// A second embedding, a part of which each layer adds.
         pub per_layer: Option<PerLayerEmbedding<L>>,
-        /// From the first residual stream to the others, and back; empty where there is one stream.
-        pub streams: [Vec<L::Matrix>; 2],
+        /// Mechanisms of a few families.
+        pub mechanisms: OutsideMechanisms<L>,
         /// Learned positions.  // [max_position_embeddings, hidden_size], or empty
         pub positions: L::Numbers,
-        /// The first state of the low one of two stacks; empty where there is one stack.
-        pub low_state: L::Numbers,
-        /// The hyper-connection after the last layer.
-        pub hyper_head: Option<HyperWeights<L>>,
         /// `model.norm`, where the model has it.
         pub norm: Option<L::Norm>,
         /// A matrix and a norm before the projection to logits.
@@ -208,10 +132,8 @@ impl OutsideLayers {
             embedding_norm: None,
             embedding_scales: None,
             per_layer: None,
-            streams: [Vec::new(), Vec::new()],
+            mechanisms: OutsideMechanisms::none(),
             positions: Vec::new(),
-            low_state: Vec::new(),
-            hyper_head: None,
             norm: Some(norm),
             head_transform: None,
             lm_head: self.lm_head.clone(),

@@ -401,6 +401,27 @@ impl<A: Load, B: Load> Load for (A, B) {
     }
 }
 
+/// The part of a mechanism that has none.
+#[derive(Clone)]
+pub enum NoPart<L: Leaf = Packed> {
+    /// Never made.
+    #[doc(hidden)]
+    Never(std::convert::Infallible, std::marker::PhantomData<L>),
+}
+
+impl<L: Leaf> Part<L> for NoPart<L> {
+    fn visit<'a>(&'a self, _: &mut dyn FnMut(LeafRef<'a, L>)) {}
+}
+
+impl Load for NoPart<Spec> {
+    type Loaded = NoPart;
+
+    fn load(&self, _: &dyn Loader) -> Result<NoPart> {
+        let NoPart::Never(never, _) = self;
+        match *never {}
+    }
+}
+
 /// Declares parts once, generic over the form of their leaves `L`: structs and enums with a visit of all leaves, and with
 /// loading as a map over them.
 ///

@@ -4,23 +4,24 @@
 mod attention;
 mod layer;
 mod leaf;
+mod mechanisms;
 mod mlp;
 mod recurrent;
 mod rows;
 
 pub use attention::{
-    AttentionLayer, CompressionWeights, DynamicMaskWeights, HeadExpertsWeights, IndexerWeights, MlaWeights,
-    Projection, QkConvolutionWeights, RelativeScoreWeights, SharedKvWeights,
+    AttentionLayer, CompressionWeights, HeadExpertsWeights, IndexerWeights, MlaWeights, Projection,
+    RelativeScoreWeights, SharedKvWeights,
 };
 pub use layer::{
-    AltUpLayer, HiddenInput, HyperWeights, Layer, LowRankHyper, MtpLayer, NgramWeights, OutsideLayers,
-    PerLayerEmbedding, PerLayerInput, ResidualScales, SigmoidHyper,
+    HiddenInput, Layer, MtpLayer, OutsideLayers, PerLayerEmbedding, PerLayerInput, ResidualScales,
 };
 pub(crate) use leaf::parts;
 pub use leaf::{
-    IntegerSpec, Join, Leaf, LeafRef, Load, Loader, MatrixSpec, NormGate, NormSpec, NormWeights, NumberSpec,
-    Packed, Packing, Part, Prepare, Spec,
+    IntegerSpec, Join, Leaf, LeafRef, Load, Loader, MatrixSpec, NoPart, NormGate, NormSpec, NormWeights,
+    NumberSpec, Packed, Packing, Part, Prepare, Spec,
 };
-pub use mlp::{Adapter, DenseAndMoe, DenseMlp, Mlp, MoeMlp, RouterMlpWeights, SharedBlockWeights};
-pub use recurrent::{RecurrentWeights, ShortConvolution};
+pub use mechanisms::{LayerMechanisms, OutsideMechanisms};
+pub use mlp::{DenseAndMoe, DenseMlp, Mlp, MoeMlp, RouterMlpWeights};
+pub use recurrent::RecurrentWeights;
 pub use rows::{Rows, TensorRows};

@@ -40,17 +40,4 @@ parts! {
         /// Factors with which the output is added.
         pub factors: ResidualFactors,
     }
-
-    /// A causal convolution per channel over the last positions.
-    pub struct ShortConvolution {
-        /// What the convolution reads is added to its result: one is added to the last weights.  // [positions, channels]
-        pub weight: L::Numbers,
-        ;
-        /// The layer's place among the layers with a recurrent state.
-        pub state_layer: usize,
-        /// Where its inputs are in that state.
-        pub state_start: usize,
-        /// The number of channels that it convolves.
-        pub channels: usize,
-    }
 }

@@ -6,9 +6,9 @@ use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, AltUpNames, Bias, Config, GateUp, HeadRows, IndexerNames, KvB, LayerScalar, MlaNames,
-    MlpShape, MoeNames, MtpNames, Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared,
-    Stored, Tensor, tensor,
+    Activation, Bias, Config, GateUp, HeadRows, IndexerNames, KvB, LayerScalar, MlaNames, MlpShape, MoeNames,
+    MtpNames, Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared, Stored, Tensor,
+    tensor,
 };
 use ropechat_platform::error::Result;
 
@@ -71,17 +71,6 @@ const NAMES: Names = Names {
         out_norm: tensor!("post_norm"),
     },
     layer_scalar: "layer_output_scale.weight",
-    alt_up: AltUpNames {
-        projections: ["altup_proj.weight", "altup_unembd_proj.weight"],
-        router_norm: tensor!("altup_router_norm"),
-        modality_router: "altup_router.weight",
-        prediction_coefs: "altup_predict_coef.weight",
-        correction_coefs: "altup_correct_coef.weight",
-        correct_output_scale: "altup_correct_scale.weight",
-        laurel_left: tensor!("laurel_l"),
-        laurel_right: tensor!("laurel_r"),
-        laurel_norm: tensor!("laurel_post_norm"),
-    },
     ..Names::LLAMA
 };
 
@@ -92,6 +81,7 @@ pub(super) fn as_stored(config: Config, arch: &Arch, source: &Source<'_>) -> Res
     source.checkpoint.require(NAMES.embed_tokens, &[config.vocab_size, config.hidden_size])?;
     check_layers(&config, source)?;
     let mut config = Config { names: names(&config, arch, source), ..config };
+    config.mechanisms.use_gguf_names();
     hybrid::as_stored(&mut config, arch, source);
     // llama.cpp's converter has added 1 to these weights.
     if config.norm_weight == NormWeight::MinusOne {

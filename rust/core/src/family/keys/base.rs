@@ -8,8 +8,8 @@ use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
     HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask,
-    Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual,
-    ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    Mechanisms, Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling,
+    Residual, ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use ropechat_kernels::quant::PackedType;
 use ropechat_platform::error::Result;
@@ -166,7 +166,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         repeats: None,
         values: Values::Own,
         residual_factors: [ResidualFactors::ONE; 2],
-        ngram_table: None,
         activation: None,
         gate_cutoff: None,
     };
@@ -185,7 +184,7 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         max_position_embeddings,
         layers: vec![layer; size(metadata, "num_hidden_layers", 4096, defaults.num_hidden_layers)?],
         mtp: None,
-        cycles: None,
+        mechanisms: Mechanisms::default(),
         position: EmbeddingPosition::None,
         embedding_multiplier: 1.0,
         embedding_norm: EmbeddingNorm::None,
@@ -201,7 +200,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         residual_multiplier: 1.0,
         attention: Attention::Heads,
         indexer: None,
-        dynamic_mask: None,
         relative_scores: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,
@@ -212,9 +210,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         attention_gate: AttentionGate::None,
         sub_norms: SubNorms::None,
         per_layer_embedding: None,
-        alt_up: None,
-        hyper_connections: None,
-        ngram_embedding: None,
         layer_scalar: LayerScalar::None,
         clip_qkv: None,
         attn_logit_softcapping: None,
@@ -226,7 +221,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp_bias: bias(metadata, defaults.mlp_bias)?,
         recurrent: None,
         recurrent_factors: BranchFactors::ONE,
-        shared_block: None,
         attention_input_factor: 1.0,
         mlp_input_factor: 1.0,
         moe: None,

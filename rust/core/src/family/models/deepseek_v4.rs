@@ -6,16 +6,17 @@
 
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, Bias, Compression, CompressorNames, Config, HyperConnections, HyperNames,
-    IndexChoice, Indexer, IndexerNames, LayerIndexer, LayerMlp, LayerRope, Mask, Mixer, MlaNames, Moe,
-    MoeNames, Names, Normalization, QkNorm, Recurrent, ResidualFactors, RopeLayout, RopeScaling, RotatedPart,
-    Scoring, Sinks, StreamWeights, Tensor, Values, tensor,
+    Activation, Attention, Bias, Compression, CompressorNames, Config, IndexChoice, Indexer, IndexerNames,
+    LayerIndexer, LayerMlp, LayerRope, Mask, Mechanisms, Mixer, MlaNames, Moe, MoeNames, Names,
+    Normalization, QkNorm, Recurrent, ResidualFactors, RopeLayout, RopeScaling, RotatedPart, Scoring, Sinks,
+    Tensor, Values, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{Routing, ignore_multi_token_prediction, only_word, routed_moe};
 use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of, ropes_by_kind};
 use crate::family::keys::windows::{layer_kinds, layer_numbers, window};
+use crate::mechanisms::hyper::config::{HEAD, HyperConnections, HyperNames, StreamWeights};
 use ropechat_platform::error::Result;
 
 pub(crate) static DEEPSEEK_V4: Family = Family { model_types: &["deepseek_v4"], aliases: &[], config };
@@ -65,11 +66,6 @@ const NAMES: Names = Names {
     },
     correction_bias: "ffn.gate.bias",
     tid2eid: "ffn.gate.tid2eid",
-    hyper: [
-        HyperNames::Sigmoid(["hc_attn_fn", "hc_attn_base", "hc_attn_scale"]),
-        HyperNames::Sigmoid(["hc_ffn_fn", "hc_ffn_base", "hc_ffn_scale"]),
-        HyperNames::Sigmoid(["hc_head.hc_fn", "hc_head.hc_base", "hc_head.hc_scale"]),
-    ],
     ..Names::LLAMA
 };
 
@@ -123,6 +119,11 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
             hc_sinkhorn_iters: metadata.integer_if_any("hc_sinkhorn_iters", 1..=1000)?.unwrap_or(20),
             hc_eps: metadata.number_or("hc_eps", 0.0..=1.0, 1e-6)? as f32,
         },
+        names: [
+            HyperNames::Sigmoid(["hc_attn_fn", "hc_attn_base", "hc_attn_scale"]),
+            HyperNames::Sigmoid(["hc_ffn_fn", "hc_ffn_base", "hc_ffn_scale"]),
+            HEAD,
+        ],
     };
     let mut config = Config {
         attention: Attention::SharedKv {
@@ -133,7 +134,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         qk_norm: QkNorm::WeightedKeys,
         sinks: Sinks::PerHead,
         activation: Activation::ClampedSwiglu { alpha: 1.0, limit, offset: 0.0 },
-        hyper_connections: Some(hyper_connections),
+        mechanisms: Mechanisms { hyper: Some(hyper_connections), ..config.mechanisms },
         moe: Some(mixture(metadata)?),
         ..config
     };
@@ -274,7 +275,7 @@ fn with_compressed_keys(metadata: &Metadata<'_>, mut config: Config) -> Result<C
     for (layer, kind) in config.layers.iter_mut().zip(kinds) {
         layer.rope = LayerRope::Rotary(usize::from(kind != 0));
         if kind != 0 {
-            layer.mixer = Mixer::CompressedAttention;
+            layer.mixer = Mixer::AttentionWithWindow;
         }
         layer.compression = match kind {
             SPARSE => Some(compression),
@@ -289,7 +290,7 @@ fn with_compressed_keys(metadata: &Metadata<'_>, mut config: Config) -> Result<C
     };
     let values = config.layers.iter().map(kept).max().unwrap_or_default();
     let has_state = config.layers.iter().any(|layer| layer.compression.is_some());
-    let recurrent = has_state.then_some(Recurrent::OfCompression { values });
+    let recurrent = has_state.then_some(Recurrent::Window { values, positions: 1 });
     Ok(Config { recurrent, ..config })
 }
 

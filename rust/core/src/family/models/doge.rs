@@ -4,10 +4,11 @@
 //! `configuration_doge.py`. Its mixture of experts is not computed: in transformers a token's experts depend on the tokens
 //! behind it.
 
-use crate::config::{Bias, Config, DynamicMask, Mask, QkNorm, Residual};
+use crate::config::{Bias, Config, Mask, Mechanisms, QkNorm, Residual};
 use crate::family::keys::base::{Defaults, Family, HeadDim, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::window;
+use crate::mechanisms::dynamic_mask::config::DynamicMask;
 use ropechat_platform::error::Result;
 
 pub(crate) static DOGE: Family = Family { model_types: &["doge"], aliases: &[], config };
@@ -31,7 +32,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     Ok(Config {
         residual: Residual::StreamScaled,
         qk_norm: QkNorm::PerHead(Bias::None),
-        dynamic_mask: Some(DynamicMask { keep_window_size }),
+        mechanisms: Mechanisms { dynamic_mask: Some(DynamicMask { keep_window_size }), ..config.mechanisms },
         ..config
     })
 }

@@ -7,10 +7,11 @@
 use super::gemma::SANDWICH;
 use super::gemma3::layer_ropes;
 use super::gemma4::{per_layer_embedding, share_keys_and_values};
-use crate::config::{AltUp, Bias, Config, NormPlacement, QkNorm, ValueNorm};
+use crate::config::{Bias, Config, Mechanisms, NormPlacement, QkNorm, ValueNorm};
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::windows::{layer_numbers, window, with_ropes, with_windows};
+use crate::mechanisms::alt_up::config::{AltUp, AltUpNames};
 use ropechat_platform::error::Result;
 
 pub(crate) static GEMMA3N_TEXT: Family = Family { model_types: &["gemma3n_text"], aliases: &[], config };
@@ -73,6 +74,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         altup_active_idx: number("altup_active_idx", 0, 0)?,
         altup_correct_scale: metadata.flag_or("altup_correct_scale", true)?,
         laurel_rank: number("laurel_rank", 1, 64)?,
+        names: AltUpNames::HUB,
     };
     if alt_up.altup_active_idx >= alt_up.altup_num_inputs {
         return Err(metadata.bad("altup_active_idx", "must be less than altup_num_inputs"));
@@ -87,7 +89,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         qk_norm: QkNorm::PerHead(Bias::None),
         value_norm: ValueNorm::PerHead,
         per_layer_embedding: per_layer_embedding(metadata, 256)?,
-        alt_up: Some(alt_up),
+        mechanisms: Mechanisms { alt_up: Some(alt_up), ..config.mechanisms },
         final_logit_softcapping: cap.map(|cap| cap as f32),
         ..config
     })

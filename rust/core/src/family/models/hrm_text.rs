@@ -4,10 +4,11 @@
 //! read causally, as transformers does without `token_type_ids`.
 
 use crate::config::{
-    AttentionGate, Config, Cycles, GateUp, GateWidth, LayerSpec, Names, NormWeight, Qkv, tensor,
+    AttentionGate, Config, GateUp, GateWidth, LayerSpec, Mechanisms, Names, NormWeight, Qkv, tensor,
 };
 use crate::family::keys::base::{Defaults, Family, HeadDim, base};
 use crate::family::keys::metadata::Metadata;
+use crate::mechanisms::cycles::config::Cycles;
 use ropechat_platform::error::Result;
 
 pub(crate) static HRM_TEXT: Family = Family { model_types: &["hrm_text"], aliases: &[], config };
@@ -60,7 +61,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     };
     Ok(Config {
         layers: (0..count).map(layer).collect(),
-        cycles: Some(cycles),
+        mechanisms: Mechanisms { cycles: Some(cycles), ..config.mechanisms },
         embedding_multiplier: scale as f32,
         norm_weight: NormWeight::Absent,
         attention_gate: AttentionGate::Sigmoid(GateWidth::PerChannel),

@@ -6,14 +6,15 @@
 
 use super::deepseek::config as latent_mixture;
 use crate::config::{
-    Activation, AttentionGate, Config, GateUp, GateWidth, HyperConnections, Moe, MoeNames, Names, Norm,
-    ResidualFactors, RopeLayout, RotatedPart, Shared, Sinks, Stored, StreamWeights, Tensor, tensor,
+    Activation, AttentionGate, Config, GateUp, GateWidth, Mechanisms, Moe, MoeNames, Names, Norm,
+    ResidualFactors, RopeLayout, RotatedPart, Shared, Sinks, Stored, Tensor, tensor,
 };
 use crate::family::keys::base::{Defaults, Family, KvHeads, NormKey};
 use crate::family::keys::indexer::{IndexerDefaults, in_all_layers, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation};
 use crate::family::keys::moe::Routing;
+use crate::mechanisms::hyper::config::{HyperConnections, HyperNames, StreamWeights};
 use ropechat_platform::error::Result;
 
 pub(crate) static HY_V4: Family = Family { model_types: &["hy_v4"], aliases: &[], config };
@@ -37,6 +38,24 @@ const NAMES: Names = Names {
     },
     ..Names::LLAMA
 };
+
+const HYPER: [HyperNames; 3] = [
+    HyperNames::Sigmoid([
+        "hc_pre.hc_attn_layer.hc_fn",
+        "hc_pre.hc_attn_layer.hc_base",
+        "hc_pre.hc_attn_layer.hc_scale",
+    ]),
+    HyperNames::Sigmoid([
+        "hc_pre.hc_mlp_layer.hc_fn",
+        "hc_pre.hc_mlp_layer.hc_base",
+        "hc_pre.hc_mlp_layer.hc_scale",
+    ]),
+    HyperNames::Sigmoid([
+        "hc_pre.hc_head.hc_head_fn",
+        "hc_pre.hc_head.hc_head_base",
+        "hc_pre.hc_head.hc_head_scale",
+    ]),
+];
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     metadata.get("learnable_sink_init"); // how training begins
@@ -65,6 +84,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
             hc_magnitude: metadata.number_or("hc_magnitude", 0.0..=1e6, 2.0)? as f32,
             hc_eps: metadata.number_or("hc_eps", 0.0..=1.0, 1e-6)? as f32,
         },
+        names: HYPER,
     };
     let indexing = IndexerDefaults {
         index_n_heads: 16,
@@ -74,7 +94,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     };
     let mut config = Config {
         moe: config.moe.map(|moe| Moe { activation, ..moe }),
-        hyper_connections: Some(hyper_connections),
+        mechanisms: Mechanisms { hyper: Some(hyper_connections), ..config.mechanisms },
         sinks: Sinks::PerHead,
         attention_gate: AttentionGate::Sigmoid(GateWidth::PerChannel),
         ..config

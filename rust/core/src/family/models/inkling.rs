@@ -5,14 +5,15 @@
 //! of keys. The reference does not use `shared_expert_sink` and `rms_norm_eps_moe_gate`, and ties no embeddings.
 
 use crate::config::{
-    Activation, Bias, BranchConvolutions, Config, EmbeddingNorm, GateUp, Heads, LmHead, Mask, Mixer, Moe,
-    MoeNames, Names, QkNorm, QueryScaling, Recurrent, RelativeScores, Scoring, Shared, SharedExpert, Stored,
-    Tensor, tensor,
+    Activation, Bias, Config, EmbeddingNorm, GateUp, Heads, LmHead, Mask, Mechanisms, Mixer, Moe, MoeNames,
+    Names, QkNorm, QueryScaling, Recurrent, RelativeScores, Scoring, Shared, SharedExpert, Stored, Tensor,
+    tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{experts_per_token, ignore_multi_token_prediction, sparse_layers};
 use crate::family::keys::windows::{layer_kinds, layer_numbers};
+use crate::mechanisms::branch_convolution::config::BranchConvolutions;
 use ropechat_platform::error::Result;
 
 pub(crate) static INKLING_TEXT: Family =
@@ -84,6 +85,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let config = windows_and_heads(metadata, config)?;
     let kernel_size = size("conv_kernel_size", size("sconv_kernel_size", 4)?)?;
     let kv_channels = config.all_heads().map(|heads| 2 * heads.num_key_value_heads * heads.head_dim).max();
+    let kv_channels = kv_channels.unwrap_or_default();
     let alpha = metadata.number_or("log_scaling_alpha", -1e3..=1e3, 0.1)?;
     let n_floor = metadata.number_if_any("log_scaling_n_floor", 1.0..=1e12)?;
     let (intermediate_size, moe) = mixture(metadata, config.intermediate_size)?;
@@ -102,10 +104,14 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
             d_rel: size("d_rel", 16)?,
             rel_extent: size("rel_extent", 1024)?,
         }),
-        recurrent: Some(Recurrent::OfBranches(BranchConvolutions {
-            kernel_size,
-            kv_channels: kv_channels.unwrap_or_default(),
-        })),
+        recurrent: Some(Recurrent::Window {
+            values: kv_channels + 2 * config.hidden_size,
+            positions: kernel_size - 1,
+        }),
+        mechanisms: Mechanisms {
+            branch_convolution: Some(BranchConvolutions { kernel_size, kv_channels }),
+            ..Mechanisms::default()
+        },
         moe: Some(moe),
         ..sparse_layers(metadata, config, first_sparse)?
     })
@@ -166,7 +172,7 @@ fn windows_and_heads(metadata: &Metadata<'_>, mut config: Config) -> Result<Conf
             (None, Some(listed)) => listed.contains(&index),
             (None, None) => !(index + 1).is_multiple_of(6),
         };
-        layer.mixer = Mixer::ConvolvedAttention;
+        layer.mixer = Mixer::AttentionWithWindow;
         (layer.mask, layer.heads) =
             if slides { (Mask::Sliding(window), Some(windowed)) } else { (Mask::Causal, None) };
         // Queries and keys are normed: 1 / head_dim, not its root.

@@ -5,15 +5,16 @@
 
 use super::qwen3_5::{self, hybrid, ignore_other_parts, shared_expert, text_part};
 use crate::config::{
-    Activation, Config, HyperConnections, HyperNames, IndexChoice, Indexer, IndexerNames, LayerIndexer,
-    LinearAttention, Names, NgramEmbedding, NgramTable, NormPlacement, Recurrent, ResidualFactors,
-    RotatedPart, StreamWeights, Tensor, primes_from, tensor,
+    Activation, Config, IndexChoice, Indexer, IndexerNames, LayerIndexer, LinearAttention, Mechanisms, Names,
+    NormPlacement, Recurrent, ResidualFactors, RotatedPart, Tensor, tensor,
 };
 use crate::family::keys::base::{Defaults, Family, KvHeads, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{moe_in_all_layers, qwen_moe};
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::layer_numbers;
+use crate::mechanisms::hyper::config::{HyperConnections, HyperNames, StreamWeights};
+use crate::mechanisms::ngram::config::{NgramEmbedding, NgramTable, primes_from};
 use ropechat_platform::error::Result;
 
 pub(crate) static QWEN4_EXP_TEXT: Family = Family { model_types: &["qwen4_exp_text"], aliases: &[], config };
@@ -42,11 +43,6 @@ macro_rules! hyper {
 const INDEX_QK: Tensor = tensor!("self_attn.indexer.index_qk_proj");
 
 const NAMES: Names = Names {
-    hyper: [
-        hyper!("attn_hyper_connection"),
-        hyper!("mlp_hyper_connection"),
-        hyper!("hyper_connection_mixer"),
-    ],
     indexer: IndexerNames {
         q_proj: INDEX_QK,
         k_proj: INDEX_QK,
@@ -88,11 +84,16 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         weights: StreamWeights::LowRank {
             hc_lowrank: metadata.integer_if_any("hc_lowrank", 1..=1 << 16)?.unwrap_or(320),
         },
+        names: [
+            hyper!("attn_hyper_connection"),
+            hyper!("mlp_hyper_connection"),
+            hyper!("hyper_connection_mixer"),
+        ],
     };
     let mut config = Config {
         recurrent,
-        norm_placement: NormPlacement::InHyperConnections,
-        hyper_connections: Some(hyper_connections),
+        norm_placement: NormPlacement::None,
+        mechanisms: Mechanisms { hyper: Some(hyper_connections), ..Mechanisms::default() },
         ..moe_in_all_layers(config, moe)
     };
     // A branch's result goes to the streams: nothing of what it read stays beside it.
@@ -175,6 +176,7 @@ fn with_ngrams(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     if layers.is_empty() {
         return Ok(config);
     }
+    let streams = config.mechanisms.hyper.map_or(1, |hyper| hyper.hc_mult);
     let hashes = (ngram_size - 1) * heads_per_ngram;
     if hashes == 0 || !ple_embed_dim.is_multiple_of(hashes) {
         let what = format!("must be a multiple of the number of hashes, {hashes} (got {ple_embed_dim})");
@@ -190,16 +192,21 @@ fn with_ngrams(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     let mut tables = Vec::new();
     let mut primes = primes_from(base);
     for (index, &number) in layers.iter().enumerate() {
-        let layer = number.checked_sub(1).and_then(|layer| config.layers.get_mut(layer));
-        match layer.filter(|layer| !layer.mixer.has_attention()) {
-            Some(layer) => layer.ngram_table = Some(index),
-            None => {
-                let what = format!("must name layers of linear attention, the first one as 1 (got {number})");
-                return Err(metadata.bad(LAYERS, &what));
-            }
-        }
+        let is_recurrent =
+            |layer: &usize| config.layers.get(*layer).is_some_and(|layer| !layer.mixer.has_attention());
+        let Some(layer) = number.checked_sub(1).filter(is_recurrent) else {
+            let what = format!("must name layers of linear attention, the first one as 1 (got {number})");
+            return Err(metadata.bad(LAYERS, &what));
+        };
         let sizes = [ngram_size, hashes];
-        tables.push(NgramTable::new(index, config.vocab_size, seed, sizes, &mut primes, divisible_by));
+        tables.push(NgramTable::new(
+            [index, layer],
+            config.vocab_size,
+            seed,
+            sizes,
+            &mut primes,
+            divisible_by,
+        ));
     }
     let ngram_embedding = NgramEmbedding {
         ngram_size,
@@ -208,7 +215,9 @@ fn with_ngrams(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
         ple_conv_kernel_size,
         split_ngram_parts,
         eos_token_id,
+        channels: streams * config.hidden_size,
         tables,
     };
-    Ok(Config { ngram_embedding: Some(ngram_embedding), ..config })
+    config.mechanisms.ngram = Some(ngram_embedding);
+    Ok(config)
 }

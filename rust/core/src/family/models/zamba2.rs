@@ -8,11 +8,12 @@ use super::bamba;
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
     Activation, Bias, Config, GateUp, GatedOutput, KeyHeads, LayerMlp, LayerRope, LinearAttention,
-    LinearRule, LmHead, Mixer, Names, Qkv, Recurrent, SharedBlock, tensor,
+    LinearRule, LmHead, Mechanisms, Mixer, Names, Qkv, Recurrent, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, NormKey, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mixers::check_groups;
+use crate::mechanisms::shared_block::config::SharedBlock;
 use ropechat_platform::error::Result;
 
 pub(crate) static ZAMBA2: Family = Family {
@@ -70,9 +71,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     for layer in &mut config.layers {
         (layer.mixer, layer.mlp) = (Mixer::Recurrent, LayerMlp::None);
     }
-    for (index, &layer) in hybrid.iter().enumerate() {
-        config.layers[layer].mixer = Mixer::AfterShared { first: hybrid[index % blocks], index };
-    }
+    hybrid.iter().for_each(|&layer| config.layers[layer].mixer = Mixer::Both);
     if !metadata.flag_or("use_mem_rope", false)? {
         config.ropes.clear();
         config.layers.iter_mut().for_each(|layer| layer.rope = LayerRope::None);
@@ -83,12 +82,15 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     for key in KEYS_WITHOUT_EFFECT {
         metadata.get(key);
     }
+    let shared_block = SharedBlock {
+        adapter_rank: metadata.integer_if_any("adapter_rank", 1..=1 << 16)?.unwrap_or(128),
+        attention_adapter: metadata.flag_or("use_shared_attention_adapter", false)?,
+        num_mem_blocks: blocks,
+        layers: hybrid,
+    };
     Ok(Config {
         attention_multiplier: (config.head_dim as f32 / 2.0).sqrt().recip(),
-        shared_block: Some(SharedBlock {
-            adapter_rank: metadata.integer_if_any("adapter_rank", 1..=1 << 16)?.unwrap_or(128),
-            attention_adapter: metadata.flag_or("use_shared_attention_adapter", false)?,
-        }),
+        mechanisms: Mechanisms { shared_block: Some(shared_block), ..Mechanisms::default() },
         recurrent: Some(Recurrent::Linear(mamba(metadata, &config)?)),
         ..config
     })

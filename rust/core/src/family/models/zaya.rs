@@ -6,14 +6,15 @@
 
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Bias, Config, GateUp, LmHead, Mask, Mixer, Moe, MoeNames, Names, Normalization,
-    QkConvolution, QkNorm, Qkv, Recurrent, Residual, RopeLayout, Router, Shared, Stored, Tensor, tensor,
+    Activation, Bias, Config, GateUp, LmHead, Mask, Mechanisms, Mixer, Moe, MoeNames, Names, Normalization,
+    QkNorm, Qkv, Recurrent, Residual, RopeLayout, Router, Shared, Stored, Tensor, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
 use crate::family::keys::rope::{Partial, RopeFacts, ropes_by_kind};
 use crate::family::keys::windows::{window, with_ropes};
+use crate::mechanisms::qk_convolution::config::QkConvolution;
 use ropechat_platform::error::Result;
 
 pub(crate) static ZAYA: Family =
@@ -68,7 +69,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         return Err(metadata.bad("layer_types", &what));
     }
     for (layer, word) in config.layers.iter_mut().zip(words) {
-        layer.mixer = Mixer::ConvolvedAttention;
+        layer.mixer = Mixer::AttentionWithWindow;
         layer.mask = match (word, window) {
             ("hybrid", _) => Mask::Causal,
             ("hybrid_sliding", Some(window)) => Mask::Sliding(window),
@@ -121,7 +122,11 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     Ok(Config {
         residual: Residual::Scaled,
         qk_norm: QkNorm::Length,
-        recurrent: Some(Recurrent::BeforeAttention(convolution)),
+        recurrent: Some(Recurrent::Window {
+            values: convolution.channels,
+            positions: convolution.positions(),
+        }),
+        mechanisms: Mechanisms { qk_convolution: Some(convolution), ..Mechanisms::default() },
         lm_head_bias,
         ..with_ropes(moe_in_all_layers(config, moe), ropes)
     })

@@ -3,12 +3,12 @@
 use super::prefix::{Prefix, with_bias};
 use crate::config::{
     Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Mask,
-    Mixer, Norm, QkConvolution, QkNorm, Qkv, Recurrent, Rope, RopeLayout, RotatedPart, Sinks, Stored,
-    SubNorms, Tensor, ValueNorm, Values, tensor,
+    Norm, QkNorm, Qkv, Rope, RopeLayout, RotatedPart, Sinks, Stored, SubNorms, Tensor, ValueNorm, Values,
+    tensor,
 };
 use crate::parts::{
-    AttentionLayer, DynamicMaskWeights, HeadExpertsWeights, IndexerWeights, MatrixSpec, NormSpec, NumberSpec,
-    Packing, Projection, QkConvolutionWeights, RelativeScoreWeights, Rows, Spec, TensorRows,
+    AttentionLayer, HeadExpertsWeights, IndexerWeights, MatrixSpec, NormSpec, NumberSpec, Packing,
+    Projection, RelativeScoreWeights, Rows, Spec, TensorRows,
 };
 
 impl Prefix<'_> {
@@ -18,9 +18,9 @@ impl Prefix<'_> {
         let (names, hidden) = (&config.names, config.hidden_size);
         let attention = config.attention_of(spec);
         // Attention of a block that layers share is packed once.
-        let of_block = |matrix: MatrixSpec| match spec.mixer {
-            Mixer::AfterShared { .. } => matrix.packed(Packing::Shared),
-            _ => matrix,
+        let of_block = |matrix: MatrixSpec| match self.is_shared {
+            true => matrix.packed(Packing::Shared),
+            false => matrix,
         };
         let projection = match attention {
             Attention::Heads => Projection::Heads(of_block(self.qkv())),
@@ -28,17 +28,9 @@ impl Prefix<'_> {
             Attention::MixtureOfHeads { num_experts, .. } => self.head_experts(num_experts),
             Attention::SharedKv { q_lora_rank, .. } => self.shared_kv(q_lora_rank),
         };
-        let (common_key, convolution) = match &projection {
-            Projection::Heads(qkv) => {
-                let convolution = match (&config.recurrent, spec.mixer) {
-                    (Some(Recurrent::BeforeAttention(convolution)), Mixer::ConvolvedAttention) => {
-                        Some(self.qk_convolution(*convolution, qkv))
-                    }
-                    _ => None,
-                };
-                (self.common_key(qkv), convolution)
-            }
-            _ => (NumberSpec::default(), None),
+        let common_key = match &projection {
+            Projection::Heads(qkv) => self.common_key(qkv),
+            _ => NumberSpec::default(),
         };
         let o_proj = |name, width, bias| of_block(self.matrix(&[(name, hidden)], width, bias));
         let sub_norm = || self.norm(names.attention_sub_norm, heads.out_width());
@@ -48,10 +40,7 @@ impl Prefix<'_> {
             compression: self.compression(),
             indexer: self.indexer(),
             relative_scores: self.relative_scores(),
-            dynamic_mask: config.dynamic_mask.map(|_| self.dynamic_mask()),
             common_key,
-            convolution,
-            branch_convolutions: None,
             qk_norms: self.qk_norms(),
             value_norm: self.value_norm(),
             attention_sub_norm: (config.sub_norms == SubNorms::BeforeOutput).then(sub_norm),
@@ -99,7 +88,7 @@ impl Prefix<'_> {
         let config = self.config;
         let is_seen = config.sinks != Sinks::None
             || config.attn_logit_softcapping.is_some()
-            || config.dynamic_mask.is_some()
+            || config.mechanisms.depend_on_scores()
             || config.indexer_of(self.layer).is_some()
             || self.layer.compression.is_some()
             || config.layers.iter().any(|layer| layer.shares_kv_of.is_some());
@@ -148,7 +137,7 @@ impl Prefix<'_> {
     }
 
     /// q, k and v, with their rows in the order that the family rotates, and the gate of attention's output.
-    fn qkv(&self) -> MatrixSpec {
+    pub fn qkv(&self) -> MatrixSpec {
         let config = self.config;
         let mut matrix = self.qkv_as_stored();
         let order = match config.names.head_rows {
@@ -419,47 +408,6 @@ impl Prefix<'_> {
             }
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,
             QkNorm::Unweighted => both(&|_, heads| spec(Vec::new(), Vec::new(), heads * dim)),
-        }
-    }
-
-    /// The convolutions of queries and keys. qkv: the projection of q, k, delayed and other values.
-    fn qk_convolution(&self, convolution: QkConvolution, qkv: &MatrixSpec) -> QkConvolutionWeights<Spec> {
-        const DEPTHWISE: Tensor = tensor!("self_attn.qkv_proj.conv_qk_depthwise");
-        const GROUPED: Tensor = tensor!("self_attn.qkv_proj.conv_qk_grouped");
-        let (dim, width) = (self.heads.head_dim, self.heads.qk_width());
-        let QkConvolution { depthwise_size, grouped_size, .. } = convolution;
-        let of_head = |head: usize| {
-            let rows = Rows::range(head * dim, dim);
-            let weight =
-                TensorRows { shape: vec![width, dim, grouped_size], ..self.vector(GROUPED.weight, rows) };
-            let bias = TensorRows { shape: vec![width], ..self.vector(GROUPED.bias, rows) };
-            MatrixSpec::stacked(vec![weight], vec![bias], dim * grouped_size)
-        };
-        QkConvolutionWeights {
-            depthwise: self.by_position(&[(DEPTHWISE.weight, width)], depthwise_size, |_| {}),
-            depthwise_bias: self.numbers(DEPTHWISE.bias, Rows::all(width)),
-            first_values: match qkv.biases.get(2) {
-                Some(bias) => NumberSpec::vectors([bias.clone()]),
-                None => NumberSpec::constant(0.0, qkv.weights[2].rows.count()),
-            },
-            grouped: (0..width / dim).map(of_head).collect(),
-            state_layer: self.config.state_layer(self.index),
-        }
-    }
-
-    /// What makes the numbers of keys in dynamic mask attention.
-    fn dynamic_mask(&self) -> DynamicMaskWeights<Spec> {
-        const DT_PROJ: Tensor = tensor!("self_attn.dt_proj");
-        let groups = self.heads.num_key_value_heads;
-        let width = groups * self.heads.v_head_dim;
-        let dt_proj = TensorRows::whole(self.name(DT_PROJ.weight), self.config.names.stored, groups, width);
-        DynamicMaskWeights {
-            a: self.numbers("self_attn.A", Rows::all(groups)),
-            dt_proj: NumberSpec::table(dt_proj, width),
-            dt_bias: match self.config.attention_bias {
-                Bias::None => NumberSpec::constant(0.0, groups),
-                _ => self.numbers(DT_PROJ.bias, Rows::all(groups)),
-            },
         }
     }
 

@@ -7,8 +7,8 @@ use super::unread::unread;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::config::{
-    Config, GateUp, HyperNames, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names,
-    NormPlacement, Recurrent, Tensor, tensor,
+    Config, GateUp, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement,
+    Recurrent, Tensor, tensor,
 };
 use crate::parts::{LeafRef, NormSpec, Part, Spec, TensorRows};
 use ropechat_platform::error::{Error, Result};
@@ -110,14 +110,13 @@ fn as_published(names: Names, checkpoint: &Checkpoint) -> Names {
     if names.lm_head.weight != "head.weight" || !checkpoint.contains(EMBEDDING) {
         return names;
     }
-    let [attention, mlp, _] = names.hyper;
-    let head = HyperNames::Sigmoid(["hc_head_fn", "hc_head_base", "hc_head_scale"]);
-    Names { embed_tokens: EMBEDDING, hyper: [attention, mlp, head], ..names }
+    Names { embed_tokens: EMBEDDING, ..names }
 }
 
 /// The config with what the names and shapes of the checkpoint's own tensors decide.
 pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
     config.names = with_base_of(as_published(config.names, checkpoint), checkpoint);
+    config.mechanisms.use_names_of(checkpoint);
     let names = config.names;
     if config.lm_head == LmHead::OwnIfStored {
         let is_stored = checkpoint.contains(names.lm_head.weight);

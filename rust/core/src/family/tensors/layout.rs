@@ -1,14 +1,15 @@
 //! What a model and its layers consist of.
 
+use super::mechanisms;
 use super::prefix::{Prefix, with_bias};
 use crate::config::{
     Bias, Config, EmbeddingNorm, EmbeddingPosition, HeadTransform, LayerMlp, LayerScalar, LmHead, Mixer,
-    MtpNames, NormPlacement, Recurrent, Residual, Stack, Stored, SubNorms, tensor,
+    MtpNames, NormPlacement, Residual, Stored, SubNorms, tensor,
 };
 use crate::parts::{
-    AltUpLayer, AttentionLayer, DenseAndMoe, DenseMlp, HiddenInput, Layer, MatrixSpec, Mlp, MtpLayer,
-    NormSpec, NumberSpec, OutsideLayers, Packing, PerLayerEmbedding, PerLayerInput, Projection,
-    ResidualScales, Rows, Spec, TensorRows,
+    AttentionLayer, DenseAndMoe, DenseMlp, HiddenInput, Layer, MatrixSpec, Mlp, MtpLayer, NormSpec,
+    NumberSpec, OutsideLayers, Packing, PerLayerEmbedding, PerLayerInput, ResidualScales, Rows, Spec,
+    TensorRows,
 };
 
 /// What is outside the layers.
@@ -51,32 +52,14 @@ pub fn outside_layers(config: &Config) -> OutsideLayers<Spec> {
                 .map(|part| at.numbers(&format!("input_hidden_states_{part}"), Rows::all(hidden)))
         }),
         per_layer,
-        streams: names.alt_up.projections.map(|name| {
-            let others = config.alt_up.map_or(0, |alt_up| alt_up.altup_num_inputs - 1);
-            let of_number = |number: usize| {
-                let own = at.name(&name.replace("{}", &number.to_string()));
-                let mut square = TensorRows::whole(own, Stored::OutIn, hidden, hidden);
-                if !name.contains("{}") {
-                    square.shape = vec![others, hidden, hidden];
-                    square.rows = square.rows.from(number * hidden);
-                }
-                MatrixSpec::stacked(vec![square], Vec::new(), hidden)
-            };
-            (0..others).map(of_number).collect()
-        }),
+        mechanisms: mechanisms::outside(&at),
         positions: match config.position {
             EmbeddingPosition::Learned => {
                 at.table(names.position_embedding, config.max_position_embeddings, hidden)
             }
             EmbeddingPosition::None | EmbeddingPosition::Rotated { .. } => NumberSpec::default(),
         },
-        low_state: match config.cycles {
-            None => NumberSpec::default(),
-            Some(_) => at.numbers(names.low_state, Rows::all(hidden)),
-        },
-        hyper_head: config.hyper_connections.map(|hyper| at.hyper(names.hyper[2], hyper, true)),
-        norm: (config.norm_placement != NormPlacement::InHyperConnections)
-            .then(|| at.norm(names.norm, hidden)),
+        norm: (config.norm_placement != NormPlacement::None).then(|| at.norm(names.norm, hidden)),
         head_transform: match config.head_transform {
             HeadTransform::None => None,
             HeadTransform::DenseAndNorm { bias, .. } => {
@@ -110,14 +93,8 @@ pub fn mtp_layer(config: &Config) -> Option<MtpLayer<Spec>> {
 /// The path of one layer's tensors, with the dot.
 fn layer_path(config: &Config, layer: usize) -> String {
     let names = &config.names;
-    let (stack, number) = match config.cycles {
-        None => ("", names.first_layer + layer / names.layers_per_number),
-        Some(cycles) => {
-            let [high, low] = names.stacks;
-            let stack = if cycles.stack(layer) == Stack::High { high } else { low };
-            (stack, layer % cycles.num_layers_per_stack)
-        }
-    };
+    let in_one_list = ("", names.first_layer + layer / names.layers_per_number);
+    let (stack, number) = mechanisms::numbered(config, layer).unwrap_or(in_one_list);
     format!("{}{stack}{}.{number}.", names.base, names.layers)
 }
 
@@ -126,58 +103,30 @@ pub fn layer(config: &Config, index: usize) -> Layer<Spec> {
     let (names, spec, hidden) = (&config.names, &config.layers[index], config.hidden_size);
     let mut at = Prefix::new(config, layer_path(config, index), index);
     at.part = index % names.layers_per_number;
-    let block = match (spec.mixer, &config.shared_block) {
-        (Mixer::AfterShared { first, index: place }, Some(shared)) => {
-            let linear = at.matrix(&[(tensor!("linear"), hidden)], hidden, Bias::None);
-            at.path.push_str("mamba_decoder.");
-            let path = format!("{}{}.{first}.shared_transformer.", names.base, names.layers);
-            let block = Prefix { attention_input: 2 * hidden, ..Prefix::new(config, path, index) };
-            Some((block, shared, place, linear))
-        }
-        _ => None,
-    };
+    let elsewhere = mechanisms::attention_elsewhere(&mut at);
     let [norm, out_norm, mlp_norm, mlp_out_norm] = norms(&at);
     let (stream_norms, norm, mlp_norm) = match config.norm_placement {
         NormPlacement::InStream => ([norm, mlp_norm], None, None),
         _ => ([None, None], norm, mlp_norm),
     };
     let mixer_norms = [norm, out_norm];
-    let (attention, shared_block) = match block {
-        None => (spec.mixer.has_attention().then(|| at.attention(mixer_norms.clone())), None),
-        Some((block, shared, place, linear)) => {
-            let attention = block.attention([Some(block.shared_block_norm()), None]);
-            let rest = match &attention.projection {
-                Projection::Heads(qkv) => Some(Box::new(block.shared_block(shared, place, linear, qkv))),
-                _ => None,
-            };
-            (Some(attention), rest)
-        }
-    };
-    let (branch_convolutions, mlp_convolution) = match config.recurrent {
-        Some(Recurrent::OfBranches(convolutions)) => {
-            let [of_kv, of_attention, of_mlp] = at.branch_convolutions(convolutions);
-            (Some(Box::new([of_kv, of_attention])), Some(of_mlp))
-        }
-        _ => (None, None),
+    let attention = match elsewhere {
+        Some((elsewhere, norm)) => Some(elsewhere.attention([Some(norm), None])),
+        None => spec.mixer.has_attention().then(|| at.attention(mixer_norms.clone())),
     };
     let [scales_of_attention, mlp_residual_scales] =
         [("post_attention", "input"), ("post_mlp", "post_attention")]
             .map(|(place, stream)| residual_scales(&at, place, stream));
-    let attention = attention.map(|attention| AttentionLayer {
-        residual_scales: scales_of_attention,
-        branch_convolutions,
-        ..attention
-    });
+    let attention =
+        attention.map(|attention| AttentionLayer { residual_scales: scales_of_attention, ..attention });
     let recurrent = config.recurrent.as_ref().filter(|_| spec.mixer.is_recurrent());
     Layer {
         stream_norms,
         attention,
         recurrent: recurrent.and_then(|recurrent| at.recurrent(recurrent, mixer_norms)).map(Box::new),
-        shared_block,
         mlp_norm: mlp_norm.map(|norm| norm.times(config.mlp_input_factor)),
         mlp: mlp(&at),
         mlp_out_norm,
-        mlp_convolution,
         per_layer_input: config.per_layer_embedding.map(|second| {
             let (names, width) = (&names.per_layer, second.hidden_size_per_layer_input);
             PerLayerInput {
@@ -186,27 +135,7 @@ pub fn layer(config: &Config, index: usize) -> Layer<Spec> {
                 out_norm: at.norm(names.out_norm, hidden),
             }
         }),
-        alt_up: config.alt_up.map(|alt_up| {
-            let (inputs, rank, names) = (alt_up.altup_num_inputs, alt_up.laurel_rank, &names.alt_up);
-            let width = hidden as f32;
-            Box::new(AltUpLayer {
-                router_norm: at.norm(names.router_norm, hidden).prepared(move |weight| weight / width),
-                modality_router: at.table(names.modality_router, inputs, hidden),
-                prediction_coefs: at.table(names.prediction_coefs, inputs * inputs, inputs),
-                correction_coefs: at.table(names.correction_coefs, inputs, inputs),
-                correct_output_scale: at.numbers(names.correct_output_scale, Rows::all(hidden)),
-                laurel_left: at.matrix(&[(names.laurel_left, rank)], hidden, Bias::None),
-                laurel_right: at.matrix(&[(names.laurel_right, hidden)], rank, Bias::None),
-                laurel_norm: at.norm(names.laurel_norm, hidden),
-            })
-        }),
-        hyper: config
-            .hyper_connections
-            .map(|hyper| Box::new([0, 1].map(|branch| at.hyper(names.hyper[branch], hyper, false)))),
-        ngram: match (&config.ngram_embedding, spec.ngram_table, config.hyper_connections) {
-            (Some(ngram), Some(table), Some(hyper)) => Some(Box::new(at.ngram(ngram, table, hyper.hc_mult))),
-            _ => None,
-        },
+        mechanisms: mechanisms::in_layer(&at),
         scalar: match config.layer_scalar {
             LayerScalar::None => NumberSpec::default(),
             LayerScalar::Learned => at.numbers(names.layer_scalar, Rows::all(1)),
@@ -222,7 +151,7 @@ fn norms(at: &Prefix<'_>) -> [Option<NormSpec>; 4] {
     let (config, spec, names, hidden) = (at.config, at.layer, &at.config.names, at.config.hidden_size);
     let is_mixed = spec.mlp == LayerMlp::Moe;
     let placed = match config.norm_placement {
-        NormPlacement::InHyperConnections => [false; 4],
+        NormPlacement::None => [false; 4],
         NormPlacement::Before | NormPlacement::InStream => [true, false, true, false],
         NormPlacement::After => [false, true, false, true],
         NormPlacement::Around => [true; 4],

@@ -1,16 +1,10 @@
 //! The names of one layer's tensors, or the model's, and the matrices and norms that are built from them.
 
-use crate::config::{
-    Bias, Config, Heads, HyperConnections, HyperNames, LayerSpec, NgramEmbedding, NormWeight, Stored,
-    StreamWeights, Tensor, tensor,
-};
-use crate::parts::{
-    HyperWeights, LowRankHyper, MatrixSpec, NgramWeights, NormSpec, NumberSpec, Packing, Rows, SigmoidHyper,
-    Spec, TensorRows,
-};
+use crate::config::{Bias, Config, Heads, LayerSpec, NormWeight, Stored, Tensor};
+use crate::parts::{MatrixSpec, NormSpec, NumberSpec, Rows, TensorRows};
 
 /// A layer's (or the model's) path, with the dot.
-pub(super) struct Prefix<'a> {
+pub(crate) struct Prefix<'a> {
     pub config: &'a Config,
     pub path: String,
     /// The place of the layer that the path leads to, or of the first one.
@@ -20,6 +14,8 @@ pub(super) struct Prefix<'a> {
     pub heads: Heads,
     /// Width of what attention reads.
     pub attention_input: usize,
+    /// Whether layers share what is at the path: it is packed once.
+    pub is_shared: bool,
     /// Which of the layers that share a number it is: the value of `{part}` in a name.
     pub part: usize,
 }
@@ -37,7 +33,7 @@ impl<'a> Prefix<'a> {
     pub fn new(config: &'a Config, path: String, index: usize) -> Self {
         let layer = &config.layers[index];
         let (heads, attention_input) = (config.heads(layer), config.hidden_size);
-        Self { config, path, index, layer, heads, attention_input, part: 0 }
+        Self { config, path, index, layer, heads, attention_input, is_shared: false, part: 0 }
     }
 
     /// The full name of a tensor.
@@ -115,58 +111,6 @@ impl<'a> Prefix<'a> {
             with_bias(config.norm_bias, vec![self.vector(name.bias, Rows::all(width))]),
             width,
         )
-    }
-
-    /// A hyper-connection, which only reads where `is_head`.
-    pub fn hyper(&self, names: HyperNames, hyper: HyperConnections, is_head: bool) -> HyperWeights<Spec> {
-        let mixes = matches!(hyper.weights, StreamWeights::Sinkhorn { .. });
-        let (streams, kinds) = (hyper.hc_mult, if is_head { 1 } else { 2 + usize::from(mixes) });
-        // The third kind is a matrix.
-        let rows = if kinds > 2 { streams * (2 + streams) } else { streams * kinds };
-        let width = streams * self.config.hidden_size;
-        match (names, hyper.weights) {
-            (HyperNames::Sigmoid([matrix, base, scale]), _) => HyperWeights::Sigmoid(SigmoidHyper {
-                matrix: self.table(matrix, rows, width),
-                base: self.numbers(base, Rows::all(rows)),
-                scale: self.numbers(scale, Rows::all(kinds)),
-            }),
-            (HyperNames::LowRank([norm, down, up, written]), weights) => {
-                let rank = match weights {
-                    StreamWeights::LowRank { hc_lowrank } => hc_lowrank,
-                    StreamWeights::Sigmoid { .. } | StreamWeights::Sinkhorn { .. } => 0,
-                };
-                let parts = [(down, rank), (written, streams)];
-                HyperWeights::LowRank(LowRankHyper {
-                    norm: self.norm(norm, width),
-                    down: self.matrix(&parts[..kinds], width, Bias::None),
-                    up: self.matrix(&[(up, width)], rank, Bias::None),
-                })
-            }
-        }
-    }
-
-    /// A layer's embedding of n-grams, for so many residual streams.
-    pub fn ngram(&self, ngram: &NgramEmbedding, table: usize, streams: usize) -> NgramWeights<Spec> {
-        let (hidden, width) = (self.config.hidden_size, streams * self.config.hidden_size);
-        let rows = ngram.tables[table].rows;
-        let each = rows.div_ceil(ngram.split_ngram_parts);
-        let part = |number: usize| {
-            let name = self.name(&format!("ple.ple_embedding.ngram_embedding.shard_{number}.weight"));
-            let rows = each.min(rows - number * each);
-            TensorRows::whole(name, Stored::OutIn, rows, ngram.row_width())
-        };
-        let projections = [(tensor!("ple.key_proj"), width), (tensor!("ple.value_proj"), hidden)];
-        let weights = (0..rows.div_ceil(each)).map(part).collect();
-        NgramWeights {
-            table: MatrixSpec::stacked(weights, Vec::new(), ngram.row_width()).packed(Packing::Finer),
-            key_value_proj: self.matrix(&projections, ngram.ple_embed_dim, Bias::None),
-            norms: [tensor!("ple.norm_key"), tensor!("ple.norm_query"), tensor!("ple.norm_conv")]
-                .map(|name| self.norm(name, width)),
-            conv: self.by_position(&[("ple.conv1d.weight", width)], ngram.ple_conv_kernel_size, |_| {}),
-            // Behind the states of the mixers.
-            state_layer: self.config.state_layer(self.config.layers.len()) + table,
-            table_index: table,
-        }
     }
 
     /// A norm whose result has a gate of this rank.

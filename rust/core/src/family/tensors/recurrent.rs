@@ -2,12 +2,10 @@
 
 use super::prefix::Prefix;
 use crate::config::{
-    Bias, BranchConvolutions, GatedOutput, InProj, LayerMlp, LinearAttention, LinearRule, Mixer, Recurrent,
-    RecurrentForm, ResidualFactors, RgLru, SelectiveScan, Stored, Tensor,
+    Bias, GatedOutput, InProj, LinearAttention, LinearRule, Mixer, Recurrent, RecurrentForm, ResidualFactors,
+    RgLru, SelectiveScan, Stored, Tensor,
 };
-use crate::parts::{
-    MatrixSpec, NormSpec, NumberSpec, RecurrentWeights, Rows, ShortConvolution, Spec, TensorRows,
-};
+use crate::parts::{MatrixSpec, NormSpec, NumberSpec, RecurrentWeights, Rows, Spec, TensorRows};
 use ropechat_kernels::kernel::LANES;
 
 impl Prefix<'_> {
@@ -18,9 +16,7 @@ impl Prefix<'_> {
         [norm, out_norm]: [Option<NormSpec>; 2],
     ) -> Option<RecurrentWeights<Spec>> {
         let own = match recurrent {
-            Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => {
-                return None;
-            }
+            Recurrent::Window { .. } => return None,
             Recurrent::ShortConv { kernel_size, bias } => self.short_conv(*kernel_size, *bias),
             Recurrent::Linear(linear) => self.linear_attention(linear),
             Recurrent::SelectiveScan(scan) => self.selective_scan(scan),
@@ -155,45 +151,6 @@ impl Prefix<'_> {
             inner_proj: (0..heads).map(gates).collect(),
             ..self.mixer(self.one_in_proj(2 * width, Bias::Added), out_proj)
         }
-    }
-
-    /// Convolutions of keys and values, of what attention adds, and of what the MLP adds.
-    pub fn branch_convolutions(&self, convolutions: BranchConvolutions) -> [ShortConvolution<Spec>; 3] {
-        let BranchConvolutions { kernel_size: positions, kv_channels } = convolutions;
-        let (heads, hidden) = (self.heads, self.config.hidden_size);
-        let keys = heads.num_key_value_heads * heads.head_dim;
-        let values = heads.num_key_value_heads * heads.v_head_dim;
-        let of = |parts: &[(&str, usize)], first_channel: usize, scale: Option<&str>| {
-            let channels: usize = parts.iter().map(|(_, channels)| channels).sum();
-            let mut weight = self.by_position(parts, positions, move |weight| {
-                weight[(positions - 1) * channels..].iter_mut().for_each(|weight| *weight += 1.0);
-            });
-            if let Some(scale) = scale {
-                // The factor of the result, behind the weights.
-                weight.rows.push((self.vector(scale, Rows::all(1)), 1));
-                let prepare = weight.prepare.take();
-                weight = weight.prepared(move |mut values| {
-                    let scale = values.pop().unwrap_or(1.0);
-                    let values = prepare.as_ref().map_or(Vec::new(), |prepare| prepare(values));
-                    values.into_iter().map(|weight| weight * scale).collect()
-                });
-            }
-            let state_start = (positions - 1) * first_channel;
-            ShortConvolution {
-                weight,
-                state_layer: self.config.state_layer(self.index),
-                state_start,
-                channels,
-            }
-        };
-        let is_sparse = self.layer.mlp == LayerMlp::Moe;
-        let scale = if is_sparse { "mlp.gate.global_scale" } else { "mlp.global_scale" };
-        let of_kv = [("self_attn.k_sconv.conv1d.weight", keys), ("self_attn.v_sconv.conv1d.weight", values)];
-        [
-            of(&of_kv, 0, None),
-            of(&[("attn_sconv.conv1d.weight", hidden)], kv_channels, None),
-            of(&[("mlp_sconv.conv1d.weight", hidden)], kv_channels + hidden, Some(scale)),
-        ]
     }
 
     fn linear_attention(&self, linear: &LinearAttention) -> RecurrentWeights<Spec> {

@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Checkpoint, escape_for_terminal};
-use crate::config::{Config, Mixer, MoeNames, Names, Qkv};
+use crate::config::{Config, MoeNames, Names, Qkv};
 use ropechat_platform::error::{Error, Result};
 
 /// Refuses a file with a tensor that is not `used` though it belongs to the model. Returns a warning that names the first
@@ -154,11 +154,9 @@ fn is_of_shared_keys(config: &Config, layer: usize, part: &str) -> bool {
     shares && (paths.iter().any(|path| part.starts_with(path)) || part == "self_attn.v_norm.weight")
 }
 
-/// Whether it is a copy of a tensor of the first layer that has the same shared block.
+/// Whether it is a copy of a tensor of the first layer that has the same part.
 fn is_copy(checkpoint: &Checkpoint, config: &Config, name: &str, layer: usize, part: &str) -> bool {
-    let Some(Mixer::AfterShared { first, .. }) = config.layers.get(layer).map(|layer| layer.mixer) else {
-        return false;
-    };
+    let Some(first) = config.mechanisms.shares_tensors_of(layer) else { return false };
     let Names { base, layers, .. } = config.names;
     let same = checkpoint.tensor(&format!("{base}{layers}.{first}.{part}"));
     match (same, checkpoint.tensor(name)) {

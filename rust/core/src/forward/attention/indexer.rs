@@ -46,7 +46,7 @@ const TILES_PER_TASK: usize = 32;
 
 /// The choices of all rows, as the last layer with an indexer made them.
 #[derive(Default)]
-pub(super) struct Choices {
+pub(crate) struct Choices {
     /// A bit per position, a word per tile.  // [rows, count, tiles]
     words: Vec<u32>,
     /// Choices per row.
@@ -224,7 +224,7 @@ impl IndexChoice {
     }
 
     /// Sets the bits of the positions that a row at `place` reads, or whose compressed keys it reads.  // words [tiles], zeros
-    pub(super) fn mark(self, place: usize, score: impl Fn(usize) -> f32, words: &mut [u32]) {
+    pub(crate) fn mark(self, place: usize, score: impl Fn(usize) -> f32, words: &mut [u32]) {
         let mut set = |range: Range<usize>| range.for_each(|at| words[at / BLOCK] |= 1 << (at % BLOCK));
         match self {
             IndexChoice::CompressedKeys { compression, index_topk } => {
@@ -268,7 +268,7 @@ impl IndexChoice {
 }
 
 /// Calls `each` for the `n` highest of more than `n` scores, in ascending order; of equal ones the first are taken.
-pub(super) fn for_highest(scores: &[f32], n: usize, mut each: impl FnMut(usize)) {
+pub(crate) fn for_highest(scores: &[f32], n: usize, mut each: impl FnMut(usize)) {
     let mut sorted = scores.to_vec();
     let (_, &mut least, _) = sorted.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a));
     let is_higher = |score: &f32| score.total_cmp(&least).is_gt();

@@ -2,34 +2,28 @@
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
 mod compression;
-mod convolution;
-mod dynamic_mask;
 mod group_products;
 mod head_experts;
-mod indexer;
+pub(crate) mod indexer;
 mod mla;
 mod nth_element;
 mod observed;
 mod online_softmax;
 mod queries;
-mod score_bias;
+pub(crate) mod score_bias;
 mod shared_kv;
 mod tiles;
 
-use super::branch_convolution::{BranchConvolutionBuffers, add_convolved, convolve_columns};
 use super::recurrent;
-use super::residual::{
-    BranchBuffers, adapt, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input,
-};
+use super::residual::{BranchBuffers, add_residual, add_scaled, matmul, norm, norm_or_copy, normed_input};
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
+use super::step::{Branch, Steps};
 use crate::config::{
     AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling, Values,
 };
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::parts::{Adapter, AttentionLayer, NormWeights, Projection};
-use convolution::ConvolutionBuffers;
-use dynamic_mask::KeyNumbers;
+use crate::parts::{AttentionLayer, Layer, NormWeights, Projection};
 use group_products::GroupProducts;
 use head_experts::HeadExpertBuffers;
 use indexer::{Choices, Columns};
@@ -40,7 +34,7 @@ use ropechat_kernels::compute::activations::RowSource;
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::Epilogue;
 use ropechat_kernels::quant::PackedType;
-use score_bias::ScoreBias;
+use score_bias::{AddedScores, ScoreBias};
 use shared_kv::SharedKvBuffers;
 use std::cell::RefCell;
 use tiles::Keys;
@@ -52,11 +46,7 @@ pub(super) struct AttentionBuffers {
     mla: MlaBuffers,
     /// What the last layer with an indexer chose.
     choices: Choices,
-    /// Numbers of the keys that the last layer with a dynamic mask read.
-    key_numbers: KeyNumbers,
     head_experts: HeadExpertBuffers,
-    convolved: ConvolutionBuffers,
-    branch_convolutions: BranchConvolutionBuffers,
     shared_kv: SharedKvBuffers,
     /// Outputs of `o_a_proj`.
     group_outputs: GroupProducts,
@@ -77,57 +67,68 @@ impl AttentionBuffers {
     pub fn observed<'a>(
         &'a self,
         pass: Pass<'a>,
-        layer: &'a AttentionLayer,
+        layer: &'a Layer,
         run: &'a Run<'_>,
-    ) -> ObservedHeads<'a> {
+        steps: &'a Steps<'_>,
+    ) -> Option<ObservedHeads<'a>> {
+        let attention = layer.attention.as_ref()?;
         let unrotated = self.unrotated.as_deref().unwrap_or_default();
-        let bias = ScoreBias::of(pass, layer, &self.key_numbers, &self.qkv);
-        ObservedHeads::new(pass, layer, run, &self.qkv, unrotated, (chosen(layer, &self.choices), bias))
+        let bias = ScoreBias::of(pass, attention, added_scores(layer, steps), &self.qkv);
+        let chosen = chosen(layer, attention, &self.choices, steps);
+        Some(ObservedHeads::new(pass, attention, run, &self.qkv, unrotated, (chosen, bias)))
     }
 }
 
 /// The choices that a layer's attention follows, if it does.
-fn chosen<'a>(layer: &AttentionLayer, choices: &'a Choices) -> Option<&'a Choices> {
-    let compresses = layer.compression.is_some();
-    let chooses = compresses || layer.spec.indexer != LayerIndexer::None || layer.dynamic_mask.is_some();
+fn chosen<'a>(
+    layer: &Layer,
+    attention: &AttentionLayer,
+    choices: &'a Choices,
+    steps: &Steps<'_>,
+) -> Option<&'a Choices> {
+    let by_attention = attention.compression.is_some() || attention.spec.indexer != LayerIndexer::None;
+    let chooses = by_attention || steps.iter().any(|step| step.chooses(layer));
     (chooses && !choices.is_empty()).then_some(choices)
+}
+
+/// What a step adds to a layer's scores.
+fn added_scores<'a>(layer: &Layer, steps: &'a Steps<'_>) -> Option<&'a dyn AddedScores> {
+    steps.iter().find_map(|step| step.added_scores(layer))
 }
 
 /// x += o_proj(attention(norm(x))). Keys and values of the rows go into the runs' caches.  // x [rows, hidden_size]
 pub(super) fn attention(
     pass: Pass<'_>,
-    layer: &AttentionLayer,
+    layer: &Layer,
     runs: &mut [Run<'_>],
     angles: &[RopeAngles],
     x: &mut [f32],
     branch: &mut BranchBuffers,
-    buffers: &mut AttentionBuffers,
+    buffers: (&mut AttentionBuffers, &mut Steps<'_>),
 ) {
-    normed_input(pass, layer.attention_norm.as_ref(), layer.projection.dtype(), x, &mut branch.input);
-    attend_input(pass, layer, None, runs, angles, x, branch, buffers);
+    let Some(attention) = &layer.attention else { return };
+    let dtype = attention.projection.dtype();
+    normed_input(pass, attention.attention_norm.as_ref(), dtype, x, &mut branch.input);
+    attend_input(pass, layer, runs, angles, x, branch, buffers);
 }
 
-/// x += o_proj(attention(branch.input)), whose queries, keys and values may have an adapter.  // x [rows, hidden_size]
-#[allow(clippy::too_many_arguments)] // what attention reads and writes
+/// x += o_proj(attention(branch.input)).  // x [rows, hidden_size]
 pub(super) fn attend_input(
     pass: Pass<'_>,
-    layer: &AttentionLayer,
-    adapter: Option<&Adapter>,
+    whole: &Layer,
     runs: &mut [Run<'_>],
     angles: &[RopeAngles],
     x: &mut [f32],
     branch: &mut BranchBuffers,
-    buffers: &mut AttentionBuffers,
+    (buffers, steps): (&mut AttentionBuffers, &mut Steps<'_>),
 ) {
+    let Some(layer) = &whole.attention else { return };
     let Pass { config, kernels, pool, .. } = pass;
     let AttentionBuffers {
         qkv,
         mla,
         choices,
-        key_numbers,
         head_experts,
-        convolved,
-        branch_convolutions,
         shared_kv,
         group_outputs,
         partials,
@@ -147,18 +148,12 @@ pub(super) fn attend_input(
             shared_kv::project(pass, layer, weights, &mut branch.input, shared_kv, qkv);
         }
     }
-    if let Some(adapter) = adapter {
-        adapt(pass, adapter, &mut branch.input, qkv, stride);
-    }
-    if let Some(weights) = &layer.convolution {
-        convolution::convolve(pass, layer, weights, runs, (qkv, stride), &mut branch.input, convolved);
-    }
-    if let Some([of_kv, _]) = layer.branch_convolutions.as_deref() {
-        let first = layer.heads.q_width();
-        convolve_columns(pass, of_kv, runs, (qkv, stride), first, branch_convolutions);
+    for step in &mut *steps {
+        step.after_projection(pass, whole, runs, (qkv, stride), &mut branch.input);
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
+    steps.iter_mut().for_each(|step| step.after_store(pass, whole, runs, (qkv, stride)));
     indexer::write_block_keys(pass, layer, runs);
     if let Projection::SharedKv(weights) = &layer.projection {
         let projected = recurrent::Rows { values: &shared_kv.a, stride: weights.a_proj.padded_out() };
@@ -173,12 +168,9 @@ pub(super) fn attend_input(
     if let (Some(weights), None) = (&layer.compression, &layer.indexer) {
         choices.choose_all_compressed(pass, weights.spec, &caches);
     }
-    if let Some(mask) = config.dynamic_mask {
-        key_numbers.read(pass, layer, &caches);
-        key_numbers.choose(pass, layer, mask, &caches, choices);
-    }
-    let bias = ScoreBias::of(pass, layer, key_numbers, qkv);
-    let (chosen, compresses) = (chosen(layer, choices), layer.compression.is_some());
+    steps.iter_mut().for_each(|step| step.choose(pass, whole, &caches, choices));
+    let bias = ScoreBias::of(pass, layer, added_scores(whole, steps), qkv);
+    let (chosen, compresses) = (chosen(whole, layer, choices, steps), layer.compression.is_some());
     // Choices are of compressed keys where there are any.
     let of_own = chosen.filter(|_| !compresses);
     tiles::attend(pass, (layer, Keys::own(layer)), &caches, qkv, (of_own, bias), partials);
@@ -238,10 +230,10 @@ pub(super) fn attend_input(
     let source = RowSource::Computed(&attended);
     input.quantize_rows(rows, o_proj.in_features(), o_proj.dtype(), kernels, pool, source);
     lap(Phase::Norm);
-    if let Some([_, of_output]) = layer.branch_convolutions.as_deref() {
+    if let Some(step) = steps.iter_mut().find(|step| step.adds_results(whole)) {
         matmul(pass, o_proj, &branch.input, &mut branch.out);
         let output = recurrent::Rows { values: &branch.out, stride: o_proj.padded_out() };
-        return add_convolved(pass, of_output, runs, output, branch_convolutions, x);
+        return step.add_result(pass, whole, Branch::Attention, runs, output, x);
     }
     if let Some(scales) = &layer.residual_scales {
         matmul(pass, o_proj, &branch.input, &mut branch.out);
@@ -339,11 +331,6 @@ fn rotate_and_store(
             let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
             norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
-            if let Some(weights) = &layer.dynamic_mask {
-                let values = &qkv[layer.heads.qk_width()..layer.heads.qkv_width()];
-                let numbers = dynamic_mask::numbers(weights, values);
-                segment.block.write_index_key(layer.kv_index, segment.offset + row, &numbers, pass.kernels);
-            }
             if let Some(weights) = &layer.indexer {
                 let values = &mut qkv[columns.clone()];
                 indexer::prepare(pass, weights, angles, segment.row + row, values);

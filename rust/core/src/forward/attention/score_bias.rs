@@ -1,18 +1,16 @@
 //! What is added to the scaled scores of a query.
 
-use super::dynamic_mask::KeyNumbers;
 use super::indexer::Columns;
 use crate::forward::state::Pass;
-use crate::kv_cache::BLOCK;
 use crate::parts::{AttentionLayer, RelativeScoreWeights};
 use ropechat_kernels::kernel::Kernels;
 
 /// What is added to a layer's scores.
 #[derive(Clone, Copy)]
-pub(super) enum ScoreBias<'a> {
+pub(crate) enum ScoreBias<'a> {
     None,
-    /// The numbers of keys under a dynamic mask.
-    OfKeys(&'a KeyNumbers),
+    /// What a step adds.
+    Added(&'a dyn AddedScores),
     /// Learned scores by distance, mixed by columns of each row from `first` on.
     ByDistance {
         weights: &'a RelativeScoreWeights,
@@ -22,9 +20,15 @@ pub(super) enum ScoreBias<'a> {
     },
 }
 
+/// What a step adds to scores.
+pub(crate) trait AddedScores: Sync {
+    /// scores = scale * scores + what is added.  // scores of the places from `query.first` on
+    fn add(&self, kernels: Kernels, query: ScoredQuery, scale: f32, scores: &mut [f32]);
+}
+
 /// A query whose scores are made.
 #[derive(Clone, Copy)]
-pub(super) struct ScoredQuery {
+pub(crate) struct ScoredQuery {
     /// Its row among the rows of all runs.
     pub row: usize,
     /// Its query head.
@@ -37,9 +41,14 @@ pub(super) struct ScoredQuery {
 
 impl<'a> ScoreBias<'a> {
     /// What a layer adds.
-    pub fn of(pass: Pass<'_>, layer: &'a AttentionLayer, numbers: &'a KeyNumbers, qkv: &'a [f32]) -> Self {
-        match (&layer.dynamic_mask, &layer.relative_scores) {
-            (Some(_), _) => ScoreBias::OfKeys(numbers),
+    pub fn of(
+        pass: Pass<'_>,
+        layer: &'a AttentionLayer,
+        added: Option<&'a dyn AddedScores>,
+        qkv: &'a [f32],
+    ) -> Self {
+        match (added, &layer.relative_scores) {
+            (Some(added), _) => ScoreBias::Added(added),
             (None, Some(weights)) => {
                 let stride = layer.projection.stride(pass.config, layer);
                 let first = Columns::of(pass.config, layer).relative.start;
@@ -57,17 +66,7 @@ impl<'a> ScoreBias<'a> {
     pub fn add(self, kernels: Kernels, query: ScoredQuery, scale: f32, scores: &mut [f32]) {
         match self {
             ScoreBias::None => kernels.scale(scores, scale),
-            ScoreBias::OfKeys(numbers) => {
-                let (mut place, mut scores) = (query.first, scores);
-                while !scores.is_empty() {
-                    let (tile, offset) = (place / BLOCK, place % BLOCK);
-                    let count = scores.len().min(BLOCK - offset);
-                    let (head, tail) = std::mem::take(&mut scores).split_at_mut(count);
-                    let of_tile = numbers.of_tile(query.row, query.head, tile);
-                    kernels.axpby(head, &of_tile[offset..][..count], scale, 1.0);
-                    (place, scores) = (place + count, tail);
-                }
-            }
+            ScoreBias::Added(added) => added.add(kernels, query, scale, scores),
             ScoreBias::ByDistance {
                 weights: RelativeScoreWeights { extent, profiles },
                 qkv,

@@ -432,7 +432,7 @@ pub(super) fn hide_unchosen(words: &[u32], scores: &mut [f32]) {
 
 impl Mask {
     /// The first position that `position` sees.
-    pub(super) fn first(self, position: usize) -> usize {
+    pub(crate) fn first(self, position: usize) -> usize {
         match self {
             Mask::Causal => 0,
             Mask::Sliding(window) => (position + 1).saturating_sub(window),

@@ -1,14 +1,14 @@
 //! The causal depthwise convolution over the last positions, and the window of inputs that it keeps.
 
 use crate::forward::state::{Pass, Run};
-use crate::parts::{RecurrentWeights, ShortConvolution};
+use crate::parts::RecurrentWeights;
 use ropechat_kernels::compute::activations::by_rows;
 use ropechat_kernels::kernel::Activation;
 use std::ops::Range;
 
 /// Rows of a matmul's output.
 #[derive(Clone, Copy)]
-pub(in crate::forward) struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     pub values: &'a [f32],
     pub stride: usize,
 }
@@ -20,7 +20,7 @@ impl<'a> Rows<'a> {
 }
 
 /// gated = B * x, of rows that hold B, C and x.  // gated [rows, width]
-pub(super) fn gate_input(
+pub(crate) fn gate_input(
     pass: Pass<'_>,
     projected: &[f32],
     stride: usize,
@@ -36,7 +36,7 @@ pub(super) fn gate_input(
 }
 
 /// Where a row's earlier inputs are.
-pub(in crate::forward) struct Source<'a> {
+pub(crate) struct Source<'a> {
     /// The first row of its run.
     first: usize,
     /// Inputs before the run; None: zeros.  // [positions, channels]
@@ -67,7 +67,7 @@ impl<'a> Source<'a> {
 
 /// A convolution's weights, and where its inputs are kept.
 #[derive(Clone, Copy)]
-pub(in crate::forward) struct Convolution<'a> {
+pub(crate) struct Convolution<'a> {
     pub window: Window,
     pub weight: &'a [f32], // [positions, channels]
     /// Empty without one.  // [channels]
@@ -76,7 +76,7 @@ pub(in crate::forward) struct Convolution<'a> {
 
 /// Where inputs are kept.
 #[derive(Clone, Copy)]
-pub(in crate::forward) struct Window {
+pub(crate) struct Window {
     /// The layer's place among the layers with a recurrent state.
     pub state_layer: usize,
     /// The first value of that state.
@@ -90,15 +90,8 @@ impl<'a> From<&'a RecurrentWeights> for Convolution<'a> {
     }
 }
 
-impl<'a> From<&'a ShortConvolution> for Convolution<'a> {
-    fn from(convolution: &'a ShortConvolution) -> Self {
-        let ShortConvolution { state_layer, state_start: start, weight, .. } = convolution;
-        Self { window: Window { state_layer: *state_layer, start: *start }, weight, bias: &[] }
-    }
-}
-
 /// Keeps each run's last inputs in its next state; returns where each row's earlier inputs are.  // input [rows, >= channels]
-pub(in crate::forward) fn keep_inputs<'a>(
+pub(crate) fn keep_inputs<'a>(
     Window { state_layer, start }: Window,
     runs: &'a mut [Run<'_>],
     input: Rows<'_>,
@@ -130,7 +123,7 @@ pub(in crate::forward) fn keep_inputs<'a>(
 /// mixed = act(input), where there is no convolution. Keeps each run's last `positions` inputs in its next state.
 ///
 /// // input [rows, >= channels], mixed [rows, channels]
-pub(super) fn activate(
+pub(crate) fn activate(
     pass: Pass<'_>,
     weights: &RecurrentWeights,
     runs: &mut [Run<'_>],
@@ -149,7 +142,7 @@ pub(super) fn activate(
 /// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
 ///
 /// // input [rows, >= channels], mixed [rows, channels]
-pub(in crate::forward) fn convolve(
+pub(crate) fn convolve(
     pass: Pass<'_>,
     Convolution { window, weight, bias }: Convolution<'_>,
     runs: &mut [Run<'_>],

@@ -4,7 +4,7 @@
 //! Law 1: every position's operations and their order do not depend on how the text is split into runs. Work is shared
 //! over rows where positions do not depend on each other, else over sequences and heads.
 
-mod conv;
+pub(crate) mod conv;
 mod heads;
 mod lightning;
 mod linear;
@@ -15,13 +15,13 @@ use super::residual::{BranchBuffers, add_residual, matmul, normed_input};
 use super::state::{Pass, Run};
 use crate::config::{Activation, Recurrent};
 use crate::parts::RecurrentWeights;
-pub(super) use conv::{Rows, Source, Window, convolve, keep_inputs};
+pub(crate) use conv::{Rows, Source, Window, convolve, keep_inputs};
 use heads::HeadOutputs;
 use ropechat_kernels::compute::activations::RowSource;
 
 /// Buffers of recurrent mixers.
 #[derive(Default)]
-pub(super) struct RecurrentBuffers {
+pub(crate) struct RecurrentBuffers {
     projected: Vec<f32>, // [rows, padded in_width]
     /// B * x of a short convolution.  // [rows, hidden_size]
     gated: Vec<f32>,
@@ -33,7 +33,7 @@ pub(super) struct RecurrentBuffers {
 }
 
 /// Everything but the output projection, which [`add_mixed`] does: so that attention of the same layer can read x as it came.
-pub(super) fn mix(
+pub(crate) fn mix(
     pass: Pass<'_>,
     weights: &RecurrentWeights,
     runs: &mut [Run<'_>],
@@ -52,7 +52,7 @@ pub(super) fn mix(
             conv::gate_input(pass, input.values, input.stride, width, gated);
             convolve(pass, weights.into(), runs, Rows { values: gated, stride: width }, width, None, mixed);
         }
-        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => {}
+        Recurrent::Window { .. } => {}
         Recurrent::Linear(linear) if linear.stored_block().is_some() => {
             lightning::attend(pass, linear, weights, runs, input, mixed, out);
         }
@@ -84,7 +84,7 @@ pub(super) fn mix(
 }
 
 /// x += out_proj(what [`mix`] left).  // x [rows, hidden_size]
-pub(super) fn add_mixed(
+pub(crate) fn add_mixed(
     pass: Pass<'_>,
     weights: &RecurrentWeights,
     runs: &[Run<'_>],
@@ -108,7 +108,7 @@ pub(super) fn add_mixed(
         into.copy_from_slice(&gated);
     };
     match recurrent {
-        Recurrent::BeforeAttention(_) | Recurrent::OfBranches(_) | Recurrent::OfCompression { .. } => return,
+        Recurrent::Window { .. } => return,
         Recurrent::ShortConv { .. } => {
             let width = pass.config.hidden_size;
             quantize(width, &|row, out| {

@@ -2,18 +2,17 @@
 //!
 //! Inside a branch `x` is what it reads, then its result: the layers' residual factors keep nothing of the former.
 
-use super::alt_up::dot;
-use super::residual::{BranchBuffers, matmul, norm};
-use super::state::Pass;
-use crate::config::{HyperConnections, StreamWeights};
-use crate::parts::{HyperWeights, Layer, LowRankHyper, NormWeights, SigmoidHyper};
+use super::config::{HyperConnections, StreamWeights};
+use super::parts::{HyperConnection, LowRank, Sigmoid};
+use crate::forward::residual::{dot, matmul, norm_groups};
+use crate::forward::state::Run;
+use crate::forward::step::{Flow, Step};
+use crate::parts::Layer;
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
-use ropechat_kernels::compute::weight::Weight;
 
-/// The streams, and how the branch that is computed is added to them.
+/// How the branch that is computed is added to the streams.
 #[derive(Default)]
-pub(super) struct HyperStreams {
-    pub all: Vec<f32>, // [rows, hc_mult, hidden_size]
+pub(crate) struct Steps {
     written: Vec<f32>, // [rows, hc_mult]
     /// From each stream to each, where streams are mixed.  // [rows, hc_mult, hc_mult]
     mixing: Vec<f32>,
@@ -22,50 +21,63 @@ pub(super) struct HyperStreams {
     products: [Vec<f32>; 2],
 }
 
-impl HyperStreams {
-    /// Every stream is the embedding.  // x [rows, hidden_size]
-    pub fn start(&mut self, pass: Pass<'_>, x: &[f32]) {
-        let Some(hyper) = pass.config.hyper_connections else { return };
-        self.all.clear();
-        for x in x.chunks_exact(pass.config.hidden_size) {
-            (0..hyper.hc_mult).for_each(|_| self.all.extend_from_slice(x));
+impl Step for Steps {
+    /// Every stream is the embedding.
+    fn start(&mut self, flow: &mut Flow<'_>) {
+        let Some(hyper) = flow.pass.config.mechanisms.hyper else { return };
+        flow.streams.clear();
+        for x in flow.x.chunks_exact(flow.pass.config.hidden_size) {
+            (0..hyper.hc_mult).for_each(|_| flow.streams.extend_from_slice(x));
         }
     }
 
+    fn enter_layer(&mut self, flow: &mut Flow<'_>, layer: &Layer, _: &mut [Run<'_>]) {
+        if let Some(weights) = &layer.mechanisms.hyper {
+            self.read(flow, &weights.branches[0]);
+        }
+    }
+
+    fn enter_mlp(&mut self, flow: &mut Flow<'_>, layer: &Layer) {
+        if let Some(weights) = &layer.mechanisms.hyper {
+            self.write(flow);
+            self.read(flow, &weights.branches[1]);
+        }
+    }
+
+    fn leave_layer(&mut self, flow: &mut Flow<'_>, _: &Layer, is_read: bool) {
+        self.write(flow);
+        if let Some(outside) = flow.model.outside.mechanisms.hyper.as_ref().filter(|_| is_read) {
+            self.read(flow, &outside.head);
+        }
+    }
+}
+
+impl Steps {
     /// x = the sum of the streams that a branch reads.  // x [rows, hidden_size]
-    pub fn read(
-        &mut self,
-        pass: Pass<'_>,
-        weights: Option<&HyperWeights>,
-        x: &mut [f32],
-        branch: &mut BranchBuffers,
-    ) {
-        let (Some(weights), Some(hyper)) = (weights, pass.config.hyper_connections) else { return };
-        self.written.resize(pass.rows(x) * hyper.hc_mult, 0.0);
+    fn read(&mut self, flow: &mut Flow<'_>, weights: &HyperConnection) {
+        let Some(hyper) = flow.pass.config.mechanisms.hyper else { return };
+        self.written.resize(flow.pass.rows(flow.x) * hyper.hc_mult, 0.0);
         match weights {
-            HyperWeights::Sigmoid(SigmoidHyper { matrix, base, scale }) => {
-                self.read_by_sigmoids(pass, hyper, [matrix, base, scale], x);
-            }
-            HyperWeights::LowRank(LowRankHyper { norm, down, up }) => {
-                self.read_by_channel(pass, hyper.hc_mult, norm, [down, up], x, branch);
-            }
+            HyperConnection::Sigmoid(weights) => self.read_by_sigmoids(flow, hyper, weights),
+            HyperConnection::LowRank(weights) => self.read_by_channel(flow, hyper.hc_mult, weights),
         }
     }
 
     fn read_by_sigmoids(
         &mut self,
-        pass: Pass<'_>,
+        flow: &mut Flow<'_>,
         hyper: HyperConnections,
-        [matrix, base, scale]: [&[f32]; 3],
-        x: &mut [f32],
+        Sigmoid { matrix, base, scale }: &Sigmoid,
     ) {
+        let Flow { pass, x, streams: all, .. } = flow;
+        let pass = *pass;
         let (hc_magnitude, hc_eps, written_eps, sinkhorn_iters) = match hyper.weights {
             StreamWeights::Sigmoid { hc_magnitude, hc_eps } => (hc_magnitude, hc_eps, hc_eps, 0),
             StreamWeights::Sinkhorn { hc_sinkhorn_iters, hc_eps } => (2.0, hc_eps, 0.0, hc_sinkhorn_iters),
             StreamWeights::LowRank { .. } => return,
         };
         let (hidden, count) = (pass.config.hidden_size, hyper.hc_mult);
-        let (all, kinds) = (&self.all, scale.len());
+        let kinds = scale.len();
         // The head reads only, and leaves how the last branch was written.
         let squares = if kinds > 2 { count * count } else { 0 };
         if kinds > 2 {
@@ -105,17 +117,16 @@ impl HyperStreams {
     /// x = mean(sigmoid(up(silu(down(normed) / hc_mult))) * normed) over the streams, where normed is each stream's norm.
     fn read_by_channel(
         &mut self,
-        pass: Pass<'_>,
+        flow: &mut Flow<'_>,
         count: usize,
-        weights: &NormWeights,
-        [down, up]: [&Weight; 2],
-        x: &mut [f32],
-        branch: &mut BranchBuffers,
+        LowRank { norm: weights, down, up }: &LowRank,
     ) {
+        let Flow { pass, x, streams: all, branch, .. } = flow;
+        let pass = *pass;
         let (hidden, kernels, pool, input) =
             (pass.config.hidden_size, pass.kernels, pass.pool, &mut branch.input);
         let (rows, width, rank) = (pass.rows(x), count * hidden, up.in_features());
-        let Self { all, written, normed, products: [narrow, wide], .. } = self;
+        let Self { written, normed, products: [narrow, wide], .. } = self;
         normed.resize(all.len(), 0.0);
         by_rows(pool, normed, width, |row, out| {
             norm_groups(pass, &all[row * width..][..width], weights, out);
@@ -149,20 +160,15 @@ impl HyperStreams {
         });
     }
 
-    /// Between a layer's two branches: adds the result of the first one, and x is what the second one reads.
-    pub fn join(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut [f32], buffers: &mut BranchBuffers) {
-        let [attention, mlp] = branches(layer);
-        self.write(pass, attention, x);
-        self.read(pass, mlp, x, buffers);
-    }
-
-    /// Adds a branch's result to every stream, after these were mixed where they are.  // x [rows, hidden_size]
-    pub fn write(&mut self, pass: Pass<'_>, weights: Option<&HyperWeights>, x: &[f32]) {
-        let (Some(_), Some(hyper)) = (weights, pass.config.hyper_connections) else { return };
+    /// Adds a branch's result x to every stream, after these were mixed where they are.
+    fn write(&mut self, flow: &mut Flow<'_>) {
+        let Flow { pass, x, streams, .. } = flow;
+        let pass = *pass;
+        let Some(hyper) = pass.config.mechanisms.hyper else { return };
         let (hidden, count) = (pass.config.hidden_size, hyper.hc_mult);
         let (written, mixing) = (&self.written, &self.mixing);
         let mixes = matches!(hyper.weights, StreamWeights::Sinkhorn { .. });
-        by_rows(pass.pool, &mut self.all, count * hidden, |row, streams| {
+        by_rows(pass.pool, streams, count * hidden, |row, streams| {
             let x = &x[row * hidden..][..hidden];
             if mixes {
                 let (before, mixing) = (streams.to_vec(), &mixing[row * count * count..][..count * count]);
@@ -178,15 +184,6 @@ impl HyperStreams {
             }
         });
     }
-}
-
-/// The hyper-connections of a layer's two branches.
-pub(super) fn branches(layer: &Layer) -> [Option<&HyperWeights>; 2] {
-    let [attention, mlp] = match layer.hyper.as_deref() {
-        None => return [None; 2],
-        Some(both) => both,
-    };
-    [Some(attention), Some(mlp)]
 }
 
 /// A softmax of each row of logits, then columns and rows divided by their sums in turn, the columns last.
@@ -214,17 +211,6 @@ fn sinkhorn(weights: &mut [f32], count: usize, iters: usize, eps: f32) {
 
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
-}
-
-/// out = the norm of each part of a row of the streams.  // streams, out [hc_mult * hidden_size]
-pub(super) fn norm_groups(pass: Pass<'_>, streams: &[f32], weights: &NormWeights, out: &mut [f32]) {
-    let hidden = pass.config.hidden_size;
-    let parts = streams.chunks_exact(hidden).zip(out.chunks_exact_mut(hidden));
-    for (stream, (values, out)) in parts.enumerate() {
-        let at = stream * hidden..(stream + 1) * hidden;
-        let (weight, bias) = (&weights.weight[at.clone()], &weights.bias[at]);
-        norm(pass.config.norm, values, weight, bias, out, pass.kernels);
-    }
 }
 
 #[cfg(test)]

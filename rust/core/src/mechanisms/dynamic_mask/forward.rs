@@ -4,18 +4,21 @@
 //!
 //! Law 1: a choice depends on the keys that the row sees. Of equal numbers the later position wins.
 
-use super::indexer::{Choices, for_highest};
-use crate::config::DynamicMask;
-use crate::forward::state::Pass;
+use super::config::DynamicMask;
+use super::parts::InLayer;
+use crate::forward::attention::indexer::{Choices, for_highest};
+use crate::forward::attention::score_bias::{AddedScores, ScoredQuery};
+use crate::forward::state::{Pass, Run};
+use crate::forward::step::Step;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
-use crate::parts::{AttentionLayer, DynamicMaskWeights};
+use crate::parts::{AttentionLayer, Layer};
 use ropechat_kernels::compute::activations::by_rows;
-use ropechat_kernels::kernel::{Panels, Rows};
+use ropechat_kernels::kernel::{Kernels, Panels, Rows};
 use std::cell::RefCell;
 
 /// The numbers of a key with these values of all heads.  // [num_kv_heads]
-pub(super) fn numbers(weights: &DynamicMaskWeights, values: &[f32]) -> Vec<f32> {
-    let DynamicMaskWeights { a, dt_proj, dt_bias } = weights;
+fn numbers(weights: &InLayer, values: &[f32]) -> Vec<f32> {
+    let InLayer { a, dt_proj, dt_bias } = weights;
     let number = |((a, row), bias): ((&f32, &[f32]), &f32)| {
         let dt = row.iter().zip(values).map(|(weight, value)| weight * value).sum::<f32>() + bias;
         let softplus = dt.max(0.0) + (-dt.abs()).exp().ln_1p() + 0.0 * dt; // NaN stays
@@ -26,7 +29,7 @@ pub(super) fn numbers(weights: &DynamicMaskWeights, values: &[f32]) -> Vec<f32> 
 
 /// The numbers of all keys in the caches of a pass.
 #[derive(Default)]
-pub(super) struct KeyNumbers {
+pub(crate) struct Steps {
     values: Vec<f32>, // [tiles of all runs, num_kv_heads, 32]
     /// For each row the first tile of its run.
     first_tiles: Vec<usize>,
@@ -35,9 +38,86 @@ pub(super) struct KeyNumbers {
     group: usize,
 }
 
-impl KeyNumbers {
+/// Rows of one run that fall into one block: the first one, how many, and where in the block it goes.
+struct Segment<'a> {
+    row: usize,
+    rows: usize,
+    block: &'a mut Block,
+    offset: usize,
+}
+
+impl Step for Steps {
+    /// Writes the numbers of the rows' keys into the cache.
+    fn after_store(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        runs: &mut [Run<'_>],
+        (qkv, stride): (&[f32], usize),
+    ) {
+        let (Some(weights), Some(attention)) = (&layer.mechanisms.dynamic_mask, &layer.attention) else {
+            return;
+        };
+        let (mut segments, mut row) = (Vec::new(), 0);
+        for run in runs {
+            let (mut left, mut offset) = (run.ids.len(), run.cache.len() % BLOCK);
+            for block in run.cache.writable() {
+                let rows = left.min(BLOCK - offset);
+                segments.push(Segment { row, rows, block, offset });
+                (row, left, offset) = (row + rows, left - rows, 0);
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        let values = attention.heads.qk_width()..attention.heads.qkv_width();
+        pass.pool.for_each(&mut segments, |Segment { row, rows, block, offset }| {
+            for index in 0..*rows {
+                let numbers = numbers(weights, &qkv[(*row + index) * stride..][values.clone()]);
+                block.write_index_key(attention.kv_index, *offset + index, &numbers, pass.kernels);
+            }
+        });
+    }
+
+    fn chooses(&self, layer: &Layer) -> bool {
+        layer.mechanisms.dynamic_mask.is_some()
+    }
+
+    fn choose(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        caches: &[(&KvSequence, usize)],
+        choices: &mut Choices,
+    ) {
+        if let (Some(mask), Some(attention)) = (pass.config.mechanisms.dynamic_mask, &layer.attention) {
+            self.read(pass, attention, caches);
+            self.choose_highest(pass, attention, mask, caches, choices);
+        }
+    }
+
+    fn added_scores(&self, layer: &Layer) -> Option<&dyn AddedScores> {
+        self.chooses(layer).then_some(self)
+    }
+}
+
+impl AddedScores for Steps {
+    fn add(&self, kernels: Kernels, query: ScoredQuery, scale: f32, scores: &mut [f32]) {
+        let (mut place, mut scores) = (query.first, scores);
+        while !scores.is_empty() {
+            let (tile, offset) = (place / BLOCK, place % BLOCK);
+            let count = scores.len().min(BLOCK - offset);
+            let (head, tail) = std::mem::take(&mut scores).split_at_mut(count);
+            let of_tile = self.of_tile(query.row, query.head, tile);
+            kernels.axpby(head, &of_tile[offset..][..count], scale, 1.0);
+            (place, scores) = (place + count, tail);
+        }
+    }
+}
+
+impl Steps {
     /// Reads the numbers of all keys out of the caches.
-    pub fn read(&mut self, pass: Pass<'_>, layer: &AttentionLayer, caches: &[(&KvSequence, usize)]) {
+    fn read(&mut self, pass: Pass<'_>, layer: &AttentionLayer, caches: &[(&KvSequence, usize)]) {
         let heads = layer.heads.num_key_value_heads;
         (self.heads, self.group) = (heads, layer.heads.group_size());
         self.first_tiles.clear();
@@ -63,7 +143,7 @@ impl KeyNumbers {
     }
 
     /// Chooses what every row reads, where a row sees more keys than it reads.
-    pub fn choose(
+    fn choose_highest(
         &self,
         pass: Pass<'_>,
         layer: &AttentionLayer,
@@ -91,7 +171,7 @@ impl KeyNumbers {
     }
 
     /// The numbers of a tile's keys for a query head of a row.  // [32]
-    pub fn of_tile(&self, row: usize, query_head: usize, tile: usize) -> &[f32] {
+    fn of_tile(&self, row: usize, query_head: usize, tile: usize) -> &[f32] {
         let at = (self.first_tiles[row] + tile) * self.heads + query_head / self.group;
         &self.values[at * BLOCK..][..BLOCK]
     }
@@ -109,7 +189,7 @@ mod tests {
     /// By hand: softplus(0) = ln 2, so exp(ln 2) = 2 and exp(-ln 2) = 1/2; softplus(x) is x far above 0.
     #[test]
     fn numbers_of_keys() {
-        let weights = DynamicMaskWeights {
+        let weights = InLayer {
             a: vec![1.0, -1.0, 0.1],
             dt_proj: vec![1.0, -1.0, 2.0, -2.0, 5.0, 5.0],
             dt_bias: vec![0.0, 0.0, 20.0],

@@ -1,4 +1,6 @@
-//! Embeddings of hashed n-grams.
+//! The facts of embeddings of hashed n-grams.
+
+use crate::config::Facts;
 
 /// Hashes of the last 2 to `ngram_size` tokens choose rows of a table; their projection is added to the residual
 /// streams of some layers, after a gate and together with its own dilated convolution (qwen4_exp).
@@ -16,6 +18,8 @@ pub struct NgramEmbedding {
     pub split_ngram_parts: usize,
     /// An n-gram does not reach past this token, which also comes before the first one.
     pub eos_token_id: u32,
+    /// Values of all residual streams of a row.
+    pub channels: usize,
     /// One per layer that has the embedding, in order.
     pub tables: Vec<NgramTable>,
 }
@@ -23,6 +27,8 @@ pub struct NgramEmbedding {
 /// How a layer's hashes find rows in its table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NgramTable {
+    /// The layer.
+    pub layer: usize,
     /// Factor of each token of an n-gram, the last token's first.  // [ngram_size]
     pub multipliers: Vec<u64>,
     /// Rows of each hash.  // [hashes]
@@ -47,9 +53,9 @@ impl NgramEmbedding {
         (self.ple_conv_kernel_size - 1) * self.ngram_size
     }
 
-    /// Values of a layer's state: inputs of the convolution of so many channels, then the last tokens.
-    pub fn state_values(&self, channels: usize) -> usize {
-        self.window() * channels + self.ngram_size - 1
+    /// The place of a layer's table among the tables.
+    pub fn table_of(&self, layer: usize) -> Option<usize> {
+        self.tables.iter().position(|table| table.layer == layer)
     }
 
     /// The rows that a token chooses. `earlier(n)`: the token n positions before it, if it has one.
@@ -71,12 +77,19 @@ impl NgramEmbedding {
     }
 }
 
+impl Facts for NgramEmbedding {
+    /// Of each layer: inputs of the convolution, then the last tokens.
+    fn further_states(&self) -> Option<[usize; 2]> {
+        Some([self.tables.len(), self.window() * self.channels + self.ngram_size - 1])
+    }
+}
+
 impl NgramTable {
     /// The table of the layer that is the `index`-th with the embedding: its multipliers are derived from the seed, and
     /// each hash of all tables has as many rows as the next prime number from `base` on (transformers,
     /// `Qwen4ExpTextNGramEmbedding`).
     pub fn new(
-        index: usize,
+        [index, layer]: [usize; 2],
         vocab_size: usize,
         seed: u64,
         [ngram_size, num_hashes]: [usize; 2],
@@ -90,7 +103,7 @@ impl NgramTable {
         };
         let sizes: Vec<usize> = primes.take(num_hashes).collect();
         let rows = sizes.iter().sum::<usize>().next_multiple_of(divisible_by);
-        NgramTable { multipliers: (0..ngram_size).map(multiplier).collect(), sizes, rows }
+        NgramTable { layer, multipliers: (0..ngram_size).map(multiplier).collect(), sizes, rows }
     }
 }
 
@@ -124,8 +137,9 @@ mod tests {
     #[test]
     fn sizes_are_prime_numbers_and_n_grams_end_at_the_end_of_a_text() {
         let mut primes = primes_from(101);
-        let tables =
-            (0..2).map(|index| NgramTable::new(index, 50, 7, [3, 4], &mut primes, 8)).collect::<Vec<_>>();
+        let tables = (0..2)
+            .map(|index| NgramTable::new([index, 2 * index], 50, 7, [3, 4], &mut primes, 8))
+            .collect::<Vec<_>>();
         assert_eq!(tables[0].sizes, [101, 103, 107, 109]);
         assert_eq!(tables[1].sizes, [113, 127, 131, 137]);
         assert_eq!((tables[0].rows, tables[1].rows), (424, 512));
@@ -136,6 +150,7 @@ mod tests {
             ple_conv_kernel_size: 4,
             split_ngram_parts: 1,
             eos_token_id: 2,
+            channels: 4,
             tables,
         };
         let of = |before: [Option<u32>; 2]| embedding.rows(0, 9, |back| before[back - 1]);

@@ -1,4 +1,6 @@
-//! Stacks of layers that run in cycles.
+//! The facts of stacks of layers that run in cycles.
+
+use crate::config::Facts;
 
 /// Two stacks of layers with a state each: in every cycle the low one runs `L_cycles` times, then the high one once; each
 /// run starts from the sum of both states (hrm_text).
@@ -16,6 +18,8 @@ pub enum Stack {
     High,
     Low,
 }
+
+impl Facts for Cycles {}
 
 impl Cycles {
     /// Layers of one cycle of the high stack.

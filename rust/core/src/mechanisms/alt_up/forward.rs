@@ -2,36 +2,44 @@
 //! others (Baykal et al. 2023, <https://arxiv.org/abs/2301.13310>), and a low-rank branch beside attention (Menghani et al.
 //! 2024, <https://arxiv.org/abs/2411.07501>).
 
-use super::per_layer::PerLayerInputs;
-use super::residual::{BranchBuffers, matmul, norm_or_copy};
-use super::state::Pass;
-use crate::parts::{AltUpLayer, Layer};
+use super::parts::InLayer;
+use crate::forward::residual::{BranchBuffers, dot, matmul, norm_or_copy};
+use crate::forward::state::{Pass, Run};
+use crate::forward::step::{Flow, Step};
+use crate::parts::Layer;
 use ropechat_kernels::compute::activations::{RowSource, by_rows};
 use ropechat_kernels::compute::weight::Weight;
 use ropechat_kernels::kernel::Kernels;
 
 /// The streams between two layers; inside a layer `x` is the one that it computes.
 #[derive(Default)]
-pub(super) struct AltUpStreams {
+pub(crate) struct Steps {
     all: Vec<Vec<f32>>, // [num_inputs][rows, hidden_size]
     laurel: Vec<f32>,   // [rows, hidden_size]
     delta: Vec<f32>,    // [rows, hidden_size]
 }
 
-impl AltUpStreams {
-    /// The embedding, and its projections at the same magnitude.  // x [rows, hidden_size]
-    pub fn start(&mut self, pass: Pass<'_>, projections: &[Weight], x: &[f32], branch: &mut BranchBuffers) {
+impl Step for Steps {
+    /// The embedding, and its projections at the same magnitude.
+    fn start(&mut self, flow: &mut Flow<'_>) {
+        let Flow { pass, model, x, branch, .. } = flow;
+        let Some(outside) = &model.outside.mechanisms.alt_up else { return };
+        let [projections, _] = &outside.projections;
         self.all.resize(projections.len() + 1, Vec::new());
         self.all[0].clear();
         self.all[0].extend_from_slice(x);
         for (projection, stream) in projections.iter().zip(&mut self.all[1..]) {
-            project(pass, projection, x, x, stream, branch);
+            project(*pass, projection, x, x, stream, branch);
         }
     }
 
     /// Predicts all streams; x is the one that the layer computes. The branch parallel to attention reads its norm.
-    pub fn predict(&mut self, pass: Pass<'_>, layer: &Layer, x: &mut Vec<f32>, branch: &mut BranchBuffers) {
-        let (Some(weights), Some(alt_up)) = (&layer.alt_up, pass.config.alt_up) else { return };
+    fn enter_layer(&mut self, flow: &mut Flow<'_>, layer: &Layer, _: &mut [Run<'_>]) {
+        let Flow { pass, x, branch, .. } = flow;
+        let pass = *pass;
+        let (Some(weights), Some(alt_up)) = (&layer.mechanisms.alt_up, pass.config.mechanisms.alt_up) else {
+            return;
+        };
         let (hidden, kernels, active) = (pass.config.hidden_size, pass.kernels, alt_up.altup_active_idx);
         let inputs = self.all.len();
         for row in 0..self.all[0].len() / hidden {
@@ -50,62 +58,19 @@ impl AltUpStreams {
         self.laurel(pass, layer, weights, x, branch);
     }
 
-    /// laurel = n + norm(right(left(n))) with n = norm(x).
-    fn laurel(
-        &mut self,
-        pass: Pass<'_>,
-        layer: &Layer,
-        weights: &AltUpLayer,
-        x: &[f32],
-        branch: &mut BranchBuffers,
-    ) {
-        let (hidden, kernels, pool) = (pass.config.hidden_size, pass.kernels, pass.pool);
-        let rows = pass.rows(x);
-        self.laurel.resize(x.len(), 0.0);
-        by_rows(pool, &mut self.laurel, hidden, |row, out| {
-            norm_or_copy(
-                pass,
-                &x[row * hidden..][..hidden],
-                layer.attention.as_ref().and_then(|attention| attention.attention_norm.as_ref()),
-                out,
-            );
-        });
-        let normed = &self.laurel;
-        let stored = |row: usize| &normed[row * hidden..][..hidden];
-        let AltUpLayer { laurel_left: left, laurel_right: right, .. } = weights;
-        branch.input.quantize_rows(rows, hidden, left.dtype(), kernels, pool, RowSource::Stored(&stored));
-        let mut narrow = Vec::new();
-        matmul(pass, left, &branch.input, &mut narrow);
-        let (stride, rank) = (left.padded_out(), right.in_features());
-        let of_rank = |row: usize| &narrow[row * stride..][..rank];
-        branch.input.quantize_rows(rows, rank, right.dtype(), kernels, pool, RowSource::Stored(&of_rank));
-        matmul(pass, right, &branch.input, &mut branch.out);
-        let (out, stride) = (&branch.out, right.padded_out());
-        by_rows(pool, &mut self.laurel, hidden, |row, laurel| {
-            let mut normed = vec![0.0; hidden];
-            norm_or_copy(pass, &out[row * stride..][..hidden], Some(&weights.laurel_norm), &mut normed);
-            kernels.add(laurel, &normed);
-        });
-    }
-
     /// x = (x + laurel) / sqrt 2, after attention was added.
-    pub fn join(&self, pass: Pass<'_>, layer: &Layer, x: &mut [f32]) {
-        if layer.alt_up.is_some() {
-            let half = std::f32::consts::FRAC_1_SQRT_2;
-            pass.kernels.axpby(x, &self.laurel, half, half);
-        }
+    fn enter_mlp(&mut self, flow: &mut Flow<'_>, _: &Layer) {
+        let half = std::f32::consts::FRAC_1_SQRT_2;
+        flow.pass.kernels.axpby(flow.x, &self.laurel, half, half);
     }
 
     /// Corrects all streams by what the layer computed, and adds its part of the second embedding to all but the first.
-    pub fn correct(
-        &mut self,
-        pass: Pass<'_>,
-        layer: &Layer,
-        inputs: &mut PerLayerInputs,
-        x: &mut Vec<f32>,
-        branch: &mut BranchBuffers,
-    ) {
-        let (Some(weights), Some(alt_up)) = (&layer.alt_up, pass.config.alt_up) else { return };
+    fn leave_layer(&mut self, flow: &mut Flow<'_>, layer: &Layer, _: bool) {
+        let Flow { pass, model, x, per_layer, branch, .. } = flow;
+        let pass = *pass;
+        let (Some(weights), Some(alt_up)) = (&layer.mechanisms.alt_up, pass.config.mechanisms.alt_up) else {
+            return;
+        };
         let (hidden, kernels, active) = (pass.config.hidden_size, pass.kernels, alt_up.altup_active_idx);
         let count = self.all.len();
         for (row, x) in x.chunks_exact(hidden).enumerate() {
@@ -126,21 +91,64 @@ impl AltUpStreams {
         }
         self.delta.clear();
         self.delta.resize(x.len(), 0.0);
-        inputs.add(pass, layer, Some(&first), branch, &mut self.delta);
+        per_layer.add(pass, layer, Some(&first), branch, &mut self.delta);
         for stream in &mut self.all[1..] {
             kernels.add(stream, &self.delta);
         }
         x.clone_from(&self.all[active]);
+        if let Some(outside) = &model.outside.mechanisms.alt_up
+            && layer.index + 1 == model.layers.len()
+        {
+            self.finish(pass, &outside.projections[1], x, branch);
+        }
+    }
+
+    fn adds_per_layer_inputs(&self) -> bool {
+        true
+    }
+}
+
+impl Steps {
+    /// laurel = n + norm(right(left(n))) with n = norm(x).
+    fn laurel(
+        &mut self,
+        pass: Pass<'_>,
+        layer: &Layer,
+        weights: &InLayer,
+        x: &[f32],
+        branch: &mut BranchBuffers,
+    ) {
+        let (hidden, kernels, pool) = (pass.config.hidden_size, pass.kernels, pass.pool);
+        let rows = pass.rows(x);
+        self.laurel.resize(x.len(), 0.0);
+        by_rows(pool, &mut self.laurel, hidden, |row, out| {
+            norm_or_copy(
+                pass,
+                &x[row * hidden..][..hidden],
+                layer.attention.as_ref().and_then(|attention| attention.attention_norm.as_ref()),
+                out,
+            );
+        });
+        let normed = &self.laurel;
+        let stored = |row: usize| &normed[row * hidden..][..hidden];
+        let InLayer { laurel_left: left, laurel_right: right, .. } = weights;
+        branch.input.quantize_rows(rows, hidden, left.dtype(), kernels, pool, RowSource::Stored(&stored));
+        let mut narrow = Vec::new();
+        matmul(pass, left, &branch.input, &mut narrow);
+        let (stride, rank) = (left.padded_out(), right.in_features());
+        let of_rank = |row: usize| &narrow[row * stride..][..rank];
+        branch.input.quantize_rows(rows, rank, right.dtype(), kernels, pool, RowSource::Stored(&of_rank));
+        matmul(pass, right, &branch.input, &mut branch.out);
+        let (out, stride) = (&branch.out, right.padded_out());
+        by_rows(pool, &mut self.laurel, hidden, |row, laurel| {
+            let mut normed = vec![0.0; hidden];
+            norm_or_copy(pass, &out[row * stride..][..hidden], Some(&weights.laurel_norm), &mut normed);
+            kernels.add(laurel, &normed);
+        });
     }
 
     /// x = the mean of the first stream and of the others' projections at its magnitude.
-    pub fn finish(
-        &self,
-        pass: Pass<'_>,
-        projections: &[Weight],
-        x: &mut Vec<f32>,
-        branch: &mut BranchBuffers,
-    ) {
+    fn finish(&self, pass: Pass<'_>, projections: &[Weight], x: &mut Vec<f32>, branch: &mut BranchBuffers) {
         x.clone_from(&self.all[0]);
         let mut projected = Vec::new();
         for (projection, stream) in projections.iter().zip(&self.all[1..]) {
@@ -151,18 +159,13 @@ impl AltUpStreams {
     }
 }
 
-impl AltUpLayer {
+impl InLayer {
     /// tanh(modality_router(norm(x) / hidden_size)).  // [num_inputs]
     fn modalities(&self, pass: Pass<'_>, x: &[f32]) -> Vec<f32> {
         let mut normed = vec![0.0; x.len()];
         norm_or_copy(pass, x, Some(&self.router_norm), &mut normed);
         self.modality_router.chunks_exact(x.len()).map(|row| dot(row, &normed).tanh()).collect()
     }
-}
-
-/// The product of the leading values.
-pub(super) fn dot(row: &[f32], x: &[f32]) -> f32 {
-    row.iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 
 /// out = projection(from), with the magnitude that each row of `like` has.  // all [rows, hidden_size]

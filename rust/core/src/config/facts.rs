@@ -1,0 +1,32 @@
+//! What the rest of the engine asks of a mechanism's facts, whichever mechanism it is.
+
+use crate::checkpoint::Checkpoint;
+
+/// The facts of a mechanism.
+pub trait Facts {
+    /// Takes the names of tensors in GGUF files.
+    fn use_gguf_names(&mut self) {}
+
+    /// Takes the names of the tensors that the file has.
+    fn use_names_of(&mut self, _checkpoint: &Checkpoint) {}
+
+    /// Values that are cached beside every key, for so many key/value heads.
+    fn index_dim(&self, _num_kv_heads: usize) -> usize {
+        0
+    }
+
+    /// Whether it adds to the scores of attention, or hides keys by what they are.
+    fn depends_on_scores(&self) -> bool {
+        false
+    }
+
+    /// States behind those of the mixers: how many, and the values of each.
+    fn further_states(&self) -> Option<[usize; 2]> {
+        None
+    }
+
+    /// The first layer whose tensors a layer's part has, where layers share a part.
+    fn shares_tensors_of(&self, _layer: usize) -> Option<usize> {
+        None
+    }
+}

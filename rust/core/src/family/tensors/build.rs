@@ -1,0 +1,33 @@
+//! How a mechanism makes the specs of its parts.
+
+use super::prefix::Prefix;
+use crate::parts::NormSpec;
+
+/// Facts of a mechanism that make specs.
+pub(crate) trait Build {
+    /// Its part of a layer.
+    type InLayer;
+    /// Its part outside the layers.
+    type Outside;
+
+    /// What the layer at this path has.
+    fn in_layer(&self, _at: &Prefix<'_>) -> Option<Self::InLayer> {
+        None
+    }
+
+    /// What is below the model's path.
+    fn outside(&self, _at: &Prefix<'_>) -> Option<Self::Outside> {
+        None
+    }
+
+    /// A layer's path below the list of layers, and its number there, where the layers are in several lists.
+    fn numbered(&self, _layer: usize) -> Option<(&'static str, usize)> {
+        None
+    }
+
+    /// Where a layer's attention is if that is another path than the layer's, and the norm of what it reads. May change the path
+    /// of the rest of the layer.
+    fn attention_elsewhere<'a>(&self, _at: &mut Prefix<'a>) -> Option<(Prefix<'a>, NormSpec)> {
+        None
+    }
+}

@@ -1,0 +1,41 @@
+//! The specs of all mechanisms that a model has.
+
+use super::build::Build;
+use super::prefix::Prefix;
+use crate::config::Config;
+use crate::mechanisms::mechanisms;
+use crate::parts::{LayerMechanisms, NormSpec, OutsideMechanisms, Spec};
+
+macro_rules! all_specs {
+    ($($name:ident: $facts:ident,)+) => {
+        /// What the layer at a path has of each.
+        pub(super) fn in_layer(at: &Prefix<'_>) -> LayerMechanisms<Spec> {
+            let all = &at.config.mechanisms;
+            LayerMechanisms { $( $name: all.$name.as_ref().and_then(|facts| facts.in_layer(at)).map(Box::new), )+ }
+        }
+
+        /// What is outside the layers of each.
+        pub(super) fn outside(at: &Prefix<'_>) -> OutsideMechanisms<Spec> {
+            let all = &at.config.mechanisms;
+            OutsideMechanisms { $( $name: all.$name.as_ref().and_then(|facts| facts.outside(at)).map(Box::new), )+ }
+        }
+
+        /// [`Build::numbered`] of the mechanism that numbers the layers.
+        pub(super) fn numbered(config: &Config, layer: usize) -> Option<(&'static str, usize)> {
+            let all = &config.mechanisms;
+            [$( all.$name.as_ref().and_then(|facts| facts.numbered(layer)), )+].into_iter().flatten().next()
+        }
+
+        /// [`Build::attention_elsewhere`] of the mechanism that has the layer's attention.
+        pub(super) fn attention_elsewhere<'a>(at: &mut Prefix<'a>) -> Option<(Prefix<'a>, NormSpec)> {
+            let all = &at.config.mechanisms;
+            $(
+                if let Some(elsewhere) = all.$name.as_ref().and_then(|facts| facts.attention_elsewhere(at)) {
+                    return Some(elsewhere);
+                }
+            )+
+            None
+        }
+    };
+}
+mechanisms!(all_specs);

@@ -1,0 +1,123 @@
+//! The steps of mechanisms in a forward pass. A model has a list of them, made once; most models have none.
+
+use super::attention::indexer::Choices;
+use super::attention::score_bias::AddedScores;
+use super::per_layer::PerLayerInputs;
+use super::recurrent::conv::Rows;
+use super::residual::BranchBuffers;
+use super::state::{Pass, Run};
+use crate::kv_cache::KvSequence;
+use crate::model::Model;
+use crate::parts::Layer;
+use ropechat_kernels::compute::activations::Activations;
+
+/// What passes between the branches of layers.
+pub(crate) struct Flow<'a> {
+    pub pass: Pass<'a>,
+    pub model: &'a Model,
+    /// What the next branch reads, and where its result is added.  // [rows, hidden_size]
+    pub x: &'a mut Vec<f32>,
+    /// All residual streams, where there are several.  // [rows, streams, hidden_size]
+    pub streams: &'a mut Vec<f32>,
+    /// The parts of a second embedding.
+    pub per_layer: &'a mut PerLayerInputs,
+    pub branch: &'a mut BranchBuffers,
+}
+
+/// One of a layer's two branches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Branch {
+    Attention,
+    Mlp,
+}
+
+/// A list of steps.
+pub(crate) type Steps<'s> = [Box<dyn Step + 's>];
+
+/// Adds to x what the layer's attention makes of `BranchBuffers::input`; the steps are those inside attention.
+pub(crate) type Attend<'a> = dyn FnMut(&mut [Run<'_>], &mut [f32], &mut BranchBuffers, &mut Steps<'_>) + 'a;
+
+/// What a mechanism does in a pass. Shapes: x `[rows, hidden_size]`; qkv `[rows, stride]`.
+pub(crate) trait Step: Send + Sync {
+    /// Before the first layer, where x is the embeddings.
+    fn start(&mut self, _flow: &mut Flow<'_>) {}
+
+    /// Before a layer.
+    fn enter_layer(&mut self, _flow: &mut Flow<'_>, _layer: &Layer, _runs: &mut [Run<'_>]) {}
+
+    /// Calls `attend` where the layer's attention reads something else than x. Returns what the layer's recurrent mixer reads then.
+    fn attend_elsewhere(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _runs: &mut [Run<'_>],
+        _x: &[f32],
+        _branch: &mut BranchBuffers,
+        _attend: &mut Attend<'_>,
+    ) -> Option<&[f32]> {
+        None
+    }
+
+    /// After the projection of `input` to queries, keys and values.
+    fn after_projection(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _runs: &mut [Run<'_>],
+        _qkv: (&mut [f32], usize),
+        _input: &mut Activations,
+    ) {
+    }
+
+    /// After keys and values were written into the cache.
+    fn after_store(&mut self, _pass: Pass<'_>, _layer: &Layer, _runs: &mut [Run<'_>], _qkv: (&[f32], usize)) {
+    }
+
+    /// Whether [`Self::choose`] says what the layer's queries read.
+    fn chooses(&self, _layer: &Layer) -> bool {
+        false
+    }
+
+    /// Chooses what the rows behind each cache's length read.
+    fn choose(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _caches: &[(&KvSequence, usize)],
+        _choices: &mut Choices,
+    ) {
+    }
+
+    /// What is added to the layer's scores.
+    fn added_scores(&self, _layer: &Layer) -> Option<&dyn AddedScores> {
+        None
+    }
+
+    /// Whether [`Self::add_result`] adds the results of the layer's branches.
+    fn adds_results(&self, _layer: &Layer) -> bool {
+        false
+    }
+
+    /// Adds the result of a branch to x.
+    fn add_result(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _branch: Branch,
+        _runs: &mut [Run<'_>],
+        _result: Rows<'_>,
+        _x: &mut [f32],
+    ) {
+    }
+
+    /// Between the branch that mixes positions and the MLP.
+    fn enter_mlp(&mut self, _flow: &mut Flow<'_>, _layer: &Layer) {}
+
+    /// After both branches. `is_read`: x is read behind the layer, by the head or an observer.
+    fn leave_layer(&mut self, _flow: &mut Flow<'_>, _layer: &Layer, _is_read: bool) {}
+
+    /// Whether it adds the layers' parts of a second embedding, which are added to x otherwise.
+    fn adds_per_layer_inputs(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,33 @@
+//! Mechanisms that one or a few families have, each in a folder with all that it needs; the rest of the engine knows them by
+//! the list below only. A file of a folder belongs to the room that it is named after:
+//!
+//! - `config.rs`: the facts, and the names of tensors;
+//! - `parts.rs`: what a layer has of it, and what is outside the layers;
+//! - `family.rs`: the specs of these parts;
+//! - `forward.rs`: its steps in a forward pass.
+
+pub mod alt_up;
+pub mod branch_convolution;
+pub mod cycles;
+pub mod dynamic_mask;
+pub mod hyper;
+pub mod ngram;
+pub mod qk_convolution;
+pub mod shared_block;
+
+/// Calls a macro with all mechanisms, each as `folder: type of its facts`, in the order of their steps.
+macro_rules! mechanisms {
+    ($with:ident) => {
+        $with! {
+            alt_up: AltUp,
+            cycles: Cycles,
+            ngram: NgramEmbedding,
+            hyper: HyperConnections,
+            shared_block: SharedBlock,
+            qk_convolution: QkConvolution,
+            branch_convolution: BranchConvolutions,
+            dynamic_mask: DynamicMask,
+        }
+    };
+}
+pub(crate) use mechanisms;
