@@ -436,7 +436,7 @@ fn compressed_keys_in_old_words_and_new() {
     let rates: Vec<_> = new.layers.iter().map(|layer| layer.compression.map(|of| of.compress_rate)).collect();
     assert_eq!(rates, [Some(128), Some(3), None, Some(3)]);
     // The layer that keeps most: 127 positions of a projection and a gate.
-    assert_eq!(new.recurrent.unwrap().window(64), (127 * 2 * 64, 1));
+    assert_eq!(new.recurrent.unwrap().facts().window(), (127 * 2 * 64, 1));
     for (key, value) in [
         ("o_groups", json!(3)),
         ("qk_rope_head_dim", json!(16)),

@@ -22,7 +22,7 @@ pub use mechanisms::Mechanisms;
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use mtp::{Mtp, MtpNames};
 pub use recurrent::{
-    BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, Recurrent, RgLru, SelectiveScan,
+    BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, MixerFacts, Recurrent, Window,
 };
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use ropechat_kernels::kernel::Activation;

@@ -1,66 +1,76 @@
 //! Mixers with a state of fixed size in place of keys and values by position.
 
 use super::structure::Bias;
-use ropechat_kernels::kernel::{Activation, LANES};
+use crate::mechanisms::mixers;
+use ropechat_kernels::kernel::Activation;
 
-/// The recurrent mixer of a model's layers; `LayerSpec::mixer` says which layers have one.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Recurrent {
-    /// out_proj(C * conv(B * x)): a gated short convolution (lfm2).
-    ShortConv {
-        /// `conv_L_cache`: positions that the convolution sees, its own included.
-        kernel_size: usize,
-        /// Biases of the convolution and of both projections.
-        bias: Bias,
-    },
-    /// A matrix per head that decays, learns from a key and a value, and is read by a query.
-    Linear(LinearAttention),
-    /// Mamba (Gu and Dao 2023): a state per channel that decays and learns by its own steps (jamba).
-    SelectiveScan(SelectiveScan),
-    /// A window of the last positions that attention and the mechanisms around it keep ([`Mixer::AttentionWithWindow`]).
-    ///
-    /// [`Mixer::AttentionWithWindow`]: super::Mixer::AttentionWithWindow
-    Window {
-        /// Values of a position, in the layer that keeps most.
-        values: usize,
-        /// Positions.
-        positions: usize,
-    },
-    /// RG-LRU (De et al. 2024, Griffin): a number per channel that decays and learns through gates (recurrent_gemma).
-    RgLru(RgLru),
+/// What the rest of the engine asks of a recurrent mixer's facts.
+pub trait MixerFacts {
+    /// Values per position that are kept, and how many positions.
+    fn window(&self) -> (usize, usize);
+
+    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
+    fn matrices(&self) -> (usize, usize, usize) {
+        (0, 0, 0)
+    }
 }
 
-/// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SelectiveScan {
-    /// Channels.
-    pub width: usize,
-    /// Values of a channel's state.
-    pub state_size: usize,
-    /// Width of the input of the steps' projection.
-    pub time_step_rank: usize,
-    /// Positions that the convolution before it sees.
-    pub conv_kernel_size: usize,
-    /// Bias of that convolution.
-    pub conv_bias: Bias,
-    /// What follows it (`hidden_act`).
-    pub conv_activation: Activation,
-    /// Bias of the input and output projections.
-    pub bias: Bias,
+macro_rules! all_mixers {
+    ($($name:ident: $facts:ident,)+) => {
+        /// The recurrent mixer of a model's layers; `LayerSpec::mixer` says which layers have one.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub enum Recurrent {
+            /// A matrix per head that decays, learns from a key and a value, and is read by a query.
+            Linear(LinearAttention),
+            /// None: attention and the mechanisms around it keep a window ([`Mixer::AttentionWithWindow`]).
+            ///
+            /// [`Mixer::AttentionWithWindow`]: super::Mixer::AttentionWithWindow
+            Window(Window),
+            $(
+                #[allow(missing_docs)] // the name of its facts
+                $facts(crate::mechanisms::$name::config::$facts),
+            )+
+        }
+
+        impl Recurrent {
+            /// Its facts.
+            pub fn facts(&self) -> &dyn MixerFacts {
+                match self {
+                    Recurrent::Linear(facts) => facts,
+                    Recurrent::Window(facts) => facts,
+                    $( Recurrent::$facts(facts) => facts, )+
+                }
+            }
+        }
+    };
+}
+mixers!(all_mixers);
+
+/// A window of the last positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Values of a position, in the layer that keeps most.
+    pub values: usize,
+    /// Positions.
+    pub positions: usize,
 }
 
-/// The real-gated linear recurrent unit: per channel, h = a h + sqrt(1 - a^2) i x, out = h gelu(y), where
-/// a = exp(-8 softplus(recurrent_param) r), and r and i are sigmoid gates of a head's channels.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RgLru {
-    /// Channels.
-    pub width: usize,
-    /// Blocks of channels that each have their own gates; divides `width`.
-    pub num_heads: usize,
-    /// Positions that the convolution before it sees.
-    pub conv_kernel_size: usize,
-    /// The activation of the other branch y.
-    pub activation: Activation,
+impl MixerFacts for Window {
+    fn window(&self) -> (usize, usize) {
+        (self.values, self.positions)
+    }
+}
+
+impl MixerFacts for LinearAttention {
+    fn window(&self) -> (usize, usize) {
+        (self.conv_width(), self.stored_block().unwrap_or(self.conv_kernel_size) - 1)
+    }
+
+    fn matrices(&self) -> (usize, usize, usize) {
+        // What was learned before a block, and in it.
+        let matrices = if self.stored_block().is_some() { 2 } else { 1 };
+        (self.num_value_heads, matrices * self.key_dim, self.value_dim)
+    }
 }
 
 /// Linear attention with decay: per head, S = decay * S + key (x) update, out = S^T query.
@@ -225,35 +235,5 @@ impl LinearAttention {
     /// Rows of the input projection: the convolution's channels, z, and the inputs of the steps.
     pub fn in_width(&self) -> usize {
         self.conv_width() + self.gate_width() + self.step_width()
-    }
-}
-
-impl Recurrent {
-    /// Values per position that the convolution keeps, and how many positions.
-    pub fn window(&self, hidden_size: usize) -> (usize, usize) {
-        match self {
-            Recurrent::ShortConv { kernel_size, .. } => (hidden_size, kernel_size - 1),
-            Recurrent::Linear(linear) => {
-                let positions = linear.stored_block().unwrap_or(linear.conv_kernel_size) - 1;
-                (linear.conv_width(), positions)
-            }
-            Recurrent::SelectiveScan(scan) => (scan.width, scan.conv_kernel_size - 1),
-            Recurrent::RgLru(unit) => (unit.width, unit.conv_kernel_size - 1),
-            Recurrent::Window { values, positions } => (*values, *positions),
-        }
-    }
-
-    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
-    pub fn matrices(&self) -> (usize, usize, usize) {
-        match self {
-            Recurrent::ShortConv { .. } | Recurrent::Window { .. } => (0, 0, 0),
-            Recurrent::Linear(linear) => {
-                // What was learned before a block, and in it.
-                let matrices = if linear.stored_block().is_some() { 2 } else { 1 };
-                (linear.num_value_heads, matrices * linear.key_dim, linear.value_dim)
-            }
-            Recurrent::SelectiveScan(scan) => (scan.width.div_ceil(LANES), scan.state_size, LANES),
-            Recurrent::RgLru(unit) => (unit.width.div_ceil(LANES), 1, LANES),
-        }
     }
 }

@@ -45,8 +45,8 @@ impl RecurrentLayout {
     pub fn new(config: &Config) -> Self {
         let Some(recurrent) = &config.recurrent else { return Self::default() };
         let layers = config.layers.iter().filter(|layer| layer.mixer.is_recurrent()).count();
-        let (channels, positions) = recurrent.window(config.hidden_size);
-        let (heads, keys, values) = recurrent.matrices();
+        let (channels, positions) = recurrent.facts().window();
+        let (heads, keys, values) = recurrent.facts().matrices();
         let [further_states, further_values] = config.mechanisms.further_states();
         let values = values.next_multiple_of(LANES);
         Self { layers, channels, positions, heads, keys, values, further_states, further_values }

@@ -9,7 +9,7 @@ use crate::config::{
     Activation, Attention, Bias, Compression, CompressorNames, Config, IndexChoice, Indexer, IndexerNames,
     LayerIndexer, LayerMlp, LayerRope, Mask, Mechanisms, Mixer, MlaNames, Moe, MoeNames, Names,
     Normalization, QkNorm, Recurrent, ResidualFactors, RopeLayout, RopeScaling, RotatedPart, Scoring, Sinks,
-    Tensor, Values, tensor,
+    Tensor, Values, Window, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
@@ -290,7 +290,7 @@ fn with_compressed_keys(metadata: &Metadata<'_>, mut config: Config) -> Result<C
     };
     let values = config.layers.iter().map(kept).max().unwrap_or_default();
     let has_state = config.layers.iter().any(|layer| layer.compression.is_some());
-    let recurrent = has_state.then_some(Recurrent::Window { values, positions: 1 });
+    let recurrent = has_state.then_some(Recurrent::Window(Window { values, positions: 1 }));
     Ok(Config { recurrent, ..config })
 }
 

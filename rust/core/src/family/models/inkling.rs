@@ -7,7 +7,7 @@
 use crate::config::{
     Activation, Bias, Config, EmbeddingNorm, GateUp, Heads, LmHead, Mask, Mechanisms, Mixer, Moe, MoeNames,
     Names, QkNorm, QueryScaling, Recurrent, RelativeScores, Scoring, Shared, SharedExpert, Stored, Tensor,
-    tensor,
+    Window, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
@@ -104,10 +104,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
             d_rel: size("d_rel", 16)?,
             rel_extent: size("rel_extent", 1024)?,
         }),
-        recurrent: Some(Recurrent::Window {
+        recurrent: Some(Recurrent::Window(Window {
             values: kv_channels + 2 * config.hidden_size,
             positions: kernel_size - 1,
-        }),
+        })),
         mechanisms: Mechanisms {
             branch_convolution: Some(BranchConvolutions { kernel_size, kv_channels }),
             ..Mechanisms::default()

@@ -5,12 +5,12 @@
 
 use super::bamba;
 use crate::config::{
-    Bias, Config, LayerMlp, Mixer, Moe, MoeNames, Names, Normalization, Recurrent, RecurrentNames,
-    SelectiveScan, tensor,
+    Bias, Config, LayerMlp, Mixer, Moe, MoeNames, Names, Normalization, Recurrent, RecurrentNames, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::experts_per_token;
+use crate::mechanisms::selective_scan::config::SelectiveScan;
 use ropechat_platform::error::Result;
 
 pub(crate) static JAMBA: Family =

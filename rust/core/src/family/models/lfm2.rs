@@ -15,6 +15,7 @@ use crate::family::keys::mixers::{mixers, with_mixers};
 use crate::family::keys::moe::experts_per_token;
 use crate::family::keys::rope::{Partial, RopeFacts, ropes_by_kind};
 use crate::family::keys::windows::{layer_numbers, window, with_ropes};
+use crate::mechanisms::short_conv::config::ShortConv;
 use ropechat_platform::error::Result;
 
 pub(crate) static LFM2: Family = Family {
@@ -86,7 +87,8 @@ const NAMES: Names = Names {
 fn common(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
     let kernel_size = metadata.integer_if_any("conv_L_cache", 1..=256)?.unwrap_or(3);
     let bias = if metadata.flag_or("conv_bias", false)? { Bias::Added } else { Bias::None };
-    let recurrent = Some(Recurrent::ShortConv { kernel_size, bias });
+    let convolution = ShortConv { width: config.hidden_size, kernel_size, bias };
+    let recurrent = Some(Recurrent::ShortConv(convolution));
     Ok(Config { recurrent, qk_norm: QkNorm::PerHead(Bias::None), ..config })
 }
 

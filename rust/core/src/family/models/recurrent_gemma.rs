@@ -7,12 +7,13 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
     Activation, Bias, Config, GateUp, InProj, LmHead, Mask, Mixer, Names, NormWeight, Qkv, Recurrent,
-    RecurrentNames, RgLru, Tensor, tensor,
+    RecurrentNames, Tensor, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, RopeDefaults, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::window;
+use crate::mechanisms::rg_lru::config::RgLru;
 use ropechat_platform::error::Result;
 
 pub(crate) static RECURRENT_GEMMA: Family = Family {

@@ -7,7 +7,7 @@
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
     Activation, Bias, Config, GateUp, LmHead, Mask, Mechanisms, Mixer, Moe, MoeNames, Names, Normalization,
-    QkNorm, Qkv, Recurrent, Residual, RopeLayout, Router, Shared, Stored, Tensor, tensor,
+    QkNorm, Qkv, Recurrent, Residual, RopeLayout, Router, Shared, Stored, Tensor, Window, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
@@ -122,10 +122,10 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     Ok(Config {
         residual: Residual::Scaled,
         qk_norm: QkNorm::Length,
-        recurrent: Some(Recurrent::Window {
+        recurrent: Some(Recurrent::Window(Window {
             values: convolution.channels,
             positions: convolution.positions(),
-        }),
+        })),
         mechanisms: Mechanisms { qk_convolution: Some(convolution), ..Mechanisms::default() },
         lm_head_bias,
         ..with_ropes(moe_in_all_layers(config, moe), ropes)

@@ -1,7 +1,13 @@
 //! How a mechanism makes the specs of its parts.
 
 use super::prefix::Prefix;
-use crate::parts::NormSpec;
+use crate::parts::{NormSpec, RecurrentWeights, Spec};
+
+/// Facts of a recurrent mixer that make specs.
+pub(crate) trait BuildMixer {
+    /// The mixer of the layer at this path, without the norms of its input and output.
+    fn specs(&self, at: &Prefix<'_>) -> RecurrentWeights<Spec>;
+}
 
 /// Facts of a mechanism that make specs.
 pub(crate) trait Build {

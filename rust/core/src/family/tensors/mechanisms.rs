@@ -1,10 +1,10 @@
 //! The specs of all mechanisms that a model has.
 
-use super::build::Build;
+use super::build::{Build, BuildMixer};
 use super::prefix::Prefix;
-use crate::config::Config;
-use crate::mechanisms::mechanisms;
-use crate::parts::{LayerMechanisms, NormSpec, OutsideMechanisms, Spec};
+use crate::config::{Config, Recurrent};
+use crate::mechanisms::{mechanisms, mixers};
+use crate::parts::{LayerMechanisms, NormSpec, OutsideMechanisms, RecurrentWeights, Spec};
 
 macro_rules! all_specs {
     ($($name:ident: $facts:ident,)+) => {
@@ -39,3 +39,16 @@ macro_rules! all_specs {
     };
 }
 mechanisms!(all_specs);
+
+macro_rules! all_mixers {
+    ($($name:ident: $facts:ident,)+) => {
+        /// A recurrent mixer that is in a folder.
+        pub(super) fn mixer(recurrent: &Recurrent, at: &Prefix<'_>) -> Option<RecurrentWeights<Spec>> {
+            match recurrent {
+                $( Recurrent::$facts(facts) => Some(facts.specs(at)), )+
+                Recurrent::Linear(_) | Recurrent::Window(_) => None,
+            }
+        }
+    };
+}
+mixers!(all_mixers);

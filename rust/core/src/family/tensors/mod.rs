@@ -12,7 +12,7 @@ mod prefix;
 mod recurrent;
 mod unread;
 
-pub(crate) use build::Build;
+pub(crate) use build::{Build, BuildMixer};
 pub use check::{as_in, check_experts, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer, mtp_layer, outside_layers};
 pub(crate) use prefix::Prefix;

@@ -1,12 +1,12 @@
 //! The tensors of recurrent mixers.
 
+use super::mechanisms;
 use super::prefix::Prefix;
 use crate::config::{
     Bias, GatedOutput, InProj, LinearAttention, LinearRule, Mixer, Recurrent, RecurrentForm, ResidualFactors,
-    RgLru, SelectiveScan, Stored, Tensor,
+    Tensor,
 };
 use crate::parts::{MatrixSpec, NormSpec, NumberSpec, RecurrentWeights, Rows, Spec, TensorRows};
-use ropechat_kernels::kernel::LANES;
 
 impl Prefix<'_> {
     /// A layer's recurrent mixer with the norms of its input and output; None where the state is attention's.
@@ -16,11 +16,8 @@ impl Prefix<'_> {
         [norm, out_norm]: [Option<NormSpec>; 2],
     ) -> Option<RecurrentWeights<Spec>> {
         let own = match recurrent {
-            Recurrent::Window { .. } => return None,
-            Recurrent::ShortConv { kernel_size, bias } => self.short_conv(*kernel_size, *bias),
             Recurrent::Linear(linear) => self.linear_attention(linear),
-            Recurrent::SelectiveScan(scan) => self.selective_scan(scan),
-            Recurrent::RgLru(unit) => self.rg_lru(unit),
+            other => mechanisms::mixer(other, self)?,
         };
         let factors = self.config.recurrent_factors;
         let input_norm = norm.map(|norm| norm.times(factors.input));
@@ -28,7 +25,7 @@ impl Prefix<'_> {
     }
 
     /// A mixer of two projections, without anything between them.
-    fn mixer(&self, in_proj: MatrixSpec, out_proj: MatrixSpec) -> RecurrentWeights<Spec> {
+    pub fn mixer(&self, in_proj: MatrixSpec, out_proj: MatrixSpec) -> RecurrentWeights<Spec> {
         // Parallel to attention, the mixer has its own factors.
         let own = match self.layer.mixer {
             Mixer::Recurrent => self.layer.residual_factors[0],
@@ -53,18 +50,8 @@ impl Prefix<'_> {
         }
     }
 
-    fn short_conv(&self, kernel_size: usize, bias: Bias) -> RecurrentWeights<Spec> {
-        let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
-        let out_proj = self.matrix(&[(names.out_proj, hidden)], hidden, bias);
-        RecurrentWeights {
-            conv: self.by_position(&[(names.conv[0].weight, hidden)], kernel_size, |_| {}),
-            conv_bias: self.conv_bias(hidden, bias),
-            ..self.mixer(self.one_in_proj(3 * hidden, bias), out_proj)
-        }
-    }
-
     /// The bias of the convolution of all channels; zeros without one.
-    fn conv_bias(&self, channels: usize, bias: Bias) -> NumberSpec {
+    pub fn conv_bias(&self, channels: usize, bias: Bias) -> NumberSpec {
         match (self.config.names.recurrent.conv, bias) {
             ([first, ..], Bias::Added | Bias::AddedInLastLayer) => {
                 self.numbers(first.bias, Rows::all(channels))
@@ -74,7 +61,7 @@ impl Prefix<'_> {
     }
 
     /// An input projection in one tensor, in its order.
-    fn one_in_proj(&self, rows: usize, bias: Bias) -> MatrixSpec {
+    pub fn one_in_proj(&self, rows: usize, bias: Bias) -> MatrixSpec {
         let parts = match self.config.names.recurrent.in_proj {
             InProj::One(name) => vec![(name, rows)],
             InProj::Branches([with_state, other]) => vec![(with_state, rows / 2), (other, rows / 2)],
@@ -83,73 +70,11 @@ impl Prefix<'_> {
         self.matrix(&parts, self.config.hidden_size, bias)
     }
 
-    fn selective_scan(&self, scan: &SelectiveScan) -> RecurrentWeights<Spec> {
-        let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
-        let SelectiveScan { width, state_size: state, time_step_rank: rank, .. } = *scan;
-        let widths = [rank, state, state];
-        let rate = self.decay_rate();
-        let decay_rate = self.table(names.a_log, width, state).prepared(move |by_channel| {
-            let mut rates = vec![0.0; width.next_multiple_of(LANES) * state];
-            for (channel, values) in by_channel.chunks_exact(state).enumerate() {
-                let first = channel / LANES * LANES * state + channel % LANES;
-                for (key, &value) in values.iter().enumerate() {
-                    rates[first + key * LANES] = rate(value);
-                }
-            }
-            rates
-        });
-        let out_proj = self.matrix(&[(names.out_proj, hidden)], width, scan.bias);
-        RecurrentWeights {
-            conv: self.by_position(&[(names.conv[0].weight, width)], scan.conv_kernel_size, |_| {}),
-            conv_bias: self.conv_bias(width, scan.conv_bias),
-            decay_rate,
-            d: self.numbers(names.d, Rows::all(width)),
-            inner_proj: vec![
-                self.matrix(&[(names.inner[0], rank + 2 * state)], width, Bias::None),
-                self.matrix(&[(names.inner[1], width)], rank, Bias::Added),
-            ],
-            inner_norms: names.inner_norms.iter().zip(widths).map(|(&name, n)| self.norm(name, n)).collect(),
-            ..self.mixer(self.one_in_proj(2 * width, scan.bias), out_proj)
-        }
-    }
-
     /// From a stored value to a decay rate.
-    fn decay_rate(&self) -> fn(f32) -> f32 {
+    pub fn decay_rate(&self) -> fn(f32) -> f32 {
         match self.config.names.recurrent.form {
             RecurrentForm::Hub => |stored| -stored.exp(),
             RecurrentForm::Gguf => |stored| -stored.abs(), // bailingmoe3 leaves the sign out
-        }
-    }
-
-    fn rg_lru(&self, unit: &RgLru) -> RecurrentWeights<Spec> {
-        let (names, hidden) = (&self.config.names.recurrent, self.config.hidden_size);
-        let RgLru { width, num_heads: heads, conv_kernel_size, .. } = *unit;
-        let block = width / heads;
-        // All heads' matrices are in one tensor [head, in, out].
-        let gates = |head: usize| {
-            let rows = Rows::range(head * block, block);
-            let weight = |name: &Tensor| TensorRows {
-                name: self.name(name.weight),
-                shape: vec![heads, block, block],
-                stored: Stored::InOut,
-                rows,
-                transposed: None,
-            };
-            let bias =
-                |name: &Tensor| TensorRows { shape: vec![heads, block], ..self.vector(name.bias, rows) };
-            let [weights, biases] = [&weight as &dyn Fn(&Tensor) -> TensorRows, &bias]
-                .map(|rows| names.inner.iter().map(rows).collect());
-            MatrixSpec::stacked(weights, biases, block)
-        };
-        let softplus = |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p();
-        let rate = move |x| -RG_LRU_SHARPNESS * softplus(x);
-        let out_proj = self.matrix(&[(names.out_proj, hidden)], width, Bias::Added);
-        RecurrentWeights {
-            conv: self.by_position(&[(names.conv[0].weight, width)], conv_kernel_size, |_| {}),
-            conv_bias: self.conv_bias(width, Bias::Added),
-            decay_rate: self.numbers(names.a_log, Rows::all(width)).each(rate),
-            inner_proj: (0..heads).map(gates).collect(),
-            ..self.mixer(self.one_in_proj(2 * width, Bias::Added), out_proj)
         }
     }
 
@@ -311,9 +236,6 @@ impl Prefix<'_> {
         matrix
     }
 }
-
-/// c in the decay of RG-LRU (De et al. 2024, section 2.4).
-const RG_LRU_SHARPNESS: f32 = 8.0;
 
 /// Minus the slopes of lightning attention: those of ALiBi, smaller from layer to layer (transformers,
 /// `MiniMaxLightningAttention.get_slope_rate`).

@@ -5,7 +5,7 @@
 //! in the recurrent state until then, in f32, so that a key does not depend on how its positions were split into runs (law 1).
 
 use crate::config::{Compression, LayerRope, Norm, RopeFrequencies};
-use crate::forward::recurrent::{Rows, Source, Window, keep_inputs};
+use crate::forward::recurrent::conv::{Rows, Source, Window, keep_inputs};
 use crate::forward::residual::norm;
 use crate::forward::rope::rotate;
 use crate::forward::state::{Pass, Run};

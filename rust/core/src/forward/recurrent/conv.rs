@@ -19,22 +19,6 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// gated = B * x, of rows that hold B, C and x.  // gated [rows, width]
-pub(crate) fn gate_input(
-    pass: Pass<'_>,
-    projected: &[f32],
-    stride: usize,
-    width: usize,
-    gated: &mut Vec<f32>,
-) {
-    gated.resize(projected.len() / stride * width, 0.0);
-    by_rows(pass.pool, gated, width, |row, out| {
-        let row = &projected[row * stride..][..stride];
-        out.copy_from_slice(&row[..width]);
-        pass.kernels.mul(out, &row[2 * width..3 * width]);
-    });
-}
-
 /// Where a row's earlier inputs are.
 pub(crate) struct Source<'a> {
     /// The first row of its run.

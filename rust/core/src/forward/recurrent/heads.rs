@@ -5,10 +5,10 @@ use crate::parts::RecurrentWeights;
 use std::ops::Range;
 
 /// Rows whose inputs are prepared together: they stay in the second cache.
-pub(super) const ROWS: usize = 32;
+pub(crate) const ROWS: usize = 32;
 
 /// One head of one run.
-pub(super) struct Job<'a> {
+pub(crate) struct Job<'a> {
     pub head: usize,
     /// Rows among those of all runs.
     pub rows: Range<usize>,
@@ -40,8 +40,8 @@ impl Job<'_> {
 }
 
 /// The sizes of the heads of a mixer.
-#[derive(Clone, Copy)]
-pub(super) struct HeadSizes {
+#[derive(Clone, Copy, Default)]
+pub(crate) struct HeadSizes {
     /// Heads.
     pub count: usize,
     /// Values of a head's state.
@@ -53,7 +53,7 @@ pub(super) struct HeadSizes {
 /// A job for every head of every run; their states come after the window of the convolution.
 ///
 /// // out [run][heads, rows, width]
-pub(super) fn jobs<'a>(
+pub(crate) fn jobs<'a>(
     weights: &RecurrentWeights,
     runs: &'a mut [Run<'_>],
     sizes: HeadSizes,
@@ -79,7 +79,7 @@ pub(super) fn jobs<'a>(
 }
 
 /// The outputs of [`jobs`], to be read by rows.
-pub(super) struct HeadOutputs<'a> {
+pub(crate) struct HeadOutputs<'a> {
     out: &'a [f32],
     sizes: HeadSizes,
     /// Of each row: the first row of its run, the rows of the run, and its place among them.

@@ -3,7 +3,7 @@
 
 use super::conv::Rows;
 use super::heads::{HeadOutputs, HeadSizes, Job, jobs};
-use crate::config::{GatedOutput, LinearAttention, LinearRule, Recurrent};
+use crate::config::{GatedOutput, LinearAttention, LinearRule, MixerFacts};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
 use crate::parts::RecurrentWeights;
@@ -16,7 +16,7 @@ const L2_EPS: f32 = 1e-6;
 
 /// The heads of values.
 pub(super) fn sizes(linear: &LinearAttention) -> HeadSizes {
-    let (_, keys, values) = Recurrent::Linear(*linear).matrices();
+    let (_, keys, values) = linear.matrices();
     let state = keys * values.next_multiple_of(LANES);
     HeadSizes { count: linear.num_value_heads, state, width: linear.value_dim }
 }
@@ -265,7 +265,7 @@ impl<'a> Parts<'a> {
 }
 
 /// ln(1 + e^x).
-pub(super) fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 

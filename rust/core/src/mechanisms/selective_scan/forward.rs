@@ -1,10 +1,12 @@
 //! The selective scan of Mamba: steps, what is learned and what is read come from the convolved input; 16 channels are one
 //! head, whose state and outputs are one vector per value.
 
-use super::conv::Rows;
-use super::heads::{HeadSizes, Job, jobs};
-use super::linear::softplus;
-use crate::config::SelectiveScan;
+use super::config::SelectiveScan;
+use crate::config::Activation;
+use crate::forward::recurrent::conv::{Rows, convolve};
+use crate::forward::recurrent::heads::{HeadSizes, Job, jobs};
+use crate::forward::recurrent::linear::softplus;
+use crate::forward::recurrent::mixer::{MixBuffers, MixRows, MixedRows};
 use crate::forward::residual::{matmul, norm};
 use crate::forward::state::{Pass, Run};
 use crate::parts::{NormWeights, RecurrentWeights};
@@ -12,13 +14,38 @@ use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::kernel::{Kernels, LANES, ScanSteps};
 use std::cell::RefCell;
 
-/// 16 channels, and the values of their state.
-pub(super) fn sizes(scan: &SelectiveScan) -> HeadSizes {
-    HeadSizes { count: scan.width.div_ceil(LANES), state: scan.state_size * LANES, width: LANES }
+impl MixRows for SelectiveScan {
+    /// 16 channels, and the values of their state.
+    fn sizes(&self) -> HeadSizes {
+        HeadSizes { count: self.width.div_ceil(LANES), state: self.state_size * LANES, width: LANES }
+    }
+
+    fn mix(
+        &self,
+        pass: Pass<'_>,
+        weights: &RecurrentWeights,
+        runs: &mut [Run<'_>],
+        projected: Rows<'_>,
+        input: &mut Activations,
+        MixBuffers { mixed, inner, out, .. }: &mut MixBuffers,
+    ) {
+        let activation = Some(self.conv_activation);
+        convolve(pass, weights.into(), runs, projected, self.width, activation, mixed);
+        prepare(pass, self, weights, mixed, input, inner);
+        scan(pass, self, weights, runs, mixed, inner, out);
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn write_output(&self, of: &MixedRows<'_>, row: usize, into: &mut [f32]) {
+        of.gate_channels(Activation::Silu, row, into);
+    }
 }
 
 /// inner = [time step's latent | B | C], normed; and the time steps.  // mixed [rows, width], inner [rows, padded] each
-pub(super) fn prepare(
+fn prepare(
     pass: Pass<'_>,
     scan: &SelectiveScan,
     weights: &RecurrentWeights,
@@ -57,7 +84,7 @@ pub(super) fn prepare(
 }
 
 /// Updates every channel's state by every row, and reads it.  // mixed [rows, width], out [run][heads, rows, 16]
-pub(super) fn scan(
+fn scan(
     pass: Pass<'_>,
     scan: &SelectiveScan,
     weights: &RecurrentWeights,
@@ -70,7 +97,7 @@ pub(super) fn scan(
     let mixed = Rows { values: mixed, stride: scan.width };
     let selected = Rows { values: selected, stride: strides[0] };
     let steps = Rows { values: steps, stride: strides[1] };
-    let mut jobs = jobs(weights, runs, sizes(scan), out);
+    let mut jobs = jobs(weights, runs, scan.sizes(), out);
     pass.pool.for_each(&mut jobs, |job| {
         SCRATCH.with_borrow_mut(|scratch| {
             job.start();

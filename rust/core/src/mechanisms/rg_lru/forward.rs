@@ -1,21 +1,47 @@
 //! The real-gated linear recurrent unit: one number per channel, whose decay and input pass gates; 16 channels are one head.
 
-use super::conv::Rows;
-use super::heads::{HeadSizes, jobs};
-use crate::config::{Activation, RgLru};
+use super::config::RgLru;
+use crate::config::Activation;
+use crate::forward::recurrent::conv::{Rows, convolve};
+use crate::forward::recurrent::heads::{HeadSizes, jobs};
+use crate::forward::recurrent::mixer::{MixBuffers, MixRows, MixedRows};
 use crate::forward::state::{Pass, Run};
 use crate::parts::RecurrentWeights;
 use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
 use ropechat_kernels::compute::weight::Epilogue;
 use ropechat_kernels::kernel::LANES;
 
-/// 16 channels with a number each.
-pub(super) fn sizes(unit: &RgLru) -> HeadSizes {
-    HeadSizes { count: unit.width.div_ceil(LANES), state: LANES, width: LANES }
+impl MixRows for RgLru {
+    /// 16 channels with a number each.
+    fn sizes(&self) -> HeadSizes {
+        HeadSizes { count: self.width.div_ceil(LANES), state: LANES, width: LANES }
+    }
+
+    fn mix(
+        &self,
+        pass: Pass<'_>,
+        weights: &RecurrentWeights,
+        runs: &mut [Run<'_>],
+        projected: Rows<'_>,
+        input: &mut Activations,
+        MixBuffers { mixed, inner, out, .. }: &mut MixBuffers,
+    ) {
+        convolve(pass, weights.into(), runs, projected, self.width, None, mixed);
+        gate(pass, self, weights, runs, mixed, input, inner);
+        scan(pass, self, weights, runs, mixed, &inner[1], out);
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn write_output(&self, of: &MixedRows<'_>, row: usize, into: &mut [f32]) {
+        of.gate_channels(self.activation, row, into);
+    }
 }
 
 /// mixed becomes what is added to the state; inner[1] what decays it.  // mixed [rows, width], inner[1] [rows, width]
-pub(super) fn gate(
+fn gate(
     pass: Pass<'_>,
     unit: &RgLru,
     weights: &RecurrentWeights,
@@ -72,7 +98,7 @@ pub(super) fn gate(
 }
 
 /// h = decay h + mixed, for every row.  // mixed and decay [rows, width], out [run][heads, rows, 16]
-pub(super) fn scan(
+fn scan(
     pass: Pass<'_>,
     unit: &RgLru,
     weights: &RecurrentWeights,
@@ -82,7 +108,7 @@ pub(super) fn scan(
     out: &mut Vec<f32>,
 ) {
     let [mixed, decay] = [mixed, decay].map(|values| Rows { values, stride: unit.width });
-    let mut jobs = jobs(weights, runs, sizes(unit), out);
+    let mut jobs = jobs(weights, runs, unit.sizes(), out);
     pass.pool.for_each(&mut jobs, |job| {
         job.start();
         let channels = job.head * LANES..((job.head + 1) * LANES).min(unit.width);
