@@ -1,6 +1,7 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
 use super::compression::Compression;
+use super::tensor_names::Tensor;
 use ropechat_kernels::kernel::Activation;
 
 /// The properties of one layer.
@@ -291,9 +292,8 @@ pub enum Attention {
         /// Norm of the rotated part of a key (dots3_note_text).
         k_rope_norm: Option<Norm>,
     },
-    /// Mixture of attention heads: a router chooses experts, each with a projection of queries and one of outputs; keys and
-    /// values are the same for all (Zhang et al. 2022, <https://arxiv.org/abs/2210.05144>; jetmoe).
-    MixtureOfHeads { num_experts: usize, num_experts_per_tok: usize },
+    /// Keys and values in one matrix, from the normed row; queries and outputs are those of a mechanism (jetmoe).
+    KeysAndValues(Tensor),
     /// One key for all heads, which is the value too; queries through a latent; outputs by groups of heads through a latent of
     /// each group (deepseek_v4).
     SharedKv { q_lora_rank: usize, o_groups: usize, o_lora_rank: usize },

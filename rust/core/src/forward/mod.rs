@@ -14,7 +14,7 @@ mod feed_forward;
 mod lm_head;
 mod mix;
 pub(crate) mod mlp;
-mod moe;
+pub(crate) mod moe;
 mod observer;
 pub(crate) mod per_layer;
 pub(crate) mod recurrent;

@@ -302,7 +302,7 @@ fn add_batch(
 }
 
 /// The experts of one row, in the order of their numbers, with their weights.
-pub(super) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
+pub(crate) fn route(config: &Moe, logits: &[f32], correction_bias: &[f32], chosen: &mut Vec<(usize, f32)>) {
     let scores = score(config, logits);
     if let Scoring::Sparsemixer { jitter } = config.scoring {
         return sparsemixer(&scores, config.num_experts_per_tok, jitter, chosen);

@@ -58,6 +58,17 @@ pub(crate) trait Step: Send + Sync {
         None
     }
 
+    /// Fills qkv from `input`, where the layer's projection is of keys and values only.
+    fn project(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _x: &[f32],
+        _input: &mut Activations,
+        _qkv: &mut [f32],
+    ) {
+    }
+
     /// After the projection of `input` to queries, keys and values.
     fn after_projection(
         &mut self,
@@ -91,6 +102,19 @@ pub(crate) trait Step: Send + Sync {
     /// What is added to the layer's scores.
     fn added_scores(&self, _layer: &Layer) -> Option<&dyn AddedScores> {
         None
+    }
+
+    /// Adds the heads' outputs to x, where it has their projection; says whether it has. `write_heads` is given a row, its first
+    /// head, and where the outputs of the heads from there on go.
+    fn add_outputs(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _write_heads: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
+        _branch: &mut BranchBuffers,
+        _x: &mut [f32],
+    ) -> bool {
+        false
     }
 
     /// Whether [`Self::add_result`] adds the results of the layer's branches.

@@ -10,6 +10,7 @@ pub mod alt_up;
 pub mod branch_convolution;
 pub mod cycles;
 pub mod dynamic_mask;
+pub mod head_experts;
 pub mod hyper;
 pub mod ngram;
 pub mod qk_convolution;
@@ -27,6 +28,7 @@ macro_rules! mechanisms {
             ngram: NgramEmbedding,
             hyper: HyperConnections,
             shared_block: SharedBlock,
+            head_experts: HeadExperts,
             qk_convolution: QkConvolution,
             branch_convolution: BranchConvolutions,
             dynamic_mask: DynamicMask,

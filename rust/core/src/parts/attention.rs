@@ -12,8 +12,8 @@ parts! {
         Heads(L::Matrix),
         /// Multi-head latent attention.
         Mla(Box<MlaWeights<L>>),
-        /// A mixture of attention heads.
-        Experts(Box<HeadExpertsWeights<L>>),
+        /// k and v of all heads; a mechanism makes queries and outputs.  // [kv_width, hidden_size]
+        KeysAndValues(L::Matrix),
         /// One key for all heads, which is the value too.
         SharedKv(Box<SharedKvWeights<L>>),
     }
@@ -47,8 +47,8 @@ parts! {
         /// `o_proj` reads the heads.
         /// // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
         pub o_a_proj: Vec<L::Matrix>,
-        /// Attention's output.  // [hidden_size, num_heads * v_head_dim]; of a mixture of heads [hidden_size, width] per expert
-        pub o_proj: Vec<L::Matrix>,
+        /// Attention's output, unless it is that of a mechanism.  // [hidden_size, num_heads * v_head_dim]
+        pub o_proj: Option<L::Matrix>,
         /// Norm of attention's output.
         pub attention_out_norm: Option<L::Norm>,
         /// How the output is added, where that has learned vectors.
@@ -73,18 +73,6 @@ parts! {
         pub q_a_layernorm: L::Norm,
         /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
         pub q_b_proj: L::Matrix,
-    }
-
-    /// A mixture of attention heads, without its output projections. Its width is that of all keys.
-    pub struct HeadExpertsWeights {
-        /// k and v of all heads.  // [2 * width, hidden_size]
-        pub kv_proj: L::Matrix,
-        /// A logit per expert, in f32.  // [num_experts, hidden_size]
-        pub router: L::Matrix,
-        /// q of each expert.  // each [width, hidden_size]
-        pub queries: Vec<L::Matrix>,
-        /// Bias of the sum of all outputs.  // [hidden_size]
-        pub bias: L::Numbers,
     }
 
     /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
@@ -144,9 +132,8 @@ impl<L: Leaf> Projection<L> {
     /// The matrix that the normed row is multiplied with.
     pub fn input_matrix(&self) -> &L::Matrix {
         match self {
-            Projection::Heads(matrix) => matrix,
+            Projection::Heads(matrix) | Projection::KeysAndValues(matrix) => matrix,
             Projection::Mla(parts) => &parts.a_proj,
-            Projection::Experts(parts) => &parts.kv_proj,
             Projection::SharedKv(parts) => &parts.a_proj,
         }
     }
@@ -162,7 +149,7 @@ impl Projection {
     pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
         match self {
             Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) | Projection::Experts(_) | Projection::SharedKv(_) => {
+            Projection::Mla(_) | Projection::KeysAndValues(_) | Projection::SharedKv(_) => {
                 let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
                 layer.qkv_width() + config.attention_gate.rows(config.heads(&layer.spec)) + indexer
             }

@@ -10,8 +10,8 @@ mod recurrent;
 mod rows;
 
 pub use attention::{
-    AttentionLayer, CompressionWeights, HeadExpertsWeights, IndexerWeights, MlaWeights, Projection,
-    RelativeScoreWeights, SharedKvWeights,
+    AttentionLayer, CompressionWeights, IndexerWeights, MlaWeights, Projection, RelativeScoreWeights,
+    SharedKvWeights,
 };
 pub use layer::{
     HiddenInput, Layer, MtpLayer, OutsideLayers, PerLayerEmbedding, PerLayerInput, ResidualScales,

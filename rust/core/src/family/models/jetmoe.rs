@@ -5,11 +5,12 @@
 //! only the norm after the last layer has the epsilon of the file.
 
 use crate::config::{
-    Attention, Bias, Config, GateUp, LmHead, Moe, MoeNames, Names, Norm, Shared, Stored, tensor,
+    Attention, Bias, Config, GateUp, LmHead, Mechanisms, Moe, MoeNames, Names, Norm, Shared, Stored, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{experts_per_token, ignore_multi_token_prediction, moe_in_all_layers};
+use crate::mechanisms::head_experts::config::HeadExperts;
 use ropechat_platform::error::Result;
 
 pub(crate) static JETMOE: Family =
@@ -50,9 +51,11 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     ignore_multi_token_prediction(metadata);
     let moe =
         Moe { output_bias: Bias::Added, ..Moe::plain(num_experts, per_token, config.intermediate_size) };
+    let experts = HeadExperts { num_experts, num_experts_per_tok: per_token };
     Ok(Config {
         num_attention_heads,
-        attention: Attention::MixtureOfHeads { num_experts, num_experts_per_tok: per_token },
+        attention: Attention::KeysAndValues(tensor!("self_attention.kv_proj")),
+        mechanisms: Mechanisms { head_experts: Some(experts), ..Mechanisms::default() },
         final_norm: Some(config.norm),
         norm: Norm::RmsNorm { eps: 1e-6 },
         ..moe_in_all_layers(config, moe)

@@ -3,12 +3,11 @@
 use super::prefix::{Prefix, with_bias};
 use crate::config::{
     Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Mask,
-    Norm, QkNorm, Qkv, Rope, RopeLayout, RotatedPart, Sinks, Stored, SubNorms, Tensor, ValueNorm, Values,
-    tensor,
+    Norm, QkNorm, Qkv, Rope, RopeLayout, RotatedPart, Sinks, SubNorms, Tensor, ValueNorm, Values, tensor,
 };
 use crate::parts::{
-    AttentionLayer, HeadExpertsWeights, IndexerWeights, MatrixSpec, NormSpec, NumberSpec, Packing,
-    Projection, RelativeScoreWeights, Rows, Spec, TensorRows,
+    AttentionLayer, IndexerWeights, MatrixSpec, NormSpec, NumberSpec, Packing, Projection,
+    RelativeScoreWeights, Rows, Spec, TensorRows,
 };
 
 impl Prefix<'_> {
@@ -25,7 +24,10 @@ impl Prefix<'_> {
         let projection = match attention {
             Attention::Heads => Projection::Heads(of_block(self.qkv())),
             mla @ Attention::Mla { .. } => self.mla(mla),
-            Attention::MixtureOfHeads { num_experts, .. } => self.head_experts(num_experts),
+            Attention::KeysAndValues(name) => {
+                let both = heads.qkv_width() - heads.q_width();
+                Projection::KeysAndValues(self.matrix(&[(name, both)], hidden, Bias::None))
+            }
             Attention::SharedKv { q_lora_rank, .. } => self.shared_kv(q_lora_rank),
         };
         let common_key = match &projection {
@@ -59,18 +61,18 @@ impl Prefix<'_> {
                 Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => {
                     self.values_of_latent(kv_lora_rank, heads.head_dim - qk_rope_head_dim)
                 }
-                Attention::Heads | Attention::MixtureOfHeads { .. } => Vec::new(),
+                Attention::Heads | Attention::KeysAndValues(_) => Vec::new(),
             },
             o_proj: match (attention, config.head_outputs) {
-                (Attention::MixtureOfHeads { num_experts, .. }, _) => self.head_expert_outputs(num_experts),
+                (Attention::KeysAndValues(_), _) => None,
                 (Attention::SharedKv { o_groups, o_lora_rank, .. }, _) => {
-                    vec![o_proj(names.o_proj, o_groups * o_lora_rank, Bias::None)]
+                    Some(o_proj(names.o_proj, o_groups * o_lora_rank, Bias::None))
                 }
                 (_, HeadOutputs::Own) => {
-                    vec![o_proj(names.o_proj, heads.out_width(), self.attention_out_bias())]
+                    Some(o_proj(names.o_proj, heads.out_width(), self.attention_out_bias()))
                 }
                 (_, HeadOutputs::Differential) => {
-                    vec![o_proj(names.o_proj, heads.out_width() / 2, self.attention_out_bias())]
+                    Some(o_proj(names.o_proj, heads.out_width() / 2, self.attention_out_bias()))
                 }
             },
             attention_out_norm: out_norm,
@@ -231,7 +233,7 @@ impl Prefix<'_> {
         let rank = match config.attention_of(self.layer) {
             Attention::Mla { q_lora_rank, .. } => q_lora_rank,
             Attention::SharedKv { q_lora_rank, .. } => Some(q_lora_rank),
-            Attention::Heads | Attention::MixtureOfHeads { .. } => None,
+            Attention::Heads | Attention::KeysAndValues(_) => None,
         };
         let vector = |name| self.vector(name, self.index_heads(indexer, 1));
         let norm = |name: Tensor| {
@@ -409,49 +411,6 @@ impl Prefix<'_> {
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,
             QkNorm::Unweighted => both(&|_, heads| spec(Vec::new(), Vec::new(), heads * dim)),
         }
-    }
-
-    /// Keys and values, and the queries of each expert.
-    fn head_experts(&self, num_experts: usize) -> Projection<Spec> {
-        let (hidden, width) = (self.config.hidden_size, self.expert_width());
-        let router = (tensor!("self_attention.experts.router.layer"), num_experts);
-        Projection::Experts(Box::new(HeadExpertsWeights {
-            kv_proj: self.matrix(&[(tensor!("self_attention.kv_proj"), 2 * width)], hidden, Bias::None),
-            router: self.matrix(&[router], hidden, Bias::None).packed(Packing::Exact),
-            queries: self.head_expert_matrices("input_linear", num_experts, [width, hidden]),
-            bias: self.numbers("self_attention.experts.bias", Rows::all(hidden)),
-        }))
-    }
-
-    /// The output projection of each expert.
-    fn head_expert_outputs(&self, num_experts: usize) -> Vec<MatrixSpec> {
-        let sizes = [self.config.hidden_size, self.expert_width()];
-        self.head_expert_matrices("output_linear", num_experts, sizes)
-    }
-
-    /// Values of a row of one expert's queries: as many as keys have.
-    fn expert_width(&self) -> usize {
-        self.heads.num_key_value_heads * self.heads.head_dim
-    }
-
-    /// The matrices of all experts in one tensor [expert, out, in].
-    fn head_expert_matrices(
-        &self,
-        name: &str,
-        num_experts: usize,
-        [out, columns]: [usize; 2],
-    ) -> Vec<MatrixSpec> {
-        let matrix = |number: usize| {
-            let weight = TensorRows {
-                name: self.name(&format!("self_attention.experts.{name}.weight")),
-                shape: vec![num_experts, out, columns],
-                stored: Stored::OutIn,
-                rows: Rows::range(number * out, out),
-                transposed: None,
-            };
-            MatrixSpec::stacked(vec![weight], Vec::new(), columns)
-        };
-        (0..num_experts).map(matrix).collect()
     }
 
     /// The norm of the values, which has no tensors.

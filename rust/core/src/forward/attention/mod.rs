@@ -3,7 +3,6 @@
 
 mod compression;
 mod group_products;
-mod head_experts;
 pub(crate) mod indexer;
 mod mla;
 mod nth_element;
@@ -25,7 +24,6 @@ use crate::config::{
 use crate::kv_cache::{BLOCK, Block, KvSequence};
 use crate::parts::{AttentionLayer, Layer, NormWeights, Projection};
 use group_products::GroupProducts;
-use head_experts::HeadExpertBuffers;
 use indexer::{Choices, Columns};
 use mla::MlaBuffers;
 pub use observed::ObservedHeads;
@@ -46,7 +44,6 @@ pub(super) struct AttentionBuffers {
     mla: MlaBuffers,
     /// What the last layer with an indexer chose.
     choices: Choices,
-    head_experts: HeadExpertBuffers,
     shared_kv: SharedKvBuffers,
     /// Outputs of `o_a_proj`.
     group_outputs: GroupProducts,
@@ -124,25 +121,17 @@ pub(super) fn attend_input(
 ) {
     let Some(layer) = &whole.attention else { return };
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers {
-        qkv,
-        mla,
-        choices,
-        head_experts,
-        shared_kv,
-        group_outputs,
-        partials,
-        compressed,
-        unrotated,
-    } = buffers;
+    let AttentionBuffers { qkv, mla, choices, shared_kv, group_outputs, partials, compressed, unrotated } =
+        buffers;
     let rows = pass.rows(x);
     let stride = layer.projection.stride(config, layer);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
         Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
-        Projection::Experts(weights) => {
-            head_experts::project(pass, layer, weights, x, &mut branch.input, head_experts, qkv);
+        Projection::KeysAndValues(_) => {
+            let input = &mut branch.input;
+            steps.iter_mut().for_each(|step| step.project(pass, whole, x, input, qkv));
         }
         Projection::SharedKv(weights) => {
             shared_kv::project(pass, layer, weights, &mut branch.input, shared_kv, qkv);
@@ -179,12 +168,6 @@ pub(super) fn attend_input(
     }
     let later = compresses.then_some(&*compressed);
     lap(Phase::Attention);
-    if let Projection::Experts(weights) = &layer.projection {
-        head_experts::add_outputs(pass, layer, weights, partials, branch, head_experts, x);
-        return lap(Phase::OProj);
-    }
-    let [o_proj] = &layer.o_proj[..] else { return };
-
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let gates = Columns::of(config, layer).gates;
     // The output of a row's heads from `first` on.
@@ -194,6 +177,10 @@ pub(super) fn attend_input(
             shared_kv::restore_heads(pass, &angles[rope], row, out, layer.heads.head_dim);
         }
     };
+    if steps.iter_mut().any(|step| step.add_outputs(pass, whole, &write_heads, branch, x)) {
+        return lap(Phase::OProj);
+    }
+    let Some(o_proj) = &layer.o_proj else { return };
     let finish = |row: usize, out: &mut [f32]| {
         apply_gate(config.attention_gate, &qkv[row * stride..][gates.clone()], out);
         if layer.attention_sub_norm.is_some() {
