@@ -30,3 +30,14 @@ pub trait Facts {
         None
     }
 }
+
+/// What the rest of the engine asks of a recurrent mixer's facts.
+pub trait MixerFacts {
+    /// Values per position that are kept, and how many positions.
+    fn window(&self) -> (usize, usize);
+
+    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
+    fn matrices(&self) -> (usize, usize, usize) {
+        (0, 0, 0)
+    }
+}

@@ -15,15 +15,13 @@ mod structure;
 mod tensor_names;
 
 pub use compression::Compression;
-pub use facts::Facts;
+pub use facts::{Facts, MixerFacts};
 pub use frequencies::{RopeFrequencies, RopeVariant};
 pub use indexer::{IndexChoice, Indexer, RotatedPart};
 pub use mechanisms::Mechanisms;
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use mtp::{Mtp, MtpNames};
-pub use recurrent::{
-    BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, MixerFacts, Recurrent, Window,
-};
+pub use recurrent::{BranchFactors, GatedOutput, KeyHeads, LinearAttention, LinearRule, Recurrent, Window};
 pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use ropechat_kernels::kernel::Activation;
 pub use structure::{

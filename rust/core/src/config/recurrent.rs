@@ -1,19 +1,9 @@
 //! Mixers with a state of fixed size in place of keys and values by position.
 
+use super::facts::MixerFacts;
 use super::structure::Bias;
 use crate::mechanisms::mixers;
 use ropechat_kernels::kernel::Activation;
-
-/// What the rest of the engine asks of a recurrent mixer's facts.
-pub trait MixerFacts {
-    /// Values per position that are kept, and how many positions.
-    fn window(&self) -> (usize, usize);
-
-    /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
-    fn matrices(&self) -> (usize, usize, usize) {
-        (0, 0, 0)
-    }
-}
 
 macro_rules! all_mixers {
     ($($name:ident: $facts:ident,)+) => {

@@ -1,6 +1,5 @@
 //! Attention of a layer.
 
-use super::layer::ResidualScales;
 use super::leaf::{Leaf, parts};
 use crate::config::{Compression, Config, Heads, Indexer, LayerSpec};
 use ropechat_kernels::quant::PackedType;
@@ -115,6 +114,16 @@ parts! {
         pub spec: Compression,
         /// The layer's place among the layers with a recurrent state.
         pub state_layer: usize,
+    }
+
+    /// Where a branch is added: x = stream * x + branch * result + bias, by channel.
+    pub struct ResidualScales {
+        /// Of the result.
+        pub branch: L::Numbers,
+        /// Of the stream.
+        pub stream: L::Numbers,
+        /// What both biases give.
+        pub bias: L::Numbers,
     }
 
     /// Learned scores by distance.

@@ -1,6 +1,6 @@
 //! A layer, and what is outside the layers.
 
-use super::attention::AttentionLayer;
+use super::attention::{AttentionLayer, ResidualScales};
 use super::leaf::{NormWeights, parts};
 use super::mechanisms::{LayerMechanisms, OutsideMechanisms};
 use super::mlp::Mlp;
@@ -35,16 +35,6 @@ parts! {
         pub index: usize,
         /// What differs from layer to layer.
         pub spec: LayerSpec,
-    }
-
-    /// Where a branch is added: x = stream * x + branch * result + bias, by channel.
-    pub struct ResidualScales {
-        /// Of the result.
-        pub branch: L::Numbers,
-        /// Of the stream.
-        pub stream: L::Numbers,
-        /// What both biases give.
-        pub bias: L::Numbers,
     }
 
     /// How a layer adds its part of the second embedding.

@@ -11,11 +11,9 @@ mod rows;
 
 pub use attention::{
     AttentionLayer, CompressionWeights, IndexerWeights, MlaWeights, Projection, RelativeScoreWeights,
-    SharedKvWeights,
+    ResidualScales, SharedKvWeights,
 };
-pub use layer::{
-    HiddenInput, Layer, MtpLayer, OutsideLayers, PerLayerEmbedding, PerLayerInput, ResidualScales,
-};
+pub use layer::{HiddenInput, Layer, MtpLayer, OutsideLayers, PerLayerEmbedding, PerLayerInput};
 pub(crate) use leaf::parts;
 pub use leaf::{
     IntegerSpec, Join, Leaf, LeafRef, Load, Loader, MatrixSpec, NoPart, NormGate, NormSpec, NormWeights,

@@ -1,7 +1,7 @@
 //! The facts of RG-LRU.
 
-use crate::config::{Activation, MixerFacts};
-use ropechat_kernels::kernel::LANES;
+use crate::config::MixerFacts;
+use ropechat_kernels::kernel::{Activation, LANES};
 
 /// The real-gated linear recurrent unit (De et al. 2024, Griffin): per channel, h = a h + sqrt(1 - a^2) i x, out = h gelu(y), where
 /// a = exp(-8 softplus(recurrent_param) r), and r and i are sigmoid gates of a head's channels.

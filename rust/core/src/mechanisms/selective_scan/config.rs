@@ -1,7 +1,7 @@
 //! The facts of the selective scan.
 
-use crate::config::{Activation, Bias, MixerFacts};
-use ropechat_kernels::kernel::LANES;
+use crate::config::{Bias, MixerFacts};
+use ropechat_kernels::kernel::{Activation, LANES};
 
 /// The selective scan of Mamba: per channel, h = exp(-exp(A_log) dt) h + dt x B, out = C h + D x, times silu(z).
 #[derive(Debug, Clone, Copy, PartialEq)]
