@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from chats import record
@@ -45,6 +46,8 @@ class Drawing:
 
     name, context, has_chat_template, kv_bytes = "drawing", 100_000, True, 0
     stop_ids = frozenset({STOP})
+    thinks, prompts = False, SimpleNamespace(thoughts=None)
+    own_sampling: ClassVar[dict[str, float]] = {}
 
     def __init__(self, draw: random.Random, between: Callable[[], None]) -> None:
         self.draw, self.between = draw, between

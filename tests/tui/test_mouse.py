@@ -107,11 +107,12 @@ async def test_sampling_is_set_in_its_bars(chat: Any) -> None:
         async with chat(FakeEngine(STORY), size=size) as c:
             await told(c)
             await c.pilot.press("f7")
-            x, y = spot(c, "temperature ")
-            await c.pilot.click(offset=(x + 27 + 15, y))
+            y = spot(c, "temperature ")[1]
+            bar = [x for x, cell in enumerate(c.screen().splitlines()[y]) if cell in "━╸╺─"]
+            await c.pilot.click(offset=(bar[-1], y))
             await c.pilot.pause(0.05)
             assert c.app.session.sampling.temperature == 2.0, c.screen()
-            await c.pilot.click(offset=(x + 27, y))
+            await c.pilot.click(offset=(bar[0], y))
             await c.pilot.pause(0.05)
             assert c.app.session.sampling.temperature < 0.2
             await click(c, "1 greedy")
