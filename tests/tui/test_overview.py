@@ -193,11 +193,22 @@ async def test_an_answer_that_streams_costs_it_nothing(
         begun = len(asked), len(drawn)
         look = c.app.sidebar.refresh
         monkeypatch.setattr(c.app.sidebar, "refresh", lambda: (seen.append(1), look()))
+        waits, wait = [], engine._wait
+
+        def hold(seconds: float) -> bool:
+            """Close the gate before a later token, so that the answer goes on while the test looks."""
+            waits.append(1)
+            if len(waits) == 60:
+                engine.gate.clear()
+            return wait(seconds)
+
+        monkeypatch.setattr(engine, "_wait", hold)
         engine.gate.set()
         await c.until(lambda: len(last(c).answer.node.steps) > 40)
         assert seen  # the screen was brought up to date meanwhile
         assert c.app.session.generating
         assert (len(asked), len(drawn)) == begun
+        engine.gate.set()
         await c.idle()
 
 
