@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from ropechat.batch.structured import grammar_of
 from ropechat.conversation import Message, Role
 from ropechat.engine.templates.template import validate_variables
-from ropechat.engine.validation import REASONING, validate_ids, validate_stops
+from ropechat.engine.templates.thoughts import THOUGHT_FIELDS
+from ropechat.engine.validation import validate_ids, validate_stops
 from ropechat.errors import RequestError
 from ropechat.sampling import Sampling
 
@@ -373,9 +374,9 @@ def _messages(value: object) -> tuple[list[Message], list[str]]:
             reject(f"{field}.tool_calls: not supported; give the text of the call as content")
         if "content" not in message:
             reject(f"{field}.content: must be a string (missing)")
-        known = ("role", "content", *REASONING)
+        known = ("role", "content", *THOUGHT_FIELDS)
         unused |= {f"messages[].{name}": None for name in message if name not in known}
-        thought = next((name for name in REASONING if message.get(name) is not None), "")
+        thought = next((name for name in THOUGHT_FIELDS if message.get(name) is not None), "")
         reasoning = _text(f"{field}.{thought}", message[thought]) if thought else ""
         content = _content(f"{field}.content", message["content"])
         messages.append(Message(_ROLES[role], content, reasoning))

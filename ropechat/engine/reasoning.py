@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.engine.native import load_core
 from ropechat.engine.stop_strings import StopStringFilter, open_length
-from ropechat.engine.templates.thoughts import BUDGET, EFFORT
+from ropechat.engine.templates.thoughts import BUDGET, EFFORT, EFFORTS
 from ropechat.errors import RequestError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Thoughts:
         """The template's variables for a request. source: the template. Raises RequestError."""
         form = self.format
         found = dict[str, Any]({"on": form.on, "off": form.off}.get(thinking.think, {}))
-        if thinking.think in ("low", "medium", "high"):
+        if thinking.think in EFFORTS:
             if not form.has_effort:
                 raise RequestError(
                     f"think: this model's chat template has no efforts (got {thinking.think}); use on, "

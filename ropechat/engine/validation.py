@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ropechat.conversation import Message, Role
+from ropechat.engine.templates.thoughts import THOUGHT_FIELDS
 from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.sampling import SEED_BITS, Sampling
 from ropechat.util.text import limit_words
 
 _NO_PROMPT = "prompt: must be text or a list of token ids"
-REASONING = ("reasoning", "reasoning_content", "thinking")
-"""The fields in which programs give the thought of an answer."""
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TOP_K = 1000
@@ -72,7 +71,7 @@ def _message(name: str, message: Message | Mapping[str, Any]) -> Message:
         role, content, reasoning = message.role, message.content, message.reasoning
     elif isinstance(message, Mapping):
         role, content = message.get("role"), message.get("content")
-        reasoning = next((message[key] for key in REASONING if message.get(key) is not None), "")
+        reasoning = next((message[key] for key in THOUGHT_FIELDS if message.get(key) is not None), "")
     else:
         raise RequestError(f"{name}: must be a Message, or have role and content (got {message!r:.40})")
     if role not in list(Role):

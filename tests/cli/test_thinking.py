@@ -37,7 +37,6 @@ def test_run_prints_the_answer(door: Door, model: Path) -> None:
     assert (code, out.strip()) == (OK, answer.strip())
     assert "of a thought)" in err
     code, out, _ = door(*asked, "--show-thinking")
-    assert out.split("\n\n") == [thought.strip(), answer.strip() + "\n"] or out.startswith(thought.strip())
     assert out.index(thought.strip()) < out.index(answer.strip())
     code, out, _ = door(*asked[:-2], "--think", "off", "--json")
     assert "reasoning" not in json.loads(out)

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 Render = Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any], bool], str | None]
 """render(messages, variables, add_generation_prompt): the text, None if the template fails."""
 
-KEYS = ("reasoning_content", "reasoning", "thinking")
-"""The fields of a message that templates take a thought from."""
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""The fields of a message in which templates and programs give its thought."""
 BLOCKS = "content"
-"""In place of one of KEYS: the content is a list of a thinking block and a text block (Mistral)."""
+"""In place of one of THOUGHT_FIELDS: the content is a list of a thinking block and a text block (Mistral)."""
 EFFORT = "reasoning_effort"
 BUDGET = "thinking_budget"
 _SWITCHES = ("enable_thinking", "thinking")
 _NO_EFFORT = ("none", "no_think", "minimal")
-_EFFORTS = ("low", "medium", "high")
+EFFORTS = ("low", "medium", "high")
 _HINT = re.compile(r"think|thought|reason|inner_prefix|channel", re.IGNORECASE)
 _END_TAG = re.compile(r"</[\w:]*(?:think|thought|reason)[\w:]*>|\[/THINK\]", re.IGNORECASE)
 _PAIRS = (
@@ -40,10 +40,10 @@ class ThoughtFormat(NamedTuple):
 
     start, end: the markers around it. close: what ends a thought, with the space around the marker. skip:
     what a prompt ends with so that the model answers without a thought. answer: what opens an answer that has
-    none, "" for most models. key: the field of a message for its thought, one of KEYS or BLOCKS; None if the
-    template takes none. on, off: variables of the template that turn thinking on and off; empty if it has
-    none. has_effort: whether it has the variable `reasoning_effort`. wrapper: tags that the model writes
-    around its answer.
+    none, "" for most models. key: the field of a message for its thought, one of THOUGHT_FIELDS or BLOCKS;
+    None if the template takes none. on, off: variables of the template that turn thinking on and off; empty
+    if it has none. has_effort: whether it has the variable `reasoning_effort`. wrapper: tags that the model
+    writes around its answer.
     """
 
     start: str
@@ -119,7 +119,7 @@ def _behind(prompt: str) -> str:
 def _has_effort(source: str, user: Mapping[str, Any], render: Render) -> bool:
     if EFFORT not in source:
         return False
-    texts = {render([user], {EFFORT: value}, True) for value in _EFFORTS}
+    texts = {render([user], {EFFORT: value}, True) for value in EFFORTS}
     return len(texts - {None}) > 1
 
 
@@ -127,7 +127,7 @@ def _by_message(
     source: str, user: Mapping[str, Any], asked: str, on: Mapping[str, Any], render: Render
 ) -> ThoughtFormat | None:
     """The form, from a conversation whose last message has a thought."""
-    for key in (*KEYS, BLOCKS):
+    for key in (*THOUGHT_FIELDS, BLOCKS):
         if key == BLOCKS:
             content = [{"type": "thinking", "thinking": _THOUGHT}, {"type": "text", "text": _ANSWER}]
             said: dict[str, Any] = {"role": "assistant", "content": content}
