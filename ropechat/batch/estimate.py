@@ -35,7 +35,8 @@ class RowsEstimate:
         self._limit, self._window, self._reading, self._clock = limit, window, reading, clock
         ratio = speed.prefill / speed.decode if speed.prefill and speed.decode else _WRITING_COST
         self._ratio = ratio
-        # r*r, r*w, w*w, r*t, w*t over passes; r: tokens read, w: 1 if it writes
+        # Sums of least squares over passes: r*r, r*w, w*w, r*t, w*t, where r is the tokens of prefill, w is 1
+        # if the pass decodes, and t is its seconds.
         self._sums = [ratio * ratio, -ratio, 1.0, 0.0, 0.0]
         self._turns = 0
         self._ended: deque[int] = deque(maxlen=_LENGTHS)

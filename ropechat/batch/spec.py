@@ -75,7 +75,7 @@ class BatchSpec:
         return BatchReader(self.source, form=self.input_format, options=self.rows)
 
     def for_engine(self, engine: "Engine") -> "BatchSpec":
-        """The same with the engine's own settings where the run has none."""
+        """This spec with the engine's recommended settings where the run sets none."""
         own = engine.recommended(self.sampling.think)
         own = {name: value for name, value in own.items() if name in self.unset}
         return replace(self, sampling=replace(self.sampling, **own)) if own else self  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ class RecordedDraws:
         return found
 
     def with_candidates(self, count: int) -> "RecordedDraws":
-        """The same with at most so many candidates in each row; the record of the stages stays as it is."""
+        """These draws with at most `count` candidates in each row; the record of the stages stays whole."""
 
         def cut(row: TokenDistribution | None) -> TokenDistribution | None:
             return row and row._replace(top=row.top[:count])

@@ -21,7 +21,7 @@ _DEFAULT_CONTEXT = 8192  # tokens, the largest default context
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """The same file in a package of a Python index; catalog.toml describes the fields."""
+    """The file of an entry inside a package of a Python index; catalog.toml describes the fields."""
 
     name: str
     version: str

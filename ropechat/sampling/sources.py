@@ -28,7 +28,7 @@ class SourcedSampling(NamedTuple):
         return self.sources.get(name, DEFAULT)
 
     def with_own(self, own: Mapping[str, float]) -> "SourcedSampling":
-        """The same with a model's own settings where nobody gave others; those of an earlier model go."""
+        """These settings with a model's own where nobody gave others; an earlier model's go."""
         free = [name for name in SETTINGS if self.source(name) in (MODEL, DEFAULT)]
         values: dict[str, Any] = {name: own[name] for name in free if name in own}
         values |= {

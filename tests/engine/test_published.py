@@ -61,30 +61,35 @@ def test_ids_logits_and_greedy_tokens_are_those_of_transformers(
         assert drawn == case["greedy"][: len(drawn)], case["text"]
 
 
+@pytest.mark.timeout(400)
 def test_quantized_weights_are_as_near_to_f32_as_llama_cpp(
     exact: Engine, model: Path, reference: dict[str, Any]
 ) -> None:
-    ids = reference["kl_ids"]
-    rows = [row for block in exact.logit_rows(ids) for row in block.astype(np.float64)]
-    logprobs = [row - row.max() - np.log(np.exp(row - row.max()).sum()) for row in rows]
-    found = [logprobs[at][id] for at, id in enumerate(ids[1:])]
-    assert np.abs(np.array(found) - reference["kl_logprobs"]).max() < 2 * TOLERANCE
-    limit = reference["llama_cpp_kl"]["mean"]  # on AVX-512; other instruction sets round in another order
-    whole = Engine.load(model, kv_dtype="f32", cache="off", context=2048)
-    assert _divergence(whole, ids, logprobs) <= 1.05 * limit
-    usual = Engine.load(model, cache="off", context=2048)
-    assert _divergence(usual, ids, logprobs) <= 1.15 * limit
+    # llama.cpp on AVX-512 with its KV cache in f16; other instruction sets round in another order.
+    limit = reference["llama_cpp_kl"]["mean"]
+    allowed = {"f32": 1.03, "f16": 1.04, "auto": 1.08}
+    engines = {kv: Engine.load(model, kv_dtype=kv, cache="off", context=2048) for kv in allowed}
+    divergences: dict[str, list[float]] = {kv: [] for kv in allowed}
+    for ids, expected in zip(reference["kl_ids"], reference["kl_logprobs"], strict=True):
+        rows = _logprobs(exact, ids)
+        found = [rows[at][id] for at, id in enumerate(ids[1:])]
+        assert np.abs(np.array(found) - expected).max() < 2 * TOLERANCE
+        probabilities = np.exp(rows)
+        for kv, engine in engines.items():
+            divergences[kv] += (probabilities * (rows - _logprobs(engine, ids))).sum(axis=1).tolist()
+    for kv, factor in allowed.items():
+        mean = np.mean(divergences[kv])
+        assert mean <= factor * limit, f"{kv}: {mean:.6f} nats, llama.cpp {limit:.6f}"
 
 
-def _divergence(engine: Engine, ids: list[int], reference: list[np.ndarray]) -> float:
-    """Mean KL divergence of an engine's rows from the reference, in nats."""
-    found = []
+def _logprobs(engine: Engine, ids: list[int]) -> np.ndarray:
+    """Log probabilities, float64 [tokens, vocab]."""
+    rows = []
     for block in engine.logit_rows(ids):
         for row in block.astype(np.float64):
-            mine = row - row.max() - np.log(np.exp(row - row.max()).sum())
-            exact = reference[len(found)]
-            found.append(float((np.exp(exact) * (exact - mine)).sum()))
-    return float(np.mean(found))
+            most = row.max()
+            rows.append(row - most - np.log(np.exp(row - most).sum()))
+    return np.array(rows)
 
 
 def test_it_answers(model: Path) -> None:

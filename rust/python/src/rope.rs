@@ -27,7 +27,7 @@ pub(super) fn rope_spec<'py>(py: Python<'py>, path: &str, length: usize) -> PyRe
     spec(py, &config, length)
 }
 
-/// The same of a config, for sequences of `length` tokens (dynamic NTK and longrope depend on it).
+/// The facts about the rope of a config, for sequences of `length` tokens (dynamic NTK and longrope depend on it).
 pub(super) fn spec<'py>(py: Python<'py>, config: &Config, length: usize) -> PyResult<Bound<'py, PyDict>> {
     let found = config_facts(py, config)?;
     found.set_item("attention_multiplier", f64::from(config.attention_multiplier))?;

@@ -171,7 +171,7 @@ pub enum LayerMlp {
     Dense,
     /// The mixture of experts in `Config::moe`.
     Moe,
-    /// The same, where a table says which experts each token takes; the router weights them (Hash Layers, Roller et al.
+    /// The mixture of experts in `Config::moe`, where a table says which experts each token takes; the router weights them (Hash Layers, Roller et al.
     /// 2021, <https://arxiv.org/abs/2106.04426>; deepseek_v4).
     HashMoe,
     /// None: the layer is a mixer (nemotron_h).
@@ -512,7 +512,7 @@ pub enum Bias {
     None,
     /// `<projection>.bias`, added to the product.
     Added,
-    /// The same, in the last layer only (gpt_neox_japanese).
+    /// `<projection>.bias`, in the last layer only (gpt_neox_japanese).
     AddedInLastLayer,
 }
 

@@ -302,7 +302,7 @@ pub struct PerLayerNames {
     pub model_projection: Tensor,
     /// Norm of that projection, of each layer's part separately.
     pub projection_norm: Tensor,
-    /// In a layer: the gate.
+    /// In a layer: from the stream to the gate.
     pub gate: Tensor,
     /// In a layer: back to the stream.
     pub projection: Tensor,

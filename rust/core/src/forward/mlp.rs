@@ -28,7 +28,7 @@ pub(crate) fn gate_epilogue<'a>(mlp: &DenseMlp, gated: &'a mut [f32]) -> Epilogu
     }
 }
 
-/// The same, with gates below mean + `cutoff` standard deviations of their row cut to zero: what is above counts.
+/// Gate and up projection with gates below mean + `cutoff` standard deviations of their row cut to zero: what is above counts.
 fn sparse_gate_up(pass: Pass<'_>, mlp: &DenseMlp, input: &Activations, cutoff: f32, gated: &mut [f32]) {
     let (width, mut product) = (mlp.intermediate_size, Vec::new());
     matmul(pass, &mlp.gate_up_proj, input, &mut product);

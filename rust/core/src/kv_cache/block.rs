@@ -81,7 +81,7 @@ impl KvLayout {
         Self { dtype, recurrent: RecurrentLayout::default(), layers, bytes }
     }
 
-    /// The same in another type.
+    /// This layout with keys and values in another type.
     #[must_use]
     pub fn with_dtype(&self, dtype: PackedType) -> Self {
         Self { recurrent: self.recurrent, ..Self::of_layers(self.layers.iter().copied(), dtype) }
@@ -190,12 +190,12 @@ impl Block {
         self.layout.dtype == PackedType::Q8_0 && !self.layout.layers[layer].values_in_keys
     }
 
-    /// Everything that is stored.
+    /// All bytes of the block: keys, values and recurrent states.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.data.bytes()[..self.layout.block_bytes()]
     }
 
-    /// Everything that is stored, to write.
+    /// All bytes of the block, to write.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.data.bytes_mut()[..self.layout.block_bytes()]
     }

@@ -37,7 +37,7 @@ macro_rules! mechanisms {
 }
 pub(crate) use mechanisms;
 
-/// The same with the recurrent mixers of one family or two; linear attention is in the rooms themselves.
+/// Calls the macro with the recurrent mixers of one family or two; linear attention is in the rooms themselves.
 macro_rules! mixers {
     ($with:ident) => {
         $with! {

@@ -69,15 +69,15 @@ pub enum Join {
 /// The type that a matrix is packed in.
 #[derive(Debug, Clone)]
 pub enum Packing {
-    /// The type that is asked for, else that of the tensors.
+    /// The type that the user asks for, else that of the tensors.
     AsAsked,
-    /// As asked, once for all layers that share it.
+    /// The type of `AsAsked`, for a matrix that several layers share: it is packed once.
     Shared,
     /// F32: small differences decide which experts a token takes.
     Exact,
     /// A finer type than asked, for the embedding and lm_head.
     Finer,
-    /// The same, of the embedding of tokens, which may have another name in the file.
+    /// A finer type than asked, for the embedding of tokens, which may have another name in the file.
     TokenEmbedding,
     /// That of another matrix, which reads the same input.
     Like(Box<MatrixSpec>),
@@ -165,19 +165,19 @@ impl MatrixSpec {
         format!("{:?} {}", self.join, sources.join(" + "))
     }
 
-    /// The same with alternating rows.
+    /// This matrix with the rows of its tensors alternating.
     #[must_use]
     pub fn interleaved(self) -> Self {
         Self { join: Join::Interleaved, ..self }
     }
 
-    /// The same, packed in another type.
+    /// This matrix, packed in another type.
     #[must_use]
     pub fn packed(self, packing: Packing) -> Self {
         Self { packing, ..self }
     }
 
-    /// The same with its biases times `bias_factor`.
+    /// This matrix with its biases times `bias_factor`.
     #[must_use]
     pub fn with_bias_factor(self, bias_factor: f32) -> Self {
         Self { bias_factor, ..self }
@@ -190,14 +190,14 @@ impl NormSpec {
         Self { weight, bias, width, gate: Vec::new(), is_plain: false, prepare: None }
     }
 
-    /// The same with a change of each value of its weight.
+    /// This norm with `change` applied to each value of its weight.
     #[must_use]
     pub fn prepared(self, change: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Self {
         let prepare: Prepare = Arc::new(move |values| values.into_iter().map(&change).collect());
         Self { prepare: Some(prepare), ..self }
     }
 
-    /// The same with its weight times `factor`.
+    /// This norm with its weight times `factor`.
     #[must_use]
     pub fn times(self, factor: f32) -> Self {
         if factor == 1.0 { self } else { self.prepared(move |weight| weight * factor) }
@@ -215,13 +215,13 @@ impl NumberSpec {
         Self { rows: vec![(rows, width)], prepare: None }
     }
 
-    /// The same values as the forward pass reads them.
+    /// These values, changed by `prepare` to the form that the forward pass reads.
     #[must_use]
     pub fn prepared(self, prepare: impl Fn(Vec<f32>) -> Vec<f32> + Send + Sync + 'static) -> Self {
         Self { prepare: Some(Arc::new(prepare)), ..self }
     }
 
-    /// The same with a change of each value.
+    /// These values with `change` applied to each.
     #[must_use]
     pub fn each(self, change: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Self {
         self.prepared(move |values| values.into_iter().map(&change).collect())
@@ -285,7 +285,7 @@ pub trait Loader {
 
 /// A part of specs.
 pub trait Load {
-    /// The same part, loaded.
+    /// The type of this part with its weights loaded.
     type Loaded;
 
     /// Loads every leaf.

@@ -88,7 +88,7 @@ impl Rows {
         Self { offset: 0, blocks, stride, first, wrap: stride, len, order: Order::Ascending }
     }
 
-    /// The same, wrapping around after this many rows of a block.
+    /// These rows, wrapping around after `wrap` rows of a block instead of at its end.
     pub fn wrapped_at(self, wrap: usize) -> Self {
         Self { wrap, ..self }
     }

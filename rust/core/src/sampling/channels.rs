@@ -261,7 +261,7 @@ fn after_start(markers: &Markers, ids: Vec<u32>) -> (State, Channel) {
     }
 }
 
-/// The state behind an end marker that the model wrote.
+/// The state after an end marker that the model wrote.
 fn behind_end(close: &[u32], end: &[u32], constrained: bool) -> State {
     let place = close.windows(end.len()).position(|part| part == end).map(|place| place + end.len());
     match place {

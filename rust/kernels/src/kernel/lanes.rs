@@ -69,7 +69,7 @@ pub unsafe trait Lanes: Copy {
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
     /// Whether [`Lanes::dot4`] takes signed bytes.
     const SIGNED: bool = false;
-    /// Bytes that are stored + 128, as signed bytes; only where [`Lanes::SIGNED`].
+    /// Signed bytes of bytes that are stored as value + 128; only where [`Lanes::SIGNED`].
     #[inline(always)]
     unsafe fn to_signed(bytes: Self::U8x4) -> Self::U8x4 {
         bytes
@@ -79,9 +79,10 @@ pub unsafe trait Lanes: Copy {
     /// No instruction, but a point that the compiler moves no load across: without such points it loads the weights of a
     /// whole step first, and spills them.
     unsafe fn keep_order() {}
-    /// Whether tiles of several rows keep this order too: where it was measured to pay.
+    /// Whether tiles of several rows call [`Lanes::keep_order`]: where that was measured to pay.
     const TILES_KEEP_ORDER: bool = false;
-    /// Whether one row keeps this order in formats with minima or several scales, too; in the others it always does.
+    /// Whether a single row calls [`Lanes::keep_order`] in formats with minima or several scales. In other formats it always
+    /// does.
     const ROWS_KEEP_ORDER: bool = Self::TILES_KEEP_ORDER;
     /// Whether products of bytes below 64 are summed as i16 first, by [`Lanes::dot2`]: where `dot4` is many instructions.
     const SUMS_IN_I16: bool = false;

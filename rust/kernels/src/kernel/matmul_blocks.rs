@@ -227,17 +227,18 @@ const STORED: u8 = 0;
 const SPLIT: u8 = 1;
 const UNPACKED: u8 = 2;
 
-/// From how many rows on these are made i16 once for all panels: where the products are of i16.
+/// The number of rows from which rows are converted to i16 once for all panels; only where the products are of i16.
 const fn split_from_rows<V: Lanes, F: BlockFormat>() -> usize {
     if V::SUMS_IN_I16 && F::QUADS_IN_I16 == 0 { V::SPLIT_FROM_ROWS } else { usize::MAX }
 }
 
-/// From how many rows on a panel is unpacked once for all of them: later where the rows are made i16 once before.
+/// The number of rows from which a panel is unpacked once for all rows. 25 where rows are converted to i16: converting them
+/// makes tiles of rows cheaper, so that unpacking once pays later.
 const fn unpack_from_rows<V: Lanes, F: BlockFormat>() -> usize {
     if split_from_rows::<V, F>() < usize::MAX { 25 } else { V::UNPACK_FROM_ROWS }
 }
 
-/// The same matmul of bytes, with the rows made i16 once for all panels, a part of the steps at a time.
+/// Matmul of bytes that converts the rows to i16 once for all panels, a part of the steps at a time.
 #[inline(always)]
 unsafe fn matmul_split<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {
     let mut words = MaybeUninit::<Unpacked<UNPACKED_BYTES>>::uninit();
@@ -279,7 +280,7 @@ const UNPACKED_BYTES: usize = 18 * 1024;
 #[repr(align(64))]
 struct Unpacked<const BYTES: usize>([u8; BYTES]);
 
-/// The same matmul, with the values of each panel unpacked once for all rows, a part of the steps at a time: to bytes where
+/// Matmul with the values of each panel unpacked once for all rows, a part of the steps at a time: to bytes where
 /// sums fit i16, to i16 where not, and then the rows' values too. Sums wait in the output from part to part.
 #[inline(always)]
 unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulArgs) {

@@ -15,21 +15,21 @@ pub enum Isa {
     Scalar,
     /// NEON, which every 64-bit Arm processor has.
     Neon,
-    /// The same with products of signed bytes (FEAT_DotProd).
+    /// NEON with products of signed bytes (FEAT_DotProd).
     NeonDotProd,
-    /// The same with products of unsigned with signed bytes (FEAT_I8MM).
+    /// `NeonDotProd` with products of unsigned and signed bytes (FEAT_I8MM).
     NeonI8mm,
     /// AVX2, FMA, F16C.
     Avx2,
-    /// The same with byte dot products (AVX-VNNI).
+    /// AVX2 with byte dot products (AVX-VNNI).
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL.
     Avx512,
-    /// The same with byte dot products (VNNI).
+    /// AVX-512 with byte dot products (VNNI).
     Avx512Vnni,
-    /// The same with byte and bf16 dot products.
+    /// AVX-512 with byte and bf16 dot products.
     Avx512Bf16,
-    /// The same with tiles of byte and bf16 products.
+    /// AVX-512 with tiles of byte and bf16 products (AMX).
     Amx,
 }
 

@@ -46,7 +46,7 @@ impl<'a> Scales<'a> {
         Self { row_block, matrix_rows, row_stride: groups, group_stride: 1, ..Self::of_tensor(values) }
     }
 
-    /// The same, and then a multiplication with `factor`.
+    /// These scales times `factor`.
     pub fn times(self, factor: f32) -> Self {
         Self { factor, ..self }
     }

@@ -169,7 +169,7 @@ impl Engine {
         known(layers, self.model.config.layers.len(), "layers")
     }
 
-    /// The same, of layers that have attention.
+    /// `layers` that have attention, each once and in order.
     fn known_attention_layers(&self, layers: &[usize]) -> Result<Vec<usize>> {
         let layers = self.known_layers(layers)?;
         let without = layers.iter().find(|&&layer| !self.model.config.layers[layer].mixer.has_attention());

@@ -67,7 +67,7 @@ pub(crate) fn read(
     of_metadata(&Metadata::new(&path, &values, warnings), vocab_size)
 }
 
-/// The same from metadata under this file's key names.
+/// The generation config in metadata that uses the key names of `generation_config.json`.
 pub(crate) fn of_metadata(metadata: &Metadata<'_>, vocab_size: usize) -> Result<GenerationConfig> {
     Ok(GenerationConfig {
         bos_token_id: metadata.token_ids("bos_token_id", vocab_size)?.first().copied(),

@@ -41,12 +41,12 @@ impl<'a> Metadata<'a> {
         Metadata { path, prefix, values, aliases: &[], origins: None, read, warnings }
     }
 
-    /// The same object, translated out of another file's keys: messages name those.
+    /// This object as a translation of another file's keys: messages name the keys of that file.
     pub fn with_origins(self, origins: &'a BTreeMap<String, String>) -> Metadata<'a> {
         Metadata { origins: Some(origins), ..self }
     }
 
-    /// The same object, whose keys a family names differently: (usual key, the family's own).
+    /// This object, some keys of which the family names differently: (usual key, the family's own).
     pub fn with_aliases(self, aliases: &'static [(&'static str, &'static str)]) -> Metadata<'a> {
         Metadata { aliases, ..self }
     }

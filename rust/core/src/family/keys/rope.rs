@@ -399,7 +399,7 @@ pub(crate) fn require_rope(metadata: &Metadata<'_>) -> Result<()> {
     }
 }
 
-/// The same, where each of the `kinds` of layers has its own rope.
+/// Requires `rope_parameters` where each of the `kinds` of layers has its own rope.
 pub(crate) fn require_rope_of_kinds<const N: usize>(metadata: &Metadata<'_>, kinds: [&str; N]) -> Result<()> {
     let nested =
         rope_object(metadata)?.is_some_and(|parameters| kinds.iter().any(|kind| parameters.has(kind)));

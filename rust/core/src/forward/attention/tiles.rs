@@ -25,7 +25,7 @@ use std::ops::Range;
 
 /// Query vectors (rows x query heads of the group) per task: the keys of a tile are loaded once for all of them.
 const QUERIES_PER_TASK: usize = 48;
-/// The same where each task transposes the values out of the keys.
+/// Query vectors per task where each task transposes the values out of the keys.
 const QUERIES_PER_TRANSPOSE: usize = 96;
 /// Positions per partial result.
 const CHUNK: usize = 8 * BLOCK;

@@ -170,7 +170,7 @@ impl Steps {
         });
     }
 
-    /// The numbers of a tile's keys for a query head of a row.  // [32]
+    /// What is added to the scores of a tile's keys for a query head of a row.  // [32]
     fn of_tile(&self, row: usize, query_head: usize, tile: usize) -> &[f32] {
         let at = (self.first_tiles[row] + tile) * self.heads + query_head / self.group;
         &self.values[at * BLOCK..][..BLOCK]

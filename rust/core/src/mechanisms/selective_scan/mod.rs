@@ -1,4 +1,4 @@
-//! The selective scan of Mamba (jamba): a state per channel that decays and learns by its own steps.
+//! The selective scan of Mamba (jamba): a state per channel, whose decay and input are computed from each token.
 
 pub mod config;
 pub(crate) mod family;

@@ -117,7 +117,7 @@ fn nibble_quads(bytes: &[u8]) -> SuperBlock {
     all
 }
 
-/// The same of Q5_K.
+/// Scales, minima and values of each super-block of Q5_K.
 pub(super) fn q5_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (Numbers, SuperBlock)> {
     bytes.as_chunks::<176>().0.iter().map(|block| (numbers(block), q5_k_quads(block)))
 }

@@ -17,7 +17,7 @@ pub(super) fn nibbles(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     bytes.iter().map(|byte| byte & 0x0f).chain(bytes.iter().map(|byte| byte >> 4))
 }
 
-/// The same with a fifth bit each.
+/// Nibbles with a fifth bit each, which `high` holds.
 fn five_bits<'a>(high: &[u8], low: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
     let high = u32::from_le_bytes(first(high));
     nibbles(low).enumerate().map(move |(i, q)| q | (((high >> i) & 1) << 4) as u8)

@@ -309,13 +309,13 @@ const MIXTURE: &[(&str, &str)] = &[
     ("n_group", "expert_group_count"),
     ("topk_group", "expert_group_used_count"),
 ];
-/// Latent attention's.
+/// Keys of latent attention.
 const LATENT: &[(&str, &str)] = &[
     ("q_lora_rank", "attention.q_lora_rank"),
     ("kv_lora_rank", "attention.kv_lora_rank"),
     ("qk_rope_head_dim", "rope.dimension_count"),
 ];
-/// The same, with an indexer.
+/// Latent attention with an indexer.
 const INDEXED: &[(&str, &str)] = &[
     LATENT[0],
     LATENT[1],
