@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
     from ropechat.inspector.spec import InspectSpec, InspectWatcher
+    from ropechat.inspector.tree import Tree, TreeNode
+    from ropechat.inspector.tree_spec import TreeSpec, TreeWatcher
     from ropechat.models.download import pull
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
@@ -70,6 +72,10 @@ __all__ = [
     "Tokenizer",
     "Totals",
     "Trace",
+    "Tree",
+    "TreeNode",
+    "TreeSpec",
+    "TreeWatcher",
     "pull",
     "run_to_file",
     "run_to_stream",
@@ -85,6 +91,8 @@ _MODULES = {
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
     "inspector.spec": ("InspectSpec", "InspectWatcher"),
+    "inspector.tree": ("Tree", "TreeNode"),
+    "inspector.tree_spec": ("TreeSpec", "TreeWatcher"),
     "sampling.grammar": ("Grammar",),
     "models.download": ("pull",),
     "sampling": ("Sampling",),

@@ -61,7 +61,7 @@ from ropechat.models.recommended import own_sampling
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
 from ropechat.sampling import AUTO, Sampling, Thinking
-from ropechat.trace import Channel, LensRow, Pair, Score, Step, TokenScore, Trace
+from ropechat.trace import Channel, LensRow, Pair, Score, Step, TokenDistribution, TokenScore, Trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -824,6 +824,22 @@ class Engine:
 
         pool = scoring.ScorePool(self._request(), top_k, window)
         return scoring.score_items(items, encode, pool, self.tokenizer)
+
+    def next_distributions(
+        self, prompts: Iterable[Sequence[int]], *, top_k: int = 20, window: int = 16
+    ) -> Iterator[TokenDistribution]:
+        """Yield the distribution of the token after each of many prompts (ids), in their order.
+
+        Up to `window` of them are in each forward pass; what their beginnings have in common is computed
+        once. top_k: candidates to record. `cancel` makes the iterator raise CancelledError. Raises the error
+        of the first prompt that cannot be read, and as `generate`.
+        """
+        from ropechat.engine import scoring
+
+        validate_many("prompts", prompts)
+        validate_top_k(top_k)
+        pool = scoring.ScorePool(self._request(), top_k, window)
+        return scoring.next_distributions(pool, map(self._ids, prompts))
 
     def rank(self, context: str | Sequence[int], choices: Iterable[str | Sequence[int]]) -> list[Score]:
         """The score of each choice as the continuation of a context, in the order of the choices.

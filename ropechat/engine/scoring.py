@@ -299,6 +299,17 @@ def stream_scores(
     return scored.next
 
 
+def next_distributions(pool: ScorePool, prompts: Iterable[list[int]]) -> Iterator[TokenDistribution]:
+    """Yield the distribution of the token after each of these ids, in their order."""
+    source = (Window(ids, len(ids), 0, [], is_last=True) for ids in prompts)
+    for window, events, state in pool.run(source):
+        if state.error is not None:
+            raise state.error
+        for event in events:
+            if event.kind == "next" and event.row is not None:
+                yield to_distribution(event.row, len(window.ids) - 1)
+
+
 class _Converter:
     """Converts the events of one text's windows, and checks that no token is missing."""
 

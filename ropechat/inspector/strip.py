@@ -82,7 +82,7 @@ class _Rows:
     def _cell(self, text: str, bits: float, facts: str, *, dim: bool) -> None:
         if self._column == 0:
             self.y += _ROW
-        text = _xml(text)
+        text = xml_text(text)
         columns = max(1, cell_width(text))
         x, width = _EDGE + self._column * _CELL, columns * _CELL
         base = self.y - _BAR - 4
@@ -116,7 +116,7 @@ class _Rows:
         """Add a line of small text, cut to the width."""
         self.y += 22
         longest = int(COLUMNS * _CELL / 7.3)
-        text = _xml(text)
+        text = xml_text(text)
         text = text if len(text) <= longest else text[: longest - 1] + "…"
         self.parts.append(
             f'<text x="{_EDGE}" y="{self.y:.1f}" font-size="12" fill="{color}">{html.escape(text)}</text>\n'
@@ -139,6 +139,6 @@ class _Rows:
         )
 
 
-def _xml(text: str) -> str:
+def xml_text(text: str) -> str:
     """Text without characters that XML forbids or that would move others."""
     return _NOT_XML.sub("\ufffd", one_line(text))

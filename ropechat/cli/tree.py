@@ -1,0 +1,211 @@
+"""`ropechat tree`: the likeliest continuations of a text, best first."""
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropechat.cli.common import (
+    STREAM,
+    FileName,
+    format_of,
+    model_options,
+    output,
+    overwrite_option,
+    read_text_file,
+    refuse_existing,
+    template_options,
+    text_argument,
+    wants_color,
+)
+from ropechat.cli.exit_codes import OK
+from ropechat.cli.interrupt import Stop, finish_on_signal
+from ropechat.cli.loading import load, take_model
+from ropechat.cli.option_groups import Rule, check_rules
+from ropechat.cli.status import ProgressLine, progress_option
+from ropechat.errors import RequestError
+from ropechat.inspector.tree_spec import BY_SUFFIX, FORMS, TreeSpec, TreeWatcher
+from ropechat.util.progress import Progress
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.engine.score_input import ScoreItem
+
+_EXAMPLES = """\b
+Examples:
+  ropechat tree "The capital of Italy is"
+  ropechat tree --chat "Is Rome the capital of Italy? Answer yes or no." --nodes 20
+  ropechat tree "The capital of Italy is Madrid" --at 5 --depth 3
+  ropechat tree "The capital of Italy is" -o rome.html
+"""
+_RULES = (
+    Rule("text", excludes="file messages", hint="give one of them"),
+    Rule("file", excludes="messages", hint="give one of them"),
+    Rule("answer", requires="messages", hint="add it, or give the text with -f"),
+    Rule("chat", excludes="messages", hint="use --messages alone"),
+    Rule("special bos", excludes="chat messages", hint="the template decides"),
+    Rule("template template_vars", requires="chat messages"),
+)
+_WIDTH = 80  # of a table in a file
+
+
+class _Watcher(TreeWatcher):
+    """Shows how far the search is. stop: ends it when it has arrived."""
+
+    def __init__(self, line: ProgressLine, engine: "Engine", nodes: int) -> None:
+        self._line, self._engine, self._nodes, self._done = line, engine, nodes, 0
+        self.stop: Stop | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stop is not None and self.stop.arrived
+
+    def note(self, text: str) -> None:
+        self._line.note(text)
+
+    def added(self, nodes: int) -> None:
+        self._done = nodes
+        if self.stop is not None:
+            self.stop.tokens = nodes
+
+    def read(self) -> Progress:
+        """How far it is: in tokens of the prompt until the first node is there."""
+        found = self._engine.progress.read() if not self._done else None
+        return found or Progress("searching", self._done, self._nodes, "nodes")
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("text", required=False)
+@model_options
+@click.option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin.")
+@click.option("--chat", is_flag=True, help="Render TEXT with the chat template: how answers may begin.")
+@click.option(
+    "--messages", metavar="FILE", help='Answers to a conversation: [{"role", "content"}, ...]; - is stdin.'
+)
+@click.option("--answer", metavar="TEXT", help="With --messages: the beginning of the answer; - is stdin.")
+@template_options
+@click.option(
+    "--special",
+    type=click.Choice(["text", "tokens"]),
+    default="text",
+    show_default=True,
+    help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
+)
+@click.option(
+    "--bos",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
+)
+@click.option(
+    "--at",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Begin in the place of token N, # in the table of inspect, and mark what stands there "
+    "[default: after the text].",
+)
+@click.option(
+    "--nodes", type=click.IntRange(1, 100_000), default=TreeSpec.nodes, show_default=True, help="Most nodes."
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1),
+    default=TreeSpec.depth,
+    show_default=True,
+    help="Most tokens of a path.",
+)
+@click.option(
+    "--top-k",
+    type=click.IntRange(1, 1000),
+    default=TreeSpec.top_k,
+    show_default=True,
+    help="Most continuations of a node.",
+)
+@click.option(
+    "--mass",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=TreeSpec.mass,
+    show_default=True,
+    help="End when the complete paths, of full depth or at the end of a text, have this probability.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=FileName(),
+    default=STREAM,
+    metavar="OUT",
+    help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
+)
+@overwrite_option
+@click.option(
+    "--format", "form", type=click.Choice([*FORMS]), help="[default: by the suffix of OUT, else table]"
+)
+@progress_option
+def tree(
+    text: str | None,
+    file: Path | str | None,
+    chat: bool,
+    messages: str | None,
+    answer: str | None,
+    form: str | None,
+    out: Path | str,
+    overwrite: bool,
+    progress: str,
+    **given: Any,
+) -> int:
+    """Show the likeliest continuations of TEXT (- or none: from stdin) as a tree, best first.
+
+    The tree has the N paths of tokens with the largest probability (--nodes N). Columns: the probability of
+    the path, and of its last token after those before it; (rest) is what the tree does not have. The ends of
+    the paths and the rests sum to 100%. All at temperature 1, without filters of the sampler.
+
+    Two paths with the same text, in other tokens, meet: the likelier one goes on, the other is marked with ≡.
+
+    Ctrl-C ends the search, and what was found is shown.
+    """
+    check_rules(*_RULES)
+    refuse_existing(out, overwrite=overwrite)
+    is_file = isinstance(out, Path)
+    names = ("special", "bos", "at", "nodes", "depth", "top_k", "mass")
+    spec = TreeSpec(
+        _prompt(text, file, messages, answer, chat=chat),
+        form=format_of(form, out, BY_SUFFIX),
+        width=_WIDTH if is_file else shutil.get_terminal_size((_WIDTH, 24)).columns,
+        color=wants_color() and not is_file,
+        **{name: given.pop(name) for name in names},
+    )
+    line = ProgressLine(progress)
+    engine = load(take_model(given, raw=not (chat or messages)).find(), line=line)
+    watcher = _Watcher(line, engine, spec.nodes)
+    with contextlib.ExitStack() as contexts:
+        watcher.stop = contexts.enter_context(finish_on_signal(engine))
+        with line.watch(watcher.read):
+            pieces = spec.pieces(engine, watcher)
+        write = contexts.enter_context(output(out, lines=spec.form == "table"))
+        for piece in pieces:
+            write(piece)
+    return OK
+
+
+def _prompt(
+    text: str | None, file: Path | str | None, messages: str | None, answer: str | None, *, chat: bool
+) -> "ScoreItem":
+    """What is continued. Raises UsageError, RequestError, FileAccessError."""
+    if messages is not None:
+        from ropechat.cli.template import read_messages
+
+        if messages == answer == STREAM:
+            raise click.UsageError("--answer: stdin is read by --messages already")
+        found = read_messages(messages)
+        return found if answer is None else (found, text_argument(answer, "--answer"))
+    value = text_argument(text, "text") if file is None else read_text_file(file, empty=False)
+    if not value and not chat:
+        raise RequestError("text: must have at least one character (got none)")
+    if chat:
+        from ropechat.conversation import Message, Role
+
+        return [Message(Role.USER, value)]
+    return value
