@@ -403,7 +403,7 @@ def output(
     if stop is not None and stop.arrived:
         partial = partial_name(out)
         if stop.tokens:
-            say(f"stopped: {partial} contains the first {count_of(stop.tokens, 'token')}")
+            say(f"stopped: {partial} contains the first {count_of(stop.tokens, stop.noun)}")
         else:
             partial.unlink()
 

@@ -93,10 +93,11 @@ def cancel_on_signal(engine: "Engine") -> Iterator[None]:
 
 @dataclass
 class Stop:
-    """Whether an ending signal has arrived, and how many tokens had been scored."""
+    """Whether an ending signal has arrived, and how much was done: tokens that were scored, unless named."""
 
     arrived: bool = False
     tokens: int = 0
+    noun: str = "token"
 
 
 @contextlib.contextmanager

@@ -182,9 +182,10 @@ def tree(
     watcher = _Watcher(line, engine, spec.nodes)
     with contextlib.ExitStack() as contexts:
         watcher.stop = contexts.enter_context(finish_on_signal(engine))
+        watcher.stop.noun = "node"
         with line.watch(watcher.read):
             pieces = spec.pieces(engine, watcher)
-        write = contexts.enter_context(output(out, lines=spec.form == "table"))
+        write = contexts.enter_context(output(out, lines=spec.form == "table", stop=watcher.stop))
         for piece in pieces:
             write(piece)
     return OK

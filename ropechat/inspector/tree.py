@@ -13,8 +13,9 @@ to it: it stays as a leaf, and the probability of the text is the sum of both (r
 """
 
 import bisect
+import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +29,10 @@ ROWS = 16
 """Paths in a forward pass."""
 MAX_DEPTH = 200
 """What a page or a table can nest."""
-_LIKELY = 1 / 8
+_LIKELY = 1 / 256
 """Rows are computed ahead for open paths of at least this share of the probability of the best one."""
+_AHEAD = 8 * ROWS
+"""Nodes by which the search may go ahead of the tree to find these."""
 
 
 @dataclass
@@ -153,18 +156,17 @@ class _Rows:
     def computed(self) -> int:
         return len(self._known)
 
-    def has(self, ids: tuple[int, ...]) -> bool:
-        return ids in self._known
+    def known(self, ids: tuple[int, ...]) -> "TokenDistribution | None":
+        """The row after a path, if it was computed."""
+        return self._known.get(ids)
 
-    def get(self, ids: tuple[int, ...], likely: Sequence[tuple[int, ...]]) -> "TokenDistribution":
-        """The row after a path; unless it is known, it is computed together with likely ones."""
-        if ids not in self._known:
-            wanted = [ids, *likely]
-            rows = self._engine.next_distributions(
-                [[*self._prompt, *path] for path in wanted], top_k=self._top_k, window=ROWS
-            )
-            self._known.update(zip(wanted, rows, strict=True))
-        return self._known[ids]
+    def compute(self, paths: Sequence[tuple[int, ...]]) -> "TokenDistribution":
+        """Compute the rows after paths together; return the first."""
+        rows = self._engine.next_distributions(
+            [[*self._prompt, *path] for path in paths], top_k=self._top_k, window=ROWS
+        )
+        self._known.update(zip(paths, rows, strict=True))
+        return self._known[paths[0]]
 
 
 class _Search:
@@ -229,24 +231,44 @@ class _Search:
     def _expand(self, index: int, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> None:
         """Open the children of a node."""
         node = self._tree.nodes[index]
-        row = self._rows.get(ids, self._likely(node.path_logprob))
+        row = self._rows.known(ids) or self._rows.compute([ids, *self._likely(node.path_logprob)])
         self._tree.computed = self._rows.computed
         node.entropy = row.entropy
-        left = self._limits.nodes + 1 - len(self._tree.nodes)
+        for path in self._below(ids, logprobs, index, row):
+            bisect.insort(self._open, path)
+        del self._open[self._left :]
+
+    @property
+    def _left(self) -> int:
+        """How many nodes may still be added."""
+        return self._limits.nodes + 1 - len(self._tree.nodes)
+
+    @staticmethod
+    def _below(
+        ids: tuple[int, ...], logprobs: tuple[float, ...], index: int, row: "TokenDistribution"
+    ) -> Iterator[_Open]:
+        """The paths that are one token longer. index: of their node."""
         for rank, (id, logprob) in enumerate(row.top, 1):
             path = (*logprobs, logprob)
-            bisect.insort(self._open, _Open(0.0 - math.fsum(path), (*ids, id), index, path, rank))
-        del self._open[left:]
+            yield _Open(0.0 - math.fsum(path), (*ids, id), index, path, rank)
 
     def _likely(self, best: float) -> list[tuple[int, ...]]:
-        """Open paths whose rows are likely to be needed soon."""
-        return [
-            path.ids
-            for path in self._open[: 4 * ROWS]
-            if -path.cost >= best + math.log(_LIKELY)
-            and not self._rows.has(path.ids)
-            and not self._is_complete(path.ids)
-        ][: ROWS - 1]
+        """Paths whose rows are likely to be needed soon: the search goes on as far as rows are known."""
+        found, ahead = list[tuple[int, ...]](), self._open[: self._left]
+        for _ in range(min(self._left, _AHEAD)):
+            if not ahead or len(found) == ROWS - 1:
+                break
+            path = heapq.heappop(ahead)
+            if -path.cost < best + math.log(_LIKELY):
+                break
+            if self._is_complete(path.ids):
+                continue
+            if (row := self._rows.known(path.ids)) is None:
+                found.append(path.ids)
+                continue
+            for below in self._below(path.ids, path.logprobs, path.parent, row):
+                heapq.heappush(ahead, below)
+        return found
 
 
 def grow(

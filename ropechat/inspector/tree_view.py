@@ -130,7 +130,7 @@ def lines(tree: Tree, width: int = 80, *, color: bool = False) -> Iterator[str]:
     head = f"{'path':>7}  {'':{_BAR}}  {'token':>7}  {prompt_end(tree, width - 30)}"
     yield paint(fit(head, width).rstrip(), DIM, color)
     yield from _below(tree, 0, "", width, color)
-    yield paint(summary(tree), DIM, color)
+    yield paint(fit(summary(tree), width).rstrip(), DIM, color)
 
 
 def _below(tree: Tree, index: int, indent: str, width: int, color: bool) -> Iterator[str]:

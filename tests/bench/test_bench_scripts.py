@@ -284,3 +284,14 @@ def test_every_wait_is_measured(
         assert found["llama.cpp"].get(name, 0) >= 0
     assert found["ropechat"]["file, typed for 0.2 s"] > 0
     assert found["llama.cpp"]["slot saved"] > 0
+
+
+def test_a_tree_is_measured(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import tree
+
+    report = tree.main(["builtin", "--context", "40", "--nodes", "32", "--rounds", "1"])
+    assert json.loads(capfd.readouterr().out) == report
+    assert (report["nodes"], report["tokens"], report["context"]) == (32, 32, 40)
+    assert report["rows"] >= 1
+    assert report["ratio_cpu"] > 0
