@@ -16,8 +16,8 @@ import pytest
 from ropechat.cli.group import LateGroup
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("run", "inspect", "compare", "rope")
-PAGES = ("inspect", "compare", "rope", "scoring", "stages", "inside-the-model")
+COMMANDS = ("run", "inspect", "tree", "compare", "rope")
+PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
 FILES = {  # what the examples read
