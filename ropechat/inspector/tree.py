@@ -55,7 +55,7 @@ class TreeNode:
     rank: int = 0
     entropy: float | None = None
     is_end: bool = False
-    is_given: bool = True
+    is_given: bool = False
     joined: int | None = None
     children: list[int] = field(default_factory=list)
     twins: list[int] = field(default_factory=list)

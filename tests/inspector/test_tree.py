@@ -56,6 +56,16 @@ def test_each_path_has_the_bits_of_scoring_it_alone(engine: Engine, ids: list[in
             assert tree.nodes[index].entropy == score.trace.next.entropy
 
 
+@pytest.mark.parametrize("name", ["bamba", "kimi_linear", "gemma3_text_new", "deepseek_v4"])
+def test_the_same_of_families_with_states_and_windows(name: str) -> None:
+    engine = Engine.load(Path(__file__).parents[1] / "golden" / name, threads=1)
+    prompt = [*range(3, 45)]
+    tree = grow(engine, prompt, Limits(nodes=40, depth=5, top_k=4))
+    for index in range(1, 41):
+        (score,) = engine.rank(prompt, [path(tree, index)])
+        assert tree.nodes[index].path_logprob == score.logprob
+
+
 def test_nodes_come_by_falling_probability(tree: Tree) -> None:
     costs = [node.path_logprob for node in tree.nodes]
     assert costs == sorted(costs, reverse=True)

@@ -47,7 +47,6 @@ def made(*nodes: tuple[int, bytes, float], **meta: Any) -> Tree:
     for index, (parent, data, logprob) in enumerate(nodes, 1):
         above = found[parent]
         node = TreeNode(parent, above.depth + 1, index, data, logprob, above.path_logprob + logprob, 1)
-        node.is_given = False
         above.children.append(index)
         found.append(node)
     return Tree(meta, found)
