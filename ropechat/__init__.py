@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ropechat.inspector.spec import InspectSpec, InspectWatcher
     from ropechat.inspector.tree import Tree, TreeNode
     from ropechat.inspector.tree_spec import TreeSpec, TreeWatcher
+    from ropechat.inspector.why.result import PartScore, Why, WhyWatcher
+    from ropechat.inspector.why.spec import WhySpec
     from ropechat.models.download import pull
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
@@ -57,6 +59,7 @@ __all__ = [
     "Message",
     "ModelSpec",
     "Pair",
+    "PartScore",
     "PromptOptions",
     "Role",
     "RopechatError",
@@ -76,6 +79,9 @@ __all__ = [
     "TreeNode",
     "TreeSpec",
     "TreeWatcher",
+    "Why",
+    "WhySpec",
+    "WhyWatcher",
     "pull",
     "run_to_file",
     "run_to_stream",
@@ -93,6 +99,8 @@ _MODULES = {
     "inspector.spec": ("InspectSpec", "InspectWatcher"),
     "inspector.tree": ("Tree", "TreeNode"),
     "inspector.tree_spec": ("TreeSpec", "TreeWatcher"),
+    "inspector.why.result": ("PartScore", "Why", "WhyWatcher"),
+    "inspector.why.spec": ("WhySpec",),
     "sampling.grammar": ("Grammar",),
     "models.download": ("pull",),
     "sampling": ("Sampling",),

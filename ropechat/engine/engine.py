@@ -796,15 +796,16 @@ class Engine:
         top_k: int = 0,
         window: int = 16,
         special: Special = "tokens",
+        bos: Bos = "auto",
     ) -> Iterator[tuple[int, Score]]:
         """Score many items, up to `window` in each forward pass. Yields (index, Score) in their order.
 
-        An item is a text, ids, messages, a Pair or (messages, answer). What the beginnings of several items
-        have in common is computed once, and results do not depend on other items. A failed item has its error
-        in its Score, and the others continue; an error given as an item is returned the same way. An item is
-        read only when there is room for it. None in place of an item: there is none now, ask again after the
-        next pass; allowed only while others are in progress. `cancel` makes the iterator raise
-        CancelledError.
+        An item is a text, ids, messages, a Pair or (messages, answer). special, bos: of texts, as for
+        `score_stream`. What the beginnings of several items have in common is computed once, and results do
+        not depend on other items. A failed item has its error in its Score, and the others continue; an error
+        given as an item is returned the same way. An item is read only when there is room for it. None in
+        place of an item: there is none now, ask again after the next pass; allowed only while others are in
+        progress. `cancel` makes the iterator raise CancelledError.
         """
         from ropechat.engine import scoring
         from ropechat.engine.score_input import encode_item
@@ -817,7 +818,7 @@ class Engine:
         move = validate_stride(None, size)
 
         def encode(item: ScoreItem) -> tuple[ScoreInput, dict[str, Any], Iterator[Window]]:
-            given = encode_item(self.prompts, item, special)
+            given = encode_item(self.prompts, item, special, bos)
             tokens = given.buffer(whole=True)
             meta = self._meta(given, tokens, top_k, size, move)
             return given, meta, self._sharing(scoring.windows(tokens, given.first, size, move))

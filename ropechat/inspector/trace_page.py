@@ -20,7 +20,7 @@ _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"><
 def render(texts: Iterable[ScoredText], title: str) -> Iterator[str]:
     """Yield the page in pieces. title: plain text."""
     spans = TokenSpans()
-    body = columns((piece for text in texts for piece in _section(text, title, spans)), spans)
+    body = columns((piece for text in texts for piece in section(text, title, spans)), spans)
     yield from page.page(title, body, style=page.asset("tokens.css"), script=page.asset("tokens.js"))
 
 
@@ -49,7 +49,8 @@ def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
     yield from spans.blocks()
 
 
-def _section(scored: ScoredText, title: str, spans: TokenSpans) -> Iterator[str]:
+def section(scored: ScoredText, title: str, spans: TokenSpans) -> Iterator[str]:
+    """Yield a text with its name, unless that is the title, and its facts."""
     spans.use("", scored.bytes_of)
     name = f"<h2>{page.line(scored.name)}</h2>\n" if scored.name not in ("", title) else ""
     yield f'<section class="text card">\n{name}'

@@ -295,3 +295,16 @@ def test_a_tree_is_measured(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     assert (report["nodes"], report["tokens"], report["context"]) == (32, 32, 40)
     assert report["rows"] >= 1
     assert report["ratio_cpu"] > 0
+
+
+def test_an_examination_of_a_context_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import why
+
+    (report,) = why.main(["builtin", "--tokens", "200", "--depths", "0.5", "--naive", "3"])
+    assert json.loads(capfd.readouterr().out) == report
+    assert report["naive"] == 3
+    assert report["largest_difference_bits"] < 1e-6
+    assert 1 < report["ratio_cpu"] < 100

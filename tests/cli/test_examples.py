@@ -16,7 +16,7 @@ import pytest
 from ropechat.cli.group import LateGroup
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("run", "inspect", "tree", "compare", "rope")
+COMMANDS = ("run", "inspect", "tree", "why", "compare", "rope")
 PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
