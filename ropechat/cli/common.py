@@ -265,6 +265,14 @@ STREAM = "-"
 """Stands for stdin or stdout in place of a file name."""
 
 
+fail_below_option = click.option(
+    "--fail-below",
+    type=click.FloatRange(0.0, 1.0),
+    metavar="P",
+    help="Exit code 1 if a word has a probability below P; stderr names each, neighbours joined.",
+)
+
+
 def overwrite_option(function: F) -> F:
     """--overwrite, see `refuse_existing`."""
     return click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")(function)

@@ -19,7 +19,7 @@ from ropechat.cli.common import (
     template_options,
     text_argument,
 )
-from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.exit_codes import CHECK_FAILED, OK, SOME_FAILED, say
 from ropechat.cli.inspect_options import (
     OutputOptions,
     ScoreOptions,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.by_line import Sort
+    from ropechat.inspector.by_word import Word
 
 _EXAMPLES = """\b
 Examples:
@@ -55,12 +56,18 @@ Examples:
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
+  ropechat inspect --by word --below 0.01 "The capital of Italy is Madrid, I think."
+  ropechat inspect --chart "The capital of Italy is Madrid, I think."
   ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
   ropechat inspect --stages --top-k 0 --format csv "The cat sat on the mat."
   ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
   echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
 """
+_WITH_OPEN = (
+    *("out", "overwrite", "form", "by", "sort", "head", "top_k"),
+    *("below", "fail_below", "unit", "chart"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,24 @@ class _Mode:
     keep_prefix: str | None
 
 
-class _Progress(InspectWatcher):
+class _Watcher(InspectWatcher):
+    """Names the unsure spans, and counts them."""
+
+    unsure_spans = 0
+
+    def unsure(self, span: "Word") -> None:
+        from ropechat.inspector.by_word import line_of
+
+        self.unsure_spans += 1
+        say(f"unsure: {line_of(span)}")
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return CHECK_FAILED if self.unsure_spans else OK
+
+
+class _Progress(_Watcher):
     """Shows how far the scores are, unless they appear on the terminal themselves.
 
     streams: whether the scores are written to stdout as they come. stop: ends the scores when it has arrived.
@@ -164,7 +188,7 @@ class _Progress(InspectWatcher):
 def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **given: Any) -> int:
     """Show the probability, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
-    Surprisal and entropy are in bits, logprobs in nats.
+    Surprisal and entropy are in bits, unless --unit names nats; logprobs are in nats.
 
     With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
     refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
@@ -186,8 +210,11 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
     html.
 
+    With --by word, the probability of a word is the product over its tokens. --chart draws surprisal, entropy
+    and the probabilities of token, runner-up and rest along a text, or along several in one chart.
+
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
-    that does not follow from its record.
+    that does not follow from its record; 1 if --fail-below found a word.
     """
     mode, asked, shown = take(_Mode, given), take(ScoreOptions, given), take(OutputOptions, given)
     line = ProgressLine(given.pop("progress"))
@@ -196,6 +223,8 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     if mode.opened is not None and mode.replay:
         refuse_given("--replay", ("opened", "replay", "progress"))
     check_rules(*rules(" ".join(STAGE_SETTINGS)))
+    if shown.below is not None and shown.by != "word":
+        raise click.UsageError("--below: requires --by word; add it")
     if "" in shown.look_up:
         raise click.UsageError("--look-up: must have at least one character")
     sourced = take_sampling(given) if mode.stages else None
@@ -214,6 +243,9 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         top_k=shown.top_k,
         sort=cast("Sort", shown.sort or "line"),
         head=shown.head,
+        below=shown.below,
+        fail_below=shown.fail_below,
+        unit=shown.unit,
         look_up=shown.look_up,
         look_up_whole=shown.look_up_whole,
         width=shown.width,
@@ -222,12 +254,11 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     if mode.opened is not None:
         if mode.replay:
             return replay_trace(mode.opened)
-        refuse_given(
-            "--open", ("opened", "progress", "out", "overwrite", "form", "by", "sort", "head", "top_k")
-        )
+        refuse_given("--open", ("opened", "progress", *_WITH_OPEN))
         shown.refuse_existing()
-        show_trace(mode.opened, spec, shown.out)
-        return OK
+        told = _Watcher()
+        show_trace(mode.opened, spec, shown.out, told)
+        return told.code
     if mode.interactive is not None:
         return read_interactively(mode.interactive, asked.window, mode.against_dtype, given)
     shown.refuse_existing()
@@ -249,7 +280,7 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         write = contexts.enter_context(output(shown.out, lines=spec.form == "table", stop=watcher.stop))
         for piece in replace(spec, texts=texts).pieces(engine, watcher):
             write(piece)
-    return SOME_FAILED if watcher.failed else OK
+    return SOME_FAILED if watcher.failed else watcher.code
 
 
 def _texts(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, format_of, wants_color
+from ropechat.cli.common import STREAM, FileName, fail_below_option, format_of, wants_color
 from ropechat.cli.option_groups import Rule, option_set
-from ropechat.inspector.spec import BY_SUFFIX, FORMS, View
+from ropechat.inspector.spec import BY_SUFFIX, FORMS, Unit, View
 
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
 _TEXT_WIDTH = 100  # of a table in a file
@@ -62,17 +62,34 @@ output_options = option_set(
     ),
     click.option(
         "--by",
-        type=click.Choice(["token", "line"]),
+        type=click.Choice(["token", "word", "line"]),
         default="token",
         show_default=True,
-        help="A row for each token, or the sums of each line (table, jsonl, csv).",
+        help="A row for each token, or the sums of each word or line (table, jsonl, csv).",
     ),
     click.option(
         "--sort",
         type=click.Choice(["line", "bits", "bits-per-byte"]),
-        help="With --by line: in the order of the text (default), or most surprising lines first.",
+        help="With --by: in the order of the text (default), or most surprising words or lines first.",
     ),
-    click.option("--head", type=click.IntRange(1), metavar="N", help="With --by line: the first N lines."),
+    click.option(
+        "--head", type=click.IntRange(1), metavar="N", help="With --by: the first N words or lines."
+    ),
+    click.option(
+        "--below",
+        type=click.FloatRange(0.0, 1.0),
+        metavar="P",
+        help="With --by word: only words whose probability is below P; neighbours are joined.",
+    ),
+    fail_below_option,
+    click.option(
+        "--unit",
+        type=click.Choice(["bit", "nat"]),
+        default="bit",
+        show_default=True,
+        help="Of surprisal and entropy in tables and charts; records have both.",
+    ),
+    click.option("--chart", is_flag=True, help="Draw a chart along each text (table, html, svg)."),
     click.option(
         "--look-up-whole",
         is_flag=True,
@@ -146,6 +163,10 @@ class OutputOptions:
     by: str
     sort: str | None
     head: int | None
+    below: float | None
+    fail_below: float | None
+    unit: Unit
+    chart: bool
     look_up: tuple[str, ...]
     look_up_whole: bool
     lens: bool
@@ -157,7 +178,10 @@ class OutputOptions:
     def view(self) -> View:
         if self.lens or self.attention:
             return "lens" if self.lens else "attention"
-        return "lines" if self.by == "line" else "tokens"
+        if self.chart:
+            return "chart"
+        by: dict[str, View] = {"word": "words", "line": "lines"}
+        return by.get(self.by, "tokens")
 
     @property
     def width(self) -> int:
@@ -182,11 +206,14 @@ class OutputOptions:
         stages: whether those of the sampler are shown. Raises UsageError for a form that is not possible.
         """
         form = format_of(self.form, self.out, BY_SUFFIX)
-        flag, forms = {"lines": "--by line", "tokens": ""}.get(self.view, f"--{self.view}"), FORMS[self.view]
+        flags = {"words": "--by word", "lines": "--by line", "tokens": ""}
+        flag, forms = flags.get(self.view, f"--{self.view}"), FORMS[self.view]
         if self.view == "tokens" and (stages or self.look_up):
             flag, forms = "--stages" if stages else "--look-up", forms[:-1]  # a picture has no place for them
         if form not in forms:
             raise click.UsageError(f"{flag}: not possible as {form}; use one of {', '.join(forms)}")
+        if self.unit != "bit" and not (form == "table" or self.chart):
+            raise click.UsageError(f"--unit: not possible as {form}, which has both units; omit it")
         return form
 
 
@@ -206,11 +233,11 @@ class ScoreOptions:
 def rules(settings: str) -> tuple[Rule, ...]:
     """Which options exclude and require which. settings: names of the options of the sampler."""
     scoring = "window stride one_sequence messages answer given_file roles"
-    other_view = f"by look_up stages {scoring}"
+    other_view = f"by chart look_up stages fail_below unit {scoring}"
     return (
         Rule("replay", requires="opened"),
         Rule(settings, requires="stages"),
-        Rule("stages", excludes="opened by", hint="omit it"),
+        Rule("stages", excludes="opened by chart", hint="omit it"),
         Rule("opened", excludes="text files messages look_up", hint="give only the trace"),
         Rule("against_dtype", requires="interactive", hint="two models on one text are `ropechat compare`"),
         Rule("keep_prefix", requires="given_file", hint="its text is kept"),
@@ -224,6 +251,7 @@ def rules(settings: str) -> tuple[Rule, ...]:
         Rule("bos", excludes="chat messages", hint="the template decides"),
         Rule("template template_vars", requires="chat messages"),
         Rule("sort head", requires="by", hint="add --by line"),
+        Rule("chart", excludes="by look_up"),
         Rule("look_up", excludes="by"),
         Rule("look_up_whole", requires="look_up"),
         Rule("lens", excludes=f"attention {other_view}"),

@@ -12,6 +12,7 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
+    fail_below_option,
     model_options,
     sampling_options,
     setting_option,
@@ -21,7 +22,7 @@ from ropechat.cli.common import (
     template_options,
     text_argument,
 )
-from ropechat.cli.exit_codes import IO_FAILED, OK, say
+from ropechat.cli.exit_codes import CHECK_FAILED, IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.loading import load, take_model
 from ropechat.cli.option_groups import Rule, check_rules
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.by_word import Word
     from ropechat.inspector.draws import RecordedDraws
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
@@ -240,6 +242,15 @@ def _with_seed(sampling: "Sampling") -> "Sampling":
     return replace(sampling, seed=choose_seed(sampling))
 
 
+def _unsure(engine: "Engine", steps: "list[Step]", sampling: "Sampling", below: float) -> "list[Word]":
+    """The spans of the answer, without a thought, whose words have a smaller probability."""
+    from ropechat.inspector.by_word import unsure, words_of
+    from ropechat.inspector.scored_text import ScoredText
+
+    answer = [step for step in steps if step.channel == "answer"]
+    return list(unsure(words_of(ScoredText(_recorded(engine, answer, sampling, 0))), below))
+
+
 def _recorded(
     engine: "Engine", steps: "list[Step]", sampling: "Sampling", candidates: int
 ) -> "RecordedDraws":
@@ -257,6 +268,7 @@ Examples:
   ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
   ropechat run "Invent a person" --json-schema person.json --json | jq .parsed
   ropechat run "Is water wet?" --choices yes,no
+  ropechat run "Which city is the capital of Italy?" --temperature 0 --fail-below 0.01
   ropechat run "Once upon a time" --max-tokens 9 --trace t.jsonl && ropechat inspect --open t.jsonl --replay
 """
 
@@ -287,6 +299,7 @@ Examples:
     type=click.IntRange(0, 1000),
     help=f"Candidates per token in --trace and --json [default: {_TRACE_CANDIDATES} with --trace, else 0].",
 )
+@fail_below_option
 @click.option(
     "-c",
     "--continue",
@@ -317,6 +330,7 @@ def run(
     quiet: bool,
     trace_file: "Path | str | None",
     candidates: int | None,
+    fail_below: float | None,
     newest: bool,
     resume: str | None,
     store: bool,
@@ -328,6 +342,8 @@ def run(
     A question at a terminal is stored with the chats, so that -c can continue it, and answered by the model
     that the chat opened last. In a script or a pipe nothing is stored, unless --store or -c is given, and
     the model is the built-in one, unless -m, the environment or the settings name another.
+
+    The exit code is 1 if --fail-below found a word.
     """
     check_rules(
         Rule("json_flexible", requires="json_schema"), Rule("candidates", requires="as_json trace_file")
@@ -383,6 +399,7 @@ def run(
             trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
             if trace is not None and trace_file is not None:
                 write_trace(trace_file, trace, engine.token_bytes)
+    unsure = [] if fail_below is None else _unsure(engine, timing.steps, sampling, fail_below)
     if as_json and trace_file != STREAM:
         import json
 
@@ -392,6 +409,10 @@ def run(
         found |= {**settings_record(sampling), "sampling_from": sourced.table()}
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
+        if fail_below is not None:
+            from ropechat.inspector.by_word import record as word_record
+
+            found |= {"unsure": [word_record(span) for span in unsure]}
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
         if words and ":" in words[0] and _names_model(words[0]):
@@ -408,4 +429,10 @@ def run(
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")
         if timing.thinking:
             say("note: the answer ended inside the thought; --think N limits it, --think off skips it")
-    return IO_FAILED if chat is not None and chat.lost else OK
+    for span in unsure:
+        from ropechat.inspector.by_word import line_of
+
+        say(f"unsure: {line_of(span)}")
+    if chat is not None and chat.lost:
+        return IO_FAILED
+    return CHECK_FAILED if unsure else OK

@@ -24,7 +24,7 @@ from ropechat.settings.spec import BY_NAME
 
 if TYPE_CHECKING:
     from ropechat.inspector.draws import RecordedDraws
-    from ropechat.inspector.spec import InspectSpec
+    from ropechat.inspector.spec import InspectSpec, InspectWatcher
 
 _SETTINGS = [name for name, one in SETTINGS.items() if one.off is not None or one.of is not None]
 """Those of a stage."""
@@ -84,14 +84,14 @@ def _setting(name: str, value: Any) -> tuple[Any, str]:
     return found, SETTINGS_FILE if setting.of_environment() is None else ENVIRONMENT
 
 
-def show_trace(file: Path | str, spec: "InspectSpec", out: Path | str) -> None:
+def show_trace(file: Path | str, spec: "InspectSpec", out: Path | str, watcher: "InspectWatcher") -> None:
     """Show a recorded trace, without a model; in other forms than a table all candidates if top_k is None."""
     from ropechat.inspector.scored_text import ScoredText
 
     recorded, name = open_trace(file), name_of(file)
     if spec.top_k is not None or spec.form == "table":
         recorded = recorded.with_candidates(spec.candidates)
-    text = ScoredText(recorded, name, recorded.bytes_of)
+    text = ScoredText(recorded, name, recorded.bytes_of, observer=spec.watch(name, watcher))
     write_output(out, spec.render([text], name), lines=spec.form == "table")
 
 

@@ -6,9 +6,9 @@ that sums cover count; a line without such tokens is left out.
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ropechat.inspector.scored_text import LN2, ScoredText
 from ropechat.trace import TokenScore
@@ -17,6 +17,7 @@ from ropechat.util.text import one_line, visible
 from ropechat.util.width import fit
 
 Sort = Literal["line", "bits", "bits-per-byte"]
+L = TypeVar("L", bound="Line")
 COLUMNS = (
     *("file", "line", "start", "end", "tokens", "nll", "bits", "bits_per_byte"),
     *("worst_i", "worst_token", "worst_bits", "text"),
@@ -60,6 +61,11 @@ def lines_of(text: ScoredText) -> Iterator[Line]:
     data = (text.meta.get("text") or "").encode("utf-8", "replace")
     number, start, end = 0, 0, -1
     held: list[TokenScore] = []
+
+    def line(tokens: list[TokenScore]) -> Line:
+        shown = data[start:end].decode("utf-8", "replace").rstrip("\n")
+        return sums_of(text.name, max(1, number), (start, end), shown, tokens)
+
     for token in text:
         if end < 0:  # a continuation of another text begins at its line 1
             start = end = token.span[0]
@@ -67,32 +73,32 @@ def lines_of(text: ScoredText) -> Iterator[Line]:
             continue
         while token.span[0] >= end and end < len(data):
             if held:
-                yield _line(text.name, number, (start, end), data, held)
+                yield line(held)
                 held = []
             number, start = number + 1, end
             end = data.find(b"\n", start) + 1 or len(data)
         held.append(token)
     if held:
-        yield _line(text.name, max(1, number), (start, end), data, held)
+        yield line(held)
 
 
-def _line(name: str, number: int, span: tuple[int, int], data: bytes, tokens: list[TokenScore]) -> Line:
+def sums_of(name: str, number: int, span: tuple[int, int], text: str, tokens: Sequence[TokenScore]) -> Line:
+    """The sums over the tokens of a line, or of another part of a text."""
     bytes_, end = 0, 0
     for token in tokens:
         bytes_ += max(0, token.span[1] - max(token.span[0], end))
         end = max(end, token.span[1])
     nll = -math.fsum(token.logprob for token in tokens if token.logprob is not None)
     worst = min(tokens, key=lambda token: token.logprob or 0.0)
-    text = data[span[0] : span[1]].decode("utf-8", "replace").rstrip("\n")
     return Line(name, number, span, text, len(tokens), nll, bytes_, worst)
 
 
-def chosen(lines: Iterable[Line], sort: Sort, head: int | None) -> Iterable[Line]:
+def chosen(lines: Iterable[L], sort: Sort, head: int | None) -> Iterable[L]:
     """The first `head` lines (None: all) in this order: of the text, or most surprising first."""
     if sort == "line":
         return (line for _, line in zip(range(head), lines, strict=False)) if head is not None else lines
 
-    def surprise(line: Line) -> tuple[float, int]:
+    def surprise(line: L) -> tuple[float, int]:
         value = line.bits if sort == "bits" else line.bits_per_byte
         return (-math.inf if math.isnan(value) else value), -line.number
 
@@ -117,20 +123,27 @@ def record(line: Line) -> dict[str, Any]:
     }
 
 
-def render(lines: Iterable[Line], form: str, width: int) -> Iterator[str]:
-    """Yield the lines as jsonl, csv or a table of this width, with line ends."""
+def render(
+    lines: Iterable[L],
+    form: str,
+    table: Callable[[Iterable[L]], Iterator[str]],
+    record: Callable[[L], dict[str, Any]],
+    columns: Sequence[str],
+) -> Iterator[str]:
+    """Yield the lines as jsonl, csv or a table, with line ends."""
     if form == "table":
-        yield from (f"{line}\n" for line in table(lines, width))
+        yield from (f"{line}\n" for line in table(lines))
     elif form == "jsonl":
         yield from (json_line(record(line)) for line in lines)
     else:
-        out = Csv(COLUMNS)
+        out = Csv(columns)
         yield out.head
         yield from (out.line(cells(record(line))) for line in lines)
 
 
-def table(lines: Iterable[Line], width: int) -> Iterator[str]:
+def table(lines: Iterable[Line], width: int, unit: str = "bit") -> Iterator[str]:
     """Yield the lines of a table for a terminal, without line ends."""
+    scale = 1.0 if unit == "bit" else LN2
     found = list(lines)
     most = max((line.bits for line in found), default=0.0)
     files = {line.file for line in found}
@@ -139,20 +152,20 @@ def table(lines: Iterable[Line], width: int) -> Iterator[str]:
         return one_line(f"{line.file}:{line.number}" if len(files) > 1 else str(line.number))
 
     at = min(max([4, *(len(place(line)) for line in found)]), max(6, width // 5))
+
+    def worst(line: Line) -> str:
+        return f"{scale * line.worst_bits:5.1f}  {visible(line.worst.bytes)}"
+
     show_worst = width >= 76
     bars = 10 if width >= 60 else 4
     room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
     out = Table(
         Column("line", at, lambda line: fit(place(line), at) if len(place(line)) > at else place(line)),
-        Column("bits", 8, lambda line: f"{line.bits:.1f}"),
-        Column("b/byte", 7, lambda line: number(line.bits_per_byte, ".2f")),
+        Column(f"{unit}s", 8, lambda line: f"{scale * line.bits:.1f}"),
+        Column(f"{unit[0]}/byte", 7, lambda line: number(scale * line.bits_per_byte, ".2f")),
         Column("", -bars, lambda line: bar(line.bits / most if most else 0.0, bars)),
-        Column("worst token", -18, _worst) if show_worst else None,
+        Column("worst token", -18, worst) if show_worst else None,
         Column("text", 0, lambda line: fit(one_line(line.text.strip()), room).rstrip()),
     )
     yield out.head
     yield from map(out.line, found)
-
-
-def _worst(line: Line) -> str:
-    return f"{line.worst_bits:5.1f}  {visible(line.worst.bytes)}"

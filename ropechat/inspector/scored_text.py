@@ -39,24 +39,25 @@ class Summary:
         if token.logprob is not None:
             self.by_role.setdefault(token.role, Totals((token.role,))).add(token)
 
-    def line(self) -> str:
+    def line(self, unit: str = "bit") -> str:
         """The sums over the roles that count, in one line of text."""
         sums = self.counted
         if not sums.scored:
             return f"{count_of(sums.tokens, 'token')}, none scored"
-        return f"{count_of(sums.tokens, 'token')}, {sums.scored} scored: {_sums(sums)}"
+        return f"{count_of(sums.tokens, 'token')}, {sums.scored} scored: {_sums(sums, unit)}"
 
-    def role_lines(self) -> Iterator[str]:
+    def role_lines(self, unit: str = "bit") -> Iterator[str]:
         """A line for each role, if several have scored tokens."""
         if len(self.by_role) > 1:
             for role, sums in self.by_role.items():
-                yield f"{one_line(role)}: {sums.scored} scored: {_sums(sums)}"
+                yield f"{one_line(role)}: {sums.scored} scored: {_sums(sums, unit)}"
 
 
-def _sums(sums: Totals) -> str:
+def _sums(sums: Totals, unit: str) -> str:
     """The sums in words; tokens without text, such as control tokens, have no bits per byte."""
-    by_byte = f", {sums.bits_per_byte:.3f} bits/byte" if sums.bytes else ""
-    return f"{sums.nll / LN2:.2f} bits, perplexity {sums.ppl:.2f}{by_byte}"
+    scale = 1.0 if unit == "bit" else LN2
+    by_byte = f", {scale * sums.bits_per_byte:.3f} {unit}s/byte" if sums.bytes else ""
+    return f"{scale * sums.nll / LN2:.2f} {unit}s, perplexity {sums.ppl:.2f}{by_byte}"
 
 
 class Observer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from ropechat.engine.prompt import Bos, Special
     from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.by_line import Sort
+    from ropechat.inspector.by_word import Word
 
-View = Literal["tokens", "lines", "lens", "attention"]
+View = Literal["tokens", "words", "lines", "chart", "lens", "attention"]
+Unit = Literal["bit", "nat"]
 
 
 class Form(NamedTuple):
@@ -36,7 +39,8 @@ def _table(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iter
 
     for text in texts:
         yield from (f"{one_line(text.name)}\n",) if text.name else ()
-        yield from (f"{line}\n" for line in table.render(text, spec.width, color=spec.color))
+        lines = table.render(text, spec.width, color=spec.color, unit=spec.unit)
+        yield from (f"{line}\n" for line in lines)
 
 
 def _jsonl(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
@@ -72,7 +76,9 @@ TOKENS = {
 }
 FORMS: Mapping[View, Sequence[str]] = {
     "tokens": tuple(TOKENS),
+    "words": ("table", "jsonl", "csv"),
     "lines": ("table", "jsonl", "csv"),
+    "chart": ("table", "html", "svg"),
     "lens": ("table", "jsonl", "html"),
     "attention": ("table", "jsonl"),
 }
@@ -94,6 +100,9 @@ class InspectWatcher(Observer):
     def note(self, text: str) -> None:
         """Called with notes and warnings, such as that a long text is scored in windows."""
 
+    def unsure(self, span: "Word") -> None:
+        """Called with the spans of words below `fail_below`, after each text."""
+
     def failure(self, name: str, error: RopechatError) -> None:
         """Called for each of several texts that cannot be scored; the others are written."""
 
@@ -103,11 +112,13 @@ class InspectSpec:
     """Texts, a model, and what is shown of them.
 
     texts: as for `Engine.score_stream`, or files. special to by_author, sampling: as there; sampling adds
-    what the stages of the sampler do to each token. roles: that sums cover. view: a row per token or per
-    line, or of one text what each layer predicts (lens) or where each head attends. form: one of FORMS of the
-    view. layers: of a lens or attention. top_k: candidates per token, by default as many as the form says.
-    sort, head: of lines. look_up: strings whose probability is shown in each place; look_up_whole: of all
-    their tokens, not the first one. width, color: of a table.
+    what the stages of the sampler do to each token. roles: that sums cover. view: a row per token, word or
+    line, a chart along the texts, or of one text what each layer predicts (lens) or where each head attends.
+    form: one of FORMS of the view. layers: of a lens or attention. top_k: candidates per token, by default as
+    many as the form says. sort, head: of words and lines. below: only words with a smaller probability.
+    fail_below: the watcher is told of such words, in each view of scores. look_up: strings whose probability
+    is shown in each place; look_up_whole: of all their tokens, not the first one. width, color, unit: of a
+    table or chart; records have both units.
     """
 
     texts: "Sequence[ScoreItem | Path | NamedText]" = ()
@@ -126,10 +137,13 @@ class InspectSpec:
     top_k: int | None = None
     sort: "Sort" = "line"
     head: int | None = None
+    below: float | None = None
+    fail_below: float | None = None
     look_up: Sequence[str] = ()
     look_up_whole: bool = False
     width: int = 100
     color: bool = False
+    unit: Unit = "bit"
 
     def write(self, out: Path, engine: "Engine | None" = None, *, overwrite: bool = False) -> None:
         """Write a file as `ropechat inspect -o` does, in the form of its suffix.
@@ -163,8 +177,8 @@ class InspectSpec:
     def candidates(self) -> int:
         """Candidates per token."""
         if self.top_k is not None:
-            return self.top_k
-        return {"tokens": TOKENS[self.form].top_k, "lines": 0}.get(self.view, 5)
+            return max(2, self.top_k) if self.view == "chart" else self.top_k  # the runner-up may be second
+        return {"tokens": TOKENS[self.form].top_k, "words": 0, "lines": 0}.get(self.view, 5)
 
     def _named(self, text: "ScoreItem | Path | NamedText") -> NamedText:
         if isinstance(text, NamedText):
@@ -214,16 +228,36 @@ class InspectSpec:
         stream.meta["only_counted"] = self.by_author and is_answered(item)
         if note := _note(stream.meta):
             watcher.note(note.replace(": ", f": {name}: ", 1) if name else note)
-        return ScoredText(stream, name, engine.token_bytes, strings, stream.before, watcher)
+        return ScoredText(stream, name, engine.token_bytes, strings, stream.before, self.watch(name, watcher))
+
+    def watch(self, name: str, watcher: InspectWatcher) -> Observer:
+        """What observes a text of this name, so that the watcher is told of its unsure spans."""
+        if self.fail_below is None:
+            return watcher
+        from ropechat.inspector.by_word import UnsureWatch
+
+        return UnsureWatch(watcher, name, self.fail_below, watcher.unsure)
 
     def render(self, texts: Iterable[ScoredText], title: str) -> Iterator[str]:
         """The output of scored texts in pieces. title: of a page."""
-        if self.view != "lines":
-            return TOKENS[self.form].pieces(self, texts, title)
-        from ropechat.inspector import by_line
+        if self.view == "chart":
+            from ropechat.inspector import chart
 
-        lines = (line for text in texts for line in by_line.lines_of(text))
-        return by_line.render(by_line.chosen(lines, self.sort, self.head), self.form, self.width)
+            return chart.render(self, texts, title)
+        if self.view not in ("words", "lines"):
+            return TOKENS[self.form].pieces(self, texts, title)
+        from ropechat.inspector import by_line, by_word
+
+        if self.view == "lines":
+            lines = (line for text in texts for line in by_line.lines_of(text))
+            shown = by_line.chosen(lines, self.sort, self.head)
+            table = partial(by_line.table, width=self.width, unit=self.unit)
+            return by_line.render(shown, self.form, table, by_line.record, by_line.COLUMNS)
+        words = (word for text in texts for word in by_word.words_of(text))
+        kept = words if self.below is None else by_word.unsure(words, self.below)
+        rows = by_line.chosen(kept, self.sort, self.head)
+        word_table = partial(by_word.table, width=self.width, unit=self.unit)
+        return by_line.render(rows, self.form, word_table, by_word.record, by_word.COLUMNS)
 
     def _inside(self, engine: "Engine", watcher: InspectWatcher) -> Iterator[str]:
         """The pieces of a lens or attention of the text."""

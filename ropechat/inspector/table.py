@@ -1,11 +1,11 @@
 """A trace as a table for a terminal: a line per token, and its candidates with bars.
 
-#  token      bytes         logprob     prob  surprisal  rank   entropy
-3  ·Paris     20 50 61 …     -0.410    66.4%   0.59 bit     1  1.98 bit
+#  token      bytes            prob  surprisal  rank   entropy
+3  ·Paris     20 50 61 …      66.4%   0.59 bit     1  1.98 bit
               ██████████████▌       66.4%  ·Paris  ◂
               ██                     9.0%  ·the
 
-Logprobs are in nats, surprisal and entropy in bits.
+Surprisal and entropy are in bits. In nats, the logprob is in the place of the surprisal.
 """
 
 import math
@@ -33,28 +33,31 @@ class Layout:
     bar: int
     color: bool
     tokens: Table
+    unit: str
 
 
-def layout(tokens: int, width: int, *, color: bool = False) -> Layout:
+def layout(tokens: int, width: int, *, color: bool = False, unit: str = "bit") -> Layout:
     """Choose the columns that fit into `width`. tokens: how many there are at most."""
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
     extras = width >= 70
-    fixed = index + 2 + 7 + 2 + 7 + (3 * 2 + 8 + 9 + 9 if extras else 0)  # index, prob, rank and the extras
+    fixed = index + 2 + 7 + 2 + 7 + (2 * 2 + 9 + 9 if extras else 0)  # index, prob, rank and the extras
     token = max(6, min(24, width - fixed - 2 - (14 if width >= 90 else 0)))
     room = width - fixed - token - 2 - 2
     shown = max(4, min(20, (width - index - 16) // 2))
+    surprise = Column("surprisal", 9, lambda token: _in_unit(token.logprob, unit, -1.0))
+    if unit == "nat":
+        surprise = Column("logprob", 9, lambda token: number(token.logprob, ".3f"))
     columns = Table(
         Column("#", index, lambda token: str(token.index)),
         Column("token", -token, lambda token: visible(token.bytes)),
         Column("bytes", -min(24, room), lambda token: token.bytes.hex(" ")) if room >= 8 else None,
-        Column("logprob", 8, lambda token: number(token.logprob, ".3f")) if extras else None,
         Column("prob", 7, lambda token: "–" if token.logprob is None else percent(token.logprob)),
-        Column("surprisal", 9, lambda token: _bits(token.logprob, -1.0)) if extras else None,
+        surprise if extras else None,
         Column("rank", 7, lambda token: number(token.rank, "")),
-        Column("entropy", 9, lambda token: _bits(token.entropy)) if extras else None,
+        Column("entropy", 9, lambda token: _in_unit(token.entropy, unit)) if extras else None,
     )
-    return Layout(width, index, max(2, width - index - 16 - shown), color, columns)
+    return Layout(width, index, max(2, width - index - 16 - shown), color, columns, unit)
 
 
 def _candidate_lines(
@@ -73,17 +76,17 @@ def _found_line(found: Found, at: Layout) -> str:
     tokens = f"  ({count} tokens)" if count > 1 else ""
     if logprob is None:
         logprob, tokens = found.first, f"  (the first of {count} tokens)"
-    facts = f"{percent(logprob):>7}  {_bits(logprob, -1.0):>11}  rank {found.rank:,}"
+    facts = f"{percent(logprob):>7}  {_in_unit(logprob, at.unit, -1.0):>11}  rank {found.rank:,}"
     return _cut(f"{'?'.rjust(at.index)}  {facts}  {visible(found.text.encode())}{tokens}", at.width)
 
 
-def render(text: ScoredText, width: int, *, color: bool = False) -> Iterator[str]:
+def render(text: ScoredText, width: int, *, color: bool = False, unit: str = "bit") -> Iterator[str]:
     """Yield the lines of the table.
 
     meta["only_counted"]: whether only tokens that the sums cover have lines, as those of an answer.
     """
     tokens = text.meta.get("tokens") or len((text.meta.get("text") or "").encode("utf-8", "replace"))
-    at = layout(tokens, width, color=color)
+    at = layout(tokens, width, color=color, unit=unit)
 
     def dim(lines: Iterable[str]) -> Iterator[str]:
         return (paint(line, DIM, color) for line in lines)
@@ -97,11 +100,11 @@ def render(text: ScoredText, width: int, *, color: bool = False) -> Iterator[str
         yield from dim(_found_line(found, at) for found in text.found)
         yield from _candidate_lines(token.row, token.id, text.bytes_of, at)
     if text.next is not None:
-        line = f"{'→'.rjust(at.index)}  next token  (entropy {_bits(text.next.entropy)})"
+        line = f"{'→'.rjust(at.index)}  next token  (entropy {_in_unit(text.next.entropy, at.unit)})"
         yield from dim([_cut(line, at.width)])
         yield from _candidate_lines(text.next, None, text.bytes_of, at)
         yield from (_found_line(found, at) for found in text.looked_up())
-    yield from dim([*text.summary.role_lines(), text.summary.line()])
+    yield from dim([*text.summary.role_lines(unit), text.summary.line(unit)])
     if text.producible.scored:
         parts = text.producible.line(text.meta.get("sampling")).split("; ")
         yield from dim(_wrapped(parts, "; ", at.width))
@@ -126,8 +129,9 @@ def _wrapped(parts: Iterable[str], separator: str, room: int) -> Iterator[str]:
         yield _cut(line, room)
 
 
-def _bits(nats: float | None, sign: float = 1.0) -> str:
-    return "–" if nats is None else f"{round(sign * nats / LN2, 2) + 0.0:.2f} bit"  # never -0.00
+def _in_unit(nats: float | None, unit: str, sign: float = 1.0) -> str:
+    scale = sign / LN2 if unit == "bit" else sign
+    return "–" if nats is None else f"{round(scale * nats, 2) + 0.0:.2f} {unit}"  # never -0.00
 
 
 def _cut(text: str, width: int) -> str:

@@ -67,6 +67,24 @@ def test_run_json(door: Door, model: Path) -> None:
     assert record["timings"]["ttft_s"] > 0
 
 
+def test_run_fails_below_a_probability(door: Door, model: Path) -> None:
+    run = ["run", "-m", model, "--temperature", 0, "--max-tokens", 3, "a"]
+    code, out, err = door(*run, "--fail-below", 1)
+    assert (code, out) == (1, "bcd\n")
+    assert err.splitlines()[-1].startswith("unsure: line 1: ")
+    assert err.splitlines()[-1].endswith(" in 3 tokens: bcd")
+    code, _, err = door(*run, "--fail-below", 0)
+    assert (code, "unsure" in err) == (0, False)
+    code, out, err = door(*run, "--fail-below", 1, "--json", "--quiet")
+    record = json.loads(out)
+    assert code == 1
+    assert err == f"unsure: line 1: {record['unsure'][0]['prob']:.1%} in 3 tokens: bcd\n"
+    assert record["unsure"][0]["logprob"] == pytest.approx(sum(record["logprobs"]))
+    assert (record["unsure"][0]["text"], record["unsure"][0]["span"]) == ("bcd", [0, 3])
+    assert json.loads(door(*run, "--fail-below", 0, "--json")[1])["unsure"] == []
+    assert "unsure" not in json.loads(door(*run, "--json")[1])
+
+
 def test_the_seed_of_run_json_repeats_it(door: Door, model: Path) -> None:
     run = ["run", "-m", model, "--temperature", 1, "--max-tokens", 9, "--json", "a"]
     first = json.loads(door(*run)[1])

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -214,6 +215,72 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
     assert len(door(*inspect, "--format", "csv")[1].splitlines()) == 3
 
 
+def test_by_word(door: Door, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("ab cd\nef.")
+    inspect = ["inspect", "-m", model, "-f", file, "--by", "word"]
+    records = [json.loads(line) for line in door(*inspect, "--format", "jsonl")[1].splitlines()]
+    assert [(one["text"], one["tokens"]) for one in records] == [(" cd", 3), ("\n", 1), ("ef", 2), (".", 1)]
+    tokens = [
+        json.loads(line)
+        for line in door("inspect", "-m", model, "-f", file, "--format", "jsonl")[1].splitlines()[1:-2]
+    ]
+    assert records[0]["logprob"] == pytest.approx(sum(one["logprob"] for one in tokens[2:5]), rel=1e-12)
+    assert records[0]["first_prob"] == pytest.approx(math.exp(tokens[2]["logprob"]))
+    spans = [json.loads(line) for line in door(*inspect, "--below", 1, "--format", "jsonl")[1].splitlines()]
+    assert [(one["words"], one["text"]) for one in spans] == [(4, " cd\nef.")]
+    assert spans[0]["bits"] == pytest.approx(sum(one["bits"] for one in records))
+    assert door(*inspect, "--below", 0, "--format", "jsonl")[1] == ""
+    assert door(*inspect, "--unit", "nat")[1].splitlines()[0].split() == [
+        "line",
+        "nats",
+        "prob",
+        "tokens",
+        "text",
+    ]
+    assert door(*inspect[:-1], "line", "--unit", "nat")[1].split()[1] == "nats"
+    assert "nats/byte" in door("inspect", "-m", model, "ab", "--unit", "nat")[1]
+
+
+def test_fail_below(door: Door, model: Path, tmp_path: Path) -> None:
+    file, table = tmp_path / "words.txt", tmp_path / "out.txt"
+    file.write_text("ab cd\nef.")
+    inspect = ["inspect", "-m", model, "-f", file]
+    code, out, err = door(*inspect, "--fail-below", 1)
+    assert code == 1
+    assert err.splitlines() == [err.splitlines()[0]]
+    assert err.startswith(f"unsure: {file}:1: ")
+    assert err.endswith(" in 7 tokens: ·cd⏎ef.\n")
+    assert out == door(*inspect)[1]
+    assert door(*inspect, "--fail-below", 0)[::2] == (0, "")
+    code, _, err = door(*inspect, "--fail-below", 1, "--by", "line", "-o", table)
+    assert (code, err.count("unsure: ")) == (1, 1)
+    assert table.exists()
+    assert door(*inspect, "-f", tmp_path / "none", "--fail-below", 1)[0] == 3
+    trace = tmp_path / "trace.jsonl"
+    assert door(*inspect, "-o", trace)[0] == 0
+    code, _, err = door("inspect", "--open", trace, "--by", "word", "--fail-below", 1)
+    assert code == 1
+    assert err.endswith(" in 7 tokens: ·cd⏎ef.\n")
+    assert door("inspect", "--open", trace, "--fail-below", 0)[0] == 0
+
+
+def test_chart(door: Door, model: Path, texts: tuple[Path, Path], tmp_path: Path) -> None:
+    code, out, _ = door("inspect", "-m", model, "-f", texts[0], "-f", texts[1], "--chart")
+    lines = out.splitlines()
+    assert code == 0
+    assert [line for line in lines if line in map(str, texts)] == [*map(str, texts)]
+    assert sum(line.startswith("surprisal") for line in lines) == 2
+    trace, picture = tmp_path / "trace.jsonl", tmp_path / "chart.svg"
+    assert door("inspect", "-m", model, "-f", texts[0], "-o", trace)[0] == 0
+    opened = door("inspect", "--open", trace, "--chart", "--unit", "nat")[1].splitlines()
+    one = door("inspect", "-m", model, "-f", texts[0], "--chart", "--unit", "nat")[1].splitlines()
+    assert opened[1:] == one[1:]
+    assert "nat│" in opened[1]
+    assert door("inspect", "-m", model, "-f", texts[0], "--chart", "-o", picture)[0] == 0
+    assert picture.read_text().count("<polyline") == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -221,6 +288,18 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
         (["x", "--head", "3"], "--by line"),
+        (["x", "--below", "0.1"], "--below: requires --by word"),
+        (["x", "--by", "line", "--below", "0.1"], "--below: requires --by word"),
+        (["x", "--by", "word", "--format", "svg"], "--by word: not possible as svg; use one of table, jsonl"),
+        (["x", "--fail-below", "1.5"], "--fail-below"),
+        (["x", "--lens", "--fail-below", "0.5"], "--lens: not possible with --fail-below"),
+        (["x", "--attention", "--unit", "nat"], "--attention: not possible with --unit nat"),
+        (["x", "--unit", "nat", "--format", "csv"], "--unit: not possible as csv, which has both units"),
+        (["x", "--by", "line", "--unit", "nat", "--format", "jsonl"], "--unit: not possible as jsonl"),
+        (["x", "--chart", "--format", "csv"], "--chart: not possible as csv; use one of table, html, svg"),
+        (["x", "--chart", "--by", "word"], "--chart: not possible with --by word"),
+        (["x", "--chart", "--look-up", "y"], "--chart: not possible with --look-up"),
+        (["x", "--chart", "--stages"], "--stages: not possible with --chart"),
         (["x", "--look-up", "y", "--format", "svg"], "--look-up"),
         (["x", "--look-up-whole"], "requires --look-up"),
         (["x", "--look-up", ""], "--look-up"),

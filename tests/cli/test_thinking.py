@@ -36,6 +36,9 @@ def test_run_prints_the_answer(door: Door, model: Path) -> None:
     code, out, err = door(*asked)
     assert (code, out.strip()) == (OK, answer.strip())
     assert "of a thought)" in err
+    code, out, err = door(*asked, "--fail-below", 1, "--json")
+    assert code == 1
+    assert sum(one["tokens"] for one in json.loads(out)["unsure"]) == 6  # those of the answer
     code, out, _ = door(*asked, "--show-thinking")
     assert out.index(thought.strip()) < out.index(answer.strip())
     code, out, _ = door(*asked[:-2], "--think", "off", "--json")

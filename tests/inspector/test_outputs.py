@@ -168,15 +168,28 @@ def test_json_lines_end_with_the_sums() -> None:
 
 def test_the_table_has_probabilities_and_one_unit() -> None:
     head, *lines = table.render(reading(PIECES), 100)
-    assert head.split() == ["#", "token", "bytes", "logprob", "prob", "surprisal", "rank", "entropy"]
+    assert head.split() == ["#", "token", "bytes", "prob", "surprisal", "rank", "entropy"]
     token = next(token for token in reading(PIECES) if token.index == 2)
     assert token.logprob is not None
     assert token.entropy is not None
     (line,) = [line for line in lines if line.startswith(" 2 ")]
-    shown = f"{token.logprob:.3f} {math.exp(token.logprob):.1%} {-token.logprob / math.log(2):.2f} bit "
+    shown = f"{math.exp(token.logprob):.1%} {-token.logprob / math.log(2):.2f} bit "
     assert " ".join(line.split()).endswith(f"{shown}{token.rank} {token.entropy / math.log(2):.2f} bit")
     assert "nat" not in lines[-1]
     assert f"{trace_of(PIECES).nll() / math.log(2):.2f} bits" in lines[-1]
+
+
+def test_the_table_in_nats() -> None:
+    head, *lines = table.render(reading(PIECES), 100, unit="nat")
+    assert head.split() == ["#", "token", "bytes", "prob", "logprob", "rank", "entropy"]
+    token = next(token for token in reading(PIECES) if token.index == 2)
+    (line,) = [line for line in lines if line.startswith(" 2 ")]
+    shown = f"25.0% {token.logprob:.3f} {token.rank} {token.entropy:.2f} nat"
+    assert " ".join(line.split()).endswith(shown)
+    assert not any("bit" in line for line in lines)
+    sums = trace_of(PIECES)
+    expected = f"{sums.nll():.2f} nats, perplexity {sums.ppl():.2f}, {sums.bits_per_byte() * math.log(2):.3f}"
+    assert lines[-1].endswith(f"{expected} nats/byte")
 
 
 def test_a_newline_is_marked_where_it_is() -> None:
@@ -195,6 +208,10 @@ def test_sums_of_tokens_without_text_have_no_bits_per_byte() -> None:
         one = TokenScore(number, 1, b"", "", (0, 0), "special", -1.0 if number else None, 2, 1.0, None)
         summary.add(one)
     assert summary.line() == "3 tokens, 2 scored: 2.89 bits, perplexity 2.72"
+
+
+def as_csv(lines: list[by_line.Line]) -> Iterator[str]:
+    return by_line.render(lines, "csv", lambda _: iter(()), by_line.record, by_line.COLUMNS)
 
 
 def test_sums_by_line() -> None:
@@ -218,9 +235,14 @@ def test_sums_by_line() -> None:
     record = by_line.record(lines[2])
     assert (record["line"], record["worst"]["token"], record["text"]) == (3, "d\ne", "cd")
     assert record["span"] == (4, 7)
-    rows = list(csv.DictReader(io.StringIO("".join(by_line.render(lines, "csv", 80)))))
+    rows = list(csv.DictReader(io.StringIO("".join(as_csv(lines)))))
     assert [row["line"] for row in rows] == list("12345")
+    nats = list(by_line.table(lines, 80, "nat"))
+    assert nats[0].split()[:3] == ["line", "nats", "n/byte"]
+    assert nats[3].split()[:3] == ["3", "4.9", "1.21"]  # 7 bits in 4 bytes
+    assert nats[3].split()[4] == "2.8"
     shown = list(by_line.table(lines, 80))
+    assert shown[3].split()[:3] == ["3", "7.0", "1.75"]
     assert len(shown) == 6
     assert "██████████" in shown[3]
     wide = list(by_line.lines_of(reading(["x", "日本語" * 40 + "\t\x1b[31m\n", "b"], name="a/long/name.txt")))
