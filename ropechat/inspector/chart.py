@@ -19,7 +19,6 @@ from ropechat.util.width import fit
 
 if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
-    from ropechat.inspector.spec import InspectSpec
 
 AMOUNTS, SHARES = ("surprisal", "entropy"), ("chosen", "runner-up", "rest")
 """What is drawn: in bits or nats, and from 0 to 1."""
@@ -71,15 +70,17 @@ def course_of(text: ScoredText, unit: str) -> Course:
     return found
 
 
-def render(spec: "InspectSpec", texts: Iterable[ScoredText], title: str) -> Iterator[str]:
-    """The pieces of a chart of the texts, in the form, unit and width of `spec`."""
-    courses = [course_of(text, spec.unit) for text in texts]
-    if spec.form == "table":
-        yield from (f"{line}\n" for line in lines(courses, spec.width, spec.unit, color=spec.color))
+def render(
+    texts: Iterable[ScoredText], title: str, form: str, unit: str, width: int, *, color: bool = False
+) -> Iterator[str]:
+    """The pieces of a chart of the texts. form: table, for a terminal of this width, html or svg."""
+    courses = [course_of(text, unit) for text in texts]
+    if form == "table":
+        yield from (f"{line}\n" for line in lines(courses, width, unit, color=color))
     else:
         from ropechat.inspector.rope.output import WRITERS
 
-        yield from WRITERS[spec.form]([view(courses, spec.unit)], title)
+        yield from WRITERS[form]([view(courses, unit)], title)
 
 
 def lines(courses: Sequence[Course], width: int, unit: str, *, color: bool = False) -> Iterator[str]:

@@ -243,7 +243,7 @@ class InspectSpec:
         if self.view == "chart":
             from ropechat.inspector import chart
 
-            return chart.render(self, texts, title)
+            return chart.render(texts, title, self.form, self.unit, self.width, color=self.color)
         if self.view not in ("words", "lines"):
             return TOKENS[self.form].pieces(self, texts, title)
         from ropechat.inspector import by_line, by_word
