@@ -8,7 +8,7 @@ that the word ends there. A word with a token that has no score or does not coun
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,20 +72,20 @@ class Words:
     def add(self, token: TokenScore) -> Iterator[Word]:
         """Yield the words that end before or with a token."""
         if self._held and token.role != self._held[-1].role:
-            yield from self.end()
+            yield from self._end()
         start, end = token.span
         if self._edges is None:  # a continuation of another text begins with a word
             self._edges, self._edge, self._seen = self._edges_from(start), start, start
         while self._edge < end:
-            self._edge = next(self._edges, len(self._data))
+            self._edge = next(self._edges, end)
         self._held.append(token)
         if start < end == self._edge:
-            yield from self.end()
+            yield from self._end()
 
-    def end(self) -> Iterator[Word]:
-        """Yield the word that is not ended yet, if there is one."""
+    def _end(self) -> Iterator[Word]:
+        """Yield the word of the tokens so far, if all of them count."""
         held, self._held = self._held, []
-        if held and all(token.logprob is not None and token.role in self._roles for token in held):
+        if all(token.logprob is not None and token.role in self._roles for token in held):
             start, end = held[0].span[0], held[-1].span[1]
             data = self._data[start:end]
             first = end - len(data.lstrip() or data)  # the word itself may follow a newline
@@ -109,32 +109,32 @@ class Words:
 def words_of(text: ScoredText) -> Iterator[Word]:
     """Yield the words of a text in its order."""
     words = Words(text.name, text.meta)
-    for token in text:
-        yield from words.add(token)
-    yield from words.end()
+    return (word for token in text for word in words.add(token))
 
 
 def unsure(words: Iterable[Word], below: float) -> Iterator[Word]:
     """Yield the words with a smaller probability; those that follow one another are joined to one span."""
-    joined: Word | None = None
+    group: list[Word] = []
     for word in words:
-        if joined is not None and (word.prob >= below or not _follows(joined, word)):
-            yield joined
-            joined = None
-        if word.prob < below:
-            joined = word if joined is None else _join(joined, word)
-    if joined is not None:
-        yield joined
+        if word.prob >= below:
+            continue
+        if group and not _follows(group[-1], word):
+            yield _joined(group)
+            group = []
+        group.append(word)
+    if group:
+        yield _joined(group)
 
 
 def _follows(one: Word, other: Word) -> bool:
-    return (one.file, one.span[1], one.number + one.words) == (other.file, other.span[0], other.number)
+    return (one.file, one.span[1], one.number + 1) == (other.file, other.span[0], other.number)
 
 
-def _join(one: Word, other: Word) -> Word:
-    span, scores = (one.span[0], other.span[1]), (*one.scores, *other.scores)
-    sums = by_line.sums_of(one.file, one.number, span, one.text + other.text, scores)
-    return Word(**vars(sums), line=one.line, words=one.words + other.words, scores=scores)
+def _joined(words: Sequence[Word]) -> Word:
+    first, span = words[0], (words[0].span[0], words[-1].span[1])
+    scores = [token for word in words for token in word.scores]
+    sums = by_line.sums_of(first.file, first.number, span, "".join(word.text for word in words), scores)
+    return Word(**vars(sums), line=first.line, words=len(words), scores=tuple(scores))
 
 
 class UnsureWatch(Observer):
@@ -153,16 +153,12 @@ class UnsureWatch(Observer):
         self._words = Words(self._name, meta)
         with self._inner.scoring(meta):
             yield
-        self._keep(self._words.end())
         for span in unsure(self._found, self._below):
             self._tell(span)
 
     def scored(self, token: TokenScore) -> None:
-        self._keep(self._words.add(token))
+        self._found += (word for word in self._words.add(token) if word.prob < self._below)
         self._inner.scored(token)
-
-    def _keep(self, words: Iterator[Word]) -> None:
-        self._found += (word for word in words if word.prob < self._below)
 
 
 def record(word: Word) -> dict[str, Any]:

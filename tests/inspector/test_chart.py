@@ -104,6 +104,7 @@ def test_texts_have_the_same_scales() -> None:
     at = found.index("b.txt")
     assert found[0] == "a.txt"
     assert found[at + 1 : at + 3] == ["surprisal  4.0 bit│", "                  │▄"]
+    assert lines([of(small, name="b.txt"), of(ROWS, name="a.txt")])[1] == "surprisal  4.0 bit│"
 
 
 def test_a_column_is_the_mean_of_tokens_that_do_not_fit() -> None:
@@ -112,6 +113,8 @@ def test_a_column_is_the_mean_of_tokens_that_do_not_fit() -> None:
     assert found[0:2] == ["surprisal  2.0 bit│" + "█" * 61, "                  │" + "█" * 61 + "█"]
     assert found[2:4] == ["entropy    2.0 bit│" + "█" * 62, "                  │" + "█" * 62]
     assert found[10] == "                  └ 1 to 123, 2 tokens in a column"
+    course = chart.Course("", values={"rest": [0.0, 1.0, None, 1.0, None]})
+    assert chart._columns(course, "rest", 2) == [0.5, 1.0, 0.0]
 
 
 def test_it_fits_and_acts_on_no_terminal() -> None:

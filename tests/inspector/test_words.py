@@ -93,12 +93,12 @@ def test_the_words_of_a_text_have_all_its_bits() -> None:
 
 def test_a_word_with_a_token_that_does_not_count_is_left_out() -> None:
     assert [word.text for word in words_of(reading(["Far", "mer", " b"]))] == [" b"]
-    trace = trace_of(["", "<s>", "ab", "cd", " e"])
+    trace = trace_of(["", "x", "ab", "cd", " e"])
     tokens = [dataclasses.replace(trace.tokens[1], role="special"), *trace.tokens[2:]]
     draws = RecordedDraws(tuple(tokens), trace.meta)
     assert [word.text for word in words_of(ScoredText(draws))] == ["abcd", " e"]  # the roles divide
     draws = RecordedDraws(tuple(tokens), {**trace.meta, "roles": ("special",)})
-    assert [word.text for word in words_of(ScoredText(draws))] == ["<s>"]
+    assert [word.text for word in words_of(ScoredText(draws))] == ["x"]
 
 
 def test_a_continuation_begins_with_a_word() -> None:
@@ -107,6 +107,13 @@ def test_a_continuation_begins_with_a_word() -> None:
     assert [(word.text, word.span, word.line) for word in found] == [
         *(("ton", (5, 8), 1), (" b", (8, 10), 1), ("\nc", (10, 12), 2)),
     ]
+
+
+def test_spans_beyond_the_text_end() -> None:
+    trace = trace_of(["", " ab", "c", " d"])
+    for text in ("", " a", None):
+        draws = RecordedDraws(trace.tokens[1:], {**trace.meta, "text": text})
+        assert sum(word.tokens for word in words_of(ScoredText(draws))) == 3
 
 
 def of(*probs: float, file: str = "") -> list[Word]:
@@ -131,6 +138,8 @@ def test_unsure_words_that_follow_one_another_are_one_span() -> None:
     assert list(unsure(words, 0.125)) == []  # below, not at, the threshold
     assert [one.words for one in unsure(words, 1.0)] == [7]
     both = [*of(0.1, file="a"), *of(0.1, file="b")]
+    assert [one.file for one in unsure(both, 0.5)] == ["a", "b"]
+    both = [*of(0.1, file="a"), of(0.1, 0.1, file="b")[1]]
     assert [one.file for one in unsure(both, 0.5)] == ["a", "b"]
 
 
@@ -200,11 +209,15 @@ class Told(InspectWatcher):
 
 @pytest.mark.parametrize("view", ["tokens", "lines", "words", "chart"])
 def test_the_watcher_is_told_of_unsure_spans_in_each_view(view: Any) -> None:
-    told, pieces = Told(), ["a", " b", " c", " d", " e", " f", " g"]
+    told, pieces = Told(), ["a", " b", " c", " d", " e", "f", " g"]
     spec = InspectSpec(fail_below=2.0**-2.5, view=view)
     one = ScoredText(trace_of(pieces), "n", spelled(pieces), observer=spec.watch("n", told))
     "".join(spec.render([one], ""))
     assert told.heard == [0, 1, 2, 3, 4]  # it stops when the watcher has stopped
+    assert told.spans == [" d"]  # " ef" is not complete
+    told = Told()
+    one = ScoredText(trace_of(pieces[:5]), "n", spelled(pieces), observer=spec.watch("n", told))
+    "".join(spec.render([one], ""))
     assert told.spans == [" d e"]
     assert InspectSpec().watch("n", told) is told
 
