@@ -147,6 +147,10 @@ def test_a_gap_in_the_words_divides_a_span() -> None:
     one, gap, other = of(0.1, 0.1, 0.1)
     assert [word.words for word in unsure([one, other], 0.5)] == [1, 1]
     assert [word.words for word in unsure([one, gap, other], 0.5)] == [3]
+    trace = trace_of(["", " a", "<s>", " c"])
+    tokens = [trace.tokens[1], dataclasses.replace(trace.tokens[2], role="special"), trace.tokens[3]]
+    draws = RecordedDraws(tuple(tokens), trace.meta)
+    assert [span.text for span in unsure(words_of(ScoredText(draws)), 1.0)] == [" a", " c"]
 
 
 def test_the_line_of_a_span() -> None:
