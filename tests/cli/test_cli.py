@@ -316,7 +316,7 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
     code, out, err = door("inspect", "-m", model, "ab", "--top-k", 2)
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[1].split() == ["0", "a", "61", *"–––––"]
+    assert lines[1].split() == ["0", "a", "61", *"––––"]
     assert lines[2].split()[:3] == ["1", "b", "62"]
     assert lines[3].endswith("b ◂")
     assert not lines[4].endswith("◂")
