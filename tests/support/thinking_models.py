@@ -40,13 +40,15 @@ def thinking_model(folder: Path, template: str = CHATML, tokens: tuple[str, ...]
     shutil.copytree(Path(ropechat.builtin.__file__).parent, folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
-    if tokens:
-        path = folder / "tokenizer.json"
-        path.write_text(json.dumps(_with_tokens(json.loads(path.read_text()), tokens)))
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(add_tokens(json.loads(path.read_text()), tokens)))
     return folder
 
 
-def _with_tokens(data: dict[str, Any], tokens: tuple[str, ...]) -> dict[str, Any]:
+def add_tokens(data: dict[str, Any], tokens: tuple[str, ...]) -> dict[str, Any]:
+    """Give a tokenizer.json control tokens in place of its last ones."""
+    if not tokens:
+        return data
     vocabulary = data["model"]["vocab"]
     last = sorted(vocabulary, key=vocabulary.get)[-len(tokens) :]
     gone = set(last)

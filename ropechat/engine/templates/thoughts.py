@@ -78,7 +78,7 @@ def find_format(source: str, tokens: Collection[str], render: Render) -> Thought
     if asked is None:
         return None
     on, off, texts = _switch(source, user, render)
-    found = _by_message(source, user, asked, on, render)
+    found = _by_message(source, user, asked, texts, on, render)
     if found is None:
         found = _by_tags(source, tokens, user, [asked, *texts], in_vocabulary, render)
     if found is None:
@@ -124,36 +124,51 @@ def _has_effort(source: str, user: Mapping[str, Any], render: Render) -> bool:
 
 
 def _by_message(
-    source: str, user: Mapping[str, Any], asked: str, on: Mapping[str, Any], render: Render
+    source: str,
+    user: Mapping[str, Any],
+    asked: str,
+    prompts: Sequence[str],
+    on: Mapping[str, Any],
+    render: Render,
 ) -> ThoughtFormat | None:
-    """The form, from a conversation whose last message has a thought."""
+    """The form, from a conversation whose last message has a thought. prompts: as of `_switch`."""
+    earlier = [user, {"role": "assistant", "content": "earlier"}, user]  # Kimi K2 drops the first thought
     for key in (*THOUGHT_FIELDS, BLOCKS):
-        if key == BLOCKS:
-            content = [{"type": "thinking", "thinking": _THOUGHT}, {"type": "text", "text": _ANSWER}]
-            said: dict[str, Any] = {"role": "assistant", "content": content}
-        else:
-            said = {"role": "assistant", "content": _ANSWER, key: _THOUGHT}
         if not re.search(rf"\b{'thinking' if key == BLOCKS else key}\b", source):
             continue
-        text = render([user, said], on, False)
-        before, thought, rest = (text or "").partition(_THOUGHT)
-        between, answer, _ = rest.partition(_ANSWER)
-        if not thought or not answer or not between.strip() or "'" in between:
-            continue  # a quote: the template prints the list as it is
-        shown = render([user], on, True) or asked
-        common = before[: _common_length(shown, before)]
-        opens = before[len(common) :]
-        start = opens.strip() or _last_tag(common)
-        plain = render([user, {"role": "assistant", "content": _ANSWER}], on, False) or ""
-        skip = plain.partition(_ANSWER)[0].removeprefix(common) if plain.startswith(common) else ""
-        end = between.strip()
-        if start in skip or end in skip:
-            only_answer = ""
-        else:  # with several messages, as in Harmony, the end marker opens the answer
-            only_answer = skip.strip() if skip.strip() and end.endswith(skip.strip()) else ""
-            skip = skip if only_answer else opens + between if opens.strip() else between
-        return ThoughtFormat(start, end, between, skip, only_answer, key)
+        said: dict[str, Any] = {"role": "assistant", "content": _ANSWER, key: _THOUGHT}
+        if key == BLOCKS:
+            said[key] = [{"type": "thinking", "thinking": _THOUGHT}, {"type": "text", "text": _ANSWER}]
+        for history in ([user], earlier):
+            text = render([*history, said], on, False)
+            before, thought, rest = (text or "").partition(_THOUGHT)
+            between, answer, _ = rest.partition(_ANSWER)
+            if not thought or not answer or not between.strip() or "'" in between:
+                continue  # a quote: the template prints the list as it is
+            shown = render(history, on, True) or asked
+            common = before[: _common_length(shown, before)]
+            opens = before[len(common) :]
+            start = opens.strip() or shown[len(common) :].strip() or _opened(common, prompts)
+            plain = render([*history, {"role": "assistant", "content": _ANSWER}], on, False) or ""
+            skip = plain.partition(_ANSWER)[0].removeprefix(common) if plain.startswith(common) else ""
+            end = between.strip()
+            if start in skip or end in skip:
+                only_answer = ""
+            else:  # with several messages, as in Harmony, the end marker opens the answer
+                only_answer = skip.strip() if skip.strip() and end.endswith(skip.strip()) else ""
+                skip = skip if only_answer else opens + between if opens.strip() else between
+            return ThoughtFormat(start, end, between, skip, only_answer, key)
     return None
+
+
+def _opened(prompt: str, prompts: Sequence[str]) -> str:
+    """The marker at the end of a prompt that opens a thought: what one that opens an answer has not."""
+    start = _last_tag(prompt)
+    on, off = [_behind(one) for one in prompts] if len(prompts) == 2 else ("", "")
+    if not start or not off.rstrip().endswith(start):
+        return start
+    same = _common_length(on, off)
+    return _last_tag(on[:same]) + on[same:].strip()
 
 
 def _by_tags(
@@ -173,8 +188,8 @@ def _by_tags(
         told = any(start in prompt and end in prompt for prompt in (*prompts, answered))
         opened = any(prompt.rstrip().endswith(start) for prompt in prompts)
         if told or opened or (start in tokens and end in tokens) or _strips(start, end, user, render):
-            close = f"\n{end}\n\n"
             skip = next((_skip(prompt, start, end) for prompt in prompts if _skip(prompt, start, end)), "")
+            close = _close(skip, start, end)
             return ThoughtFormat(start, end, close, skip or (close if opened else f"{start}\n{close}"))
     return None
 
@@ -184,6 +199,14 @@ def _skip(prompt: str, start: str, end: str) -> str:
     at = prompt.rfind(start)
     empty = prompt[at:] if at >= 0 else ""
     return empty if empty.strip().endswith(end) and len(empty.split()) <= 2 else ""
+
+
+def _close(skip: str, start: str, end: str) -> str:
+    """What ends a thought, with the space around the marker as in the template's empty thought, if any."""
+    inside, _, behind = skip.removeprefix(start).rpartition(end)
+    if not skip:
+        return f"\n{end}\n\n"
+    return f"\n{end}{behind}" if inside else f"{end}{behind}"
 
 
 def _strips(start: str, end: str, user: Mapping[str, Any], render: Render) -> bool:
