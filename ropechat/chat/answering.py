@@ -127,9 +127,9 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
     else:
         found = list(known[: thought_length(known)])  # the answer is written anew, its thought stays
         ids = [step.id for step in found]
-        if found and found[-1].channel == "thought":
-            ids += engine.closing_ids
-        ids += engine.reply_ids(request.messages, prefix.written, thinking)
+        written = engine.reply_ids(request.messages, prefix.written, thinking)
+        told = engine.spell(request.messages, written[:1], ids, thinking)
+        ids += [*(engine.closing_ids if told and told[0].channel == "thought" else ()), *written]
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)], thinking)
     for index, (id, said) in enumerate(zip(new, spelled, strict=True), len(found)):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import TINY, write_llama
 from thinking_lines import (
     GOLDEN,
     LINES,
@@ -26,9 +25,8 @@ from thinking_lines import (
     Line,
     unpack,
 )
-from thinking_models import add_tokens
+from thinking_models import tiny_thinker
 
-import ropechat.builtin
 from ropechat import Completion, Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.batch.line import LineRequest
 from ropechat.batch.reader import BatchRow
@@ -88,13 +86,7 @@ def source(line: Line, request: pytest.FixtureRequest) -> str:
 def engine(line: Line, source: str, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Random weights with the line's template and its control tokens."""
     folder = tmp_path_factory.mktemp("model") / line.name
-    write_llama(folder, **{**TINY, "vocab_size": 4000, "max_position_embeddings": 4096})
-    of = Path(ropechat.builtin.__file__).parent
-    tokenizer = json.loads((of / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(add_tokens(tokenizer, line.tokens)))
-    config = json.loads((of / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": source}))
-    return Engine.load(folder, cache="off")
+    return Engine.load(tiny_thinker(folder, source, line.tokens), cache="off")
 
 
 def sampling(**given: Any) -> Sampling:

@@ -19,16 +19,27 @@ import time
 from collections import Counter
 from pathlib import Path
 
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+
+from thinking_models import OPENED, THINK, thinking_model  # noqa: E402
+
 ROWS, WINDOW = 60, 8
 BAD = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
 WORDS = ("What is RoPE?", "What is a token?", "Tell me a story.", "Hello", "How warm is the sun?")
 
 
 class Faults:
-    """A folder with an input, the output of a run without a fault, and runs with faults."""
+    """A folder with an input, the output of a run without a fault, and runs with faults.
 
-    def __init__(self, folder: Path, draw: random.Random) -> None:
+    thinks: the model writes a thought before each answer.
+    """
+
+    def __init__(self, folder: Path, draw: random.Random, *, thinks: bool = False) -> None:
         self.folder, self.draw, self.found = folder, draw, Counter[str]()
+        self.options = ["--temperature", "0.8", "--max-tokens", "24", "--window", str(WINDOW)]
+        if thinks:
+            model = thinking_model(folder / "thinker", OPENED, THINK)
+            self.options += ["--model", str(model), "--think", "12", "--logprobs", "0"]
         self.source = folder / "in.jsonl"
         lines = [{"id": f"r{i}", "prompt": f"{draw.choice(WORDS)} {i}"} for i in range(ROWS)]
         self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -42,7 +53,7 @@ class Faults:
 
     def start(self, out: Path, limit: int | None = None) -> "subprocess.Popen[bytes]":
         words = ["batch", str(self.source), "-o", str(out), "--resume", "--quiet", "--seed", "5"]
-        words += ["--temperature", "0.8", "--max-tokens", "24", "--window", str(WINDOW)]
+        words += self.options
         code = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
         limits = None
         if limit is not None:

@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from models import TINY, write_llama
+
 import ropechat.builtin
 
 THINK = ("<think>", "</think>")
@@ -42,6 +44,17 @@ def thinking_model(folder: Path, template: str = CHATML, tokens: tuple[str, ...]
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
     path = folder / "tokenizer.json"
     path.write_text(json.dumps(add_tokens(json.loads(path.read_text()), tokens)))
+    return folder
+
+
+def tiny_thinker(folder: Path, template: str = CHATML, tokens: tuple[str, ...] = THINK) -> Path:
+    """Make a model of tiny random weights: its thoughts and answers are tokens of any kind."""
+    write_llama(folder, **{**TINY, "vocab_size": 4000, "max_position_embeddings": 4096})
+    of = Path(ropechat.builtin.__file__).parent
+    tokenizer = json.loads((of / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(add_tokens(tokenizer, tokens)))
+    config = json.loads((of / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
     return folder
 
 
