@@ -66,6 +66,18 @@ impl Markers {
         self.token_bytes.get(id as usize).map_or(&[], Vec::as_slice)
     }
 
+    fn bytes_of(&self, ids: &[u32]) -> Vec<u8> {
+        ids.iter().flat_map(|&id| self.bytes(id)).copied().collect()
+    }
+
+    /// Whether the end marker is among these ids.
+    fn has_end(&self, ids: &[u32]) -> bool {
+        match &self.end {
+            Marker::Ids(end) => ids.windows(end.len()).any(|part| part == end),
+            Marker::Text(end) => self.bytes_of(ids).windows(end.len()).any(|part| part == end),
+        }
+    }
+
     /// The channel of each id of a whole reply. is_open: whether the prompt ends inside a thought.
     pub fn label(self: &Arc<Self>, ids: &[u32], is_open: bool) -> Vec<Channel> {
         let mut channels = Channels::new(Arc::clone(self), is_open, None);
@@ -176,6 +188,16 @@ impl Channels {
         let (markers, is_spent) = (Arc::clone(&self.markers), self.is_spent());
         match &mut self.state {
             State::Answer => Channel::Answer,
+            State::Closing(place) if id != markers.close[*place] => {
+                // A token of a given beginning, which was drawn with another budget.
+                let begun = &markers.close[..*place];
+                if markers.has_end(begun) {
+                    self.state = State::Answer;
+                    return Channel::Answer;
+                }
+                self.state = State::Thought { ids: 0, bytes: markers.bytes_of(begun) };
+                self.take(id, constrained)
+            }
             State::Closing(place) => {
                 *place += 1;
                 if *place == markers.close.len() {
@@ -247,7 +269,7 @@ fn after_start(markers: &Markers, ids: Vec<u32>) -> (State, Channel) {
         Marker::Ids(start) if ids == *start => return (State::thought(), Channel::Marker),
         Marker::Ids(start) => is_part(start),
         Marker::Text(start) => {
-            let written: Vec<u8> = ids.iter().flat_map(|&id| markers.bytes(id)).copied().collect();
+            let written = markers.bytes_of(&ids);
             if written.starts_with(start) {
                 let bytes = written[start.len()..].to_vec();
                 return (State::Thought { ids: 0, bytes }, Channel::Marker);
@@ -362,6 +384,19 @@ mod tests {
             assert!(channels.is_answer());
             assert_eq!(channels.demand(false), Demand::Free);
         }
+    }
+
+    #[test]
+    fn given_tokens_that_only_begin_to_close_are_a_thought() {
+        let mut channels = Channels::new(of_ids(), true, Some(0));
+        let given = [SPACE, 9, SPACE, SPACE, END, 9];
+        let found = given.map(|id| channels.push(id));
+        assert_eq!(found, [Between, Thought, Between, Between, Between, Answer], "`9` did not close it");
+        let mut channels = Channels::new(of_text(), true, Some(0));
+        for id in text("</</t") {
+            channels.push(id);
+        }
+        assert_eq!(channels.demand(false), Demand::Only(u32::from(b'>')));
     }
 
     #[test]
