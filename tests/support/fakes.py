@@ -246,6 +246,9 @@ class FakeEngine:
     ) -> list[SpelledToken]:
         """Whole characters only: good enough for scripts in ASCII."""
         channels = [self._channel(id) for id in ids]
+        if after and self._channel(after[-1]) == "thought":  # which goes on until its marker
+            end = channels.index("marker") if "marker" in channels else len(ids)
+            channels[:end] = ["thought"] * end
         return [
             SpelledToken(
                 data,
