@@ -5,8 +5,8 @@
                                  [--theme light] [--no-color]                every screen
 
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
-is the built-in model's, with fixed seeds; the models beside it in F6 have names and shapes of known ones, and
-no weights.
+is that of SmolLM2 135M Instruct with fixed seeds (`ropechat models pull smollm2:135m` first; --model names
+another); the models beside it in F6 have names and shapes of known ones, and no weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import struct
 import sys
 import tempfile
@@ -42,13 +43,15 @@ README = (
     ),
     *("search-80x24", "models-80x24"),
 )
-LIMIT = 60.0  # seconds until a screen must be there
+LIMIT = 180.0  # seconds until a screen must be there
 PERSONAS = {
     "teacher": "You are a patient teacher. Explain step by step, with one example.",
     "terse coder": "Answer with code only.",
     "editor": "Correct spelling and grammar, change nothing else, and list what you changed.",
 }
-EARLIER = ("Write a haiku about the sea.", "What is the capital of France?", "How do I stop an answer?")
+EARLIER = ("Write a haiku about the sea.", "What is the capital of France?", "Name five fruits.")
+CAPITAL, CAT = "What is the capital of Italy?", "Describe a cat in one sentence."
+STORY = "Tell me a story in three sentences."
 CONTEXT = 110  # tokens, for the question that does not fit
 
 
@@ -120,9 +123,8 @@ async def earlier(stage: Stage) -> None:
 
 async def reading(stage: Stage) -> None:
     """The transcript in both views, find, and what is under a token."""
-    await stage.say("What is a token?")
-    await stage.say("Name five fruits.")
-    await stage.say("Tell me a short story.")
+    for question in (CAPITAL, CAT, STORY):
+        await stage.say(question)
     await stage.take("tokens")
     await stage.press("f3")
     await stage.take("prose")
@@ -161,7 +163,7 @@ async def branches(stage: Stage) -> None:
     await stage.press("escape")
     await stage.press("escape")
     await stage.say("/regen")
-    await stage.say("What is temperature?")
+    await stage.say(CAT)
     await stage.press("f5")
     await stage.take("branches")
     tree = stage.app.session.tree
@@ -172,7 +174,7 @@ async def branches(stage: Stage) -> None:
     await stage.take("compare")
     await stage.press("escape")
     await stage.press("escape")
-    await stage.say("Tell me a short story.")
+    await stage.say(STORY)
     await stage.write("/regen 4")
     await stage.press("enter")
     await stage.until(lambda: len(stage.app.screen_stack) > 1)
@@ -256,7 +258,7 @@ async def writing(stage: Stage) -> None:
 
 async def full(stage: Stage) -> None:
     """A question that does not fit."""
-    questions = itertools.cycle(("What is a token?", "What is temperature?", "What is perplexity?"))
+    questions = itertools.cycle((CAPITAL, CAT, STORY))
     while len(stage.app.screen_stack) == 1:
         await stage.write(next(questions))
         await stage.press("enter")
@@ -293,6 +295,23 @@ def stand_in(folder: Path, name: str, shape: str) -> None:
         file.truncate(8 + len(header) + end)
 
 
+def keep_model(model: str, home: Path) -> str:
+    """Copy a model of the catalog to where the Hub's cache will be; the name of any other model stays."""
+    from ropechat.models.catalog import find_short
+    from ropechat.models.resolve import resolve
+
+    known, path = find_short(model), resolve(model)
+    if known is None:
+        return str(path)
+    folder = home / "hf" / "hub" / f"models--{known.repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copy(path, snapshot / known.file)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0" * 40)
+    return model
+
+
 def furnish(home: Path) -> None:
     """An environment of our own: colours, no settings, personas, models."""
     for name in [
@@ -308,7 +327,6 @@ def furnish(home: Path) -> None:
 
     for name, text in PERSONAS.items():
         personas.save(name, text)
-    stand_in(home / "hf", "HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m")
     stand_in(home / "hf", "Qwen/Qwen2.5-0.5B-Instruct", "qwen2.5-0.5b")
     stand_in(home / "hf", "meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b")
 
@@ -319,6 +337,7 @@ async def play(
     folder: Path,
     wanted: set[str],
     home: Path,
+    model: str,
     **load: Any,
 ) -> None:
     """Run scenes in one chat of one size."""
@@ -331,9 +350,9 @@ async def play(
 
     width, height = map(int, size.split("x"))
     store = Store(home / f"chats-{size}-{len(load)}")
-    sampling = Sampling(temperature=1.0, seed=4)
+    sampling = Sampling(temperature=0.6, seed=4, max_tokens=200)
     app = ChatApp(
-        LiveChat(lambda: Engine.load("builtin", **load), "builtin", sampling, None, store),
+        LiveChat(lambda: Engine.load(model, **load), model, sampling, None, store),
         look=ChatOptions(settings=SettingsFile({})),
     )
     async with app.run_test(size=(width, height)) as pilot:
@@ -354,19 +373,22 @@ def main() -> int:
     parser.add_argument("--to", type=Path)
     parser.add_argument("--size", nargs="*", default=SIZES)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--model", default="smollm2:135m")
     parser.add_argument("--theme", help="light, ansi-dark, ansi-light (16 colours of the terminal), ...")
     parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
     args = parser.parse_args()
     wanted = set(args.only) if args.to else set(README)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
+        model = keep_model(args.model, home)
         furnish(home)
         os.environ |= {"NO_COLOR": "1"} if args.no_color else {}
         os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
         for size in args.size:
             to = args.to or FOLDER
-            asyncio.run(play([first, earlier, reading, branches, sheets, writing], size, to, wanted, home))
-            asyncio.run(play([full], size, to, wanted, home, context=CONTEXT))
+            scenes = [first, earlier, reading, branches, sheets, writing]
+            asyncio.run(play(scenes, size, to, wanted, home, model))
+            asyncio.run(play([full], size, to, wanted, home, model, context=CONTEXT))
     return 0
 
 
