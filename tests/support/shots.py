@@ -49,8 +49,8 @@ PERSONAS = {
     "terse coder": "Answer with code only.",
     "editor": "Correct spelling and grammar, change nothing else, and list what you changed.",
 }
-EARLIER = ("Write a haiku about the sea.", "What is the capital of France?", "Name five fruits.")
-CAPITAL, CAT = "What is the capital of Italy?", "Describe a cat in one sentence."
+EARLIER = ("Write a haiku about the sea.", "What is the capital of Japan?", "Name five fruits.")
+CAPITAL, CAT = "What is the capital of France?", "Describe a cat in one sentence."
 STORY = "Tell me a story in three sentences."
 CONTEXT = 110  # tokens, for the question that does not fit
 
@@ -353,7 +353,7 @@ async def play(
     sampling = Sampling(temperature=0.6, seed=4, max_tokens=200)
     app = ChatApp(
         LiveChat(lambda: Engine.load(model, **load), model, sampling, None, store),
-        look=ChatOptions(settings=SettingsFile({})),
+        options=ChatOptions(settings=SettingsFile({})),
     )
     async with app.run_test(size=(width, height)) as pilot:
         stage = Stage(app, pilot, folder, wanted)
@@ -378,7 +378,7 @@ def main() -> int:
     parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
     args = parser.parse_args()
     wanted = set(args.only) if args.to else set(README)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
         model = keep_model(args.model, home)
         furnish(home)
