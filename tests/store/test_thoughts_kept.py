@@ -12,11 +12,12 @@ from thinking_models import CHATML, OPENED, tiny_thinker
 
 from ropechat import Engine
 from ropechat.chat import events as ev
+from ropechat.chat.answering import prefix_steps
 from ropechat.chat.export import format_chat
 from ropechat.chat.inference import Inference, describe
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
-from ropechat.conversation import NodeState, Origin, replace_token, steps_to_continue
+from ropechat.conversation import Message, NodeState, Origin, Role, replace_token, steps_to_continue
 from ropechat.sampling import Sampling
 from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
@@ -178,6 +179,14 @@ def same(nodes: list[Node], others: list[Node]) -> None:
         assert [step.id for step in one.steps] == [step.id for step in other.steps]
         assert [step.channel for step in one.steps] == [step.channel for step in other.steps]
         assert (one.text, one.reasoning) == (other.text, other.reasoning)
+
+
+def test_a_written_answer_is_no_thought(engine: Engine) -> None:
+    """Also of an answer without a thought, where the prompt itself opens one."""
+    asked = (Message(Role.USER, "Count"),)
+    found = prefix_steps(engine, ev.Preview(asked, ev.AssistantPrefix((), written="Six."), 1), 5)
+    assert "".join(step.text for step in found) == "Six."
+    assert "".join(step.reasoning for step in found).strip() == ""
 
 
 @pytest.mark.parametrize(
