@@ -75,6 +75,7 @@ class ChatApp(BaseApp):
         ui = self.ui
         ui.vocabularies = words = Vocabularies(self, self.session, self._respell)
         ui.title_bar, ui.gauge, ui.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
+        ui.reading_bar = Bar(id="reading")
         ui.transcript = self.transcript = TokenTranscript(id="transcript")
         ui.inspector = self.inspector = Inspector(words.text, id="inspector")
         ui.sampling_panel = SamplingPanel(self.session, self.keymap, words, id="sampling")
@@ -128,6 +129,7 @@ class ChatApp(BaseApp):
             yield ui.find_bar
             yield ui.found
         yield ui.completions
+        yield ui.reading_bar
         with ui.compose_line:
             yield Label("› ", id="prompt", markup=False)
             yield ui.composer
@@ -235,8 +237,10 @@ class ChatApp(BaseApp):
         """Run key bindings of the transcript here, so that keys act in the order they are typed."""
         if isinstance(event, events.Key | events.Paste | events.MouseDown) and not event.is_forwarded:
             self.ui.disarm_by(event)
-            if not self.ui.covered and (key := self.keyboard.key_for_transcript(event)):
-                await self.run_key_bindings(key)
+            key = None if self.ui.covered else self.keyboard.key_for_transcript(event)
+            if key is not None and (
+                await self.run_key_bindings(key.key) or not self.keyboard.begin_to_write(key)
+            ):
                 return
         await super().on_event(event)
 

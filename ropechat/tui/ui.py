@@ -78,6 +78,7 @@ class ChatUi:
     title_bar: Bar
     gauge: Bar
     footer: Bar
+    reading_bar: Bar
     transcript: TokenTranscript
     composer: Composer
     inspector: Inspector
@@ -221,7 +222,6 @@ class ChatUi:
 
     def write(self) -> None:
         """Focus the composer."""
-        self.transcript.commands = False
         self.give_keys(self.composer)
         self.refresh()
 

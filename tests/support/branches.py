@@ -28,8 +28,8 @@ async def transcript(c: Any, *keys: str) -> None:
 
 
 async def read(c: Any) -> None:
-    """Put the cursor on a token in sight, if it is on none, as keys do: letters are commands from then on."""
+    """Put the cursor on a token in sight, if it is on none, as keys do."""
     c.app.transcript.focus()
     await c.pilot.pause(0)
-    if not c.app.transcript.commands:
+    if c.app.transcript.cursor is None:
         await c.pilot.press("right")

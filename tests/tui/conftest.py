@@ -39,8 +39,11 @@ class Chat:
         await self.until(lambda: self.app.session.info is not None)
 
     async def idle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until nothing is under way, and esc is not meant to stop an answer any more."""
+        from ropechat.tui.features.keyboard import JUST_ENDED_S
+
         await self.until(lambda: not self.app.session.generating and not self.app.inference.busy)
+        await self.pilot.pause(JUST_ENDED_S)
 
     async def ask(self, text: str) -> None:
         """Send a question."""

@@ -24,8 +24,8 @@ async def told(c: Any, text: str = "Tell") -> None:
 
 
 def frame(c: Any) -> str:
-    """What the rule above the composer says."""
-    return str(c.app.ui.compose_line.border_title or "")
+    """What the bar above the composer says while reading."""
+    return str(c.app.ui.reading_bar.text) if c.app.ui.reading_bar.display else ""
 
 
 async def types(c: Any, before: str = "") -> None:
@@ -48,16 +48,17 @@ async def types(c: Any, before: str = "") -> None:
     [
         ("tab",),
         ("shift+tab",),
-        ("escape",),
+        ("escape", "i"),
+        ("escape", "enter"),
         ("escape", "tab"),
-        ("escape", "pageup", "down", "home"),
-        ("escape", "escape", "escape"),
+        ("escape", "pageup", "down", "home", "i"),
+        ("escape", "escape"),
         ("ctrl+f", "escape"),
         ("escape", "left", "i"),
         ("escape", "left", "escape"),
         ("f4", "escape"),
         ("f4", "i"),
-        ("f3", "escape"),
+        ("f3", "escape", "i"),
         ("f1", "escape"),
         ("f5", "escape"),
         ("f6", "escape"),
@@ -75,14 +76,23 @@ async def test_typing_arrives_with_its_draft(keys: tuple[str, ...], chat: Any) -
         await types(c, "some text")
 
 
-async def test_typing_arrives_after_an_answer_ended_by_itself(chat: Any) -> None:
+async def test_esc_that_was_to_stop_an_answer_that_just_ended_stays_in_the_composer(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "ok"])) as c:
-        await told(c)
+        await c.ask("Tell")
+        await c.until(lambda: not c.app.session.generating)
         await c.pilot.press("escape")
-        await types(c)
-        await c.pilot.press("enter")
+        assert "the answer is complete; esc again reads it" in c.line("footer")
+        await c.pilot.press(*QUESTION, "enter")
         await c.idle()
         assert last(c).question == QUESTION
+        await c.pilot.press("escape")
+        assert "READING" in frame(c)
+
+
+async def test_esc_has_nothing_to_read_in_an_empty_chat(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await c.pilot.press("escape")
+        await types(c)
 
 
 async def test_esc_that_stops_an_answer_stays_in_the_composer(chat: Any) -> None:
@@ -214,12 +224,12 @@ async def test_pastes_and_keys_in_one_burst_arrive_in_order(chat: Any) -> None:
         await told(c)
         app = c.app
         await c.pilot.press("escape")
-        for character in "hello there":
+        for character in "What there":
             app.post_message(events.Key(character if character != " " else "space", character))
         app.post_message(events.Paste(" pasted"))
         app.post_message(events.Key("enter", "\r"))
         await c.until(lambda: len(c.app.session.turns) == 2)
-        assert last(c).question == "hello there pasted"
+        assert last(c).question == "What there pasted"
         await c.idle()
         await c.pilot.press("escape", "left")
         app.post_message(events.Paste("also while reading"))
@@ -233,10 +243,10 @@ async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await told(c)
         await c.pilot.press("escape")
-        assert "READING  type or esc: write" in c.screen()
-        assert c.line("footer").split()[:3] == ["↓", "↑", "scroll"]
+        words = " ".join(frame(c).split())
+        assert words == "READING e edit T tint / find y copy r regenerate esc i write"
+        assert c.line("footer").split()[:6] == ["↑", "↓", "scroll", "←", "→", "token"]
         await c.pilot.press("left")
-        assert "READING  esc or i: write" in c.screen()
         index = c.app.transcript.cursor.index
         await c.pilot.press("h")
         assert c.app.transcript.cursor.index == index - 1
@@ -244,7 +254,7 @@ async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
             await c.pilot.press("r")
             await c.idle()
             assert len(answers(c)) == count
-            assert "READING  esc or i: write" in c.screen()
+            assert "[ ] version  = compare" in frame(c)
         await c.pilot.press("escape")
         assert frame(c) == ""
         assert c.app.transcript.cursor is None
@@ -256,9 +266,58 @@ async def test_the_way_back_is_shown_with_chosen_keys(chat: Any) -> None:
     async with chat(FakeEngine(STORY), look=look) as c:
         await told(c)
         await c.pilot.press("f12", "left")
-        assert "READING  F12 or q: write" in c.screen()
+        assert "F12 q write" in frame(c)
         await c.pilot.press("q")
         await types(c)
+
+
+async def test_letters_act_at_once_in_every_way_of_reading(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        ways = (["escape"], ["escape", "left"], ["click"], ["f4"])
+        for count, way in enumerate(ways, 2):
+            if way == ["click"]:
+                await click_a_token(c)
+            else:
+                await c.pilot.press(*way)
+            await c.pilot.press("r")
+            await c.idle()
+            assert len(answers(c)) == count
+            assert "READING" in frame(c)
+            await c.pilot.press("i")
+            await types(c)
+            c.app.composer.set_text("")
+
+
+async def test_a_word_typed_while_reading_arrives_whole(chat: Any) -> None:
+    """A letter without a command begins to write, with those that were commands just before it."""
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press(*"so: ", "escape")
+        for character in "hlja":  # three moves, and a letter without a command
+            c.app.post_message(events.Key(character, character))
+        await c.until(lambda: frame(c) == "")
+        await types(c, "so: hlja")
+        await c.pilot.press("escape", "l")
+        await c.pilot.pause(1.0)
+        await c.pilot.press("a")
+        assert c.app.composer.text == "so: hlja" + QUESTION + "a"  # the move was meant as one
+
+
+async def test_clicks_on_the_bar_and_the_composer(chat: Any) -> None:
+    async with chat(FakeEngine(STORY)) as c:
+        await told(c)
+        await c.pilot.press("escape")
+        bar = c.app.ui.reading_bar
+        await c.pilot.click(bar, offset=(bar.text.index("regenerate"), 0))
+        await c.until(lambda: len(answers(c)) == 2)
+        await c.idle()
+        await c.pilot.click(bar, offset=(bar.text.index("write"), 0))
+        await types(c)
+        await c.pilot.press("escape")
+        assert "READING" in frame(c)
+        await c.pilot.click(c.app.composer)
+        await types(c, QUESTION)
 
 
 async def test_matches_are_walked_with_letters_under_the_frame(chat: Any) -> None:
@@ -308,29 +367,30 @@ async def click_a_token(c: Any) -> None:
     await c.until(lambda: c.app.inspector.display)
 
 
-async def test_after_a_click_text_is_text_and_arrows_read(chat: Any) -> None:
+async def test_after_a_click_arrows_and_digits_act(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await told(c)
         await click_a_token(c)
-        assert "READING  type or esc: write" in frame(c)
         await c.pilot.press("right")
-        assert "READING  esc or i: write" in frame(c)
         assert c.app.transcript.cursor.index > 0
+        await c.pilot.press("2")
+        await c.idle()
+        assert len(answers(c)) == 2
+        assert "READING" in frame(c)
         await c.pilot.press("escape")
-        await click_a_token(c)
         await types(c)
 
 
-async def test_a_click_beside_a_draft_leaves_the_keys_to_it(chat: Any) -> None:
+async def test_a_click_reads_and_keeps_the_draft(chat: Any) -> None:
     async with chat(FakeEngine([STORY, "ok"])) as c:
         await told(c)
         await c.pilot.press(*"a draft ")
         await click_a_token(c)
-        assert "keys go to your draft; F4 inspects this token" in c.line("footer")
-        await types(c, "a draft ")
-        await c.pilot.press("f4")
         assert "READING" in frame(c)
-        await c.pilot.press("escape", "enter")
+        assert c.app.composer.text == "a draft "
+        await c.pilot.press("i")
+        await types(c, "a draft ")
+        await c.pilot.press("enter")
         await c.idle()
         assert last(c).question == "a draft " + QUESTION
 
@@ -355,7 +415,7 @@ async def test_an_edit_gives_the_draft_back(edit: str, chat: Any) -> None:
         assert c.app.composer.text == "unsent"
         await c.pilot.press("up")
         assert c.app.composer.text.endswith(" changed")  # what was written in the edit is not lost either
-        await c.pilot.press("down", "escape", "escape", "left", edit, "!", "enter")
+        await c.pilot.press("down", "escape", "left", edit, "!", "enter")
         await c.idle()
         assert c.app.composer.text == "unsent"
         assert len(answers(c)) == 2

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CONTEXTS = {
     "composer": "In the composer",
-    "transcript": "In the transcript (letters: while READING is shown)",
+    "transcript": "While READING is shown (esc, or a click on a word)",
     "everywhere": "Everywhere",
     "sheet": "In every dialog over the chat",
     "chats": "Among the chats",
@@ -481,10 +481,8 @@ READING = (  # keys of the transcript
 )
 COMMANDS = (
     Command("composer.editor", "ctrl+g", "editor", "Write in $VISUAL or $EDITOR", typed="editor"),
-    Command("chat.stop", "escape", "stop", "Stop, keeping the text; else: read the transcript, and back"),
-    Command(
-        "answer.stop", "", "stop", "Stop, keeping the text; else: read the transcript, and back", typed="stop"
-    ),
+    Command("chat.stop", "escape", "stop", "Stop, keeping the text; else: read, or write again"),
+    Command("answer.stop", "", "stop", "Stop, keeping the text", typed="stop"),
     Command(
         "chat.interrupt",
         "ctrl+c",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 from textual import events
 
+from ropechat.chat import events as ev
 from ropechat.tui.features.reading import ReadingFeature
 from ropechat.tui.features.sampling import SamplingFeature
 from ropechat.tui.features.terminal import TerminalFeature
 from ropechat.tui.features.writing import WritingFeature
-from ropechat.tui.ui import ChatUi, Feature, command
+from ropechat.tui.ui import ChatUi, Feature, command, event
 from ropechat.tui.widgets.input import typed_text
+
+JUST_ENDED_S = 0.5  # seconds in which esc was meant to stop an answer that has ended
+BURST_S = 0.5  # seconds between two letters of one word, at most
 
 
 class KeyboardFeature(Feature):
@@ -22,18 +28,34 @@ class KeyboardFeature(Feature):
             ui[ReadingFeature],
             ui[SamplingFeature],
         )
+        self._typed, self._typed_at = "", 0.0  # letters that came one after the other while reading
+        self._ended_at = 0.0  # when an answer ended by itself
 
-    def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> str:
-        """The key if the transcript handles it, else "".
-
-        Text focuses the composer, unless letters are commands.
-        """
+    def key_for_transcript(self, event: events.Key | events.Paste | events.MouseDown) -> events.Key | None:
+        """The key if the transcript handles it, else None; text for the composer focuses it."""
         if isinstance(event, events.MouseDown):
-            return ""
+            return None
         if self._is_text(event):
             self.ui.write()
-            return ""
-        return event.key if isinstance(event, events.Key) and self.ui.chat_focus is self.transcript else ""
+        if isinstance(event, events.Paste) or not self.reading.reading:
+            self._typed = ""
+            return None
+        text, now = typed_text(event), time.monotonic()
+        goes_on = bool(text) and now - self._typed_at <= BURST_S
+        self._typed, self._typed_at = (self._typed if goes_on else "") + text, now
+        return event
+
+    def begin_to_write(self, event: events.Key) -> bool:
+        """A letter without a command, while reading, begins to write: with the letters typed just before it.
+
+        They were part of the word, although some of them were commands. False for other keys.
+        """
+        if not typed_text(event) or not self.reading.reading:
+            return False
+        before, self._typed = self._typed[: -len(typed_text(event))], ""
+        self.ui.write()
+        self.composer.insert(before)
+        return True
 
     def press(self, symbol: str) -> None:
         """Press a key with the mouse. symbol: as a line of keys shows it."""
@@ -69,16 +91,23 @@ class KeyboardFeature(Feature):
 
     @command("chat.stop")
     def _stop_or_leave(self) -> None:
-        """Stop the answer; with nothing to stop, move between composer and transcript."""
+        """Stop the answer; with nothing to stop, read, or write again."""
         if self.chat.stop() or self.session.generating:
             return
-        if self.writing.leave_edit() or self.reading.step_back():
+        if self.writing.leave_edit():
             return
-        if self.ui.chat_focus is self.composer:
+        if self.ui.chat_focus is not self.composer or not self.session.turns:
+            if not self.reading.step_back():
+                self.ui.write()
+        elif time.monotonic() - self._ended_at < JUST_ENDED_S:
+            self.ui.hint(f"the answer is complete; {self.keymap.first('chat.stop')} again reads it")
+        else:
             self.ui.give_keys(self.transcript)
             self.ui.refresh()
-        else:
-            self.ui.write()
+
+    @event(ev.Finished)
+    def _ended(self, event: ev.Finished) -> None:
+        self._ended_at = 0.0 if event.reason == "cancelled" else time.monotonic()
 
     @command("answer.stop")
     def _stop(self) -> str:

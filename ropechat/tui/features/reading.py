@@ -13,6 +13,7 @@ from ropechat.conversation import spoken
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.features.answers import AnswersFeature
 from ropechat.tui.features.settings import SettingsFeature
+from ropechat.tui.format.status import why_ended
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.tint import BY_NAME, NAMES, OFF
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 REFRESH_INTERVAL_S = 0.2  # seconds between two updates
 MAX_BYTES = 64 << 20  # of a file for the reader
+ALTERNATIVE_KEYS = (("alternative.ban", "ban"), ("read.preview", "preview"), ("read.details", "details"))
 
 
 class FindFeature(Feature):
@@ -60,7 +62,7 @@ class FindFeature(Feature):
     def close(self) -> None:
         """End the search and return to the token cursor or the composer."""
         self.leave()
-        if self.transcript.commands:
+        if self.transcript.cursor is not None:
             self.ui.give_keys(self.transcript)
         else:
             self.ui.write()
@@ -106,8 +108,8 @@ class ReadingFeature(Feature):
 
     @property
     def reading(self) -> bool:
-        """Whether letters are commands: with a token cursor, and during a search."""
-        return self.ui.chat_focus is self.transcript and (self.transcript.commands or self.find.active)
+        """Whether the transcript has the keys: letters and digits are commands."""
+        return self.ui.chat_focus is self.transcript
 
     # --- views and tints ---
 
@@ -185,7 +187,6 @@ class ReadingFeature(Feature):
             self.transcript.action_token(1)
         self.open()
         if self.transcript.cursor is not None:
-            self.transcript.commands = True
             self.ui.give_keys(self.transcript)
 
     def open(self) -> None:
@@ -214,16 +215,8 @@ class ReadingFeature(Feature):
             self.transcript.choosing = self.transcript.cursor is not None
             self.inspector.show(self.transcript.cursor)
         if clicked:
-            self._clicked()
-        self.ui.refresh()
-
-    def _clicked(self) -> None:
-        """Focus the transcript after a click, unless a draft is being written."""
-        if self.composer.text and self.ui.chat_focus is self.composer:
-            key = self.keymap.named("view.inspect")
-            self.ui.hint(f"keys go to your draft; {key} inspects this token")
-        else:
             self.ui.give_keys(self.transcript)
+        self.ui.refresh()
 
     def watch_newest(self) -> None:
         """Inspect the newest token while the model writes and none is selected."""
@@ -244,8 +237,10 @@ class ReadingFeature(Feature):
 
     @command("read.take")
     def take(self) -> None:
-        """Enter: open the inspector, or fork at the selected alternative."""
-        if not self.inspector.display:
+        """Enter: open the inspector, or fork at the selected alternative; without a token: write."""
+        if self.transcript.cursor is None:
+            self.ui.write()
+        elif not self.inspector.display:
             self.inspect()
         else:
             self._fork_here()
@@ -337,47 +332,54 @@ class ReadingFeature(Feature):
         self.ui.refresh()
         return True
 
-    def reading_label(self) -> str:
-        """The label above the composer: where keys go; "" if to the composer."""
-        back, write = self.keymap.first("chat.stop"), self.keymap.first("read.write")
-        if self.reading:
-            return f" READING  {back} or {write}: write "
-        return f" READING  type or {back}: write " if self.ui.chat_focus is self.transcript else ""
+    def bar_keys(self) -> list[tuple[str, str]]:
+        """(key, label) pairs for the bar while reading: what can be done with the answer under the cursor."""
+        key, session = self.keymap.first, self.answers.session
+        turn, node = session.last, None
+        if (cursor := self.transcript.cursor) is not None:
+            turn = next((one for one in session.turns if one.node == cursor.block.node), turn)
+        if turn is not None and turn.node is not None:
+            node = session.tree.nodes.get(turn.node)
+        if turn is None or node is None:
+            return []
+        keys = [(key("question.edit"), "edit")]
+        if turn.answer.thought is not None:
+            keys.append((key("answer.thought"), "answer now" if self.answers.thinks_now else "thought"))
+        if not turn.answer.live and why_ended(node):
+            keys.append((key("answer.resume"), "continue"))
+        if len(session.tree.siblings(node.id)) > 1:
+            versions = (key("sibling.previous", "sibling.next"), "version")
+            keys += [versions, (key("answer.compare"), "compare")]
+        keys += [(key("read.tint"), "tint"), (key("read.find"), "find")]
+        return [*keys, (key("answer.copy"), "copy"), (key("answer.regenerate"), "regenerate")]
 
     def footer_keys(self) -> list[tuple[str, str]]:
         """(key, label) pairs for the footer while the transcript or the search field has the focus."""
-        if self.ui.chat_focus not in (self.find.find_bar, self.transcript):
-            return []
-        generating = self.answers.session.generating
-        stop = [(self.keymap.first("chat.stop"), "stop")] if generating else []
-        return [*stop, *self._reading_keys()]
-
-    def _reading_keys(self) -> list[tuple[str, str]]:
-        """(key, label) pairs while the transcript has the keys."""
-        key = self.keymap.first if self.reading else self.keymap.beside_text
-        last = [(key("chat.stop"), "write"), (key("app.help"), "help"), (key("app.quit"), "quit")]
+        key = self.keymap.first
+        last = [(key("app.help"), "help"), (key("app.quit"), "quit")]
         if self.ui.chat_focus is self.find.find_bar:
-            return [("⏎", "to the matches"), (key("chat.stop"), "close"), *last[1:]]
-        surprise = [(key("read.next", "read.previous"), "surprise")] if self.reading else []
+            return [("⏎", "to the matches"), (key("chat.stop"), "close"), *last]
+        if not self.reading:
+            return []
+        stop = [(key("chat.stop"), "stop")] if self.answers.session.generating else []
+        return [*stop, *self._moves(), *last]
+
+    def _moves(self) -> list[tuple[str, str]]:
+        """(key, label) pairs of the token cursor and the alternatives."""
+        key, arrows = self.keymap.first, self.keymap.beside_text
         if self.find.active:
-            return [(key("read.next", "read.previous"), "next"), (key("view.find"), "find"), *last]
-        token = (key("read.left", "read.right"), "token")
-        fork = key("read.take")
+            return [(key("read.next", "read.previous"), "next"), (key("view.find"), "find")]
+        token = (arrows("read.left", "read.right"), "token")
+        rows = arrows("read.up", "read.down")
+        surprise = (key("read.next", "read.previous"), "surprise")
         if self.transcript.choosing:
-            keys = [token, (key("read.down", "read.up"), "choice")]
-            if not self.reading:
-                return [*keys, (fork, "fork"), *last]
             digits = f"{key('alternative.1')}-{key('alternative.9')}"
-            keys += [(f"{fork} {digits}", "fork"), *surprise, (key("alternative.ban"), "ban")]
-            preview = (key("read.preview"), "preview")
-            return [*keys, preview, (key("read.details"), "details"), *last]
+            ways = [(f"{key('read.take')} {digits}", "fork"), (key("alternative.other"), "resample")]
+            keys = [(key(id), label) for id, label in ALTERNATIVE_KEYS]
+            return [token, (rows, "choice"), *ways, *keys, surprise]
         if self.transcript.cursor is not None:
-            every = key("read.left", "read.down", "read.up", "read.right")
-            thought = self.transcript.cursor.block.thought
-            fold = [(key("answer.thought"), "thought")] if thought else []
-            return [(every, "token"), (key("read.take"), "inspect"), *surprise, *fold, *last]
-        found = [(key("read.down", "read.up"), "scroll"), token, (key("read.take"), "inspect")]
-        return [*found, (key("view.find"), "find"), *last]
+            return [(f"{token[0]} {rows}", "token"), (key("read.take"), "inspect"), surprise]
+        return [(rows, "scroll"), token, surprise, (key("read.home", "read.end"), "begin, end")]
 
 
 def open_reader(ui: ChatUi, words: str) -> None:

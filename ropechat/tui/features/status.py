@@ -165,8 +165,20 @@ class StatusFeature(Feature):
         else:
             pairs = next(filter(None, (one.footer_keys() for one in ui.features)), []) or self._writing_keys()
             ui.footer.show(whole_items(pairs, width))
-        ui.compose_line.border_title = self.reading.reading_label()
-        ui.compose_line.set_class(self.reading.reading, "-reading")
+        self._show_reading(width)
+
+    def _show_reading(self, width: int) -> None:
+        """While reading, a bar in the place of the rule above the composer."""
+        bar, reading = self.ui.reading_bar, self.reading.reading
+        bar.display = reading
+        self.ui.compose_line.set_class(reading, "-reading")
+        if reading:
+            back = [] if self.session.generating else [self.keymap.first("chat.stop")]
+            keys = " ".join([*back, self.keymap.first("read.write")])
+            right = [(keys, "$primary"), (" write  ", "$quiet")]
+            left = [("  READING", "bold $secondary")]
+            items = whole_items(self.reading.bar_keys(), width - cells(left) - cells(right))
+            bar.show([*left, *items], right, {keys: "read.write", "write": "read.write"})
 
     def _with_legend(self, figures: list[Part], width: int, room: int) -> list[Part]:
         """The meaning of the tint, then as many figures as fit, the last ones first."""

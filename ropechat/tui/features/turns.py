@@ -239,19 +239,16 @@ class TurnsFeature(Feature):
         self.transcript.tell(block, self._thought_line(turn), self._foot(turn))
 
     def _thought_line(self, turn: Turn) -> str:
-        key = (self.keymap.first if self._reads else self.keymap.beside_text)("answer.thought")
+        key = (self.keymap.first if self.transcript.has_focus else self.keymap.beside_text)("answer.thought")
         return status.thought_line(turn.answer, time.monotonic(), key)
 
     def _foot(self, turn: Turn) -> str:
         """The line below an answer that was cut; of the newest it says how to continue it."""
         newest = self.session.last is not None and turn.node == self.session.last.node
-        way = self.keymap.first("answer.resume") if self._reads else f"/{keys.BY_ID['answer.resume'].slash}"
+        way = f"/{keys.BY_ID['answer.resume'].slash}"
+        if self.transcript.has_focus:
+            way = self.keymap.first("answer.resume")
         return status.cut_line(turn.answer.node, way if newest else "") if not turn.answer.live else ""
-
-    @property
-    def _reads(self) -> bool:
-        """Whether letters are commands."""
-        return self.transcript.has_focus and self.transcript.commands
 
     # --- thoughts ---
 

@@ -85,7 +85,6 @@ class TokenTranscript(Transcript):
         super().__init__(id=id)
         self.cursor: TokenPlace | None = None
         self.choosing = False  # up and down select alternatives
-        self.commands = False  # letters are commands; ends when the composer is focused
         self.finder = Finder(self.page)
         self._filling = False
         self._awaited: TokenPlace | None = None  # the token that the cursor waits for
@@ -196,7 +195,6 @@ class TokenTranscript(Transcript):
         before, self.cursor = self.cursor, token
         if token is not None and not token.block.unfolded and token.index < token.block.behind_thought:
             self.refold(token.block, True)
-        self.commands = self.commands and not clicked
         self._awaited, self._held = None, token is not None
         if token is not None:
             self.bring_into_sight(token)
@@ -273,24 +271,18 @@ class TokenTranscript(Transcript):
 
     def action_token(self, step: int) -> None:
         """Move the cursor by one token."""
-        self._walk_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
-
-    def _walk_to(self, token: TokenPlace | None) -> None:
-        """Move the cursor by a key; from then on letters are commands."""
-        self.move_to(token)
-        self.commands = self.commands or token is not None
+        self.move_to(moves.by_token(self.page, self.cursor, step) if self.cursor else self._start())
 
     def action_word(self, step: int) -> None:
         """Move the cursor by one word."""
-        self._walk_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
+        self.move_to(moves.by_word(self.page, self.cursor, step) if self.cursor else self._start())
 
     def action_row(self, step: int) -> None:
         """With a cursor: the token above or below, or another alternative. Without: scroll."""
         if self.choosing:
-            self.commands = True
             self.post_message(self.Choose(step))
         elif self.cursor is not None:
-            self._walk_to(moves.by_row(self.page, self.cursor, step))
+            self.move_to(moves.by_row(self.page, self.cursor, step))
         elif step > 0:
             self.scroll_down(animate=False)
         else:
@@ -304,7 +296,7 @@ class TokenTranscript(Transcript):
             found = moves.by_surprise(self.page, token, step, self.tint)
             if found is None and self.cursor is None and step > 0:
                 found = moves.by_surprise(self.page, token, -1, self.tint)
-            self._walk_to(found or token)
+            self.move_to(found or token)
 
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked token; the mark of new rows scrolls to them."""
