@@ -30,8 +30,8 @@ class ModelLoader(Protocol):
     def check(self, model: str) -> object:
         """Raises the errors of `load` that can be found without loading the model."""
 
-    def load(self, model: str) -> Engine:
-        """Load a model; raises RopechatError."""
+    def load(self, model: str, context: int | None = None) -> Engine:
+        """Load a model; context: tokens, instead of those of the start. Raises RopechatError."""
 
 
 LONG_DRAFT = 1000  # characters from which a draft is read before it is sent

@@ -105,9 +105,11 @@ class _Models:
 
         return check(self._path(model), self._first.cache)
 
-    def load(self, model: str) -> "Engine":
+    def load(self, model: str, context: int | None = None) -> "Engine":
         """Load a model by name. Raises as `ModelSpec.load`."""
         path, first = str(self._path(model)), self._first
+        if context is not None:
+            first = replace(first, context=context)
         draft = first.draft if path == first.name else None  # it drafts for the model that it was given with
         return load(replace(first, name=path, draft=draft), screen=True, progress=self._progress)
 

@@ -17,6 +17,7 @@ from ropechat.tui.features.frames import FramesFeature
 from ropechat.tui.features.history import HistoryFeature
 from ropechat.tui.features.keyboard import KeyboardFeature
 from ropechat.tui.features.models import ModelsFeature
+from ropechat.tui.features.overflow import OverflowFeature
 from ropechat.tui.features.reading import FindFeature, ReadingFeature
 from ropechat.tui.features.sampling import SamplingFeature
 from ropechat.tui.features.settings import SettingsFeature
@@ -25,7 +26,7 @@ from ropechat.tui.features.status import FactsFeature, StatusFeature, TipsFeatur
 from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.features.terminal import TerminalFeature
 from ropechat.tui.features.turns import TurnsFeature
-from ropechat.tui.features.writing import DraftsFeature, OverflowFeature, WritingFeature
+from ropechat.tui.features.writing import DraftsFeature, WritingFeature
 from ropechat.tui.format import status
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.screens.dialog import Dialog
@@ -101,9 +102,9 @@ class ChatApp(BaseApp):
         )
         self.writing, self.drafts = add(WritingFeature), add(DraftsFeature)
         self.system_prompt, self.sampling = add(SystemPromptFeature), add(SamplingFeature)
-        add(OverflowFeature)
         self.answers, self.find, self.reading = add(AnswersFeature), add(FindFeature), add(ReadingFeature)
         self.history, self.models = add(HistoryFeature), add(ModelsFeature)
+        add(OverflowFeature)
         add(FactsFeature)
         self.tips, self.status = add(TipsFeature), add(StatusFeature)
         self.sidebar, self.keyboard, self.frames = (

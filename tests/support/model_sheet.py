@@ -25,7 +25,7 @@ class Models:
             raise ModelFileError(f"{model}: no header")
         return None
 
-    def load(self, model: str) -> FakeEngine:
+    def load(self, model: str, context: int | None = None) -> FakeEngine:
         self.gate.wait(10)
         if "big" in model:
             raise MemoryLimitError(f"{model}: does not fit")

@@ -156,6 +156,69 @@ async def overflow(c: Any) -> None:
     await c.until(lambda: isinstance(c.app.screen, ContextScreen))
 
 
+class Roomy:
+    """Loads the model of these tests with any context."""
+
+    def __init__(self) -> None:
+        self.loaded: list[FakeEngine] = []
+
+    def check(self, model: str) -> object:
+        return None
+
+    def load(self, model: str, context: int | None = None) -> FakeEngine:
+        self.loaded.append(FakeEngine(["so be it"], context=context or 48, facts=ROOM))
+        return self.loaded[-1]
+
+
+ROOM = {"usable_length": 1000, "kv_token_bytes": 100_000}
+
+
+@pytest.mark.parametrize("free", [None, 8_000_000, 4_000_000])
+async def test_the_sheet_offers_a_larger_context_where_memory_permits(
+    chat: Any, monkeypatch: pytest.MonkeyPatch, free: int | None
+) -> None:
+    monkeypatch.setattr("ropechat.chat.context.free_memory", lambda: free)
+    models = Roomy()
+    async with chat(filled(facts=ROOM), models=models) as c:
+        c.app.sampling.bias("#5 2")
+        await overflow(c)
+        if free == 4_000_000:  # 48 tokens more take 4.8 MB
+            assert "use a context of" not in c.screen()
+            return
+        assert "l  use a context of 96" in c.screen()
+        assert "+ 4.8 MB" in c.screen()
+        await c.pilot.press("l")
+        await c.idle()
+        assert "so be it" in c.screen()
+        assert [engine.context for engine in models.loaded] == [96]
+        assert [len(engine.asked) for engine in models.loaded] == [1]
+        assert "three three" in models.loaded[0].asked[0][-1].content
+        assert len(models.loaded[0].asked[0]) == 5  # nothing is left out
+        assert c.app.session.sampling.logit_bias == ((5, 2.0),)
+
+
+async def test_a_chat_near_its_limit_tells_of_a_larger_context_once(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropechat.chat.context.free_memory", lambda: None)
+    async with chat(filled(facts=ROOM), models=Roomy(), size=(100, 40)) as c:
+        await c.ask("one " * 26)
+        await c.idle()
+        told = "of its context of 48 tokens. /context 96 makes room for 96 (+ 4.8 MB)."
+        assert " ".join(c.screen().split()).count(told) == 1
+        await c.ask("/regen")
+        await c.idle()
+        await command(c, "/context 2000")
+        assert "/context N: 64 to 1,000 tokens with this model" in c.line("footer")
+        await command(c, "/context 48")
+        await command(c, "/context 500")
+        await c.until(lambda: c.app.session.context == 500)
+        await command(c, "/context 500")
+        assert "the context is 500 tokens already" in c.line("footer")
+        await command(c, "/context")
+        assert "/context 1000 makes room for 1,000" in c.line("footer")
+
+
 async def test_a_question_that_does_not_fit_asks(chat: Any) -> None:
     engine = filled()
     async with chat(engine) as c:
@@ -266,7 +329,7 @@ async def test_a_question_too_long_by_itself_is_told_what_helps(chat: Any, setti
         assert not isinstance(c.app.screen, ContextScreen)
         screen = " ".join(c.screen().split())
         assert f"Not sent: {alone} tokens do not fit in the context of 48. The question alone" in screen
-        assert "set a larger --context (up to 1,000), or load a model with a larger context (F6)" in screen
+        assert "shorten the text, or load a model with a larger context (F6)" in screen
         assert "new chat with" not in screen
         assert len(engine.asked) == 1
         assert c.app.composer.text == long

@@ -73,7 +73,7 @@ async def test_the_system_text_after_a_model_is_switched(chat: Any) -> None:
         def check(self, model: str) -> object:
             return None
 
-        def load(self, model: str) -> Any:
+        def load(self, model: str, context: int | None = None) -> Any:
             return other
 
     async with chat(FakeEngine("ok"), models=Models(), system="Be brief.") as c:

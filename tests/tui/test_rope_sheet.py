@@ -70,7 +70,7 @@ async def test_keys_while_the_model_is_replaced(chat: Any) -> None:
             spec = old.rope_spec
             old.rope_spec = lambda length=0: closed() if old.closed else spec(length)  # type: ignore[method-assign]
 
-        def load(self, model: str) -> FakeEngine:
+        def load(self, model: str, context: int | None = None) -> FakeEngine:
             gate.wait(10)
             return FakeEngine("new", name="new")
 

@@ -177,6 +177,7 @@ PERSONAS = (
     ),
 )
 FULL = (
+    Command("full.larger", "l", "larger", "Load the model with a larger context", "choose('larger')"),
     Command("full.slide", "s", "leave out", "Leave out the oldest turns", "choose('slide')"),
     Command("full.always", "a", "always", "Do so from now on", "choose('always')"),
     Command("full.fresh", "f", "fresh", "Begin fresh from here", "choose('fresh')"),
@@ -394,8 +395,8 @@ PANELS = (
         "prompt.full",
         "",
         "full context",
-        "What happens to a question that does not fit",
-        typed="context [ask|slide|stop]",
+        "What happens to a question that does not fit; N: another size of the context",
+        typed="context [ask|slide|stop|N]",
         needs_words=True,
     ),
     Command("engine.facts", "f9", "facts", "Speed, cache and memory of the engine", typed="facts"),

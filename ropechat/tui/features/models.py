@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
+from ropechat.chat.context import larger_context, longest_context
 from ropechat.chat.download import Stage
 from ropechat.chat.errors import explain
 from ropechat.chat.score_worker import ScoreWorker
@@ -44,6 +45,7 @@ class ModelsFeature(Feature):
         self._folders = ui.options.model_folders
         self.downloads = self.chat.downloads
         self._wanted = ""  # the model that is being loaded
+        self._same = False  # whether that is the one that was loaded before, with another context
         self._first: Download | None = None  # of a model that is loaded as soon as it is here
         self._watch: Timer | None = None
         self._positions: RopeScreen | None = None
@@ -78,7 +80,15 @@ class ModelsFeature(Feature):
     def _open(self, wanted: str = "") -> None:
         """Open the dialog. wanted: a model whose download is offered."""
         screen = ModelsScreen(self.chat.model, self.downloads, self.keymap, self._folders, wanted)
+        screen.about_loaded = self._about_context()
         self.ui.push(screen, self.switch_model)
+
+    def _about_context(self) -> str:
+        """What the loaded model could hold, if that is more than it does."""
+        info = self.session.info
+        if info is None or self.chat.models is None or (larger := larger_context(info, 0)) is None:
+            return ""
+        return f"context {info.context:,} of {longest_context(info):,} tokens: {larger.words}"
 
     @command("model.first")
     def _open_first(self) -> None:
@@ -112,12 +122,16 @@ class ModelsFeature(Feature):
             return
         self.chat.when_idle(lambda: self._switch(model))
 
-    def _switch(self, model: str) -> None:
+    def enlarge(self, context: int) -> None:
+        """Load this model again with another context; the chat stays, and so do the weights of tokens."""
+        self._switch(self.chat.model, context)
+
+    def _switch(self, model: str, context: int | None = None) -> None:
         models = self.chat.models
         assert models is not None
-        self._wanted = model
+        self._wanted, self._same = model, context is not None
         self.session.await_model(one_line(model))
-        self.chat.submit(ev.Load(lambda: models.load(model), lambda: models.check(model)))
+        self.chat.submit(ev.Load(lambda: models.load(model, context), lambda: models.check(model)))
 
     @event(ev.ModelLoaded)
     def _model_loaded(self, event: ev.ModelLoaded) -> None:
@@ -127,7 +141,8 @@ class ModelsFeature(Feature):
             if self._positions is not None:  # of the model before
                 self._positions.dismiss(None)
             self.chat.model, self._wanted = self._wanted, ""
-            self.sampling.bias("off")  # token ids differ between models
+            if not self._same:
+                self.sampling.bias("off")  # token ids differ between models
             self.turns.show()
         self.ui.options.remember(self.chat.model, event.info.name)
 

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from ropechat.chat import events as ev
-from ropechat.chat.context import DESCRIPTIONS, OverflowPolicy
 from ropechat.chat.draft import (
     AttachError,
     Unsent,
     attach,
-    keep_end,
     read_attachments,
     split_attachments,
     to_draft,
@@ -24,23 +22,20 @@ from ropechat.errors import RopechatError
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.terminal import gc_pause
-from ropechat.tui.ui import ChatUi, Feature, command, event, setting
+from ropechat.tui.ui import ChatUi, Feature, event, setting
 from ropechat.util.text import clean, closest_name
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
     from ropechat.chat.answer import Turn
-    from ropechat.chat.draft import Shortened
     from ropechat.conversation import Node
-    from ropechat.tui.screens.context import Choice, Offer
 
 COUNT_DELAY = 0.25  # seconds without typing before the draft is counted
 OFFERS = ((30, 12), (14, 6), (0, 1))  # (rows of the screen, completions shown)
 SLASHED = max(len(f"/{one.slash}") for one in keys.ALL)  # cells of the longest typed command
 INTERVAL_S, LONG_INTERVAL_S = 0.3, 3.0  # seconds from a change until it is stored
 LONG = 100_000  # characters of a draft that is stored less often
-FILLED = 0.7  # of the context that a shortened question takes, at most; the rest is for the answer
 
 
 class WritingFeature(Feature):
@@ -302,104 +297,3 @@ class DraftsFeature(Feature):
             return  # the store reports the reason itself
         if place == self._place and self.composer.restore(Unsent.of_json(data)):
             self.ui.hint("your unsent text is back")
-
-
-class OverflowFeature(Feature):
-    """A question that does not fit in the context: asks what to leave out, or returns it to the composer."""
-
-    def __init__(self, ui: ChatUi) -> None:
-        super().__init__(ui)
-        self.turns, self.writing = ui[TurnsFeature], ui[WritingFeature]
-        self.session.when_full = OverflowPolicy(ui.options.when_full)
-
-    @setting("when_full")
-    def _use_policy(self, name: str) -> None:
-        self.session.when_full = OverflowPolicy(name)
-
-    @event(ev.TooLong)
-    def _too_long(self, event: ev.TooLong) -> None:
-        """Handle a question that does not fit: ask what to do, if something can help."""
-        from ropechat.tui.screens.context import MODEL, TURNS, ContextScreen
-
-        shorter = None if event.slides else self._shortened(event)
-        asks = self.session.when_full is OverflowPolicy.ASK
-        if not asks or not (event.slides or shorter):
-            self._refuse(event)
-            return
-
-        def chosen(choice: Choice) -> None:
-            if choice in ("back", "model"):
-                self._refuse(event, notify=choice == "back")
-                if choice == "model":
-                    self.ui.run("model.pick")
-                return
-            if choice == "end" and shorter is not None:
-                self._send_end(shorter.text)
-                return
-            if choice == "always":
-                self.session.when_full = OverflowPolicy.SLIDE
-            self._ask(self.session.again(alone=choice == "fresh"))
-
-        if shorter is not None:
-            alone = "; the model reads nothing else" if len(self.session.turns) > 1 else ""
-            what = f"send the last {shorter.count:,} {shorter.units} of {shorter.what:.30}"
-            offers: dict[Choice, Offer] = {"end": (what, f"the rest is left out{alone}"), **MODEL}
-        else:
-            offers = dict(TURNS)
-        self.ui.push(ContextScreen(event.tokens, event.context, self.keymap, offers), chosen)
-
-    def _shortened(self, event: ev.TooLong) -> Shortened | None:
-        """The question with the end of its longest text only; None if that cannot help."""
-        turn = self.session.last
-        prefix = turn is not None and turn.request is not None and turn.request.prefix is not None
-        if turn is None or prefix or turn.asked not in self.session.tree.nodes:
-            return None
-        share = FILLED * event.context / event.tokens
-        return keep_end(turn.question, self.composer.pastes.texts, share)
-
-    def _send_end(self, text: str) -> None:
-        """Ask the shortened question instead."""
-        self.session.withdraw()
-        turn = self.session.ask(text)
-        if len(self.session.turns) > 1:
-            turn = self.session.again(alone=True)
-        self._ask(turn)
-
-    def _ask(self, turn: Turn) -> None:
-        self.chat.request(turn)
-        self.turns.show(turn)
-
-    @command("prompt.full")
-    def when_full(self, words: str) -> str:
-        """/context: show or set what happens to a question that does not fit."""
-        if words and words not in list(OverflowPolicy):
-            return "/context ask|slide|stop"
-        self.session.when_full = OverflowPolicy(words) if words else self.session.when_full
-        self.ui.refresh()
-        return f"{self.session.when_full}: {DESCRIPTIONS[self.session.when_full]}"
-
-    def _refuse(self, event: ev.TooLong, *, notify: bool = True) -> None:
-        """Remove a question (or an answer's prefix) that leaves no room for an answer."""
-        turn = self.session.withdraw()
-        self.turns.show()
-        if not self.composer.text and turn.asked not in self.session.tree.nodes:
-            node, typed = self.writing.sent_as
-            self.composer.set_text(typed if node == turn.asked else to_draft(turn.question))
-        prefix = turn.request is not None and turn.request.prefix is not None
-        if notify:
-            self.turns.notice("error", self._reason(event, "answer" if prefix else "question"))
-
-    def _reason(self, event: ev.TooLong, what: str) -> str:
-        """Why a question was not sent (or an answer not begun), and what helps."""
-        numbers = f"{event.tokens:,} tokens do not fit in the context of {event.context:,}"
-        shorten = "shorten the text, " if what == "question" else ""
-        if event.slides:
-            begin = f"begin a new chat with {self.keymap.named('chat.new')}"
-            ways = f"{shorten}or {begin}" if shorten else "`/context slide` leaves out the oldest questions"
-            return f"Not sent: {numbers}. {ways[0].upper()}{ways[1:]}."
-        alone = "The question alone is too long" if shorten else "The question and this answer are too long"
-        info = self.session.info
-        most = int(info.facts.get("max_position_embeddings") or 0) if info is not None else 0
-        more = f"set a larger --context (up to {most:,}), " if most > event.tokens else ""
-        ways = f"{shorten}{more}or load a model with a larger context ({self.keymap.shown('model.pick')})"
-        return f"Not sent: {numbers}. {alone}: {ways.removeprefix('or ')}."

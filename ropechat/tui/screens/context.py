@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ropechat.tui.commands.keymap import Keymap
 
-Choice = Literal["slide", "always", "fresh", "end", "model", "back"]
+Choice = Literal["larger", "slide", "always", "fresh", "end", "model", "back"]
 Offer = tuple[str, str]  # what is done, and a note
 TURNS: Mapping[Choice, Offer] = {  # where leaving out turns helps
     "slide": ("leave out the oldest turns", "only as many as an answer needs"),

@@ -97,6 +97,7 @@ class ModelsScreen(Dialog["str | None"]):
         super().__init__(keymap)
         self._current, self._downloads, self._folders = current, downloads, folders
         self._wanted = wanted
+        self.about_loaded = ""  # one more line about the model that is in use
         self._rows: list[ModelSummary] = []
         self._path: Path | None = None
         self._shown: list[Row | None] = []  # None: the name of a section
@@ -190,7 +191,10 @@ class ModelsScreen(Dialog["str | None"]):
         return None if index is None or index >= len(self._shown) else self._shown[index]
 
     def _about(self) -> None:
-        text, style = describe_row(self._chosen(), self._text)
+        chosen = self._chosen()
+        text, style = describe_row(chosen, self._text)
+        if self.about_loaded and isinstance(chosen, ModelSummary) and chosen.path == self._path:
+            text += f"\n{self.about_loaded}"
         lines = [fit(one_line(line), max(20, min(96, self.app.size.width - 4))) for line in text.split("\n")]
         self.query_one("#about", Static).update(Content.styled("\n".join(lines), style))
 
