@@ -6,6 +6,7 @@ from functools import partial
 
 from ropechat.conversation import Node, Role, spoken, surprisal_bits, thought_length
 from ropechat.inspector import page
+from ropechat.inspector.chat_markdown import render
 from ropechat.inspector.spans import Token, TokenSpans
 from ropechat.inspector.stages import describe_settings
 from ropechat.inspector.trace_page import columns
@@ -16,6 +17,7 @@ from ropechat.util.text import count_of, local_time, visible
 
 Spell = Callable[[str, int], bytes]
 """(model's name, id) -> the bytes of the token, b"" if unknown."""
+_TEXT = page.choice("text", "Text", (("markdown", "Markdown"), ("source", "as written")))
 
 
 def to_html(chat: Chat, spell: Spell) -> Iterator[str]:
@@ -39,7 +41,7 @@ def _body(chat: Chat, spell: Spell) -> Iterator[str]:
                 spans.use(node.model, partial(bytes_of, node.model))
             yield _article(chat, node, spans)
 
-    yield from columns(articles(), spans)
+    yield from columns(articles(), spans, _TEXT)
 
 
 def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
@@ -55,17 +57,24 @@ def _article(chat: Chat, node: Node, spans: TokenSpans) -> str:
         facts += [fact for fact in (describe_settings(node.sampling), _seed(node.sampling)) if fact]
     count = thought_length(node.steps)
     thought = _thought(node, count, spans)  # before the answer: tokens are numbered as they are written
-    if node.steps:
-        said = _tokens(node.steps[count:], spans)
+    if node.role is Role.ASSISTANT:
+        tokens = [(token.text, token) for token in map(_token, _shown(node.steps[count:]))]
+        said = "".join(render(tokens if node.steps else [(node.text, None)], spans))
+        said = f'<div class="prose markdown">{said}</div>'
     else:
         said = page.text(node.text)
         said = f"\n{said}" if said.startswith("\n") else said  # HTML drops a newline after <pre>
+        said = f'<pre class="prose">{said}</pre>'
     head = f'<article class="{node.role}">\n<h2>{" · ".join(facts)}</h2>\n'
-    return f'{head}{thought}<pre class="prose">{said}</pre>\n</article>\n'
+    return f"{head}{thought}{said}\n</article>\n"
+
+
+def _shown(steps: Sequence[Step]) -> Iterator[Step]:
+    return (step for step in steps if spoken(step) or step.bytes)
 
 
 def _tokens(steps: Sequence[Step], spans: TokenSpans) -> str:
-    return "".join(spans.span(_token(step)) for step in steps if spoken(step) or step.bytes)
+    return "".join(spans.span(_token(step)) for step in _shown(steps))
 
 
 def _thought(node: Node, count: int, spans: TokenSpans) -> str:

@@ -31,7 +31,7 @@ IDS = 1 << 32
 _IN_TITLE = 5
 _LONGEST_IN_TITLE = 24
 _LONGEST_WORD = 120
-_NEWLINE, _MARKED = "\n", '<i class="newline"></i>\n'
+NEWLINE_SIGN = '<i class="newline"></i>\n'
 """The style sheet shows a sign in the empty element, in the place of the newline; it is not copied."""
 
 
@@ -77,8 +77,8 @@ class TokenSpans:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def span(self, token: Token) -> str:
-        """The HTML of a token."""
+    def span(self, token: Token, inner: str | None = None) -> str:
+        """The HTML of a token. inner: that of its text, if it is not plain."""
         self._rows.append(self._row(token))
         bits = None if token.logprob is None else -token.logprob / math.log(2)
         shade = page.tint(bits) if token.kind == "" and bits is not None else "t0"
@@ -91,7 +91,8 @@ class TokenSpans:
             classes.append("label")
             attributes += f' data-label="{page.line(token.label)}"'
         named = f' class="{" ".join(classes)}"' if classes else ""
-        return f"<span{named}{attributes}>{page.text(token.text).replace(_NEWLINE, _MARKED)}</span>"
+        inner = page.text(token.text).replace("\n", NEWLINE_SIGN) if inner is None else inner
+        return f"<span{named}{attributes}>{inner}</span>"
 
     def next(self, row: TokenDistribution, found: Sequence[Found] = ()) -> str:
         """The HTML of the place after the last token, with the candidates for it and what was looked up."""

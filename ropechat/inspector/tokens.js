@@ -3,7 +3,7 @@
   const rows = read("rows"), words = read("words");
   const block = (name) => (byId(name) ? read(name) : []);
   const strings = block("strings"), stages = block("stages");
-  const spans = [...document.querySelectorAll(".tokens > span, .prose > span")];
+  const spans = [...document.querySelectorAll(".tokens > span, .prose span")];
   const panel = byId("panel");
   const counted = spans.map((span) => !/\b(template|special|given)\b/.test(span.className));
   const fixed = spans.map((span) => span.className.replace(/\bt\d\b/, "").trim());
@@ -26,6 +26,7 @@
     rank: [(i) => (scored(i) ? Math.log10(rows[i][2]) / 3.34 : NaN), "rank 1", "1,000 or more"],
     entropy: [(i) => (scored(i) && rows[i][3] !== null ? rows[i][3] / LN2 / 10 : NaN), "0 bits", "10 or more"],
     margin: [(i) => 1 - margin(i), "sure", "two equally likely"],
+    none: [() => NaN, "", ""],
   };
   let tint = "surprisal", least = 0, at = -1, pinned = false, matches = [], match = -1;
   const found = new Set();
@@ -194,12 +195,13 @@
   };
 
   const index = new Map(spans.map((span, i) => [span, i]));
+  const under = (event) => index.get(event.target.closest("span"));
   document.addEventListener("pointerover", (event) => {
-    const i = index.get(event.target);
+    const i = under(event);
     if (i !== undefined && !pinned && i !== at) go(i, false);
   });
   document.addEventListener("click", (event) => {
-    const i = index.get(event.target);
+    const i = under(event);
     if (i === undefined || !getSelection().isCollapsed) return;
     pinned = !(pinned && at === i);
     go(i, false);
@@ -255,7 +257,11 @@
   const scale = () => {
     byId("least-tint").textContent = tints[tint][1];
     byId("full-tint").textContent = tints[tint][2];
+    document.documentElement.classList.toggle("untinted", tint === "none");
   };
+  for (const input of document.querySelectorAll('input[name="text"]')) {
+    input.addEventListener("change", () => document.documentElement.classList.toggle("source", input.value === "source"));
+  }
   const slider = byId("least");
   slider.addEventListener("input", () => {
     least = Number(slider.value);

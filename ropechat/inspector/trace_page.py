@@ -12,7 +12,10 @@ from ropechat.inspector.stages import describe_settings
 from ropechat.trace import TokenScore
 from ropechat.util.text import visible
 
-_TINTS = (("surprisal", "surprisal"), ("rank", "rank"), ("entropy", "entropy"), ("margin", "margin"))
+_TINTS = (
+    *(("surprisal", "surprisal"), ("rank", "rank"), ("entropy", "entropy"), ("margin", "margin")),
+    ("none", "off"),
+)
 _FOUND = ("string", "tokens", "probability", "bits", "rank")
 _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"></aside>\n'
 
@@ -24,8 +27,8 @@ def render(texts: Iterable[ScoredText], title: str) -> Iterator[str]:
     yield from page.page(title, body, style=page.asset("tokens.css"), script=page.asset("tokens.js"))
 
 
-def toolbar() -> str:
-    """The switch of the tint, the threshold, the search, and the scale of the tint."""
+def toolbar(more: str = "") -> str:
+    """The switch of the tint, the threshold, the search, and the scale of the tint. more: HTML after them."""
     steps = "".join(f'<i class="t{step}"></i>' for step in range(page.TINTS))
     return (
         '<div class="toolbar">\n'
@@ -36,13 +39,17 @@ def toolbar() -> str:
         '<label class="needs-script">Hide below <input type="range" id="least" min="0" max="16" step="0.5" '
         'value="0"> <output id="least-shown" for="least">0 bits</output></label>\n'
         '<label class="needs-script"><input type="search" id="search" placeholder="Search" '
-        'aria-label="Search the text"> <output id="count" for="search"></output></label>\n</div>\n'
+        'aria-label="Search the text"> <output id="count" for="search"></output></label>\n'
+        f"{more}</div>\n"
     )
 
 
-def columns(content: Iterable[str], spans: TokenSpans) -> Iterator[str]:
-    """Yield the toolbar, the content beside the panel, and the data of `spans`, which content fills."""
-    yield toolbar()
+def columns(content: Iterable[str], spans: TokenSpans, more: str = "") -> Iterator[str]:
+    """Yield the toolbar, the content beside the panel, and the data of `spans`, which content fills.
+
+    more: HTML at the end of the toolbar.
+    """
+    yield toolbar(more)
     yield '<div class="columns">\n<main>\n'
     yield from content
     yield f"</main>\n{_PANEL}</div>\n"

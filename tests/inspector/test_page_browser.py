@@ -182,3 +182,60 @@ def test_10_000_tokens_are_usable_within_a_second(browser: Browser, tmp_path: Pa
     page.press("n")
     assert page.value(AT) == 7
     assert page.faults() == []
+
+
+def test_the_page_of_a_chat_shows_markdown_and_its_signs_when_they_are_asked_for(
+    browser: Browser, tmp_path: Path
+) -> None:
+    from ropechat.conversation import ConversationTree, Role
+    from ropechat.inspector.chat_page import to_html
+    from ropechat.sampling import Sampling
+    from ropechat.store.queries import Chat
+    from ropechat.trace import Step
+
+    words = [
+        "# ",
+        "Title",
+        "\n\n",
+        "Some",
+        " **",
+        "bold",
+        "**",
+        " word",
+        "\n\n",
+        "```python\n",
+        "x = 1\n",
+        "```",
+    ]
+    tree = ConversationTree()
+    answer = tree.answer(tree.write(Role.USER, "Hi").id, "m", Sampling())
+    for at, word in enumerate(words):
+        nll = -float(at)
+        tree.add(
+            answer.id, Step(at, word.encode(), word, nll, 1, 1.0, ((at, nll),), None, at, None, (), None)
+        )
+    source = "".join(to_html(Chat("x", "chat", tree), lambda model, id: words[id].encode()))
+    (tmp_path / "chat.html").write_text(source, "utf-8")
+    page = browser.open(tmp_path / "chat.html")
+
+    def shown() -> str:
+        return str(page.value("document.querySelector('.markdown').innerText"))
+
+    at = "document.querySelector('.markdown .at')?.textContent"
+    assert "Some bold word" in shown()
+    assert "**" not in shown()
+    assert "mono" in page.value("getComputedStyle(document.querySelector('.markdown .code')).fontFamily")
+    for _ in range(5):
+        page.press("ArrowRight")
+    assert page.value(at) == " **"  # hidden, until the cursor is on it
+    assert "Some **bold word" in shown()
+    page.click(".markdown .h1 span:nth-of-type(2)")
+    assert page.value(at) == "Title"
+    page.value("document.querySelector('input[name=text][value=source]').click()")
+    assert "Some **bold** word" in shown()
+    assert page.value("document.querySelectorAll('.markdown .t3').length") > 0
+    page.value("document.querySelector('input[name=tint][value=none]').click()")
+    assert page.value("document.querySelectorAll('.t1, .t2, .t3, .t6').length") == page.value(
+        "document.querySelectorAll('.gradient .t1, .gradient .t2, .gradient .t3, .gradient .t6').length"
+    )
+    assert page.faults() == []

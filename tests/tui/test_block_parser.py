@@ -8,8 +8,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import table
 
-from ropechat.tui.render.block_parser import BlockParser, MarkdownBlock, split_cells
 from ropechat.tui.render.markdown import MarkdownText
+from ropechat.util.markdown.blocks import BlockParser, MarkdownBlock, split_cells
 
 Found = list[tuple[Any, ...]]  # path, kind, and what the block holds; see `blocks`
 BLOCKS = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference"])

@@ -13,9 +13,9 @@ from ropechat.trace import Step
 from ropechat.tui.render import blocks
 from ropechat.tui.render import wrap as flow
 from ropechat.tui.render.blocks import AnswerBlock, to_display
-from ropechat.tui.render.spans import Mark, StyledSpan, join_styles, overlay_marks
 from ropechat.tui.render.tint import TINTS
 from ropechat.tui.render.wrap import wrap
+from ropechat.util.markdown.spans import Mark, StyledSpan, join_styles, overlay_marks
 from ropechat.util.width import graphemes
 
 

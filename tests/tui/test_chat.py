@@ -13,7 +13,7 @@ from fakes import STORY, FakeEngine
 from ropechat import builtin
 from ropechat.conversation import NodeState, Role
 from ropechat.errors import ModelNotFoundError
-from ropechat.tui.render.spans import Mark
+from ropechat.util.markdown.spans import Mark
 
 
 def answer(c: Any) -> Any:

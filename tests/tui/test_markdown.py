@@ -10,7 +10,7 @@ from ropechat.tui.render import block_layout as layout
 from ropechat.tui.render import inline as inline_module
 from ropechat.tui.render.blocks import to_display
 from ropechat.tui.render.markdown import MarkdownText
-from ropechat.tui.render.spans import StyledSpan
+from ropechat.util.markdown.spans import StyledSpan
 
 PARTS = [
     "word ", "longerword", "*", "**", "`", "```\n", "~~~py\n", "\n", "\n\n", "- ", "  - ", "1. ", "> ", "# ",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.highlight import Highlighter
-from ropechat.tui.render.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
-from ropechat.tui.render.spans import NOWHERE, StyledSpan, cut_spans
 from ropechat.tui.render.table import SourceLine, Table
 from ropechat.tui.render.wrap import wrap, wrap_spans
+from ropechat.util.markdown.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
+from ropechat.util.markdown.spans import NOWHERE, StyledSpan, cut_spans
 from ropechat.util.width import cell_width, chop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ropechat.tui.render.block_parser import MarkdownBlock
+    from ropechat.util.markdown.blocks import MarkdownBlock
 
 StyledRow = tuple[StyledSpan, ...]
 MAX_GROUP_LINES = 40  # lines laid out together: emphasis may go on over them

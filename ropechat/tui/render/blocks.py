@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from ropechat.conversation import MARK, Node, Role
 from ropechat.tui.render.markdown import MarkdownText
-from ropechat.tui.render.spans import Mark
 from ropechat.tui.render.thought import DividedText
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.render.wrap import TAB, WrappedText
+from ropechat.util.markdown.spans import Mark
 from ropechat.util.text import clean
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ropechat.sampling import Sampling
     from ropechat.trace import Step
-    from ropechat.tui.render.spans import Rows
     from ropechat.tui.render.thought import Fold
+    from ropechat.util.markdown.spans import Rows
 
     Kind = Literal["user", "answer", "notice", "error"]
     View = Literal["tokens", "prose"]

@@ -9,7 +9,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
-from ropechat.tui.render.spans import StyledSpan, append_span
+from ropechat.util.markdown.spans import StyledSpan, append_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

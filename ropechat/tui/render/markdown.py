@@ -8,14 +8,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ropechat.tui.render.block_layout import BlockLayout, lay_out
-from ropechat.tui.render.block_parser import BlockParser
+from ropechat.util.markdown.blocks import BlockParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropechat.tui.render.block_layout import StyledRow
-    from ropechat.tui.render.block_parser import MarkdownBlock
-    from ropechat.tui.render.spans import StyledSpan
+    from ropechat.util.markdown.blocks import MarkdownBlock
+    from ropechat.util.markdown.spans import StyledSpan
 
 
 class MarkdownText:

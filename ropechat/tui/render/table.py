@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.block_parser import split_cells
-from ropechat.tui.render.inline import parse_inline
-from ropechat.tui.render.spans import NOWHERE, StyledSpan
 from ropechat.tui.render.wrap import wrap_spans
+from ropechat.util.markdown.blocks import split_cells
+from ropechat.util.markdown.inline import parse_inline
+from ropechat.util.markdown.spans import NOWHERE, StyledSpan
 from ropechat.util.width import cell_width
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ropechat.tui.render.spans import NOWHERE, StyledSpan, join_styles
 from ropechat.tui.render.wrap import WrappedText
+from ropechat.util.markdown.spans import NOWHERE, StyledSpan, join_styles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropechat.tui.render.spans import Rows
+    from ropechat.util.markdown.spans import Rows
 
     Fold = Literal["folded", "tail", "whole"]
     """What is shown of a thought: nothing, its last rows, all of it."""

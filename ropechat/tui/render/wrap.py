@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from ropechat.tui.render.spans import StyledSpan, cut_spans
+from ropechat.util.markdown.spans import StyledSpan, cut_spans
 from ropechat.util.width import cell_width, graphemes
 
 if TYPE_CHECKING:

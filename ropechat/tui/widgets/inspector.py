@@ -11,9 +11,9 @@ from textual.geometry import Region
 from textual.message import Message
 
 from ropechat.inspector.explain import explain
-from ropechat.tui.render.spans import StyledSpan, cut_spans
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.styled import StyledWidget
+from ropechat.util.markdown.spans import StyledSpan, cut_spans
 from ropechat.util.records import bar
 from ropechat.util.text import one_line, token_name
 from ropechat.util.width import cell_width, chop

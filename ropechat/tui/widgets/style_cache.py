@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from ropechat.tui.render.spans import StyledSpan
+    from ropechat.util.markdown.spans import StyledSpan
 
 _TEXT = {"asked", "bar", "caret", "error", "foot", "more", "quiet", "title"}
 _MARKED = {"cursor", "found", "here"}

@@ -12,7 +12,7 @@ from ropechat.tui.widgets.style_cache import StyleCache
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ropechat.tui.render.spans import StyledSpan
+    from ropechat.util.markdown.spans import StyledSpan
 
 
 class StyledWidget(Widget):

@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.tint import BY_NAME
 from ropechat.tui.widgets.style_cache import StyleCache
+from ropechat.util.markdown.spans import StyledSpan
 from ropechat.util.text import clean
 from ropechat.util.width import cell_width, graphemes
 

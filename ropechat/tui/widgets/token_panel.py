@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.spans import StyledSpan
 from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.inspector import draw_bar, fit_row, probability
 from ropechat.tui.widgets.styled import StyledWidget
+from ropechat.util.markdown.spans import StyledSpan
 from ropechat.util.text import clean, token_name
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from ropechat.tui.render import cursor as moves
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
-from ropechat.tui.render.spans import Mark, StyledSpan
 from ropechat.tui.render.tint import NAMES
 from ropechat.tui.render.transcript_layout import TextPosition
 from ropechat.tui.widgets.transcript import GUTTER, Transcript
+from ropechat.util.markdown.spans import Mark, StyledSpan
 from ropechat.util.text import visible
 from ropechat.util.width import cell_width
 

@@ -11,11 +11,11 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 
 from ropechat.tui.render.blocks import AnswerBlock
-from ropechat.tui.render.spans import Mark, StyledSpan, cut_spans, overlay_marks
 from ropechat.tui.render.transcript_layout import TranscriptLayout
 from ropechat.tui.terminal.textual_compat import CompatScrollView
 from ropechat.tui.widgets.bars import fit_title
 from ropechat.tui.widgets.style_cache import StyleCache, stylize
+from ropechat.util.markdown.spans import Mark, StyledSpan, cut_spans, overlay_marks
 
 if TYPE_CHECKING:
     from rich.style import Style

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ropechat.tui.render.spans import NOWHERE, StyledSpan
+from ropechat.util.markdown.spans import NOWHERE, StyledSpan
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 
-from ropechat.tui.render.spans import NOWHERE, StyledSpan, join_styles
+from ropechat.util.markdown.spans import NOWHERE, StyledSpan, join_styles
 from ropechat.util.text import one_line
 
 if TYPE_CHECKING:
