@@ -172,6 +172,8 @@ class ChatApp(BaseApp):
     def _begin(self) -> None:
         self.ui.give_keys(self.composer)
         self.ui.refresh()
+        if self.keymap.notes:
+            self.ui.hint("; ".join(self.keymap.notes))
         self.inference.start()
         self.frames.resume()
         self.system_prompt.learn_personas()

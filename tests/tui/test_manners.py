@@ -78,6 +78,7 @@ async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
         await c.pilot.press("escape", "enter", "f4", "v", "q")
         assert "shift+← v token  ↑ ↓ choice" in c.line("footer")
         first = c.app.transcript.cursor_token()
+        await c.pilot.pause(1.0)
         await c.pilot.press("l")  # a letter like any other now
         assert c.app.composer.text == "l"
         await c.pilot.press("f4", "v")
@@ -100,10 +101,13 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
 @pytest.mark.parametrize(
     ("chosen", "command", "message"),
     [
-        ({"chat.new": ("f2",)}, "chat.new", "F2 is also a key of chat.list; give one of them another"),
         ({"chat.new": ("f10",), "chat.list": ("f10",)}, "chat.list", "F10 is also a key of chat.new"),
-        ({"read.word": ("e",)}, "read.word", "e is also a key of question.edit"),
-        ({"composer.complete": ("ctrl+f",)}, "composer.complete", "ctrl+f is also a key of view.find"),
+        (
+            {"chat.new": ("escape",)},
+            "chat.new",
+            "esc is also a key of chat.stop; give one of them",
+        ),
+        ({"read.word": ("b",)}, "read.word", "b is also a key of read.back"),
         ({"chat.rename": ("f10",)}, "chat.rename", "unknown command"),
         ({"view.find": ("ctrl+m",)}, "view.find", "ctrl+m: terminals send the same code for enter"),
         ({"view.find": ("space",)}, "view.find", "space: types text"),
@@ -115,6 +119,30 @@ def test_keys_that_cannot_be(chosen: Any, command: str, message: str) -> None:
         Keymap(chosen)
     assert error.value.command == command
     assert str(error.value).startswith(message)
+
+
+def test_a_chosen_key_wins_over_a_default_one() -> None:
+    """Also over one that became a default after it was chosen."""
+    keymap = Keymap({"read.tint": ("t", "z"), "chat.new": ("ctrl+t",), "view.find": ("ctrl+o",)})
+    assert keymap.keys("read.tint") == ("t", "z")
+    assert (keymap.keys("answer.thought"), keymap.keys("answer.thoughts")) == ((), ())
+    assert keymap.first("answer.thoughts", "model.first") == "/thoughts /get"
+    assert keymap.notes
+    assert Keymap({"read.tint": ("t",)}).keys("answer.thought") == ("ctrl+t",)
+    assert not Keymap({"read.tint": ("t",)}).notes
+
+
+async def test_the_chat_starts_with_keys_that_became_defaults(chat: Any) -> None:
+    async with chat(FakeEngine(STORY), look=look(read__tint="t z", view__find="ctrl+o")) as c:
+        assert "ctrl+o is view.find, as your settings say: /get does model.first" in c.line("footer")
+        await c.ask("Tell")
+        await c.idle()
+        await c.pilot.press("escape", "t")
+        assert c.app.transcript.tint == "sampled"
+        await c.pilot.press("z")
+        assert c.app.transcript.tint == "entropy"
+        await c.pilot.press("ctrl+o")
+        assert c.app.find.active
 
 
 def test_keys_may_be_swapped() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Item = str | tuple[str, str]  # id of a command, or (key, label)
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
 _NAMES = {key.value for key in Keys if key.value.isidentifier()}
+NO_KEY = "no_key"  # a name that no key has
 _DISGUISED = {"ctrl+i": "tab", "ctrl+m": "enter", "ctrl+h": "backspace", "ctrl+left_square_bracket": "escape"}
 
 
@@ -41,26 +42,30 @@ class KeymapError(ValueError):
 class Keymap:
     """The keys of every command. chosen: keys that replace the default ones, by command id.
 
-    Raises KeymapError for unknown commands and keys, and for a key with two meanings in one context.
+    A chosen key is no longer one of a command that has it by default; `notes` says which commands have no key
+    then. Raises KeymapError for unknown commands and keys, for a key that is chosen twice in one context, and
+    if a command could not be reached any more.
     """
 
     def __init__(self, chosen: Mapping[str, Sequence[str]] | None = None) -> None:
         self._chosen: dict[str, tuple[str, ...]] = {}
+        self._lost: dict[str, set[str]] = {}  # default keys that were chosen for other commands
+        self.notes: list[str] = []
         for id, wanted in (chosen or {}).items():
             command = BY_ID.get(id)
             if command is None or not command.keys:
                 raise KeymapError(id, f"unknown command; {_near(id)}")
             self._chosen[id] = tuple(_known(command, key) for key in wanted)
-        self._refuse_conflicts()
+        self._settle_conflicts()
 
     def keys(self, id: str) -> tuple[str, ...]:
         """The keys of a command, as Textual names them."""
-        default = BY_ID[id].keys
-        return self._chosen.get(id) or tuple(default.split(",") if default else ())
+        default, lost = BY_ID[id].keys, self._lost.get(id, ())
+        return self._chosen.get(id) or tuple(key for key in default.split(",") if key and key not in lost)
 
     def shown(self, id: str) -> str:
         """The keys of a command as text for the screen."""
-        if id not in self._chosen:
+        if id not in self._chosen and id not in self._lost:
             return BY_ID[id].shown
         return " ".join(shown(key) for key in self.keys(id))
 
@@ -70,25 +75,30 @@ class Keymap:
         return next((key for key in every if shown(key) == symbol), "")
 
     def first(self, *ids: str) -> str:
-        """The first key of each command as text for the screen."""
-        return " ".join(shown(self.keys(id)[0]) for id in ids)
+        """The first key of each command as text for the screen; what to type for one without a key."""
+        return " ".join(self._shortest(id) for id in ids)
+
+    def _shortest(self, id: str, *, long: bool = False) -> str:
+        keys = self.keys(id)
+        return shown(keys[0], long=long) if keys else f"/{BY_ID[id].slash}"
 
     def beside_text(self, *ids: str) -> str:
         """The first key of each command that does not type a character."""
-        return " ".join(shown(self._beside_text(id)) for id in ids)
+        return " ".join(self._beside_text(id) for id in ids)
 
     def _beside_text(self, id: str) -> str:
-        keys = self.keys(id)
-        return next((key for key in keys if not _types(key.split("+")[:-1], key.split("+")[-1])), keys[0])
+        beside = (key for key in self.keys(id) if not _types(key.split("+")[:-1], key.split("+")[-1]))
+        found = next(beside, None)
+        return self._shortest(id) if found is None else shown(found)
 
     def named(self, id: str) -> str:
         """The first key of a command as text for a sentence."""
-        return shown(self.keys(id)[0], long=True)
+        return self._shortest(id, long=True)
 
     @property
     def changes(self) -> dict[str, str]:
         """What differs from the defaults, for Textual's `set_keymap`."""
-        return {id: ",".join(chosen) for id, chosen in self._chosen.items()}
+        return {id: ",".join(self.keys(id)) or NO_KEY for id in (*self._chosen, *self._lost)}
 
     def of(self, commands: Iterable[Command]) -> dict[str, str]:
         """A dict from key to command id."""
@@ -103,15 +113,26 @@ class Keymap:
         names = WHILE_WRITING if generating else WHILE_IDLE
         return [(self.shown(name).partition(" ")[0], BY_ID[name].label) for name in names]
 
-    def _refuse_conflicts(self) -> None:
+    def _settle_conflicts(self) -> None:
         taken: dict[tuple[str, str], str] = {}
         for command in sorted(ALL, key=lambda command: command.id in self._chosen):
             for key in self.keys(command.id):
                 for place in _places(command):
                     other = taken.setdefault((place, key), command.id)
                     if other != command.id:
-                        what = f"{shown(key, long=True)} is also a key of {other}; give one of them another"
-                        raise KeymapError(command.id, what)
+                        self._give(key, other, command.id)
+                        taken[place, key] = command.id
+
+    def _give(self, key: str, other: str, chosen: str) -> None:
+        """A key is of the command for which it was chosen, and no longer of the other."""
+        name = shown(key, long=True)
+        if key in self._lost.get(other, ()):
+            return  # in another context, too
+        self._lost.setdefault(other, set()).add(key)
+        if other in self._chosen or not (self.keys(other) or BY_ID[other].slash):
+            raise KeymapError(chosen, f"{name} is also a key of {other}; give one of them another")
+        if not self.keys(other):
+            self.notes.append(f"{name} is {chosen}, as your settings say: /{BY_ID[other].slash} does {other}")
 
 
 def _places(command: Command) -> Sequence[str]:

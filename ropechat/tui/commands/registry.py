@@ -293,6 +293,7 @@ BRANCHING = (
         "t,ctrl+t",
         "thought",
         "Show or fold the thought; while it is written: answer now",
+        typed="thought",
         key_names="t ^t",
         both="Show or fold the thought (while it is written: answer now), or all thoughts",
     ),
