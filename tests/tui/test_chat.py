@@ -392,7 +392,7 @@ async def test_escape_moves_between_composer_and_transcript(chat: Any) -> None:
         await c.idle()
         await c.pilot.press("escape")
         assert c.app.transcript.has_focus
-        assert "↓ ↑ scroll" in c.line("footer")
+        assert "↑ ↓ scroll" in c.line("footer")
         await c.pilot.press("home")
         await c.until(lambda: c.app.transcript.scroll_y == 0)
         await c.pilot.press("end")

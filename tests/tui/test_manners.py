@@ -127,7 +127,8 @@ def test_a_chosen_key_wins_over_a_default_one() -> None:
     assert keymap.keys("read.tint") == ("t", "z")
     assert (keymap.keys("answer.thought"), keymap.keys("answer.thoughts")) == ((), ())
     assert keymap.first("answer.thoughts", "model.first") == "/thoughts /get"
-    assert keymap.notes
+    assert keymap.keys("chats.undo") == ()
+    assert "ctrl+t is chat.new, as your settings say: chats.undo has no key" in keymap.notes
     assert Keymap({"read.tint": ("t",)}).keys("answer.thought") == ("ctrl+t",)
     assert not Keymap({"read.tint": ("t",)}).notes
 

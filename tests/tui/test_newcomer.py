@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from package_server import FILE, WHEEL, make_wheel, serve_index, use_index, writ
 from terminal import Tmux
 
 from ropechat.models.catalog import find_short
+from ropechat.tui.features.keyboard import JUST_ENDED_S
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux")
 CODE = "import sys; from ropechat.cli import main; sys.exit(main())"
@@ -52,10 +54,11 @@ def test_the_first_minutes(tmp_path: Path) -> None:
 
         # opens a token: the line below the composer says how
         sees(tmux, "Click a word, or esc then ←: what else could the model have said?", "surprisal")
+        time.sleep(JUST_ENDED_S)
         tmux.press("Escape")
-        sees(tmux, "READING", "type or esc: write")
+        sees(tmux, "READING", "esc i write")
         tmux.press("Left", "Enter")
-        sees(tmux, "READING esc or i: write", "sampled", "⏎ 1-9 fork")
+        sees(tmux, "READING", "esc i write", "sampled", "⏎ 1-9 fork")
 
         # forks: the list has numbers, the footer says what they do; the first is not always the drawn one
         lines = tmux.screen().splitlines()

@@ -11,6 +11,7 @@ from textual.keys import Keys
 from ropechat.tui.commands.registry import (
     ALL,
     BY_ID,
+    COMMON,
     DIALOG_CONTEXTS,
     KEY_SYMBOLS,
     TYPED,
@@ -80,7 +81,7 @@ class Keymap:
 
     def _shortest(self, id: str, *, long: bool = False) -> str:
         keys = self.keys(id)
-        return shown(keys[0], long=long) if keys else f"/{BY_ID[id].slash}"
+        return shown(keys[0], long=long) if keys else "–" if not BY_ID[id].slash else f"/{BY_ID[id].slash}"
 
     def beside_text(self, *ids: str) -> str:
         """The first key of each command that does not type a character."""
@@ -129,10 +130,13 @@ class Keymap:
         if key in self._lost.get(other, ()):
             return  # in another context, too
         self._lost.setdefault(other, set()).add(key)
-        if other in self._chosen or not (self.keys(other) or BY_ID[other].slash):
+        command, left = BY_ID[other], self.keys(other)
+        may_lose = command.slash or (command.context in DIALOG_CONTEXTS and command not in COMMON)
+        if other in self._chosen or not (left or may_lose):
             raise KeymapError(chosen, f"{name} is also a key of {other}; give one of them another")
-        if not self.keys(other):
-            self.notes.append(f"{name} is {chosen}, as your settings say: /{BY_ID[other].slash} does {other}")
+        if not left:
+            way = f"/{command.slash} does {other}" if command.slash else f"{other} has no key"
+            self.notes.append(f"{name} is {chosen}, as your settings say: {way}")
 
 
 def _places(command: Command) -> Sequence[str]:
