@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "ropechat"
 LIBRARIES = {
     "textual": {"tui", "builtin"},
     "rich": {"tui", "cli", "util"},
-    "markdown_it": {"tui"},
+    "markdown_it": {"util"},
     "pygments": {"tui"},
     "tokenizers": {"tokenizer"},
     "jinja2": {"engine"},
