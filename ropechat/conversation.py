@@ -70,7 +70,8 @@ class Node:
 
     Of an answer: steps, its tokens, the first `prefix_length` of which were given rather than generated;
     model, sampling, prompt_tokens, finish_reason and error; first_after and ended_after, the seconds from the
-    request to the first and to the last generated token.
+    request to the first and to the last generated token; thought_seconds, from the first to the last token of
+    a thought.
     """
 
     id: str
@@ -89,6 +90,7 @@ class Node:
     error: str = ""
     first_after: float | None = None
     ended_after: float | None = None
+    thought_seconds: float | None = None
     context_start: str | None = None
     final_reasoning: str = ""
 

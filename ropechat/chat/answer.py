@@ -19,7 +19,7 @@ class Thought:
     """What the model thought before an answer. tokens: without markers. bits: their surprisal in all.
 
     read: tokens of the answer that are counted, markers included; all of the thought once `ended`. seconds:
-    from the first token to the last that this session saw; None: not known.
+    from the first token to the last; None: not known.
     """
 
     tokens: int = 0
@@ -83,6 +83,7 @@ class Answer:
     def thought(self) -> Thought | None:
         """What is known of the thought; None if there is none. Each call counts only tokens that are new."""
         found, steps = self._thought, self.node.steps
+        found.seconds = self.node.thought_seconds if found.seconds is None else found.seconds
         if found.read > len(steps):
             found = self._thought = Thought()
         if not found.ended and found.read < len(steps):

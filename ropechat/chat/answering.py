@@ -159,6 +159,7 @@ class AnswerWriter:
         self._given = self._prompt_tokens = 0
         self._first: float | None = None
         self._last: float | None = None
+        self._thought: float | None = None
 
     def wait(self) -> None:
         """Wait until the question is on disk. If the disk refuses it, it stays in memory."""
@@ -178,6 +179,8 @@ class AnswerWriter:
         """Store one token that the model drew."""
         self._first = at if self._first is None else self._first
         self._last = at
+        if step.channel != "answer":
+            self._thought = at - self._first
         if self._request.recorder is not None:
             self._request.recorder.add(step)
 
@@ -196,4 +199,6 @@ class AnswerWriter:
             prompt_tokens=self._prompt_tokens,
             first_after=None if self._first is None else self._first - asked,
             ended_after=None if self._last is None else self._last - asked,
+            thought_seconds=self._thought,
+            sampling=self._request.sampling,
         )

@@ -163,6 +163,11 @@ class ModelInfo:
     has_effort: bool = False
     repeats_thoughts: bool = False
     own_sampling: Mapping[str, float] = field(default_factory=dict)  # see `Engine.own_sampling`
+    own_without_thinking: Mapping[str, float] = field(default_factory=dict)  # of answers without a thought
+
+    def recommended(self, sampling: Sampling) -> Mapping[str, float]:
+        """The settings that the model's maker recommends for answers with this `Sampling.think`."""
+        return self.own_without_thinking if sampling.think == "off" else self.own_sampling
 
 
 @dataclass(frozen=True)

@@ -282,6 +282,7 @@ def describe(engine: Engine) -> ev.ModelInfo:
         *(engine.name, dtype, engine.context, engine.has_chat_template, dict(engine.facts)),
         *(engine.token_bytes, engine.rope_spec),
         own_sampling=engine.own_sampling,
+        own_without_thinking=engine.recommended("off"),
         thinks=engine.thinks,
         has_effort=thoughts is not None and thoughts.format.has_effort,
         repeats_thoughts=engine.thinks and _repeats_thoughts(engine),

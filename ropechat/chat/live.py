@@ -73,6 +73,7 @@ class LiveChat:
         self.submitted: Callable[[ev.Request], None] = lambda request: None
         self.stopped: Callable[[], None] = lambda: None
         self._waiting: Callable[[], None] | None = None  # called when the answer has ended
+        self._held: tuple[Turn, Sampling] | None = None  # asked during a load, with the settings of then
 
     @property
     def completes(self) -> bool:
@@ -91,7 +92,21 @@ class LiveChat:
         self.submitted(request)
 
     def request(self, turn: Turn) -> None:
-        """Have the model answer a turn."""
+        """Have the model answer a turn; one that is being loaded, as soon as its own settings are known."""
+        session = self.session
+        if session.coming or (session.info is None and session.load_error is None):
+            self._held = turn, session.sampling
+        elif turn.request is not None:
+            self.submit(turn.request)
+
+    def release(self) -> None:
+        """Submit what waited for the end of a load, with the model's settings where nobody gave others."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        turn, before = held
+        if turn is self.session.last:
+            self.session.renew(turn, before)
         if turn.request is not None:
             self.submit(turn.request)
 

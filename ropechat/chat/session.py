@@ -76,8 +76,10 @@ class Session:
 
     def set_sampling(self, sampling: Sampling, source: str = CHAT, names: Collection[str] = ()) -> None:
         """Set the settings of the next answer. source: of what changes, and of these settings."""
-        self._sourced = self._sourced.changed(sampling, source, frozenset(names))
-        self.recorder.store_sampling(sampling)
+        before, self._sourced = self.sampling, self._sourced.changed(sampling, source, frozenset(names))
+        if self.info is not None and (before.think == "off") != (sampling.think == "off"):
+            self._sourced = self._sourced.with_own(self.info.recommended(sampling))
+        self.recorder.store_sampling(self.sampling)
 
     def set_preset(self, name: str) -> None:
         """Use a preset from the next answer on. Raises KeyError."""
@@ -93,7 +95,7 @@ class Session:
 
         Other stages are as by default; lengths and seed stay.
         """
-        own = self.info.own_sampling if self.info is not None else {}
+        own = self.info.recommended(self.sampling) if self.info is not None else {}
         if not own:
             return None
         stays = ("max_tokens", "thinking_budget", "seed")
@@ -300,6 +302,17 @@ class Session:
         turn.answer.asked = turn.request.asked
         return turn
 
+    def renew(self, turn: Turn, before: Sampling) -> None:
+        """Give an answer that was not begun the settings that changed since; before: those of then."""
+        if turn.request is None or turn.request.prefix is not None:
+            return
+        changed = {name: getattr(self.sampling, name) for name in SETTINGS}
+        changed = {name: value for name, value in changed.items() if value != getattr(before, name)}
+        used = replace(turn.request.sampling, **changed)
+        think, budget = self._thinking_of(used)
+        turn.answer.node.sampling = used = replace(used, think=think, thinking_budget=budget)
+        turn.request = replace(turn.request, sampling=used)
+
     def count(self, draft: str) -> ev.Count:
         """A request for the size of the prompt with this draft."""
         return ev.Count(self.messages(draft), self._next(), self.thinking)
@@ -398,8 +411,8 @@ class Session:
             case ev.ModelLoaded(info):
                 self.info, self.load_error, self.coming = info, None, ""
                 self.notes.clear()
-                self._of_new = self._of_new.with_own(info.own_sampling)
-                self.restore_sampling(self._sourced.with_own(info.own_sampling))
+                self._of_new = self._of_new.with_own(info.recommended(self._of_new.sampling))
+                self.restore_sampling(self._sourced.with_own(info.recommended(self.sampling)))
             case ev.LoadFailed(error, kept):
                 self.coming = ""
                 if not kept:
@@ -455,6 +468,7 @@ class Session:
             node.steps.clear()  # the model never read what the answer was to begin with
         self.tree.end(node.id, state, reason, "" if answer.error is None else str(answer.error))
         node.first_after, node.ended_after = answer.time_to_first_token, answer.seconds or None
+        node.thought_seconds = None if answer.thought is None else answer.thought.seconds
 
     def _next(self) -> int:
         self._serial += 1

@@ -68,6 +68,7 @@ def _node(node: Node) -> dict[str, Any]:
         "error": node.error,
         "first_after": finite(node.first_after),
         "ended_after": finite(node.ended_after),
+        **({"thought_seconds": finite(node.thought_seconds)} if node.thought_seconds is not None else {}),
         "start": node.context_start,
         "tokens": [_step(step) for step in node.steps],
     }
@@ -149,6 +150,7 @@ def _read_node(field: Field, ids: dict[str, str]) -> Node:
         error=field.of("error").text(""),
         first_after=field.of("first_after").optional(),
         ended_after=field.of("ended_after").optional(),
+        thought_seconds=field.of("thought_seconds").optional(),
     )
     ids[old] = node.id
     start = field.of("start")

@@ -15,9 +15,10 @@ from ropechat.util.text import replace_surrogates
 MAX_TITLE = 200
 _COLUMNS = (
     "id, conversation, parent, role, state, text, created, origin, origin_index, origin_change, given, "
-    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, start, reasoning, owner"
+    "model, sampling, prompt_tokens, finish_reason, error, first_after, ended_after, thought_seconds, start, "
+    "reasoning, owner"
 )
-_TYPES = dict.fromkeys(("created", "first_after", "ended_after"), "REAL")
+_TYPES = dict.fromkeys(("created", "first_after", "ended_after", "thought_seconds"), "REAL")
 _TYPES |= dict.fromkeys(("origin_index", "given", "prompt_tokens"), "INTEGER")
 _TYPED_COLUMNS = ", ".join(
     f"CAST({name} AS {_TYPES.get(name, 'TEXT')}) AS {name}" for name in _COLUMNS.split(", ")
@@ -91,6 +92,7 @@ def put_node(connection: sqlite3.Connection, conversation: str, node: Node, owne
         replace_surrogates(node.error),
         node.first_after,
         node.ended_after,
+        node.thought_seconds,
         node.context_start,
         "" if node.state is NodeState.STREAMING else replace_surrogates(node.reasoning),
         owner,
@@ -165,6 +167,7 @@ def to_node(row: sqlite3.Row, steps: list[Step]) -> Node:
         error=row["error"],
         first_after=row["first_after"],
         ended_after=row["ended_after"],
+        thought_seconds=row["thought_seconds"],
         context_start=row["start"],
         final_reasoning=row["reasoning"],
     )

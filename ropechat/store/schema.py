@@ -57,6 +57,7 @@ MIGRATIONS: list[list[str]] = [
             changed REAL NOT NULL)""",
     ],
     ["ALTER TABLE node ADD COLUMN reasoning TEXT NOT NULL DEFAULT ''"],
+    ["ALTER TABLE node ADD COLUMN thought_seconds REAL"],
 ]
 _SEARCH = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS node_search "

@@ -324,10 +324,12 @@ class AnswerWriter:
         prompt_tokens: int = 0,
         first_after: float | None = None,
         ended_after: float | None = None,
+        thought_seconds: float | None = None,
+        sampling: Sampling | None = None,
     ) -> "Future[None]":
         """End the answer; on disk when the future is done. The arguments are fields of Node.
 
-        model: the model, if it was unknown at the start.
+        model, sampling: the model and its settings, if they were unknown at the start.
         """
         text, reasoning = self._writer.take_texts(self._id)
         facts = (
@@ -338,13 +340,16 @@ class AnswerWriter:
             replace_surrogates(error),
             first_after,
             ended_after,
+            thought_seconds,
+            None if sampling is None else rows.sampling_text(sampling),
         )
 
         def work(connection: sqlite3.Connection) -> None:
             _end(connection, self._id, state, text, reasoning)
             connection.execute(
                 "UPDATE node SET model = coalesce(nullif(?, ''), model), given = ?, prompt_tokens = ?, "
-                "finish_reason = ?, error = ?, first_after = ?, ended_after = ? WHERE id = ?",
+                "finish_reason = ?, error = ?, first_after = ?, ended_after = ?, thought_seconds = ?, "
+                "sampling = coalesce(?, sampling) WHERE id = ?",
                 (*facts, self._id),
             )
             self._store._index(connection, self._id)

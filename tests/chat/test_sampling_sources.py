@@ -130,6 +130,23 @@ def test_a_chat_takes_the_settings_of_each_model() -> None:
     assert session.sampling == Sampling(**{**OWN, "top_p": 0.5})
 
 
+def test_without_a_thought_the_settings_of_such_answers_count() -> None:
+    plain = {"temperature": 0.7, "top_p": 0.8}
+    session = Session("m", SourcedSampling(Sampling(top_k=9), {"top_k": FLAG}))
+    session.apply(ev.ModelLoaded(dataclasses.replace(info(**OWN), own_without_thinking=plain)))
+    session.sampling = dataclasses.replace(session.sampling, think="off")
+    assert (session.sampling.temperature, session.sampling.top_p, session.sampling.top_k) == (0.7, 0.8, 9)
+    assert session.sampling.presence_penalty == 0.0  # only of thoughts
+    session.sampling = dataclasses.replace(session.sampling, think="low", min_p=0.2)
+    assert session.sampling == Sampling(**{**OWN, "top_k": 9}, think="low", min_p=0.2)
+    session.sampling = dataclasses.replace(session.sampling, temperature=1.2)
+    session.sampling = dataclasses.replace(session.sampling, think="off")
+    assert (session.sampling.temperature, session.sampling.top_p) == (1.2, 0.8)
+    began_off = Session("m", SourcedSampling(Sampling(think="off"), {}))
+    began_off.apply(ev.ModelLoaded(dataclasses.replace(info(**OWN), own_without_thinking=plain)))
+    assert began_off.sampling == Sampling(**plain, think="off")
+
+
 def test_a_model_without_own_settings_has_no_preset() -> None:
     session = Session("m", Sampling(temperature=0.3))
     session.apply(ev.ModelLoaded(info()))

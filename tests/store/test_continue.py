@@ -48,6 +48,7 @@ class Drawing:
     stop_ids = frozenset({STOP})
     thinks, prompts = False, SimpleNamespace(thoughts=None)
     own_sampling: ClassVar[dict[str, float]] = {}
+    recommended = staticmethod(lambda think: {})
 
     def __init__(self, draw: random.Random, between: Callable[[], None]) -> None:
         self.draw, self.between = draw, between

@@ -131,6 +131,7 @@ class FakeEngine:
         self.facts: Mapping[str, Any] = facts or {"dtype": "f32"}
         self.thought = thought  # before each script, between its markers
         self.own_sampling: Mapping[str, float] = {}
+        self.own_without_thinking: Mapping[str, float] = {}
         self.scripts = [script] if isinstance(script, str) else list(script)
         self.asked: list[tuple[Message, ...]] = []
         self.settings: list[Sampling] = []
@@ -152,6 +153,10 @@ class FakeEngine:
         self.read: list[FakePrefill] = []
         self.cancels = 0
         self._cancelled = Gate(self._changed)
+
+    def recommended(self, think: str = "auto") -> Mapping[str, float]:
+        """The settings of its maker."""
+        return self.own_without_thinking if think == "off" else self.own_sampling
 
     @property
     def thinks(self) -> bool:

@@ -13,6 +13,8 @@ from fakes import STORY, FakeEngine
 from ropechat import builtin
 from ropechat.conversation import NodeState, Role
 from ropechat.errors import ModelNotFoundError
+from ropechat.sampling import Sampling
+from ropechat.sampling.sources import SourcedSampling
 from ropechat.util.markdown.spans import Mark
 
 
@@ -24,6 +26,7 @@ def answer(c: Any) -> Any:
 async def test_first_frame_before_the_model(chat: Any) -> None:
     gate = threading.Event()
     engine = FakeEngine()
+    engine.own_sampling = {"temperature": 0.3, "top_k": 7}
 
     def load() -> FakeEngine:
         gate.wait(10)
@@ -33,6 +36,7 @@ async def test_first_frame_before_the_model(chat: Any) -> None:
         await c.pilot.pause(0.1)
         assert "loading" in c.line("title")
         assert "send" in c.line("footer")
+        c.app.session.restore_sampling(SourcedSampling(Sampling(max_tokens=1000), {}))
         await c.ask("typed too early")  # waits for the model instead of getting lost
         assert answer(c).live
         assert not answer(c).started
@@ -41,6 +45,8 @@ async def test_first_frame_before_the_model(chat: Any) -> None:
         await c.idle()
         assert "fake-1m·f32" in c.line("title")
         assert answer(c).node.text == STORY
+        assert (engine.settings[0].temperature, engine.settings[0].top_k) == (0.3, 7)  # of this model
+        assert answer(c).node.sampling == engine.settings[0]
 
 
 async def test_ask_and_answer(chat: Any) -> None:

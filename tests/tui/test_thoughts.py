@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from fakes import END, STORY, FakeEngine, fake_step, pieces
 from reading import row_of_cursor
 
 from ropechat.conversation import MARK, Node, NodeState, Role
+from ropechat.store.store import Store
 from ropechat.trace import Channel, Step
 from ropechat.tui.format import status
 from ropechat.tui.render.blocks import AnswerBlock
@@ -489,3 +491,18 @@ def test_every_token_is_where_it_is_drawn() -> None:
             assert not any(block.on_rail(row) for row in range(block.body))
             assert {block.rows.row_at(at) for at in range(block.thought)} <= {0}
             assert block.first == sum(end <= block.thought for end in block.ends)
+
+
+async def test_the_seconds_of_a_thought_come_back_with_its_chat(chat: Any, tmp_path: Any) -> None:
+    store = Store(tmp_path / "data")
+    async with chat(thinker(rate=50), store=store) as c:
+        await c.ask("Why?")
+        await c.idle()
+        told = line(c)
+        assert re.search(r"tok · [\d.]+ s · ", told)
+    assert store.close()
+    other = Store(tmp_path / "data")
+    async with chat(thinker(), store=other, resume="") as c:
+        await c.until(lambda: last(c) is not None)
+        assert line(c) == told
+    other.close()

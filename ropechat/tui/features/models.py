@@ -145,11 +145,13 @@ class ModelsFeature(Feature):
                 self.sampling.bias("off")  # token ids differ between models
             self.turns.show()
         self.ui.options.remember(self.chat.model, event.info.name)
+        self.chat.release()
 
     @event(ev.LoadFailed)
     def _not_loaded(self, event: ev.LoadFailed) -> None:
         """Report a failed load and what to do; a model that is not here can be downloaded."""
         wanted, self._wanted = self._wanted, ""
+        self.chat.release()
         if wanted and isinstance(event.error, NotDownloadedError) and hub_name(wanted) is not None:
             self._open(wanted)
         if event.kept and self.session.info is not None:
