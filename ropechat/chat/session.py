@@ -426,6 +426,7 @@ class Session:
                 self.notes.append(text)
             case ev.ReadSoFar(done, total):
                 self.read_ahead = (done, total) if done < total else None
+                self._count_down(done)
             case ev.PreviewReady() | ev.TextsEncoded():
                 return True
             case _:
@@ -434,6 +435,14 @@ class Session:
                     return False
                 self._progress(turn, event)
         return True
+
+    def _count_down(self, done: int) -> None:
+        """The first `done` tokens of what will be sent are read now: less is left for later."""
+        if self.draft_tokens is None or self.draft_seconds is None or not self.draft_unread:
+            return
+        left = min(self.draft_unread, max(0, self.draft_tokens - done))
+        self.draft_seconds *= left / self.draft_unread
+        self.draft_unread = left
 
     def _progress(self, turn: Turn, event: ev.EngineEvent) -> None:
         answer, node = turn.answer, turn.answer.node

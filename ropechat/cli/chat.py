@@ -21,7 +21,7 @@ from ropechat.cli.common import (
     template_options,
 )
 from ropechat.cli.exit_codes import say
-from ropechat.cli.loading import load, take_model
+from ropechat.cli.loading import load, take_argument, take_model
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError, RopechatError
 from ropechat.settings.spec import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
@@ -137,6 +137,7 @@ class Memory:
 
 
 @click.command()
+@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @model_options
 @speculative_options
 @sampling_options
@@ -191,6 +192,7 @@ class Memory:
     "mouse", "--mouse/--no-mouse", default=True, help="Use the mouse (F8 toggles it in the chat)."
 )
 def chat(
+    name: str | None,
     system: str | None,
     raw: bool,
     first: str | None,
@@ -199,12 +201,13 @@ def chat(
     store: bool,
     **given: Any,
 ) -> int:
-    """Chat with a model. Without a terminal: a plain chat, not stored; each line of stdin is a message.
+    """Chat with MODEL (or -m MODEL). Without a terminal: a plain chat, not stored; each line is a message.
 
-    In a terminal, without -m, ROPECHAT_MODEL and the setting `model`, the model that was opened last is
+    In a terminal, without a MODEL, ROPECHAT_MODEL and the setting `model`, the model that was opened last is
     opened. A plain chat opens the built-in one.
     """
     flags = _flags()
+    take_argument(given, name)
     if not store and (newest or resume):
         raise click.UsageError(
             "--incognito: not possible with --continue or --resume, which open a stored chat"

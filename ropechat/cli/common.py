@@ -63,7 +63,12 @@ def given_setting(name: str) -> Any:
         return found
     context = click.get_current_context(silent=True)
     file = None if context is None else context.find_object(UserSettings)
-    return (file or read_settings()).values.get(name)
+    return (file or read_user_settings()).values.get(name)
+
+
+def read_user_settings() -> UserSettings:
+    """The settings file; a note says if it is missing. Raises SettingsError, FileAccessError."""
+    return read_settings(on_missing=lambda message: say(f"note: {message}; until then all defaults count"))
 
 
 def model_folders() -> list[Path]:

@@ -70,9 +70,9 @@ class LateGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
         if not ctx.resilient_parsing and args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
-            from ropechat.settings.file import read_settings
+            from ropechat.cli.common import read_user_settings
 
-            ctx.obj = read_settings()
+            ctx.obj = read_user_settings()
             ctx.default_map = {args[0]: ctx.obj.options(sampling=_COMMANDS_WITH_SETTINGS[args[0]])}
         return super().parse_args(ctx, args)
 

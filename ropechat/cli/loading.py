@@ -79,6 +79,34 @@ def opening_of(name: str | None, *, follows_last: bool = False) -> tuple[str, st
     return find_last(model_folders())
 
 
+def take_name(given: dict[str, Any], words: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of a prompt without the first one, if that names the model: a name of the catalog with its size.
+
+    With -m all of them are the prompt. The name goes to `given`.
+    """
+    if not words or ":" not in words[0] or _given_by_flag("model"):
+        return words
+    from ropechat.models.catalog import find_short  # imported here: few prompts look like a name
+
+    if find_short(words[0]) is None:
+        return words
+    given["model"] = words[0]
+    return words[1:]
+
+
+def take_argument(given: dict[str, Any], name: str | None) -> None:
+    """The argument MODEL of a command, which is the same as -m. Raises UsageError if both are given."""
+    if name is not None and _given_by_flag("model"):
+        raise click.UsageError(f"{name}: -m names the model already; omit one of them")
+    if name is not None:
+        given["model"] = name
+
+
+def _given_by_flag(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
 def take_model(given: dict[str, Any], *, raw: bool = False, follows_last: bool = False) -> GivenModel:
     """Remove the options of the model and of the chat template from `given` and return them.
 

@@ -24,7 +24,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
-from ropechat.cli.loading import load, take_model
+from ropechat.cli.loading import load, take_model, take_name
 from ropechat.cli.option_groups import Rule, check_rules
 from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.stages import check_trace_target, write_trace
@@ -182,13 +182,6 @@ def begin(
     return engine.reply(messages, sampling, top_k=candidates, on_prefill=timing.on_prefill)
 
 
-def _names_model(word: str) -> bool:
-    """Whether a word is a short name of the catalog, which other programs take in place of -m."""
-    from ropechat.models.catalog import find_short  # imported here: few prompts look like a name
-
-    return find_short(word) is not None
-
-
 def prompt_of(words: "Sequence[str]") -> str:
     """The words as one text; a dash among them is the text of stdin, as a separate paragraph."""
     if len(words) < 2:
@@ -274,7 +267,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("words", metavar="PROMPT...", nargs=-1)
+@click.argument("words", metavar="[MODEL] PROMPT...", nargs=-1)
 @model_options
 @speculative_options
 @grammar_options
@@ -341,7 +334,8 @@ def run(
 
     A question at a terminal is stored with the chats, so that -c can continue it, and answered by the model
     that the chat opened last. In a script or a pipe nothing is stored, unless --store or -c is given, and
-    the model is the built-in one, unless -m, the environment or the settings name another.
+    the model is the built-in one, unless -m, the environment or the settings name another. A first word that
+    is a name of the catalog with its size, such as qwen3:0.6b, names the model, too, unless -m is given.
 
     The exit code is 1 if --fail-below found a word.
     """
@@ -355,6 +349,7 @@ def run(
         candidates = 0 if trace_file is None else _TRACE_CANDIDATES
     if trace_file is not None and candidates == 0:
         raise click.UsageError("--candidates: must be at least 1 with --trace (got 0)")
+    words = take_name(given, words)
     model = take_model(given, raw=raw, follows_last=sys.stdout is not None and sys.stdout.isatty())
     stored = wanted_chat(newest, resume, store, raw, system)
     text = prompt_of(words)
@@ -415,9 +410,6 @@ def run(
             found |= {"unsure": [word_record(span) for span in unsure]}
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
-        if words and ":" in words[0] and _names_model(words[0]):
-            asks = f"`ropechat run -m {words[0]} PROMPT` asks that model"
-            say(f"note: {words[0]} was read as the prompt; {asks}")
         if words and STREAM not in words and stdin_waits():
             say("note: stdin was not read; - after the prompt adds its text")
         if chat is not None and (count := question.left_out):

@@ -8,12 +8,11 @@ import sys
 import click
 
 from ropechat.cli.chat import chat
-from ropechat.cli.common import sampling_of
+from ropechat.cli.common import read_user_settings, sampling_of
 from ropechat.cli.config import checked_keys
 from ropechat.cli.exit_codes import say
 from ropechat.cli.loading import take_model
 from ropechat.errors import RequestError
-from ropechat.settings.file import read_settings
 
 INSTALL = "textual-serve is not installed; pip install 'ropechat[serve]'"
 
@@ -59,7 +58,7 @@ def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> 
 
 def _prepare(chat_options: tuple[str, ...]) -> None:
     """Check options and settings and download the model now: a page could not report errors or ask."""
-    settings = read_settings()
+    settings = read_user_settings()
     checked_keys(settings)
     with chat.make_context("chat", list(chat_options), default_map=settings.options(sampling=True)) as made:
         sampling_of(dict(made.params))

@@ -19,6 +19,7 @@ from ropechat.util.markdown.spans import StyledSpan
 _ENTITY = re.compile(r"&[^;\s]+;")
 _TAGS = {"strong": "b", "em": "em", "strike": "s", "code": "code"}
 _TAGS |= {"link": "u", "url": "small", "marker": "var"}
+_MARKS = {"• ": "bullet", "☐ ": "bullet task", "☑ ": "bullet done"}  # for the style sheet
 _HIDDEN = "syn"
 MAX_DEPTH = 6  # of lists and quotes, for the style sheet
 
@@ -108,11 +109,11 @@ def _runs(text: str) -> Iterator[_Run]:
         classes += [f"d{depth}"] if depth else []
         classes += ["quote"] if any(piece.look == "quote" for piece in block.first) else []
         marks = [piece for piece in block.first if piece.look == "marker" and piece.at >= 0]
-        classes += ["bullet"] if marks and marks[-1].text[0] == "•" else []
+        classes += [_MARKS.get(mark.text, "") for mark in marks[-1:]]
         language = f' data-language="{page.line(block.info)}"' if block.info else ""
-        path: Path = ((number, f'<div class="{" ".join(classes)}"{language}>'),)
+        path: Path = ((number, f'<div class="{" ".join(filter(None, classes))}"{language}>'),)
         for mark in marks:
-            if mark.text[0] != "•":
+            if mark.text not in _MARKS:
                 yield _Run(mark.at, mark.at + len(mark.text), "marker", path)
         if block.kind == "rule":
             yield _Run(begin, end, _HIDDEN, path)

@@ -1,7 +1,7 @@
 """The models on this machine, described by their headers."""
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ def summarize(
     try:
         facts, real = header(path), resolve(path)
         measured = load_speed(real) or Speed()
-        dtype = stored_dtype(real)
+        dtype = stored_dtype(real, facts.get("tensor_types") or {})
         expected = expected_speed(size, count_products(facts), known, dtype or "", known_machine())
         return ModelSummary(
             name,
@@ -187,10 +187,14 @@ def remove(name: HubName) -> int:
     return size
 
 
-def stored_dtype(path: Path) -> str | None:
-    """The stored type of the weights: a GGUF's quantization, or the dtype in config.json."""
+def stored_dtype(path: Path, types: Mapping[str, int]) -> str | None:
+    """The stored type of the weights: a GGUF's quantization, or the dtype in config.json.
+
+    types: how many numbers of a GGUF have each type. Its name says more (Q4_K_M), if it says the same.
+    """
     if path.is_file():
-        return quant_of(path.name)
+        most, named = max(types, key=lambda one: types[one], default=None), quant_of(path.name)
+        return named if most is None or (named is not None and most in named) else most
     config = read_json(path, CONFIG) or {}
     text = config.get("text_config")
     for part in (config, text if isinstance(text, dict) else {}):

@@ -190,7 +190,7 @@ class SettingsFile:
             one._replace(value=self._flags[one.setting.option], origin=FLAG)
             if one.setting.option in self._flags
             else one
-            for one in read_settings().effective()
+            for one in read_settings(on_missing=lambda message: None).effective()
         ]
 
     def change(self, name: str, value: object) -> str:

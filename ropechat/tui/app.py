@@ -325,6 +325,9 @@ class ChatApp(BaseApp):
         else:
             self.turns.toggle_thought(message.block)
 
+    def on_token_transcript_code(self, message: TokenTranscript.Code) -> None:
+        self.answers.copy_code_of(message.node, message.number)
+
     def on_token_transcript_foot(self, message: TokenTranscript.Foot) -> None:
         self.answers.resume_node(message.node)
 

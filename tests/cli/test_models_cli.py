@@ -274,13 +274,6 @@ def test_a_short_name_is_downloaded_and_found(door: Door, tiny: CatalogModel, hu
         assert err.startswith(f"model: {folder}/snapshots/{COMMIT}\n")
 
 
-def test_a_model_in_place_of_the_prompt_is_noticed(door: Door, tiny: CatalogModel, model: Path) -> None:
-    for prompt, noticed in (("tiny:1b", True), ("tiny:2b", False), ("tiny", False)):
-        code, _, err = door("run", "-m", model, "--max-tokens", 1, prompt)
-        assert code == 0
-        assert ("`ropechat run -m tiny:1b PROMPT` asks that model" in err) == noticed
-
-
 @pytest.mark.slow
 def test_a_shell_completes_models_and_commands(tmp_path: Path) -> None:
     put = tmp_path / "models"
@@ -313,6 +306,19 @@ def test_a_close_miss_names_the_nearest(door: Door, tiny: CatalogModel, hub: Hub
         assert (code, out) == (2, "")
         assert "did you mean tiny" in err
     assert "unknown command; did you mean `ropechat chat -m tiny:1b`?" in door("tiny:1b")[2]
+    assert not hub.requests
+
+
+def test_a_name_alone_is_the_model(door: Door, tiny: CatalogModel, model: Path, hub: Hub) -> None:
+    """As users of other programs type it: any name after chat, one of the catalog with its size after run."""
+    for arguments in (["chat", "tiny:1b"], ["run", "tiny:1b", "Hello"], ["run", "TINY:1B", "two", "words"]):
+        code, _, err = door(*arguments)
+        assert (code, "models pull" in err) == (4, True), err
+    code, _, err = door("chat", "tiny:1b", "-m", "builtin")
+    assert (code, "tiny:1b: -m names the model already" in err) == (2, True)
+    for words in (["tiny:1b", "is", "what?"], ["note: this"]):
+        code, out, err = door("run", "-m", model, "--max-tokens", 1, "--quiet", *words)
+        assert (code, bool(out)) == (0, True), err
     assert not hub.requests
 
 

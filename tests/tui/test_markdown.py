@@ -7,9 +7,9 @@ from reading import DOCUMENT
 from rich.cells import cell_len
 
 from ropechat.tui.render import block_layout as layout
-from ropechat.tui.render import inline as inline_module
 from ropechat.tui.render.blocks import to_display
 from ropechat.tui.render.markdown import MarkdownText
+from ropechat.util.markdown import inline as inline_module
 from ropechat.util.markdown.spans import StyledSpan
 
 PARTS = [
@@ -109,8 +109,31 @@ def test_code_is_coloured_and_long_lines_go_on() -> None:
     assert look(text, "def") == "block keyword"
     assert look(text, "'x'") == "block string"
     assert look("```nosuchlanguage\ndef\n```", "def") == "block"
-    assert rows("```\n" + "x" * 25 + "\n```", 20) == ["  " + "x" * 16, "↳ " + "x" * 9]
-    assert rows("```\n**not bold**") == ["  **not bold**"]
+    label = " " * 12 + "⧉ copy"
+    assert rows("```\n" + "x" * 25 + "\n```", 20) == [label, "  " + "x" * 16, "↳ " + "x" * 9]
+    assert rows("```\n**not bold**")[1:] == ["  **not bold**"]
+    assert rows("```python title\nx\n```", 20) == [" " * 5 + "python ⧉ copy", "  x"]
+    assert rows("```a-long-name\nx\n```", 14) == ["", "  x"]
+    assert rows("    indented", 20) == ["  indented"]
+
+
+def test_diffs_have_colours() -> None:
+    text = "```diff\n@@ -1 +1 @@\n-old\n+new\n same\n```"
+    assert look(text, "-old") == "block error"
+    assert look(text, "+new") == "block string"
+    assert look(text, " same") == "block"
+
+
+def test_headings_differ() -> None:
+    looks = [look(f"{'#' * level} title", "title") for level in (1, 2, 3)]
+    assert looks == ["heading major first", "heading major", "heading"]
+
+
+def test_boxes_of_tasks() -> None:
+    assert rows("- [ ] open\n- [x] *done*\n- [X] too\n- [y] none\n- [ ]no\n1. [ ] a number") == [
+        *("☐ open", "☑ done", "☑ too", "• [y] none", "• [ ]no", "1. [ ] a number"),
+    ]
+    assert look("- [x] *done*", "done") == "em"
 
 
 def test_colours_of_a_string_over_many_lines() -> None:

@@ -176,16 +176,31 @@ async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pyte
 
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "write", lambda self, data: written.append(data))
-    async with chat(FakeEngine("So:\n```\nx = 1\n```\n")) as c:
+
+    def copied() -> str:
+        found = [data for data in written if "]52;c;" in data][-1]
+        return base64.b64decode(found.split("]52;c;")[1].split("\a")[0]).decode()
+
+    said = "So:\n```\nx = 1\n```\nor\n~~~python\ny = 2\n~~~\n"
+    async with chat(FakeEngine(said)) as c:
         await c.ask("How?")
         await c.idle()
-        for words, wanted in (("code", "x = 1"), ("all", "How?")):
+        for words, wanted in (("code", "y = 2"), ("code 1", "x = 1"), ("code 2", "y = 2")):
             await told(c, f"/copy {words}")
-            copied = [data for data in written if "]52;c;" in data][-1]
-            text = base64.b64decode(copied.split("]52;c;")[1].split("\a")[0]).decode()
-            assert wanted in text
-        assert text.startswith("# How?")
-        assert "/copy [code|thought|all]" in await told(c, "/copy all of it")
+            assert copied() == wanted
+        assert "2 code blocks in this answer" in await told(c, "/copy code 3")
+        await c.pilot.press("f3")
+        for wanted, label in (("x = 1", " ⧉ copy"), ("y = 2", "python ⧉ copy")):
+            lines = c.screen().splitlines()
+            row = next(at for at, line in enumerate(lines) if wanted in line) - 1
+            assert lines[row].rstrip().endswith(label)
+            written.clear()
+            await c.pilot.click(offset=(lines[row].index("⧉"), row))
+            await c.pilot.pause(0.1)
+            assert copied() == wanted
+        await told(c, "/copy all")
+        assert copied().startswith("# How?")
+        assert "/copy [code [N]|thought|all]" in await told(c, "/copy all of it")
 
 
 @pytest.mark.parametrize(("said", "known"), [("stats", "facts"), ("search", "open"), ("regin", "regen")])

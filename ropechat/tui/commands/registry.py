@@ -521,7 +521,7 @@ COMMANDS = (
         "y",
         "copy",
         "Copy the answer",
-        typed="copy [code|thought|all]",
+        typed="copy [code [N]|thought|all]",
         both="Copy the answer, or its last code block",
     ),
     Command("answer.copy_code", "Y", "copy code", "Copy the answer's last code block"),

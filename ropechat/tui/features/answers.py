@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
@@ -15,6 +14,7 @@ from ropechat.tui.features.writing import WritingFeature
 from ropechat.tui.format import status
 from ropechat.tui.format.lists import MAX_COMPARED
 from ropechat.tui.ui import ChatUi, Feature, command, event
+from ropechat.util.markdown.blocks import fenced_code
 from ropechat.util.text import count_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from ropechat.chat.answer import Turn
     from ropechat.conversation import Node
-
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n]*\n(.*?)(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class AnswersFeature(Feature):
@@ -302,15 +300,17 @@ class AnswersFeature(Feature):
 
         if not what:
             self.copy_answer()
-        elif what == "code":
-            self.copy_code()
+        elif (
+            what.split()[:1] == ["code"] and (number := what.removeprefix("code").strip() or "0").isdecimal()
+        ):
+            self.copy_code(int(number))
         elif what == "thought":
             self.copy_thought()
         elif what == "all":
             session = self.session
             self.ui[TerminalFeature].copy(to_markdown(Chat(session.recorder.id, session.title, session.tree)))
         else:
-            return "/copy [code|thought|all]: the last code block, the thought, the branch; alone: the answer"
+            return "/copy [code [N]|thought|all]: the last code, or the Nth; the thought; the branch"
         return ""
 
     def copy_answer(self) -> None:
@@ -330,16 +330,24 @@ class AnswersFeature(Feature):
             self.ui.hint("no thought before this answer")
 
     @command("answer.copy_code")
-    def copy_code(self) -> None:
-        """Copy the last code block of the answer under the cursor, or of the newest."""
+    def _copy_last_code(self) -> None:
+        self.copy_code(0)
+
+    def copy_code(self, number: int) -> None:
+        """Copy a code block of the answer under the cursor, or of the newest. number: from 1; 0: the last."""
         turn = self.turns.turn()
-        if turn is None:
-            return
-        blocks = _FENCE.findall(turn.answer.node.text)
-        if blocks:
-            self.ui[TerminalFeature].copy(blocks[-1][1].rstrip("\n"))
+        if turn is not None and turn.node is not None:
+            self.copy_code_of(turn.node, number)
+
+    def copy_code_of(self, node: str, number: int) -> None:
+        """Copy a code block of an answer. number: from 1; 0: the last."""
+        known = self.session.tree.nodes.get(node)
+        blocks = fenced_code(known.text) if known is not None else []
+        if 0 <= number - 1 < len(blocks) or (blocks and not number):
+            self.ui[TerminalFeature].copy(blocks[number - 1])
         else:
-            self.ui.hint("no code block in this answer")
+            found = count_of(len(blocks), "code block") if blocks else "no code block"
+            self.ui.hint(f"{found} in this answer")
 
     # --- between branches ---
 

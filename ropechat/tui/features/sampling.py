@@ -311,6 +311,7 @@ class SamplingFeature(Feature):
         if not rows:
             return f"no token is {what}"
         note = "The chosen one gets its own probability back."
-        screen = TokensScreen(what, note, rows, self.keymap, self.ui.vocabularies.of_loaded)
+        spell = self.ui.vocabularies.of_loaded
+        screen = TokensScreen(what, note, rows, self.keymap, spell, does="remove")
         self.ui.push(screen, lambda id: self._set_bias([id], 0.0))
         return ""

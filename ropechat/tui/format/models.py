@@ -36,7 +36,7 @@ COLUMNS = (("params", 6), ("size", 7), ("≈needs", 7), ("tok/s", 5), ("context"
 NARROW_COLUMNS = COLUMNS[1:3]
 LAST = 10  # cells of the last column, which each section names
 RECENT, HERE = ("recent", "from"), ("on this machine", "from")  # a section, and its last column
-TO_GET = ("to download", "licence")
+TO_GET, A_PATH = ("to download", "licence"), ("a path", "")
 WIDE, WIDEST = 76, 100  # cells: least for all columns, and of the whole dialog
 FRAME = 7  # cells around a row: frame, scroll bar, mark
 METER = 24
@@ -122,10 +122,10 @@ class RowLayout:
 
     def section(self, first: Row | None) -> Content:
         """The name of the section that begins with a row, and of its columns."""
-        name, last = TO_GET
+        name, last = A_PATH if isinstance(first, str) and first.startswith(PATHS) else TO_GET
         if isinstance(first, ModelSummary):
             name, last = RECENT if first.source == recent.SOURCE else HERE
-        columns = "".join(name.rjust(width + 1) for name, width in self._columns)
+        columns = "".join(name.rjust(width + 1) for name, width in self._columns) if last else ""
         last = f"  {last}" if self._is_wide else ""
         return Content.assemble((name.ljust(self._name + 2), "bold $quiet"), (columns + last, "$quiet"))
 

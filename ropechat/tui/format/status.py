@@ -222,12 +222,13 @@ def summarize(answer: Answer) -> str:
     """The note at the right of a finished answer's heading."""
     node = answer.node
     count = len(node.steps)
+    if not count:  # imported as text
+        return why_ended(node)
     words = [f"{count:,} tok" + (f" ({count - node.prefix_length:,} new)" if node.prefix_length else "")]
-    if node.steps:
-        words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
-        if answer.rate is not None:
-            words.append(format_rate(answer.rate))
-        words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
+    words += [format_seconds(answer.seconds)] if node.ended_after is not None else []
+    if answer.rate is not None:
+        words.append(format_rate(answer.rate))
+    words.append(f"{answer.bits_per_token or 0.0:.2f} bits/token")
     reason = why_ended(node)
     return JOIN.join([reason, *words] if reason else words)
 

@@ -9,6 +9,7 @@ from ropechat.tui.render.table import SourceLine, Table
 from ropechat.tui.render.wrap import wrap, wrap_spans
 from ropechat.util.markdown.inline import MAX_PARSED, find_part_end, parse_inline, parse_inline_lines
 from ropechat.util.markdown.spans import NOWHERE, StyledSpan, cut_spans
+from ropechat.util.text import one_line
 from ropechat.util.width import cell_width, chop
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ropechat.util.markdown.blocks import MarkdownBlock
 
 StyledRow = tuple[StyledSpan, ...]
+COPY_CODE = "⧉ copy"  # in the row above code
 MAX_GROUP_LINES = 40  # lines laid out together: emphasis may go on over them
 
 
@@ -115,7 +117,7 @@ class HeadingLayout(BlockLayout):
 
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """The rows of all lines and one that is not complete."""
-        look = "heading major" if self.block.level < 3 else "heading"
+        look = ("heading major first", "heading major", "heading")[min(self.block.level, 3) - 1]
         lines = self.block.lines + ([line] if line else [])
         return [row for text, at in lines for row in wrap_spans(parse_inline(text, at, look), self.width)]
 
@@ -143,9 +145,16 @@ class CodeLayout(BlockLayout):
     def preview(self, line: SourceLine | None) -> list[list[StyledSpan]]:
         """All rows; an incomplete line has no colours yet."""
         self._colour()
-        if line is None:
-            return self._bodies
-        return self._bodies + self._chopped([StyledSpan(line[0], "block", line[1])])
+        rows = [self._label, *self._bodies] if self.block.fence else self._bodies
+        return rows if line is None else rows + self._chopped([StyledSpan(line[0], "block", line[1])])
+
+    @property
+    def _label(self) -> list[StyledSpan]:
+        """The row above fenced code: its language, and where a click copies it."""
+        language = one_line(self.block.info.partition(" ")[0])
+        words = f"{language} {COPY_CODE}" if cell_width(language) + len(COPY_CODE) + 4 <= self.width else ""
+        fill = " " * max(0, self.width - 2 - cell_width(words))
+        return [StyledSpan(f"{fill}{words}  "[-self.width :], "block quiet", NOWHERE)]
 
     def _colour(self) -> None:
         """Colour new lines; those before them may change, and their rows with them."""

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pygments.lexers import get_lexer_by_name
-from pygments.token import Comment, Error, Keyword, Name, Number, Operator, String
+from pygments.token import Comment, Error, Generic, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
 from ropechat.util.markdown.spans import StyledSpan, append_span
@@ -28,6 +28,10 @@ _LOOKS = (
     (Name.Tag, "keyword"),
     (Name.Decorator, "name"),
     (Operator.Word, "keyword"),
+    (Generic.Inserted, "string"),
+    (Generic.Deleted, "error"),
+    (Generic.Heading, "keyword"),
+    (Generic.Subheading, "keyword"),
     (Error, ""),
 )
 

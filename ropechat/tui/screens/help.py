@@ -34,6 +34,22 @@ FACTS = (
     '@notes.md attaches a text file, @"my notes.md" one with spaces in its name; @@notes.md is only text.',
     'Other keys: the table [keys] of `ropechat config path`, as in "chat.new" = "f12".',
 )
+WORDS = (  # that the chat shows
+    ("surprisal", "how much a token surprised the model: -log2 of its probability, in bits; 0 was certain"),
+    ("bits/token", "the mean surprisal of an answer: the lower, the surer the model was"),
+    ("ppl", "perplexity, 2 to the power of the bits per token: among how many tokens it seemed to choose"),
+    ("entropy", "how uncertain the model was before it drew, in bits; 3 bits are like 8 equal choices"),
+    ("raw, sampled", "the probability as the model gave it, and after temperature and filters"),
+    ("rank", "the place of a token among all, by probability; 1 is the likeliest"),
+    ("u", "the random number of a draw: the token is the one whose interval it falls into"),
+    ("kept", "how many tokens a stage of the sampler left"),
+    ("logit_bias", "what bans and favours add to the scores of tokens before they become probabilities"),
+    ("prefill", "reading the prompt, many tokens at once; its rate is in tokens per second"),
+    ("decode", "writing the answer, token by token"),
+    ("KV cache", "what the model keeps of every token that it read, so that it reads each only once"),
+    ("ctx", "the context: the tokens that the model can take in at once, question and answer included"),
+    ("token", "a piece of text, often a word or a part of one"),
+)
 
 
 class HelpScreen(Dialog[None]):
@@ -46,7 +62,7 @@ class HelpScreen(Dialog[None]):
     def __init__(self, keymap: Keymap, context: str) -> None:
         super().__init__(keymap)
         self._place = context
-        self._wanted = SanitizedInput(placeholder="Type a word, such as fork, copy or theme", id="filter")
+        self._wanted = SanitizedInput(placeholder="Type a word, such as fork, copy or surprisal", id="filter")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="sheet whole broad"):
@@ -96,6 +112,9 @@ class HelpScreen(Dialog[None]):
             ]
             if rows:
                 found.append(self._table(title, rows, max(cell_width(left) for left, _ in rows)))
+        meant = [row for row in WORDS if any(word in row[0].casefold() for word in wanted)]
+        if meant:
+            found.insert(0, self._table("Words", meant, max(cell_width(left) for left, _ in meant)))
         facts = [fact for fact in FACTS if all(word in fact.casefold() for word in wanted)]
         found += [[Content.styled(fact, "$quiet") for fact in facts]] if facts else []
         return found or [[Content.styled(f"nothing about “{words}”", "$quiet")]]
@@ -111,6 +130,7 @@ class HelpScreen(Dialog[None]):
         others = [name for name in ("everywhere", "transcript", "composer") if CONTEXTS[name] not in tables]
         lines = [self._in_short(name) for name in others]
         lines.append(_flow("Typed", [f"/{one.slash}" for one in ALL if one.slash]))
+        lines.append(_flow("Words (type one)", [word for word, _ in WORDS]))
         facts = FACTS if self.app.size.height >= TALL else FACTS[:1]
         return [*parts, [*lines, *(Content.styled(fact, "$quiet") for fact in facts)]]
 

@@ -27,7 +27,6 @@ class TokensScreen(Dialog["int | None"]):
     """A list of tokens with notes; the result is the id of the chosen one."""
 
     heading = "tokens"
-    items = (("↓ ↑", "token"), ("⏎", "choose"), "sheet.leave")
 
     def __init__(
         self,
@@ -36,8 +35,12 @@ class TokensScreen(Dialog["int | None"]):
         tokens: Sequence[tuple[int, str]],
         keymap: Keymap,
         spell: Callable[[int], str],
+        *,
+        does: str = "choose",
     ) -> None:
+        """does: what happens to the chosen one, in a word."""
         super().__init__(keymap)
+        self.key_hints.show_keys((("↓ ↑", "token"), ("⏎", does), "sheet.leave"))
         self._spell = spell
         self._title, self._note, self._tokens = title, note, tokens
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 _TEXT = {"asked", "bar", "caret", "error", "foot", "more", "quiet", "title"}
 _MARKED = {"cursor", "found", "here"}
-_MARKDOWN = {"code", "em", "heading", "link", "major", "marker", "quote", "rule", "strike", "strong", "url"}
+_MARKDOWN = {"code", "em", "link", "marker", "quote", "rule", "strike", "strong", "url"}
+_HEADINGS = {"heading", "major", "first"}
 _CODE = {"block", "comment", "keyword", "name", "number", "string"}
-LOOKS = _TEXT | _MARKED | _MARKDOWN | _CODE
+LOOKS = _TEXT | _MARKED | _MARKDOWN | _HEADINGS | _CODE
 
 
 class StyleCache:

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.render import cursor as moves
+from ropechat.tui.render.block_layout import COPY_CODE
 from ropechat.tui.render.blocks import AnswerBlock
 from ropechat.tui.render.cursor import TokenPlace
 from ropechat.tui.render.find import Finder
@@ -77,6 +78,13 @@ class TokenTranscript(Transcript):
         """The line below an answer was clicked. node: the answer."""
 
         node: str
+
+    @dataclass
+    class Code(Message):
+        """The row above code was clicked. node: the answer; number: of the code in it, from 1."""
+
+        node: str
+        number: int
 
     class Found(Message):
         """The current match changed."""
@@ -321,14 +329,21 @@ class TokenTranscript(Transcript):
         """A click on a heading, or on a line without tokens."""
         if isinstance(block, AnswerBlock) and row == 0 and block.thought:
             self.post_message(self.Thought(block, x))
+        elif row is not None and isinstance(block, AnswerBlock):
+            if x >= 0 and self._row_text(block, row).rstrip().endswith(COPY_CODE):
+                before = (self._row_text(block, one).rstrip() for one in range(row + 1))
+                self.post_message(self.Code(block.node, sum(one.endswith(COPY_CODE) for one in before)))
         elif row is not None:
-            if block.kind != "answer" and row < block.body:
-                text = "".join(piece.text for piece in block.rows.pieces(row))
-                self.post_message(self.Line(block, text))
+            if row < block.body:
+                self.post_message(self.Line(block, self._row_text(block, row)))
         elif block.head and (place := VERSIONS.search(block.title)):
             start, end = (cell_width(block.title[:at]) for at in place.span())
             if start <= x < end:
                 self.post_message(self.Version(block.node, -1 if x < (start + end) // 2 else 1))
+
+    @staticmethod
+    def _row_text(block: Block, row: int) -> str:
+        return "".join(piece.text for piece in block.rows.pieces(row)) if row < block.body else ""
 
     # --- find ---
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_NESTING = 10  # quotes and lists within each other; deeper ones stay text
 _QUOTE = re.compile(r" {0,3}> ?")
 _ITEM = re.compile(r"( {0,3})([-*+]|\d{1,9}[.)])( +|$)")
+_TASK = re.compile(r"\[([ xX])\] +")
+_BOXES = {" ": "☐ ", "x": "☑ "}
 _HEADING = re.compile(r" {0,3}(#{1,6})(?: +|$)")
 _CLOSING = re.compile(r"(?:^| +)#+ *$")
 _RULE = re.compile(r" {0,3}(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$")
@@ -159,10 +161,11 @@ class BlockParser:
                 break
             blanks = len(match[3])
             width = len(match[1]) + len(match[2]) + (blanks if 0 < blanks < 5 else 1)
-            mark = "•" if len(match[2]) == 1 else match[2]
-            marker = StyledSpan(mark + " ", "marker", at + match.start(2))
-            opened.append(Container(width, marker))
+            mark, begin = "• " if len(match[2]) == 1 else match[2] + " ", at + match.start(2)
             place = min(place + width, len(line))
+            if (task := _TASK.match(line, place)) and len(match[2]) == 1:
+                mark, place = _BOXES[task[1].lower()], task.end()
+            opened.append(Container(width, StyledSpan(mark, "marker", begin)))
         return opened, place
 
     def _keeps(self, match: re.Match[str], matched: int, rest: str) -> bool:
@@ -288,3 +291,13 @@ def split_cells(line: str) -> list[tuple[str, int]]:
     if cells and not cells[-1][0].strip(" "):
         cells = cells[:-1]
     return [(text.strip(" "), at + len(text) - len(text.lstrip(" "))) for text, at in cells]
+
+
+def fenced_code(text: str) -> list[str]:
+    """The texts of the fenced code blocks of a Markdown text."""
+    parser, found, at = BlockParser(), [], 0
+    for line in text.split("\n"):
+        if (opened := parser.push(line, at).opened) is not None and opened.fence:
+            found.append(opened)
+        at += len(line) + 1
+    return ["\n".join(line for line, _ in block.lines).rstrip("\n") for block in found]
