@@ -84,7 +84,7 @@ def test_the_first_minutes(tmp_path: Path) -> None:
 
         # switches the theme: F1 is in the footer, its filter finds the word
         click(tmux, "F1 help", 1)
-        sees(tmux, "Type a word, such as fork, copy or theme")
+        sees(tmux, "Type a word, such as fork, copy or surprisal")
         tmux.type("theme")
         sees(tmux, "/theme", "Change the colours")
         tmux.press("Escape")
