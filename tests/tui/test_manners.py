@@ -336,3 +336,13 @@ def test_loading_is_the_first_request() -> None:
 
     app = ChatApp(LiveChat(FakeEngine, "fake", Sampling()))
     assert isinstance(app.inference._requests.get(), Load)
+
+
+async def test_words_of_the_screen_are_explained_in_the_help(chat: Any) -> None:
+    meanings = {"surprisal": "-log2 of its probability", "ppl": "perplexity", "kv": "keeps of every token"}
+    async with chat(FakeEngine("ok"), size=(160, 45)) as c:
+        await c.pilot.press("f1")
+        await c.until(lambda: "Words (type one): surprisal" in c.screen())
+        for word, meaning in meanings.items():
+            c.app.screen.query_one("#filter").value = word
+            await c.until(lambda meaning=meaning: meaning in c.screen())

@@ -118,7 +118,7 @@ def test_code_is_coloured_and_long_lines_go_on() -> None:
 
 
 def test_diffs_have_colours() -> None:
-    text = "```diff\n@@ -1 +1 @@\n-old\n+new\n same\n```"
+    text = "```diff\n@@ -1 +1 @@\n-old\n same\n+new\n```"
     assert look(text, "-old") == "block error"
     assert look(text, "+new") == "block string"
     assert look(text, " same") == "block"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from branches import transcript
 from fakes import FakeEngine, pieces
 
 from ropechat.chat import events as ev
+from ropechat.chat.session import Session
+from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from ropechat.store.store import Store
 
@@ -108,3 +109,13 @@ async def test_a_setting_turns_it_off(chat: Any) -> None:
         await c.until(lambda: len(engine.read) == before + 1)
         c.app.ui.settings["kv_disk_gb"](3)
         assert c.app.session.recorder.kv_bytes == 3_000_000_000
+
+
+def test_what_is_read_ahead_is_no_longer_said_to_take_time() -> None:
+    session = Session("m", Sampling())
+    count = session.count("a long draft")
+    session.apply(ev.PromptCounted(count.serial, 1000, False, 800, 8.0))
+    for done, left in ((200, 800), (600, 400), (1000, 0)):
+        session.apply(ev.ReadSoFar(done, 1000))
+        assert session.draft_unread == left
+        assert session.draft_seconds == pytest.approx(left / 100)

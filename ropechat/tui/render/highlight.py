@@ -98,7 +98,7 @@ class Highlighter:
         number, column = first, 0
         pieces: list[StyledSpan] = []
         inside = False
-        for kind, value in lexer.get_tokens("\n".join(self._lines[first:])):
+        for kind, value in lexer.get_tokens("".join(f"{line}\n" for line in self._lines[first:])):
             parts = value.split("\n")
             for index, part in enumerate(parts):
                 if index:
