@@ -236,17 +236,24 @@ async def test_help_opens_over_a_sheet_and_tells_its_keys_first(chat: Any) -> No
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"branches.mark": ("d",)}, "d is also a key of branches.delete"),
-        ({"sheet.leave": ("h",)}, "h is also a key of compare.left"),
+        ({"branches.mark": ("m",), "branches.compare": ("m",)}, "m is also a key of branches."),
+        ({"branches.mark": ("escape", "q"), "chats.undo": ("ctrl+k",)}, "q is also a key of sheet.leave"),
         ({"chats.rename": ("ctrl+q",)}, "ctrl+q is also a key of app.quit"),
         ({"chats.rename": ("r",)}, "r: types text"),
-        ({"alternative.1": ("r",)}, "r is also a key of answer.regenerate"),
+        ({"alternative.1": ("x",)}, "x is also a key of alternative.ban"),
     ],
 )
 def test_keys_in_sheets_that_cannot_be(chosen: Any, message: str) -> None:
     with pytest.raises(KeymapError) as error:
         Keymap(chosen)
     assert str(error.value).startswith(message)
+
+
+def test_a_chosen_key_of_a_sheet_wins() -> None:
+    keymap = Keymap({"branches.mark": ("d",), "full.slide": ("f",), "sheet.leave": ("h",)})
+    assert keymap.keys("branches.delete") == ("ctrl+x",)
+    assert keymap.keys("compare.left") == ("left",)
+    assert keymap.notes == ["f is full.slide, as your settings say: full.fresh has no key"]
 
 
 def test_one_key_may_do_different_things_in_different_sheets() -> None:

@@ -315,7 +315,7 @@ async def test_clicks_on_the_bar_and_the_composer(chat: Any) -> None:
         await c.pilot.click(bar, offset=(bar.text.index("write"), 0))
         await types(c)
         await c.pilot.press("escape")
-        assert "READING" in frame(c)
+        await c.until(lambda: "READING" in frame(c))
         await c.pilot.click(c.app.composer)
         await types(c, QUESTION)
 

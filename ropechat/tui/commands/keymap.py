@@ -132,7 +132,8 @@ class Keymap:
         self._lost.setdefault(other, set()).add(key)
         command, left = BY_ID[other], self.keys(other)
         may_lose = command.slash or (command.context in DIALOG_CONTEXTS and command not in COMMON)
-        if other in self._chosen or not (left or may_lose):
+        outside = BY_ID[chosen].context in DIALOG_CONTEXTS and command.context not in DIALOG_CONTEXTS
+        if other in self._chosen or outside or not (left or may_lose):
             raise KeymapError(chosen, f"{name} is also a key of {other}; give one of them another")
         if not left:
             way = f"/{command.slash} does {other}" if command.slash else f"{other} has no key"
