@@ -29,6 +29,11 @@ pub trait Facts {
     fn shares_tensors_of(&self, _layer: usize) -> Option<usize> {
         None
     }
+
+    /// Tensors that follow from the config, by the ends of their names; a file may have them, and they are not read.
+    fn buffers(&self) -> &'static [&'static str] {
+        &[]
+    }
 }
 
 /// What the rest of the engine asks of a recurrent mixer's facts.
@@ -39,5 +44,13 @@ pub trait MixerFacts {
     /// Heads with a matrix, and its sizes: keys and values. Channels by themselves are heads of 16.
     fn matrices(&self) -> (usize, usize, usize) {
         (0, 0, 0)
+    }
+
+    /// Takes what the shapes of the file's tensors decide; they are named below the path of the first layer with the mixer.
+    fn use_shapes_of(&mut self, _shape_of: &dyn Fn(&str) -> Option<Vec<usize>>) {}
+
+    /// As [`Facts::buffers`].
+    fn buffers(&self) -> &'static [&'static str] {
+        &[]
     }
 }

@@ -52,6 +52,11 @@ impl Mechanisms {
         self.all().find_map(Facts::further_states).unwrap_or_default()
     }
 
+    /// [`Facts::buffers`] of all.
+    pub fn buffers(&self) -> impl Iterator<Item = &'static str> {
+        self.all().flat_map(Facts::buffers).copied()
+    }
+
     /// The first layer whose tensors a layer's part has, where layers share a part.
     pub fn shares_tensors_of(&self, layer: usize) -> Option<usize> {
         self.all().find_map(|facts| facts.shares_tensors_of(layer))

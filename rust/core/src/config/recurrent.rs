@@ -31,6 +31,15 @@ macro_rules! all_mixers {
                     $( Recurrent::$facts(facts) => facts, )+
                 }
             }
+
+            /// Its facts, to be changed.
+            pub fn facts_mut(&mut self) -> &mut dyn MixerFacts {
+                match self {
+                    Recurrent::Linear(facts) => facts,
+                    Recurrent::Window(facts) => facts,
+                    $( Recurrent::$facts(facts) => facts, )+
+                }
+            }
         }
     };
 }
@@ -53,13 +62,11 @@ impl MixerFacts for Window {
 
 impl MixerFacts for LinearAttention {
     fn window(&self) -> (usize, usize) {
-        (self.conv_width(), self.stored_block().unwrap_or(self.conv_kernel_size) - 1)
+        (self.conv_width(), self.conv_kernel_size - 1)
     }
 
     fn matrices(&self) -> (usize, usize, usize) {
-        // What was learned before a block, and in it.
-        let matrices = if self.stored_block().is_some() { 2 } else { 1 };
-        (self.num_value_heads, matrices * self.key_dim, self.value_dim)
+        (self.num_value_heads, self.key_dim, self.value_dim)
     }
 }
 
@@ -82,7 +89,7 @@ pub struct LinearAttention {
     pub conv_kernel_size: usize,
     /// Bias of that convolution.
     pub conv_bias: Bias,
-    /// What follows it, or queries, keys and values where there is none (`hidden_act`).
+    /// What follows it.
     pub conv_activation: Activation,
     /// Bias of the input projection.
     pub in_bias: Bias,
@@ -90,7 +97,7 @@ pub struct LinearAttention {
     pub out_bias: Bias,
     /// The operation on the output before its projection.
     pub output: GatedOutput,
-    /// The activation of the gate z: silu, or sigmoid (kimi_linear, minimax).
+    /// The activation of the gate z: silu, or sigmoid (kimi_linear).
     pub gate: Activation,
     /// Rank of the projections to z and to the decay; None: they have no latents (kimi_linear).
     pub gate_rank: Option<usize>,
@@ -120,13 +127,6 @@ pub enum LinearRule {
         /// None: decay exp(-exp(A_log) softplus(f + dt_bias)). Else exp(this * sigmoid(exp(A_log) (f + dt_bias)))
         /// (`kda_lower_bound`; bailing_hybrid).
         lower_bound: Option<f32>,
-    },
-    /// Lightning attention (Qin et al. 2024): a fixed decay per head, which the layer's number slows down; update v
-    /// (minimax).
-    Lightning {
-        /// Where the file stores the decays, which its type rounds: positions of a block that they are for. transformers
-        /// computes with them.
-        stored_block: Option<usize>,
     },
     /// Mamba-2 (Dao and Gu 2024): dt = softplus(dt + dt_bias), decay exp(-exp(A_log) dt), update dt x; D x is added.
     Mamba2 {
@@ -198,14 +198,6 @@ impl LinearAttention {
         2 * self.keys_width() + self.values_width()
     }
 
-    /// The block that stored decays of lightning attention are for.
-    pub fn stored_block(&self) -> Option<usize> {
-        match self.rule {
-            LinearRule::Lightning { stored_block } => stored_block,
-            _ => None,
-        }
-    }
-
     /// Columns of the input projection that z takes, or its latent.
     pub fn gate_width(&self) -> usize {
         self.gate_rank.unwrap_or(self.values_width())
@@ -218,7 +210,6 @@ impl LinearAttention {
             LinearRule::GatedDelta { .. } => 2 * heads,
             LinearRule::KimiDelta { .. } => heads + self.gate_rank.unwrap_or(self.keys_width()),
             LinearRule::Mamba2 { .. } => heads,
-            LinearRule::Lightning { .. } => 0,
         }
     }
 

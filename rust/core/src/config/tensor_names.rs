@@ -231,7 +231,7 @@ impl MoeNames {
 pub struct RecurrentNames {
     /// What the normed row is projected to.
     pub in_proj: InProj,
-    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions]; none for minimax.
+    /// The depthwise convolution, in one tensor or in one each for q, k and v: [channels, 1, positions].
     pub conv: &'static [Tensor],
     /// The channels of three tensors where they are not those of q, k and v (transformers writes three equal parts).
     pub conv_split: Option<[usize; 3]>,
@@ -272,8 +272,6 @@ pub enum InProj {
     One(Tensor),
     /// The branch with a state, and the other one (recurrent_gemma).
     Branches([Tensor; 2]),
-    /// q, k, v of each head in one, z in another (minimax).
-    ByHead([Tensor; 2]),
     /// q, k, v in one; z, b and a in one each (qwen3_5).
     Qkv([Tensor; 4]),
     /// q, k, v, z in one and b, a in another, by key head (qwen3_next).

@@ -12,6 +12,7 @@ pub mod cycles;
 pub mod dynamic_mask;
 pub mod head_experts;
 pub mod hyper;
+pub mod lightning;
 pub mod ngram;
 pub mod qk_convolution;
 pub mod rg_lru;
@@ -41,6 +42,7 @@ pub(crate) use mechanisms;
 macro_rules! mixers {
     ($with:ident) => {
         $with! {
+            lightning: Lightning,
             rg_lru: RgLru,
             selective_scan: SelectiveScan,
             short_conv: ShortConv,

@@ -10,15 +10,13 @@ parts! {
         pub input_norm: Option<L::Norm>,
         /// What the normed row is projected to.
         pub in_proj: L::Matrix,
-        /// The depthwise convolution; ones where there is none.  // [positions, channels]
+        /// The depthwise convolution.  // [positions, channels]
         pub conv: L::Numbers,
         /// Its bias; zeros without one.  // [channels]
         pub conv_bias: L::Numbers,
         /// -exp(A_log), or another rate at which the state decays; empty when the mixer has none.
         ///
-        /// // [heads]; of lightning attention whose file stores them: its slopes [heads], its decays of queries and keys
-        /// [heads, block] each, and of both in a block [heads, block, block]; of a selective scan
-        /// [panels of 16 channels][state_size][16]; of RG-LRU [channels]
+        /// // [heads]; what else, the mechanism says
         pub decay_rate: L::Numbers,
         /// Bias of the step; empty when the mixer has none.  // [heads] or [keys of all heads]
         pub dt_bias: L::Numbers,

@@ -6,10 +6,7 @@
 //! The first files say `attn_type_list` and `layernorm_..._alpha`.
 
 use super::mixtral;
-use crate::config::{
-    Activation, Bias, Config, GatedOutput, InProj, KeyHeads, LinearAttention, LinearRule, Mask, Mixer, Moe,
-    Names, NormPlacement, Recurrent, RecurrentNames, ResidualFactors, tensor,
-};
+use crate::config::{Bias, Config, Mask, Mixer, Moe, NormPlacement, Recurrent, ResidualFactors};
 use crate::family::keys::base::{
     BiasKey, Defaults, Family, HeadDim, KvHeads, NormKey, RopeDefaults, WindowKeys, base,
 };
@@ -18,6 +15,7 @@ use crate::family::keys::mixers::{mixers, with_mixers};
 use crate::family::keys::moe::{experts_per_token, moe_in_all_layers};
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::{layer_numbers, window};
+use crate::mechanisms::lightning::config::Lightning;
 use ropechat_platform::error::Result;
 
 pub(crate) static MINIMAX: Family = Family {
@@ -34,21 +32,10 @@ pub(crate) static MINIMAX: Family = Family {
     config,
 };
 
-const NAMES: Names = Names {
-    recurrent: RecurrentNames {
-        in_proj: InProj::ByHead([tensor!("self_attn.qkv_proj"), tensor!("self_attn.output_gate")]),
-        conv: &[],
-        norm: tensor!("self_attn.norm"),
-        out_proj: tensor!("self_attn.out_proj"),
-        ..Names::LLAMA.recurrent
-    },
-    ..mixtral::NAMES
-};
-
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let rotary_dim = metadata.integer_if_any("rotary_dim", 2..=1 << 13)?;
     let defaults = Defaults {
-        names: NAMES,
+        names: mixtral::NAMES,
         vocab_size: Some(32_000),
         num_attention_heads: Some(32),
         num_hidden_layers: Some(32),
@@ -96,24 +83,14 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     }
     read_old_keys(metadata)?;
     metadata.get("block_size"); // how it is computed
-    let lightning = LinearAttention {
-        rule: LinearRule::Lightning { stored_block: None },
-        num_key_heads: heads,
-        num_value_heads: heads,
-        key_heads: KeyHeads::Grouped,
-        key_dim: config.head_dim,
-        value_dim: config.head_dim,
-        conv_kernel_size: 1,
-        conv_bias: Bias::None,
-        conv_activation: config.activation,
-        in_bias: Bias::None,
-        out_bias: Bias::None,
-        output: GatedOutput::NormThenGate { eps: 1e-6, group: heads * config.head_dim, shared_weight: false },
-        gate: Activation::Sigmoid,
-        gate_rank: None,
+    let lightning = Lightning {
+        num_heads: heads,
+        head_dim: config.head_dim,
+        activation: config.activation,
+        stored_block: None,
     };
     Ok(Config {
-        recurrent: Some(Recurrent::Linear(lightning)),
+        recurrent: Some(Recurrent::Lightning(lightning)),
         norm_placement: NormPlacement::InStream,
         ..config
     })

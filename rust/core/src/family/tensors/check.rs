@@ -7,8 +7,7 @@ use super::unread::unread;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, Scheme};
 use crate::config::{
-    Config, GateUp, LayerMlp, LayerSpec, LinearAttention, LinearRule, LmHead, MoeNames, Names, NormPlacement,
-    Recurrent, Tensor, tensor,
+    Config, GateUp, LayerMlp, LayerSpec, LmHead, MoeNames, Names, NormPlacement, Tensor, tensor,
 };
 use crate::parts::{LeafRef, NormSpec, Part, Spec, TensorRows};
 use ropechat_platform::error::{Error, Result};
@@ -140,13 +139,11 @@ pub fn as_in(checkpoint: &Checkpoint, mut config: Config) -> Config {
     {
         config.names.moe = fused;
     }
-    // transformers writes the decays of lightning attention as they are in the weights' type.
-    if let Some(Recurrent::Linear(LinearAttention { rule: LinearRule::Lightning { stored_block }, .. })) =
-        &mut config.recurrent
-        && let Some((layer, _)) = layers().find(|(_, mixer)| mixer.is_recurrent())
-        && let Some(table) = checkpoint.tensor(&name(layer, "self_attn.query_decay"))
+    if let (Some(recurrent), Some((layer, _))) =
+        (&mut config.recurrent, layers().find(|(_, mixer)| mixer.is_recurrent()))
     {
-        *stored_block = table.shape.get(1).copied().filter(|block| (1..=1 << 16).contains(block));
+        let shape = |tensor: &str| Some(checkpoint.tensor(&name(layer, tensor))?.shape.to_vec());
+        recurrent.facts_mut().use_shapes_of(&shape);
     }
     // transformers 5 writes the dense MLPs of kimi_linear below the path of its mixtures.
     const BELOW: (GateUp, Tensor) = (

@@ -96,7 +96,6 @@ impl Prefix<'_> {
         let [outer, inner] = names.a_log_shape;
         let a_log_shape = [outer, &[heads], inner].concat();
         let conv: Vec<(&str, usize)> = match (names.conv, names.conv_split) {
-            ([], _) => Vec::new(),
             ([one], _) => vec![(one.weight, linear.conv_width())],
             (parts, split) => {
                 let channels = split.unwrap_or([keys, keys, values]);
@@ -112,38 +111,16 @@ impl Prefix<'_> {
         };
         let rate = self.decay_rate();
         RecurrentWeights {
-            conv: match conv[..] {
-                // Without a convolution a channel is its own input.
-                [] => NumberSpec::constant(1.0, channels),
-                _ => self.by_position(&conv, linear.conv_kernel_size, change),
-            },
+            conv: self.by_position(&conv, linear.conv_kernel_size, change),
             conv_bias: self.conv_bias(channels, linear.conv_bias),
-            decay_rate: match linear.rule {
-                LinearRule::Lightning { stored_block: None } => {
-                    let (layer, layers) = (self.index, self.config.layers.len());
-                    NumberSpec::default().prepared(move |_| lightning_rates(heads, layer, layers))
-                }
-                LinearRule::Lightning { stored_block: Some(block) } => NumberSpec::vectors(
-                    [
-                        ("slope_rate", vec![heads, 1, 1]),
-                        ("query_decay", vec![heads, block, 1]),
-                        ("key_decay", vec![heads, block, 1]),
-                        ("diagonal_decay", vec![1, heads, block, block]),
-                    ]
-                    .map(|(table, shape)| {
-                        let rows = Rows::all(shape.iter().product());
-                        TensorRows { shape, ..self.vector(&format!("self_attn.{table}"), rows) }
-                    }),
-                ),
-                _ => {
-                    let a_log = self.vector(names.a_log, Rows::all(heads));
-                    NumberSpec::vectors([TensorRows { shape: a_log_shape, ..a_log }]).each(rate)
-                }
-            },
+            decay_rate: NumberSpec::vectors([TensorRows {
+                shape: a_log_shape,
+                ..self.vector(names.a_log, Rows::all(heads))
+            }])
+            .each(rate),
             dt_bias: match linear.rule {
                 LinearRule::GatedDelta { .. } | LinearRule::Mamba2 { .. } => per_head(names.dt_bias),
                 LinearRule::KimiDelta { .. } => self.numbers(names.dt_bias, Rows::all(keys)),
-                LinearRule::Lightning { .. } => NumberSpec::default(),
             },
             d: match linear.rule {
                 LinearRule::Mamba2 { .. } => per_head(names.d),
@@ -187,13 +164,6 @@ impl Prefix<'_> {
                 let parts = [Rows::range(values, conv), Rows::range(0, values), steps];
                 self.rows_of(name, linear.in_width(), &parts, hidden, bias)
             }
-            InProj::ByHead([qkv, z]) => {
-                let dim = linear.key_dim;
-                let parts = [0, 1, 2].map(|part| Rows::each(heads, 3 * dim, part * dim, dim));
-                let mut matrix = self.rows_of(qkv, conv, &parts, hidden, bias);
-                matrix.weights.extend(self.matrix(&[(z, values)], hidden, Bias::None).weights);
-                matrix
-            }
             InProj::Branches(_) => self.matrix(&[], hidden, Bias::None), // of mixers without heads
             InProj::Qkv([qkv, z, b, a]) => {
                 self.matrix(&[(qkv, conv), (z, values), (b, heads), (a, heads)], hidden, bias)
@@ -235,14 +205,6 @@ impl Prefix<'_> {
         matrix.biases.extend(steps.biases);
         matrix
     }
-}
-
-/// Minus the slopes of lightning attention: those of ALiBi, smaller from layer to layer (transformers,
-/// `MiniMaxLightningAttention.get_slope_rate`).
-fn lightning_rates(heads: usize, layer: usize, layers: usize) -> Vec<f32> {
-    let base = 2f64.powf(-8.0 / heads as f64);
-    let factor = 1.0 - layer as f64 / ((layers - 1) as f64 + 1e-5) + 1e-5;
-    (1..=heads).map(|head| -(base.powi(head as i32) * factor) as f32).collect()
 }
 
 /// Factor of what a channel of the convolution reads.

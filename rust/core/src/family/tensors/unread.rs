@@ -31,7 +31,7 @@ pub(super) fn unread(
 ) -> Result<Option<String>> {
     let of_further_layers = further_layers(checkpoint, config);
     let may_be_left = |name: &str| {
-        is_buffer(checkpoint, name)
+        is_buffer(checkpoint, config, name)
             || is_other_part(config, name)
             || layer_of(config, name).is_some_and(|(layer, part)| {
                 of_further_layers.contains(&layer)
@@ -103,11 +103,11 @@ fn further_layers(checkpoint: &Checkpoint, config: &Config) -> BTreeSet<usize> {
 }
 
 /// Frequencies and masks in old files, which are computed here, and divisors, which are in the config.
-fn is_buffer(checkpoint: &Checkpoint, name: &str) -> bool {
+fn is_buffer(checkpoint: &Checkpoint, config: &Config, name: &str) -> bool {
     const WHOLE: [&str; 3] = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
     // A bias is a vector; a mask is not.
     const MASKS: [&str; 2] = [".attn.bias", ".attention.bias"];
-    const ENDS: [&str; 16] = [
+    const ENDS: [&str; 9] = [
         "rotary_emb.inv_freq",
         "rotary_emb.original_inv_freq",
         "rotary_emb.cos_cached",
@@ -116,15 +116,6 @@ fn is_buffer(checkpoint: &Checkpoint, name: &str) -> bool {
         ".attn.causal_mask",
         ".act_fn.beta",
         ".act_fn.eps",
-        // Lightning attention: what follows from the layer's number.
-        ".slope_rate",
-        ".query_decay",
-        ".key_decay",
-        ".diagonal_decay",
-        // Hashes of n-grams: what follows from the config.
-        ".ple_embedding.layer_multipliers",
-        ".ple_embedding.ngram_heads_offsets",
-        ".ple_embedding.ngram_heads_vocab_sizes",
         // The position ids of a text: 0, 1, 2 ...
         "position_ids",
     ];
@@ -132,7 +123,13 @@ fn is_buffer(checkpoint: &Checkpoint, name: &str) -> bool {
     const KV_SCALES: [&str; 2] = [".k_scale", ".v_scale"];
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     let is_vector = || checkpoint.tensor(name).is_some_and(|tensor| tensor.shape.len() == 1);
-    WHOLE.contains(&name) || ends(&ENDS) || ends(&KV_SCALES) || ends(&MASKS) && !is_vector()
+    let of_mixer = config.recurrent.iter().flat_map(|mixer| mixer.facts().buffers()).copied();
+    let is_of_mechanism = || config.mechanisms.buffers().chain(of_mixer).any(|end| name.ends_with(end));
+    WHOLE.contains(&name)
+        || is_of_mechanism()
+        || ends(&ENDS)
+        || ends(&KV_SCALES)
+        || ends(&MASKS) && !is_vector()
 }
 
 /// Parts for pictures and sound beside a text model below its own path (the config's warning says that they are ignored),

@@ -1,12 +1,12 @@
-//! Linear attention with decay: Gated DeltaNet, Kimi Delta Attention, lightning attention and Mamba-2. What differs
-//! between them is prepared here per row and head; the state's step is one kernel.
+//! Linear attention with decay: Gated DeltaNet, Kimi Delta Attention and Mamba-2. What differs between them is prepared here
+//! per row and head; the state's step is one kernel.
 
 use super::conv::Rows;
-use super::heads::{HeadOutputs, HeadSizes, Job, jobs};
+use super::heads::{HeadSizes, Job, jobs};
 use crate::config::{GatedOutput, LinearAttention, LinearRule, MixerFacts};
 use crate::forward::residual::matmul;
 use crate::forward::state::{Pass, Run};
-use crate::parts::RecurrentWeights;
+use crate::parts::{NormWeights, RecurrentWeights};
 use ropechat_kernels::compute::activations::{Activations, RowSource};
 use ropechat_kernels::kernel::{Activation, Kernels, LANES, LinearSteps};
 use std::cell::RefCell;
@@ -101,12 +101,20 @@ pub(super) fn attend(
     out: &mut Vec<f32>,
 ) {
     let mixed = Rows { values: mixed, stride: linear.conv_width() };
+    let is_delta = matches!(linear.rule, LinearRule::GatedDelta { .. } | LinearRule::KimiDelta { .. });
     let mut jobs = jobs(weights, runs, sizes(linear), out);
     pass.pool.for_each(&mut jobs, |job| {
-        SCRATCH.with_borrow_mut(|scratch| {
-            job.start();
-            run(job, linear, weights, inputs, mixed, scratch, pass.kernels);
+        let (head, widths) = (job.head, [linear.key_dim, linear.value_dim]);
+        run_steps(job, widths, is_delta, pass.kernels, |row, step| {
+            let parts = Parts::of(linear, head, mixed.row(row));
+            step.value.copy_from_slice(parts.value);
+            prepare(linear, weights, inputs, [row, head], parts, step, pass.kernels);
         });
+        if let Some(&d) = weights.d.get(head) {
+            for (row, out) in job.rows.clone().zip(job.out.chunks_exact_mut(linear.value_dim)) {
+                pass.kernels.axpby(out, Parts::of(linear, head, mixed.row(row)).value, 1.0, d);
+            }
+        }
     });
 }
 
@@ -128,119 +136,139 @@ thread_local! {
     static ROW: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-fn run(
+/// What a row does to a head's state.
+pub(crate) struct RowStep<'a> {
+    pub query: &'a mut [f32], // [key_dim]
+    pub key: &'a mut [f32],   // [key_dim]
+    pub value: &'a mut [f32], // [value_dim]
+    /// What each key channel keeps of the state.  // [key_dim]
+    pub decay: &'a mut [f32],
+    /// Factor of what is learned.
+    pub beta: &'a mut f32,
+    lengths: &'a mut [f32], // [key_dim]
+}
+
+impl RowStep<'_> {
+    /// Sets query and key to these of length one, the query divided by the root of its width.
+    fn of_length_one(&mut self, query: &[f32], key: &[f32], kernels: Kernels) {
+        let dim = key.len() as f32;
+        let eps = L2_EPS / dim;
+        self.lengths.fill(1.0 / dim.sqrt());
+        kernels.rms_norm(key, self.lengths, eps, self.key);
+        self.lengths.fill(1.0 / dim);
+        kernels.rms_norm(query, self.lengths, eps, self.query);
+    }
+}
+
+/// Updates a head's state by its rows, and reads it; `prepare` is given a row and its step, to be filled.
+pub(crate) fn run_steps(
     job: &mut Job<'_>,
+    [dim, width]: [usize; 2],
+    is_delta: bool,
+    kernels: Kernels,
+    prepare: impl Fn(usize, &mut RowStep<'_>),
+) {
+    let padded = width.next_multiple_of(LANES);
+    job.start();
+    SCRATCH.with_borrow_mut(|Scratch { queries, keys, decay, decayed_keys, values, beta, lengths }| {
+        for rows in job.portions() {
+            let count = rows.len();
+            for list in [&mut *queries, keys, decay] {
+                list.resize(count * dim, 0.0);
+            }
+            values.resize(count * padded, 0.0);
+            beta.resize(count, 0.0);
+            lengths.resize(dim, 0.0);
+            for (index, row) in rows.clone().enumerate() {
+                let at = index * dim..(index + 1) * dim;
+                let mut step = RowStep {
+                    query: &mut queries[at.clone()],
+                    key: &mut keys[at.clone()],
+                    value: &mut values[index * padded..][..width],
+                    decay: &mut decay[at],
+                    beta: &mut beta[index],
+                    lengths,
+                };
+                prepare(row, &mut step);
+            }
+            decayed_keys.clear();
+            decayed_keys.extend_from_slice(keys);
+            kernels.mul(decayed_keys, decay);
+            let state = &mut *job.state;
+            kernels.linear_attention(LinearSteps {
+                keys: dim,
+                is_delta,
+                state,
+                queries,
+                learned: keys,
+                decay,
+                decayed_keys,
+                beta,
+                values,
+            });
+            let out = &mut job.out[(rows.start - job.rows.start) * width..][..count * width];
+            for (out, value) in out.chunks_exact_mut(width).zip(values.chunks_exact(padded)) {
+                out.copy_from_slice(&value[..width]);
+            }
+        }
+    });
+}
+
+/// The step of a row and head by the rule, but for its value.
+fn prepare(
     linear: &LinearAttention,
     weights: &RecurrentWeights,
     inputs: Inputs<'_>,
-    mixed: Rows<'_>,
-    scratch: &mut Scratch,
+    [row, head]: [usize; 2],
+    Parts { query, key, .. }: Parts<'_>,
+    step: &mut RowStep<'_>,
     kernels: Kernels,
 ) {
-    let (dim, width) = (linear.key_dim, linear.value_dim);
-    let padded = width.next_multiple_of(LANES);
-    for rows in job.portions() {
-        let count = rows.len();
-        let Scratch { queries, keys, decay, decayed_keys, values, beta, lengths } = &mut *scratch;
-        for list in [&mut *queries, keys, decay, decayed_keys] {
-            list.resize(count * dim, 0.0);
+    let (dim, heads) = (linear.key_dim, linear.num_value_heads);
+    let scalar = |list: usize| inputs.scalars(row)[list * heads + head];
+    let rate = weights.decay_rate[head];
+    match linear.rule {
+        LinearRule::GatedDelta { beta: most } => {
+            step.of_length_one(query, key, kernels);
+            *step.beta = most * sigmoid(scalar(0));
+            step.decay.fill((rate * softplus(scalar(1) + weights.dt_bias[head])).exp());
         }
-        values.resize(count * padded, 0.0);
-        beta.resize(count, 0.0);
-        lengths.resize(dim, 0.0);
-        for (index, row) in rows.clone().enumerate() {
-            let at = index * dim..(index + 1) * dim;
-            let (query, key) = (&mut queries[at.clone()], &mut keys[at.clone()]);
-            let value = &mut values[index * padded..][..padded];
-            let parts = Parts::of(linear, job.head, mixed.row(row));
-            let scalar = |list: usize| inputs.scalars(row)[list * linear.num_value_heads + job.head];
-            let mut of_length_one = || {
-                let root = (dim as f32).sqrt();
-                lengths.fill(1.0 / root);
-                let eps = L2_EPS / dim as f32;
-                kernels.rms_norm(parts.key, lengths, eps, key);
-                lengths.fill(1.0 / dim as f32);
-                kernels.rms_norm(parts.query, lengths, eps, query);
-            };
-            value[..width].copy_from_slice(parts.value);
-            let (decay, decayed) = (&mut decay[at.clone()], &mut decayed_keys[at]);
-            let factor = match linear.rule {
-                LinearRule::GatedDelta { beta: most } => {
-                    of_length_one();
-                    beta[index] = most * sigmoid(scalar(0));
-                    (weights.decay_rate[job.head] * softplus(scalar(1) + weights.dt_bias[job.head])).exp()
+        LinearRule::KimiDelta { lower_bound } => {
+            step.of_length_one(query, key, kernels);
+            *step.beta = sigmoid(scalar(0));
+            let channels = head * dim..(head + 1) * dim;
+            step.decay.copy_from_slice(&inputs.decays(row, heads)[channels.clone()]);
+            kernels.add(step.decay, &weights.dt_bias[channels]);
+            match lower_bound {
+                None => step.decay.iter_mut().for_each(|x| *x = rate * softplus(*x)),
+                Some(bound) => {
+                    kernels.scale(step.decay, -rate);
+                    kernels.activate_in_place(Activation::Sigmoid, step.decay);
+                    kernels.scale(step.decay, bound);
                 }
-                LinearRule::KimiDelta { lower_bound } => {
-                    of_length_one();
-                    beta[index] = sigmoid(scalar(0));
-                    let channels = job.head * dim..(job.head + 1) * dim;
-                    decay.copy_from_slice(&inputs.decays(row, linear.num_value_heads)[channels.clone()]);
-                    kernels.add(decay, &weights.dt_bias[channels]);
-                    let rate = weights.decay_rate[job.head];
-                    match lower_bound {
-                        None => decay.iter_mut().for_each(|x| *x = rate * softplus(*x)),
-                        Some(bound) => {
-                            kernels.scale(decay, -rate);
-                            kernels.activate_in_place(Activation::Sigmoid, decay);
-                            kernels.scale(decay, bound);
-                        }
-                    }
-                    kernels.exp(decay);
-                    decayed.copy_from_slice(key);
-                    kernels.mul(decayed, decay);
-                    continue;
-                }
-                LinearRule::Lightning { .. } => {
-                    beta[index] = 1.0;
-                    key.copy_from_slice(parts.key);
-                    query.copy_from_slice(parts.query);
-                    weights.decay_rate[job.head].exp()
-                }
-                LinearRule::Mamba2 { time_step_limit: [least, most], multipliers } => {
-                    let step = scalar(0) * multipliers[4] + weights.dt_bias[job.head];
-                    // Written so that NaN stays NaN.
-                    let step = softplus(step);
-                    let step = if step < least {
-                        least
-                    } else if step > most {
-                        most
-                    } else {
-                        step
-                    };
-                    beta[index] = step;
-                    key.copy_from_slice(parts.key);
-                    query.copy_from_slice(parts.query);
-                    (weights.decay_rate[job.head] * step).exp()
-                }
-            };
-            decay.fill(factor);
-            decayed.copy_from_slice(key);
-            kernels.scale(decayed, factor);
-        }
-        kernels.linear_attention(LinearSteps {
-            keys: dim,
-            is_delta: matches!(linear.rule, LinearRule::GatedDelta { .. } | LinearRule::KimiDelta { .. }),
-            state: job.state,
-            queries,
-            learned: keys,
-            decay,
-            decayed_keys,
-            beta,
-            values,
-        });
-        let out = &mut job.out[(rows.start - job.rows.start) * width..][..count * width];
-        for (index, out) in out.chunks_exact_mut(width).enumerate() {
-            out.copy_from_slice(&values[index * padded..][..width]);
-            if let Some(&d) = weights.d.get(job.head) {
-                let value = Parts::of(linear, job.head, mixed.row(rows.start + index)).value;
-                kernels.axpby(out, value, 1.0, d);
             }
+            kernels.exp(step.decay);
+        }
+        LinearRule::Mamba2 { time_step_limit: [least, most], multipliers } => {
+            let length = softplus(scalar(0) * multipliers[4] + weights.dt_bias[head]);
+            // Written so that NaN stays NaN.
+            let length = if length < least {
+                least
+            } else if length > most {
+                most
+            } else {
+                length
+            };
+            *step.beta = length;
+            step.key.copy_from_slice(key);
+            step.query.copy_from_slice(query);
+            step.decay.fill((rate * length).exp());
         }
     }
 }
 
 /// What a value head reads of a row behind the convolution.
-pub(super) struct Parts<'a> {
+struct Parts<'a> {
     pub query: &'a [f32], // [key_dim]
     pub key: &'a [f32],   // [key_dim]
     pub value: &'a [f32], // [value_dim]
@@ -273,47 +301,45 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Gathers the heads of a row, gates and norms them.  // z and into [heads * value_dim]
-pub(super) fn gated_output(
-    pass: Pass<'_>,
-    linear: &LinearAttention,
-    weights: &RecurrentWeights,
-    outputs: &HeadOutputs<'_>,
-    row: usize,
-    z: &[f32],
-    into: &mut [f32],
-) {
-    let kernels = pass.kernels;
-    outputs.gather(row, into);
-    let z = &z[..into.len()];
-    ROW.with_borrow_mut(|scratch| {
-        scratch.clear();
-        match linear.rule {
-            LinearRule::Mamba2 { multipliers: [factor, ..], .. } if factor != 1.0 => {
-                scratch.extend(z.iter().map(|z| z * factor));
+/// The gate z of a row's heads, and their norm.
+pub(crate) struct OutputGate<'a> {
+    pub activation: Activation,
+    /// Factor of z.
+    pub factor: f32,
+    pub output: GatedOutput,
+    pub norm: Option<&'a NormWeights>,
+}
+
+impl OutputGate<'_> {
+    /// Gates and norms the outputs of all heads.  // heads [heads * value_dim], z at least as many
+    pub fn apply(&self, z: &[f32], heads: &mut [f32], kernels: Kernels) {
+        ROW.with_borrow_mut(|scratch| {
+            scratch.clear();
+            scratch.extend_from_slice(&z[..heads.len()]);
+            if self.factor != 1.0 {
+                kernels.scale(scratch, self.factor);
             }
-            _ => scratch.extend_from_slice(z),
-        }
-        kernels.activate_in_place(linear.gate, scratch);
-        let norm = |from: &[f32], into: &mut [f32], eps, group| {
-            let Some(norm) = &weights.norm else { return into.copy_from_slice(from) };
-            let groups = from.chunks_exact(group).zip(norm.weight.chunks_exact(group));
-            for ((from, weight), into) in groups.zip(into.chunks_exact_mut(group)) {
-                kernels.rms_norm(from, weight, eps, into);
+            kernels.activate_in_place(self.activation, scratch);
+            let norm = |from: &[f32], into: &mut [f32], eps, group| {
+                let Some(norm) = self.norm else { return into.copy_from_slice(from) };
+                let groups = from.chunks_exact(group).zip(norm.weight.chunks_exact(group));
+                for ((from, weight), into) in groups.zip(into.chunks_exact_mut(group)) {
+                    kernels.rms_norm(from, weight, eps, into);
+                }
+            };
+            match self.output {
+                GatedOutput::Gate => kernels.mul(heads, scratch),
+                GatedOutput::GateThenNorm { eps, group } => {
+                    kernels.mul(scratch, heads);
+                    norm(scratch, heads, eps, group);
+                }
+                GatedOutput::NormThenGate { eps, group, .. } => {
+                    let gate = scratch.split_off(0);
+                    scratch.extend_from_slice(heads);
+                    norm(scratch, heads, eps, group);
+                    kernels.mul(heads, &gate);
+                }
             }
-        };
-        match linear.output {
-            GatedOutput::Gate => kernels.mul(into, scratch),
-            GatedOutput::GateThenNorm { eps, group } => {
-                kernels.mul(scratch, into);
-                norm(scratch, into, eps, group);
-            }
-            GatedOutput::NormThenGate { eps, group, .. } => {
-                let gate = scratch.split_off(0);
-                scratch.extend_from_slice(into);
-                norm(scratch, into, eps, group);
-                kernels.mul(into, &gate);
-            }
-        }
-    });
+        });
+    }
 }

@@ -6,18 +6,18 @@
 
 pub(crate) mod conv;
 pub(crate) mod heads;
-mod lightning;
 pub(crate) mod linear;
 pub(crate) mod mixer;
 
 use super::residual::{BranchBuffers, add_residual, matmul, normed_input};
 use super::state::{Pass, Run};
-use crate::config::{LinearAttention, Recurrent};
+use crate::config::{LinearAttention, LinearRule, Recurrent};
 use crate::mechanisms::mixers;
 use crate::parts::RecurrentWeights;
 pub(crate) use conv::Rows;
 use conv::convolve;
 use heads::{HeadOutputs, HeadSizes};
+use linear::OutputGate;
 use mixer::{MixBuffers, MixRows, MixedRows};
 use ropechat_kernels::compute::activations::{Activations, RowSource};
 
@@ -96,9 +96,6 @@ impl MixRows for LinearAttention {
         input: &mut Activations,
         MixBuffers { mixed, inner, out, .. }: &mut MixBuffers,
     ) {
-        if self.stored_block().is_some() {
-            return lightning::attend(pass, self, weights, runs, projected, mixed, out);
-        }
         linear::expand_latents(pass, self, weights, projected, input, inner);
         let activation = Some(self.conv_activation);
         convolve(pass, weights.into(), runs, projected, self.conv_width(), activation, mixed);
@@ -111,7 +108,14 @@ impl MixRows for LinearAttention {
     }
 
     fn write_output(&self, of: &MixedRows<'_>, row: usize, into: &mut [f32]) {
-        let gate = linear::inputs(self, of.weights, of.projected, &of.buffers.inner).gate(row);
-        linear::gated_output(of.pass, self, of.weights, &of.outputs, row, gate, into);
+        let factor = match self.rule {
+            LinearRule::Mamba2 { multipliers: [factor, ..], .. } => factor,
+            _ => 1.0,
+        };
+        let norm = of.weights.norm.as_ref();
+        let gate = OutputGate { activation: self.gate, factor, output: self.output, norm };
+        let z = linear::inputs(self, of.weights, of.projected, &of.buffers.inner).gate(row);
+        of.outputs.gather(row, into);
+        gate.apply(z, into, of.pass.kernels);
     }
 }

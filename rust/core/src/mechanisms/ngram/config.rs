@@ -78,6 +78,15 @@ impl NgramEmbedding {
 }
 
 impl Facts for NgramEmbedding {
+    /// Hashes.
+    fn buffers(&self) -> &'static [&'static str] {
+        &[
+            "ple_embedding.layer_multipliers",
+            "ple_embedding.ngram_heads_offsets",
+            "ple_embedding.ngram_heads_vocab_sizes",
+        ]
+    }
+
     /// Of each layer: inputs of the convolution, then the last tokens.
     fn further_states(&self) -> Option<[usize; 2]> {
         Some([self.tables.len(), self.window() * self.channels + self.ngram_size - 1])
