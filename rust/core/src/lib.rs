@@ -31,7 +31,7 @@ pub mod engine;
 pub mod family;
 pub(crate) mod forward;
 pub mod kv_cache;
-pub(crate) mod mechanisms;
+pub mod mechanisms;
 pub mod model;
 pub mod parts;
 pub mod sampling;

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use ropechat_core::config::{
-    Activation, Bias, Config, IndexChoice, LayerIndexer, LayerRope, LmHead, Mask, Norm, RopeLayout,
-    RopeScaling,
+    Activation, Bias, Config, LayerRope, LmHead, Mask, Norm, RopeLayout, RopeScaling,
 };
 use ropechat_core::family;
 use ropechat_core::family::metadata::Metadata;
+use ropechat_core::mechanisms::indexer::config::{IndexChoice, Indexer, LayerIndexer};
 use ropechat_core::{Error, Result};
 use ropechat_kernels::quant::PackedType;
 use serde_json::{Value, json};
@@ -367,13 +367,13 @@ fn indexers_of_each_layer() {
         config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
         config
     };
-    let of = |config: &Config| config.layers.iter().map(|layer| layer.indexer).collect::<Vec<_>>();
-    let kinds = |own: Value| of(&sound(dsa("glm_moe_dsa", own)));
+    let indexer = |config: &Config| -> Indexer { config.mechanisms.indexer.clone().unwrap() };
+    let kinds = |own: Value| indexer(&sound(dsa("glm_moe_dsa", own))).layers;
     assert_eq!(kinds(json!({})), [Full; 6]);
     assert_eq!(kinds(json!({"index_topk_pattern": "FSFSSF"})), [Full, Shared, Full, Shared, Shared, Full]);
     let every_third = json!({"index_topk_freq": 3, "index_skip_topk_offset": 2});
     assert_eq!(kinds(every_third), [Full, Full, Shared, Shared, Full, Shared]);
-    assert_eq!(of(&sound(dsa("hy_v4", json!({})))), [Full, Full, Shared, Shared, Shared, Full]);
+    assert_eq!(indexer(&sound(dsa("hy_v4", json!({})))).layers, [Full, Full, Shared, Shared, Shared, Full]);
     for (key, value) in [
         ("indexer_types", json!(["shared", "full", "full", "full", "full", "full"])),
         ("indexer_types", json!(["full"])),
@@ -386,10 +386,10 @@ fn indexers_of_each_layer() {
     }
     // The indexer's pairs are half a head apart where attention's are adjacent.
     let config = sound(dsa("deepseek_v32", json!({"index_topk": 7})));
-    let indexer = config.indexer.unwrap();
-    assert_eq!(indexer.choice, IndexChoice::Positions { index_topk: 7 });
+    let Indexer { choice, heads, .. } = indexer(&config);
+    assert_eq!(choice, IndexChoice::Positions { index_topk: 7 });
     let layouts: Vec<RopeLayout> = config.ropes.iter().map(|rope| rope.layout).collect();
-    assert_eq!((layouts, indexer.rope), (vec![RopeLayout::Interleaved, RopeLayout::Neox], 1));
+    assert_eq!((layouts, heads.rope), (vec![RopeLayout::Interleaved, RopeLayout::Neox], 1));
 
     let m3 = |own: Value| {
         let mut config = json!({"model_type": "minimax_m3_vl_text", "head_dim": 8, "rotary_dim": 4,
@@ -399,10 +399,10 @@ fn indexers_of_each_layer() {
     };
     let published =
         json!({"sparse_attention_config": {"sparse_attention_freq": [0, 1], "sparse_block_size": 9}});
-    let config = sound(m3(published));
-    assert_eq!(of(&config), [None, Full]);
+    let of_m3 = indexer(&sound(m3(published)));
+    assert_eq!(of_m3.layers, [None, Full]);
     let expected = IndexChoice::Blocks { index_block_size: 9, index_topk_blocks: 16, index_local_blocks: 1 };
-    assert_eq!(config.indexer.unwrap().choice, expected);
+    assert_eq!(of_m3.choice, expected);
     let own = json!({"layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 4});
     assert_eq!(unsupported(m3(own)), "index_n_heads");
 }
@@ -432,8 +432,9 @@ fn compressed_keys_in_old_words_and_new() {
         "mlp_layer_types": ["hash_moe", "hash_moe", "moe", "moe"], "rope_parameters": {"main": rope(json!({})),
         "compress": compress}, "compress_rates": {sparse: 3, heavy: 128}})));
     assert_eq!(old.layers, new.layers);
-    assert_eq!((&old.ropes, old.indexer, old.recurrent), (&new.ropes, new.indexer, new.recurrent));
-    let rates: Vec<_> = new.layers.iter().map(|layer| layer.compression.map(|of| of.compress_rate)).collect();
+    assert_eq!((&old.ropes, &old.mechanisms, old.recurrent), (&new.ropes, &new.mechanisms, new.recurrent));
+    let attention = new.mechanisms.compression.unwrap();
+    let rates: Vec<_> = attention.layers.iter().map(|keys| keys.map(|of| of.compress_rate)).collect();
     assert_eq!(rates, [Some(128), Some(3), None, Some(3)]);
     // The layer that keeps most: 127 positions of a projection and a gate.
     assert_eq!(new.recurrent.unwrap().facts().window(), (127 * 2 * 64, 1));

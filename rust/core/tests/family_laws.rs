@@ -4,12 +4,12 @@
 use crate::common::{Folder, Noise, engine, engine_with_kv, few_ids, greedy, write_model_of};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::config::{
-    Config, EmbeddingPosition, LayerIndexer, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies,
-    RopeLayout, Sinks,
+    Config, EmbeddingPosition, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
 };
 use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::{Engine, Event, Goal, Speculative};
 use ropechat_core::family;
+use ropechat_core::mechanisms::indexer::config::LayerIndexer;
 use ropechat_core::model::pack::Key;
 use ropechat_kernels::compute::cancel::CancelToken;
 use ropechat_kernels::kernel::Isa;
@@ -706,8 +706,9 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                     continue;
                 }
                 // Scores hold more than q k.
-                let compresses = spec.compression.is_some();
-                if compresses || config.mechanisms.depend_on_scores() || config.relative_scores.is_some() {
+                let mechanisms = &config.mechanisms;
+                let adds = mechanisms.dynamic_mask.is_some() || mechanisms.further_heads(layer) > 0;
+                if adds || config.relative_scores.is_some() {
                     continue;
                 }
                 let rope = match spec.rope {
@@ -737,8 +738,9 @@ fn captured_heads_rebuild_scores_weights_and_distances() {
                         let mut numerators = Vec::new();
                         for s in 0..TOKENS {
                             // An indexer leaves out some of what the mask allows.
-                            let left_out =
-                                spec.indexer != LayerIndexer::None && scores[s] == f32::NEG_INFINITY;
+                            let chooses = mechanisms.indexer.as_ref().map(|indexer| indexer.layers[layer]);
+                            let left_out = chooses.is_some_and(|kind| kind != LayerIndexer::None)
+                                && scores[s] == f32::NEG_INFINITY;
                             if s > t || s + window <= t || left_out {
                                 assert!(
                                     scores[s] == f32::NEG_INFINITY && weights[s] == 0.0,

@@ -10,8 +10,18 @@ pub trait Facts {
     /// Takes the names of the tensors that the file has.
     fn use_names_of(&mut self, _checkpoint: &Checkpoint) {}
 
-    /// Values that are cached beside every key, for so many key/value heads.
-    fn index_dim(&self, _num_kv_heads: usize) -> usize {
+    /// Values that are cached beside every key of a layer, for so many key/value heads.
+    fn index_dim(&self, _layer: usize, _num_kv_heads: usize) -> usize {
+        0
+    }
+
+    /// Heads of a layer whose keys are cached behind its own.
+    fn further_heads(&self, _layer: usize) -> usize {
+        0
+    }
+
+    /// Values of a layer's row behind queries, keys, values and gates.
+    fn columns(&self, _layer: usize) -> usize {
         0
     }
 

@@ -37,9 +37,19 @@ impl Mechanisms {
         self.all_mut().for_each(|facts| facts.use_names_of(checkpoint));
     }
 
-    /// Values that are cached beside every key, for so many key/value heads.
-    pub fn index_dim(&self, num_kv_heads: usize) -> usize {
-        self.all().map(|facts| facts.index_dim(num_kv_heads)).sum()
+    /// [`Facts::index_dim`] of all. A layer has one kind of such values at most, and so with heads and columns.
+    pub fn index_dim(&self, layer: usize, num_kv_heads: usize) -> usize {
+        self.all().map(|facts| facts.index_dim(layer, num_kv_heads)).sum()
+    }
+
+    /// [`Facts::further_heads`] of all.
+    pub fn further_heads(&self, layer: usize) -> usize {
+        self.all().map(|facts| facts.further_heads(layer)).sum()
+    }
+
+    /// [`Facts::columns`] of all.
+    pub fn columns(&self, layer: usize) -> usize {
+        self.all().map(|facts| facts.columns(layer)).sum()
     }
 
     /// Whether one adds to the scores of attention, or hides keys by what they are.

@@ -2,10 +2,8 @@
 //!
 //! Field names are the keys of Hugging Face's `config.json`. A family file (`family/`) turns metadata into a [`Config`].
 
-mod compression;
 mod facts;
 mod frequencies;
-mod indexer;
 mod mechanisms;
 mod moe;
 mod mtp;
@@ -14,10 +12,8 @@ mod rope;
 mod structure;
 mod tensor_names;
 
-pub use compression::Compression;
 pub use facts::{Facts, MixerFacts};
 pub use frequencies::{RopeFrequencies, RopeVariant};
-pub use indexer::{IndexChoice, Indexer, RotatedPart};
 pub use mechanisms::Mechanisms;
 pub use moe::{ClosedGroups, ExpertGroups, ExpertInput, Moe, Normalization, Router, Scoring, SharedExpert};
 pub use mtp::{Mtp, MtpNames};
@@ -26,14 +22,14 @@ pub use rope::{Rope, RopeLayout, RopeScaling};
 pub use ropechat_kernels::kernel::Activation;
 pub use structure::{
     Attention, AttentionGate, Bias, EmbeddingNorm, EmbeddingPosition, GateWidth, HeadOutputs, HeadTransform,
-    Heads, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm,
-    NormPlacement, NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling,
-    RelativeScores, Residual, ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
+    Heads, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mixer, MlpShape, Norm, NormPlacement,
+    NormWeight, PerLayerEmbedding, QkNorm, QkNormPlace, QueryLatent, QueryScaling, RelativeScores, Residual,
+    ResidualFactors, Sinks, SubNorms, ValueNorm, Values,
 };
 pub(crate) use tensor_names::tensor;
 pub use tensor_names::{
-    CompressorNames, GateUp, HeadRows, InProj, IndexerNames, KvB, MlaNames, MoeNames, Names, PerLayerNames,
-    Qkv, RecurrentForm, RecurrentNames, Shared, Stored, Tensor,
+    GateUp, HeadRows, InProj, KvB, MlaNames, MoeNames, Names, PerLayerNames, Qkv, RecurrentForm,
+    RecurrentNames, Shared, Stored, Tensor,
 };
 
 use crate::checkpoint::quantized::Scheme;
@@ -92,8 +88,6 @@ pub struct Config {
     pub residual_multiplier: f32,
     /// How queries, keys and values are projected; a layer's `attention` comes first.
     pub attention: Attention,
-    /// The indexer of the layers that have one.
-    pub indexer: Option<Indexer>,
     /// Learned scores by distance.
     pub relative_scores: Option<RelativeScores>,
     /// Factor of the attention scores: 1 / sqrt(head_dim), or `attention_multiplier`, `query_pre_attn_scalar`; a layer's
@@ -255,26 +249,12 @@ impl Config {
 
     /// Whether a layer's values are the last columns of its keys, so that the cache holds keys only.
     pub fn values_in_keys(&self, layer: &LayerSpec) -> bool {
-        matches!(self.attention_of(layer), Attention::Mla { .. } | Attention::SharedKv { .. })
+        layer.values == Values::OfKeys || matches!(self.attention_of(layer), Attention::Mla { .. })
     }
 
     /// How a layer projects queries, keys and values.
     pub fn attention_of(&self, layer: &LayerSpec) -> Attention {
         layer.attention.unwrap_or(self.attention)
-    }
-
-    /// Values that one position keeps in the state of a layer with compressed keys, and how many positions do.
-    pub fn compression_window(&self, layer: &LayerSpec) -> (usize, usize) {
-        let Some(compression) = layer.compression else { return (0, 0) };
-        let index_dim = self.indexer_of(layer).map_or(0, |indexer| indexer.index_head_dim);
-        // Projections and gates.
-        let values = 2 * compression.series() * (self.heads(layer).head_dim + index_dim);
-        (values, compression.span() - 1)
-    }
-
-    /// A layer's own indexer.
-    pub fn indexer_of(&self, layer: &LayerSpec) -> Option<&Indexer> {
-        self.indexer.as_ref().filter(|_| layer.indexer == LayerIndexer::Full)
     }
 
     /// Numbers and widths of all layers' heads.

@@ -1,7 +1,5 @@
 //! The structural choices of a decoder: one enum per choice, named in the field's words.
 
-use super::compression::Compression;
-use super::tensor_names::Tensor;
 use ropechat_kernels::kernel::Activation;
 
 /// The properties of one layer.
@@ -21,10 +19,6 @@ pub struct LayerSpec {
     pub heads: Option<Heads>,
     /// How the layer projects queries, keys and values, where it is not as in the model (dots3_note_text).
     pub attention: Option<Attention>,
-    /// Compressed keys that it reads in addition to those that its mask allows.
-    pub compression: Option<Compression>,
-    /// Whether it reads chosen positions, or chosen compressed keys, only.
-    pub indexer: LayerIndexer,
     /// The dense MLP's width, where it is not the model's (gemma4).
     pub intermediate_size: Option<usize>,
     /// The earlier layer whose keys and values it reads; it has none of its own (`num_kv_shared_layers`; gemma3n, gemma4).
@@ -41,17 +35,6 @@ pub struct LayerSpec {
     pub gate_cutoff: Option<f32>,
 }
 
-/// Whether a layer's attention reads chosen positions only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerIndexer {
-    /// It reads all that its mask allows.
-    None,
-    /// It has an indexer.
-    Full,
-    /// It reads the choice of the last indexer before it (`indexer_types`; glm_moe_dsa).
-    Shared,
-}
-
 /// Where a layer's values come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
@@ -59,7 +42,7 @@ pub enum Values {
     Own,
     /// The keys' projection, before norm and rotation (`attention_k_eq_v`; gemma4).
     OfKeyProjection,
-    /// The keys, normed and rotated; attention's output is rotated back by the query's position (deepseek_v4).
+    /// The keys, normed and rotated (deepseek_v4).
     OfKeys,
 }
 
@@ -292,11 +275,8 @@ pub enum Attention {
         /// Norm of the rotated part of a key (dots3_note_text).
         k_rope_norm: Option<Norm>,
     },
-    /// Keys and values in one matrix, from the normed row; queries and outputs are those of a mechanism (jetmoe).
-    KeysAndValues(Tensor),
-    /// One key for all heads, which is the value too; queries through a latent; outputs by groups of heads through a latent of
-    /// each group (deepseek_v4).
-    SharedKv { q_lora_rank: usize, o_groups: usize, o_lora_rank: usize },
+    /// As a mechanism does it, which also adds the outputs of the heads (jetmoe, deepseek_v4).
+    OfMechanism,
 }
 
 /// The input of latent attention's projection of queries.
@@ -385,8 +365,6 @@ pub enum QkNorm {
     FullWidth,
     /// Each head by itself, without a weight, in layers that rotate (llama4, nanochat).
     Unweighted,
-    /// Each head by itself; keys with a weight, queries without (deepseek_v4).
-    WeightedKeys,
     /// Each head to the length sqrt(head_dim), without an epsilon; keys times a learned number per head (zaya).
     Length,
 }

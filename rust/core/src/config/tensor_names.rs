@@ -91,34 +91,6 @@ pub struct MlaNames {
     pub kv_b_proj: KvB,
 }
 
-/// Where the tensors of an indexer are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IndexerNames {
-    /// Queries, from the latent of attention's queries where they have one.
-    pub q_proj: Tensor,
-    /// The key; the same as `q_proj` where one matrix holds all queries, then the key.
-    pub k_proj: Tensor,
-    /// The weights of the heads.
-    pub weights_proj: Tensor,
-    /// Norm of a query.
-    pub q_norm: Tensor,
-    /// Norm of the key.
-    pub k_norm: Tensor,
-}
-
-/// Where the tensors are that make compressed keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CompressorNames {
-    /// What is summed up.
-    pub kv_proj: Tensor,
-    /// The logits of its weights.
-    pub gate_proj: Tensor,
-    /// Added to these by place in the window: [compress_rate, values].
-    pub position_bias: &'static str,
-    /// Norm of a key.
-    pub norm: Tensor,
-}
-
 /// Where the projection from the latent to keys and values is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvB {
@@ -369,16 +341,10 @@ pub struct Names {
     pub mlp_sub_norm: Tensor,
     /// The tensors of latent attention.
     pub mla: MlaNames,
-    /// The tensors of indexers.
-    pub indexer: IndexerNames,
-    /// The tensors of compressed keys: of attention, and of its indexer.
-    pub compressors: [CompressorNames; 2],
     /// The tensors of recurrent mixers.
     pub recurrent: RecurrentNames,
     /// Attention's output.
     pub o_proj: Tensor,
-    /// The latents of groups of heads, where `o_proj` reads these.
-    pub o_a_proj: Tensor,
     /// The MLP's first projections.
     pub gate_up_proj: GateUp,
     /// The MLP's second projection.
@@ -451,27 +417,6 @@ impl Names {
             k_rope_norm: tensor!("self_attn.k_rope_only_layernorm"),
             kv_b_proj: KvB::Together(tensor!("self_attn.kv_b_proj")),
         },
-        indexer: IndexerNames {
-            q_proj: tensor!("self_attn.indexer.wq_b"),
-            k_proj: tensor!("self_attn.indexer.wk"),
-            weights_proj: tensor!("self_attn.indexer.weights_proj"),
-            q_norm: tensor!("self_attn.indexer.q_norm"),
-            k_norm: tensor!("self_attn.indexer.k_norm"),
-        },
-        compressors: [
-            CompressorNames {
-                kv_proj: tensor!("self_attn.compressor.kv_proj"),
-                gate_proj: tensor!("self_attn.compressor.gate_proj"),
-                position_bias: "self_attn.compressor.position_bias",
-                norm: tensor!("self_attn.compressor.kv_norm"),
-            },
-            CompressorNames {
-                kv_proj: tensor!("self_attn.compressor.indexer.kv_proj"),
-                gate_proj: tensor!("self_attn.compressor.indexer.gate_proj"),
-                position_bias: "self_attn.compressor.indexer.position_bias",
-                norm: tensor!("self_attn.compressor.indexer.kv_norm"),
-            },
-        ],
         recurrent: RecurrentNames {
             in_proj: InProj::Qkv([
                 tensor!("linear_attn.in_proj_qkv"),
@@ -492,7 +437,6 @@ impl Names {
             form: RecurrentForm::Hub,
         },
         o_proj: tensor!("self_attn.o_proj"),
-        o_a_proj: tensor!("self_attn.o_a_proj"),
         gate_up_proj: GateUp::Separate { gate: tensor!("mlp.gate_proj"), up: tensor!("mlp.up_proj") },
         down_proj: tensor!("mlp.down_proj"),
         moe: MoeNames::Each {

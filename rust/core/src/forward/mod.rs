@@ -19,7 +19,7 @@ mod observer;
 pub(crate) mod per_layer;
 pub(crate) mod recurrent;
 pub(crate) mod residual;
-mod rope;
+pub(crate) mod rope;
 pub(crate) mod state;
 pub(crate) mod step;
 mod streams;

@@ -5,7 +5,7 @@ use crate::config::{Config, EmbeddingPosition, RopeLayout};
 use ropechat_kernels::kernel::Kernels;
 
 /// cos and sin of the angles of one rope at every row's position; computed once per step, for all layers.
-pub(super) struct RopeAngles {
+pub(crate) struct RopeAngles {
     layout: RopeLayout,
     pairs: usize,
     cos: Vec<f32>, // [rows, rotary_dim / 2]
@@ -44,7 +44,7 @@ impl RopeAngles {
 }
 
 /// Rotates the leading dimensions of every head by the angles of a row.  // heads [n * head_dim]
-pub(super) fn apply_rope(
+pub(crate) fn apply_rope(
     angles: &RopeAngles,
     row: usize,
     heads: &mut [f32],
@@ -58,7 +58,7 @@ pub(super) fn apply_rope(
 }
 
 /// Undoes [`apply_rope`] on one head; returns how many leading dimensions that are.
-pub(super) fn rotate_back(angles: &RopeAngles, row: usize, head: &mut [f32], kernels: Kernels) -> usize {
+pub(crate) fn rotate_back(angles: &RopeAngles, row: usize, head: &mut [f32], kernels: Kernels) -> usize {
     let (cos, sin) = angles.row(row);
     let back: Vec<f32> = sin.iter().map(|sin| -sin).collect();
     rotate(angles.layout, head, cos, &back, kernels);
@@ -66,7 +66,7 @@ pub(super) fn rotate_back(angles: &RopeAngles, row: usize, head: &mut [f32], ker
 }
 
 /// Rotates the leading dimensions of a head by the angles of a position.  // cos, sin [rotary_dim / 2]
-pub(super) fn rotate(layout: RopeLayout, head: &mut [f32], cos: &[f32], sin: &[f32], kernels: Kernels) {
+pub(crate) fn rotate(layout: RopeLayout, head: &mut [f32], cos: &[f32], sin: &[f32], kernels: Kernels) {
     let rotary = &mut head[..2 * cos.len()];
     match layout {
         RopeLayout::Neox => kernels.rope_neox(rotary, cos, sin),

@@ -1,10 +1,13 @@
 //! The steps of mechanisms in a forward pass. A model has a list of them, made once; most models have none.
 
-use super::attention::indexer::Choices;
+use super::attention::FurtherKeys;
+use super::attention::choices::Choices;
+use super::attention::mla::Latent;
 use super::attention::score_bias::AddedScores;
 use super::per_layer::PerLayerInputs;
 use super::recurrent::conv::Rows;
 use super::residual::BranchBuffers;
+use super::rope::RopeAngles;
 use super::state::{Pass, Run};
 use crate::kv_cache::KvSequence;
 use crate::model::Model;
@@ -58,7 +61,18 @@ pub(crate) trait Step: Send + Sync {
         None
     }
 
-    /// Fills qkv from `input`, where the layer's projection is of keys and values only.
+    /// Fills the columns of a mechanism in qkv, where the layer has latent attention.
+    fn after_latent(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _latent: &Latent<'_>,
+        _input: &mut Activations,
+        _qkv: &mut [f32],
+    ) {
+    }
+
+    /// Fills qkv from `input`, where the layer's projection is that of a mechanism.
     fn project(
         &mut self,
         _pass: Pass<'_>,
@@ -81,10 +95,22 @@ pub(crate) trait Step: Send + Sync {
     }
 
     /// After keys and values were written into the cache.
-    fn after_store(&mut self, _pass: Pass<'_>, _layer: &Layer, _runs: &mut [Run<'_>], _qkv: (&[f32], usize)) {
+    fn after_store(
+        &mut self,
+        _pass: Pass<'_>,
+        _layer: &Layer,
+        _runs: &mut [Run<'_>],
+        _angles: &[RopeAngles],
+        _qkv: (&mut [f32], usize),
+    ) {
     }
 
-    /// Whether [`Self::choose`] says what the layer's queries read.
+    /// The keys of a mechanism that the layer's queries read besides their own.
+    fn further_keys<'a>(&self, _layer: &'a Layer) -> Option<&'a dyn FurtherKeys> {
+        None
+    }
+
+    /// Whether the layer's queries read what [`Self::choose`] said last.
     fn chooses(&self, _layer: &Layer) -> bool {
         false
     }
@@ -95,6 +121,7 @@ pub(crate) trait Step: Send + Sync {
         _pass: Pass<'_>,
         _layer: &Layer,
         _caches: &[(&KvSequence, usize)],
+        _qkv: &[f32],
         _choices: &mut Choices,
     ) {
     }
@@ -110,6 +137,7 @@ pub(crate) trait Step: Send + Sync {
         &mut self,
         _pass: Pass<'_>,
         _layer: &Layer,
+        _angles: &[RopeAngles],
         _write_heads: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
         _branch: &mut BranchBuffers,
         _x: &mut [f32],

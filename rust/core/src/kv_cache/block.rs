@@ -38,7 +38,7 @@ pub(super) struct KvLayer {
     value_dim: usize,
     /// Whether a value is the last columns of its key, and not stored beside it.
     values_in_keys: bool,
-    /// Width of the indexer's key, or of the numbers of a dynamic mask; 0 where the layer has neither.
+    /// Values that a mechanism keeps beside a key: that of an indexer, or the numbers of a dynamic mask.
     index_dim: usize,
     /// Where its keys start in a block.
     start: usize,
@@ -48,21 +48,17 @@ impl KvLayout {
     /// The layout of a model's cache in `dtype` (F32, F16, BF16 or Q8_0; F16 for BF16 where values are in keys, which are
     /// transposed as f32). A layer that shares another one's keys and values has no place of its own.
     pub fn new(config: &Config, dtype: PackedType) -> Self {
-        let of_layer = |layer: &crate::config::LayerSpec| {
+        let of_layer = |(index, layer): (usize, &crate::config::LayerSpec)| {
             let heads = config.cached_heads(layer);
             let has_none = layer.shares_kv_of.is_some() || !layer.mixer.has_attention();
-            // Compressed keys are those of one more head.
-            let compressed = usize::from(layer.compression.is_some());
-            let num_heads = if has_none { 0 } else { heads.num_key_value_heads + compressed };
-            let index_dim = match config.indexer_of(layer) {
-                Some(indexer) => indexer.index_head_dim,
-                None => config.mechanisms.index_dim(num_heads),
-            };
+            let further = config.mechanisms.further_heads(index);
+            let num_heads = if has_none { 0 } else { heads.num_key_value_heads + further };
+            let index_dim = config.mechanisms.index_dim(index, num_heads);
             let values_in_keys = config.values_in_keys(layer);
             let own = KvLayer::new(num_heads, heads.head_dim, heads.v_head_dim);
             KvLayer { values_in_keys, index_dim, ..own }
         };
-        let layout = Self::of_layers(config.layers.iter().map(of_layer), dtype);
+        let layout = Self::of_layers(config.layers.iter().enumerate().map(of_layer), dtype);
         Self { recurrent: RecurrentLayout::new(config), ..layout }
     }
 

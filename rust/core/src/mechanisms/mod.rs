@@ -8,10 +8,12 @@
 
 pub mod alt_up;
 pub mod branch_convolution;
+pub mod compression;
 pub mod cycles;
 pub mod dynamic_mask;
 pub mod head_experts;
 pub mod hyper;
+pub mod indexer;
 pub mod lightning;
 pub mod ngram;
 pub mod qk_convolution;
@@ -33,6 +35,8 @@ macro_rules! mechanisms {
             qk_convolution: QkConvolution,
             branch_convolution: BranchConvolutions,
             dynamic_mask: DynamicMask,
+            indexer: Indexer,
+            compression: CompressedAttention,
         }
     };
 }

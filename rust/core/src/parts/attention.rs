@@ -1,7 +1,7 @@
 //! Attention of a layer.
 
 use super::leaf::{Leaf, parts};
-use crate::config::{Compression, Config, Heads, Indexer, LayerSpec};
+use crate::config::{Config, Heads, LayerSpec, Values};
 use ropechat_kernels::quant::PackedType;
 
 parts! {
@@ -11,10 +11,8 @@ parts! {
         Heads(L::Matrix),
         /// Multi-head latent attention.
         Mla(Box<MlaWeights<L>>),
-        /// k and v of all heads; a mechanism makes queries and outputs.  // [kv_width, hidden_size]
-        KeysAndValues(L::Matrix),
-        /// One key for all heads, which is the value too.
-        SharedKv(Box<SharedKvWeights<L>>),
+        /// What a mechanism makes them of.  // [what it needs, hidden_size]
+        OfMechanism(L::Matrix),
     }
 
     /// Attention of a layer.
@@ -23,10 +21,6 @@ parts! {
         pub attention_norm: Option<L::Norm>,
         /// Queries, keys and values.
         pub projection: Projection<L>,
-        /// What makes compressed keys, where the layer reads them.
-        pub compression: Option<Box<CompressionWeights<L>>>,
-        /// What chooses the positions that are read, where the layer has it.
-        pub indexer: Option<IndexerWeights<L>>,
         /// Learned scores by distance.
         pub relative_scores: Option<RelativeScoreWeights<L>>,
         /// What all keys have in common, which a cache that rounds leaves out; empty where softmax would see that.
@@ -42,9 +36,7 @@ parts! {
         pub lambdas: L::Numbers,
         /// Attention sinks: one score per query head that has no value; empty when the model has none.
         pub sinks: L::Numbers,
-        /// From the output of each group of heads to its latent, or from a head's latent to its value (MLA); empty where
-        /// `o_proj` reads the heads.
-        /// // each [o_lora_rank, num_heads * v_head_dim / o_groups], or [v_head_dim, kv_lora_rank]
+        /// From a head's latent to its value (MLA); empty where `o_proj` reads the heads.  // each [v_head_dim, kv_lora_rank]
         pub o_a_proj: Vec<L::Matrix>,
         /// Attention's output, unless it is that of a mechanism.  // [hidden_size, num_heads * v_head_dim]
         pub o_proj: Option<L::Matrix>,
@@ -59,19 +51,12 @@ parts! {
         pub kv_index: usize,
         /// Numbers and widths of the heads that it computes with ([`Config::cached_heads`]).
         pub heads: Heads,
+        /// Heads of a mechanism whose keys are cached behind those.
+        pub further_heads: usize,
+        /// Values of a mechanism behind a row's queries, keys, values and gates.
+        pub columns: usize,
         /// What differs from layer to layer.
         pub spec: LayerSpec,
-    }
-
-    /// The projections of attention whose one key is the value too.
-    pub struct SharedKvWeights {
-        /// The inputs of compressed keys (projections, then gates, of attention and of its indexer), the latent of queries,
-        /// the key, and the weights of the indexer's heads.
-        pub a_proj: L::Matrix,
-        /// Norm of the latent.
-        pub q_a_layernorm: L::Norm,
-        /// Queries from it.  // [num_heads * head_dim, q_lora_rank]
-        pub q_b_proj: L::Matrix,
     }
 
     /// Projections of multi-head latent attention, named as in `modeling_deepseek_v3.py`.
@@ -87,33 +72,6 @@ parts! {
         /// From the part of a head's query that is not rotated to the latent of k and v: the head's part of kv_b_proj,
         /// transposed.  // each [kv_lora_rank, qk_nope_head_dim]
         pub q_absorb: Vec<L::Matrix>,
-    }
-
-    /// An indexer's parameters without the matrices that are part of the layer's projection: those of its key and of its
-    /// heads' weights, and of its queries if they do not come from a latent.
-    pub struct IndexerWeights {
-        /// Queries from their latent.  // [index_n_heads * index_head_dim, q_lora_rank]
-        pub q_proj: Option<L::Matrix>,
-        /// Norm of a query.
-        pub q_norm: Option<L::Norm>,
-        /// Norm of the key.
-        pub k_norm: L::Norm,
-        ;
-        /// What it is.
-        pub spec: Indexer,
-    }
-
-    /// The parameters of compressed keys, without the projections.
-    pub struct CompressionWeights {
-        /// Added to the gates of attention, and of its indexer.  // each [compress_rate, series * width of a key]
-        pub position_biases: Vec<L::Numbers>,
-        /// Norm of a key; an indexer's keys have that of the indexer.  // [head_dim]
-        pub norm: L::Norm,
-        ;
-        /// What it is.
-        pub spec: Compression,
-        /// The layer's place among the layers with a recurrent state.
-        pub state_layer: usize,
     }
 
     /// Where a branch is added: x = stream * x + branch * result + bias, by channel.
@@ -141,9 +99,8 @@ impl<L: Leaf> Projection<L> {
     /// The matrix that the normed row is multiplied with.
     pub fn input_matrix(&self) -> &L::Matrix {
         match self {
-            Projection::Heads(matrix) | Projection::KeysAndValues(matrix) => matrix,
+            Projection::Heads(matrix) | Projection::OfMechanism(matrix) => matrix,
             Projection::Mla(parts) => &parts.a_proj,
-            Projection::SharedKv(parts) => &parts.a_proj,
         }
     }
 }
@@ -153,20 +110,19 @@ impl Projection {
     pub fn dtype(&self) -> PackedType {
         self.input_matrix().dtype()
     }
-
-    /// Stride of a row of queries, keys and values.
-    pub fn stride(&self, config: &Config, layer: &AttentionLayer) -> usize {
-        match self {
-            Projection::Heads(weight) => weight.padded_out(),
-            Projection::Mla(_) | Projection::KeysAndValues(_) | Projection::SharedKv(_) => {
-                let indexer = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.width());
-                layer.qkv_width() + config.attention_gate.rows(config.heads(&layer.spec)) + indexer
-            }
-        }
-    }
 }
 
 impl AttentionLayer {
+    /// Stride of a row of queries, keys and values, and of what comes behind them.
+    pub fn stride(&self, config: &Config) -> usize {
+        match &self.projection {
+            Projection::Heads(weight) => weight.padded_out(),
+            Projection::Mla(_) | Projection::OfMechanism(_) => {
+                self.qkv_width() + config.attention_gate.rows(config.heads(&self.spec)) + self.columns
+            }
+        }
+    }
+
     /// Values of a row of queries, and of keys where the layer has its own.
     pub fn qk_width(&self) -> usize {
         if self.spec.shares_kv_of.is_some() { self.heads.q_width() } else { self.heads.qk_width() }
@@ -174,9 +130,11 @@ impl AttentionLayer {
 
     /// Values of a row of queries, and of keys and values where the layer has its own.
     pub fn qkv_width(&self) -> usize {
-        match (&self.projection, self.spec.shares_kv_of) {
-            (Projection::Mla(_) | Projection::SharedKv(_), _) | (_, Some(_)) => self.qk_width(),
-            _ => self.heads.qkv_width(),
+        let values_in_keys =
+            matches!(self.projection, Projection::Mla(_)) || self.spec.values == Values::OfKeys;
+        match values_in_keys || self.spec.shares_kv_of.is_some() {
+            true => self.qk_width(),
+            false => self.heads.qkv_width(),
         }
     }
 }

@@ -9,10 +9,7 @@ mod mlp;
 mod recurrent;
 mod rows;
 
-pub use attention::{
-    AttentionLayer, CompressionWeights, IndexerWeights, MlaWeights, Projection, RelativeScoreWeights,
-    ResidualScales, SharedKvWeights,
-};
+pub use attention::{AttentionLayer, MlaWeights, Projection, RelativeScoreWeights, ResidualScales};
 pub use layer::{HiddenInput, Layer, MtpLayer, OutsideLayers, PerLayerEmbedding, PerLayerInput};
 pub(crate) use leaf::parts;
 pub use leaf::{

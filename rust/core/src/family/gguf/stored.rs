@@ -6,9 +6,8 @@ use super::rope::{FREQS, divisors};
 use super::source::Source;
 use crate::checkpoint::json::describe;
 use crate::config::{
-    Activation, Bias, Config, GateUp, HeadRows, IndexerNames, KvB, LayerScalar, MlaNames, MlpShape, MoeNames,
-    MtpNames, Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared, Stored, Tensor,
-    tensor,
+    Activation, Bias, Config, GateUp, HeadRows, KvB, LayerScalar, MlaNames, MlpShape, MoeNames, MtpNames,
+    Names, NormWeight, PerLayerNames, QkNorm, Qkv, Rope, RopeScaling, Shared, Stored, Tensor, tensor,
 };
 use ropechat_platform::error::Result;
 
@@ -55,13 +54,6 @@ const NAMES: Names = Names {
     router_scales: ["ffn_gate_inp.scale", "ffn_down_exps.scale"],
     attention_sub_norm: tensor!("attn_sub_norm"),
     mlp_sub_norm: tensor!("ffn_sub_norm"),
-    indexer: IndexerNames {
-        q_proj: tensor!("indexer.attn_q_b"),
-        k_proj: tensor!("indexer.attn_k"),
-        weights_proj: tensor!("indexer.proj"),
-        k_norm: tensor!("indexer.k_norm"),
-        ..Names::LLAMA.indexer
-    },
     per_layer: PerLayerNames {
         embed_tokens: "per_layer_token_embd.weight",
         model_projection: tensor!("per_layer_model_proj"),

@@ -7,9 +7,9 @@ use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::quantized::Scheme;
 use crate::config::{
     Activation, Attention, AttentionGate, Bias, BranchFactors, Config, EmbeddingNorm, EmbeddingPosition,
-    HeadOutputs, HeadTransform, LayerIndexer, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask,
-    Mechanisms, Mixer, MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling,
-    Residual, ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
+    HeadOutputs, HeadTransform, LayerMlp, LayerRope, LayerScalar, LayerSpec, LmHead, Mask, Mechanisms, Mixer,
+    MlpShape, Names, Norm, NormPlacement, NormWeight, QkNorm, QkNormPlace, QueryScaling, Residual,
+    ResidualFactors, Rope, RopeLayout, Sinks, SubNorms, ValueNorm, Values,
 };
 use ropechat_kernels::quant::PackedType;
 use ropechat_platform::error::Result;
@@ -159,8 +159,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         mlp: LayerMlp::Dense,
         heads: None,
         attention: None,
-        compression: None,
-        indexer: LayerIndexer::None,
         intermediate_size: None,
         shares_kv_of: None,
         repeats: None,
@@ -199,7 +197,6 @@ pub(crate) fn base(metadata: &Metadata<'_>, defaults: &Defaults) -> Result<Confi
         residual: Residual::Sequential,
         residual_multiplier: 1.0,
         attention: Attention::Heads,
-        indexer: None,
         relative_scores: None,
         attention_multiplier: 1.0 / (heads.head_dim as f32).sqrt(),
         query_scaling: QueryScaling::None,

@@ -3,7 +3,6 @@
 pub(crate) mod base;
 pub(crate) mod generation;
 pub(crate) mod head;
-pub(crate) mod indexer;
 pub(crate) mod known;
 pub mod metadata;
 pub(crate) mod mixers;

@@ -10,10 +10,10 @@ use crate::config::{
     QueryLatent, RopeLayout,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey};
-use crate::family::keys::indexer::{IndexerDefaults, in_all_layers, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation};
 use crate::family::keys::moe::{Routing, only_word};
+use crate::mechanisms::indexer::family::keys::{IndexerDefaults, indexer_in_all_layers};
 use ropechat_platform::error::Result;
 
 pub(crate) static DEEPSEEK_V32: Family =
@@ -53,7 +53,7 @@ fn deepseek_v32(metadata: &Metadata<'_>) -> Result<Config> {
     let routing = Routing { groups: Some((8, 4)), ..ROUTING };
     check_words(metadata)?;
     let config = latent_mixture(metadata, &defaults, &MLA, &routing, 3)?;
-    in_all_layers(metadata, indexer(metadata, config, &IndexerDefaults::DEEPSEEK)?, |_| false)
+    indexer_in_all_layers(metadata, config, &IndexerDefaults::DEEPSEEK, |_| false)
 }
 
 fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
@@ -65,7 +65,7 @@ fn glm_moe_dsa(metadata: &Metadata<'_>) -> Result<Config> {
     let config = latent_mixture(metadata, &defaults, &mla, &ROUTING, 3)?;
     let indexing =
         IndexerDefaults { index_n_heads: 32, layout: RopeLayout::Interleaved, ..IndexerDefaults::DEEPSEEK };
-    in_all_layers(metadata, indexer(metadata, config, &indexing)?, |_| false)
+    indexer_in_all_layers(metadata, config, &indexing, |_| false)
 }
 
 /// Queries are computed from their latent before and after its norm, and a gate of attention's output with them; some
@@ -95,5 +95,5 @@ fn axk2(metadata: &Metadata<'_>) -> Result<Config> {
         ..config
     };
     let indexing = IndexerDefaults { index_n_heads: 16, ..IndexerDefaults::DEEPSEEK };
-    in_all_layers(metadata, indexer(metadata, config, &indexing)?, |_| false)
+    indexer_in_all_layers(metadata, config, &indexing, |_| false)
 }

@@ -6,17 +6,20 @@
 
 use crate::checkpoint::escape_for_terminal;
 use crate::config::{
-    Activation, Attention, Bias, Compression, CompressorNames, Config, IndexChoice, Indexer, IndexerNames,
-    LayerIndexer, LayerMlp, LayerRope, Mask, Mechanisms, Mixer, MlaNames, Moe, MoeNames, Names,
-    Normalization, QkNorm, Recurrent, ResidualFactors, RopeLayout, RopeScaling, RotatedPart, Scoring, Sinks,
-    Tensor, Values, Window, tensor,
+    Activation, Attention, Bias, Config, LayerMlp, LayerRope, Mask, Mechanisms, Mixer, MlaNames, Moe,
+    MoeNames, Names, Normalization, QkNorm, Recurrent, ResidualFactors, RopeLayout, RopeScaling, Scoring,
+    Sinks, Values, Window, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, WindowKeys, base};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::moe::{Routing, ignore_multi_token_prediction, only_word, routed_moe};
 use crate::family::keys::rope::{Partial, RopeFacts, rope_object, rope_of, ropes_by_kind};
 use crate::family::keys::windows::{layer_kinds, layer_numbers, window};
+use crate::mechanisms::compression::config::{
+    CompressedAttention, CompressedIndexer, Compression, CompressorNames,
+};
 use crate::mechanisms::hyper::config::{HEAD, HyperConnections, HyperNames, StreamWeights};
+use crate::mechanisms::indexer::config::{IndexHeads, RotatedPart};
 use ropechat_platform::error::Result;
 
 pub(crate) static DEEPSEEK_V4: Family = Family { model_types: &["deepseek_v4"], aliases: &[], config };
@@ -35,27 +38,6 @@ const NAMES: Names = Names {
         kv_a_proj: tensor!("attn.wkv"),
         ..Names::LLAMA.mla
     },
-    compressors: [
-        CompressorNames {
-            kv_proj: tensor!("attn.compressor.wkv"),
-            gate_proj: tensor!("attn.compressor.wgate"),
-            position_bias: "attn.compressor.ape",
-            norm: tensor!("attn.compressor.norm"),
-        },
-        CompressorNames {
-            kv_proj: tensor!("attn.indexer.compressor.wkv"),
-            gate_proj: tensor!("attn.indexer.compressor.wgate"),
-            position_bias: "attn.indexer.compressor.ape",
-            norm: INDEX_NORM,
-        },
-    ],
-    indexer: IndexerNames {
-        q_proj: tensor!("attn.indexer.wq_b"),
-        weights_proj: tensor!("attn.indexer.weights_proj"),
-        k_norm: INDEX_NORM,
-        ..Names::LLAMA.indexer
-    },
-    o_a_proj: tensor!("attn.wo_a"),
     o_proj: tensor!("attn.wo_b"),
     moe: MoeNames::Each {
         router: tensor!("ffn.gate"),
@@ -69,7 +51,20 @@ const NAMES: Names = Names {
     ..Names::LLAMA
 };
 
-const INDEX_NORM: Tensor = tensor!("attn.indexer.compressor.norm");
+const COMPRESSORS: [CompressorNames; 2] = [
+    CompressorNames {
+        kv_proj: tensor!("attn.compressor.wkv"),
+        gate_proj: tensor!("attn.compressor.wgate"),
+        position_bias: "attn.compressor.ape",
+        norm: tensor!("attn.compressor.norm"),
+    },
+    CompressorNames {
+        kv_proj: tensor!("attn.indexer.compressor.wkv"),
+        gate_proj: tensor!("attn.indexer.compressor.wgate"),
+        position_bias: "attn.indexer.compressor.ape",
+        norm: tensor!("attn.indexer.compressor.norm"),
+    },
+];
 const PARTS: [&str; 3] = ["w1.weight", "w3.weight", "w2.weight"];
 
 /// What `layer_types` calls layers; those with compressed keys have the same words in `compress_rates`.
@@ -126,17 +121,23 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         ],
     };
     let mut config = Config {
-        attention: Attention::SharedKv {
-            q_lora_rank: stated("q_lora_rank", 1024)?,
-            o_groups,
-            o_lora_rank: stated("o_lora_rank", 1024)?,
-        },
-        qk_norm: QkNorm::WeightedKeys,
+        attention: Attention::OfMechanism,
+        qk_norm: QkNorm::PerHead(Bias::None),
         sinks: Sinks::PerHead,
         activation: Activation::ClampedSwiglu { alpha: 1.0, limit, offset: 0.0 },
         mechanisms: Mechanisms { hyper: Some(hyper_connections), ..config.mechanisms },
         moe: Some(mixture(metadata)?),
         ..config
+    };
+    let attention = CompressedAttention {
+        q_lora_rank: stated("q_lora_rank", 1024)?,
+        o_groups,
+        o_lora_rank: stated("o_lora_rank", 1024)?,
+        layers: vec![None; config.layers.len()],
+        indexer: None,
+        o_a_proj: tensor!("attn.wo_a"),
+        names: COMPRESSORS,
+        index_names: [tensor!("attn.indexer.wq_b"), tensor!("attn.indexer.weights_proj")],
     };
     let hashed = hashed_layers(metadata, config.layers.len())?;
     let window = window(metadata, Some(128))?;
@@ -147,7 +148,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         // A branch's result replaces its input in the streams.
         layer.residual_factors = [ResidualFactors { stream: 0.0, branch: 1.0 }; 2];
     }
-    with_compressed_keys(metadata, with_ropes(metadata, config)?)
+    with_compressed_keys(metadata, with_ropes(metadata, config)?, attention)
 }
 
 /// The mixture of every layer.
@@ -245,53 +246,55 @@ fn with_ropes(metadata: &Metadata<'_>, config: Config) -> Result<Config> {
 }
 
 /// Compressed keys and the indexer in the layers that have them.
-fn with_compressed_keys(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
+fn with_compressed_keys(
+    metadata: &Metadata<'_>,
+    mut config: Config,
+    mut attention: CompressedAttention,
+) -> Result<Config> {
     let kinds = kinds(metadata, config.layers.len())?;
     let [sparse, heavy] = compress_rates(metadata)?;
     let stated = |key: &str, usual: usize| -> Result<usize> {
         Ok(metadata.integer_if_any(key, 1..=1 << 16)?.unwrap_or(usual))
     };
     let index_topk = stated("index_topk", 512)?;
-    let compression = Compression { compress_rate: sparse, overlapping: true };
-    let indexer = Indexer {
+    let heads = IndexHeads {
         index_n_heads: stated("index_n_heads", 64)?,
         index_head_dim: stated("index_head_dim", 128)?,
         norm: config.norm,
         rope: 1,
         rotated: RotatedPart::Last,
-        choice: IndexChoice::CompressedKeys { compression, index_topk },
     };
-    let rotary_dim = config.ropes[indexer.rope].rotary_dim;
+    let rotary_dim = config.ropes[heads.rope].rotary_dim;
     if kinds.contains(&SPARSE) {
-        if rotary_dim > indexer.index_head_dim {
+        if rotary_dim > heads.index_head_dim {
             let what = format!(
                 "must be at least the rotated part of a head, {rotary_dim} (got {})",
-                indexer.index_head_dim
+                heads.index_head_dim
             );
             return Err(metadata.bad("index_head_dim", &what));
         }
-        config.indexer = Some(indexer);
+        attention.indexer = Some(CompressedIndexer { heads, index_topk });
     }
-    for (layer, kind) in config.layers.iter_mut().zip(kinds) {
+    for ((layer, keys), kind) in config.layers.iter_mut().zip(&mut attention.layers).zip(kinds) {
         layer.rope = LayerRope::Rotary(usize::from(kind != 0));
         if kind != 0 {
             layer.mixer = Mixer::AttentionWithWindow;
         }
-        layer.compression = match kind {
-            SPARSE => Some(compression),
+        *keys = match kind {
+            SPARSE => Some(Compression { compress_rate: sparse, overlapping: true }),
             HEAVY => Some(Compression { compress_rate: heavy, overlapping: false }),
             _ => None,
         };
-        layer.indexer = if kind == SPARSE { LayerIndexer::Full } else { LayerIndexer::None };
     }
     let kept = |layer| {
-        let (values, positions) = config.compression_window(layer);
+        let (values, positions) = attention.window(layer, config.head_dim);
         values * positions
     };
-    let values = config.layers.iter().map(kept).max().unwrap_or_default();
-    let has_state = config.layers.iter().any(|layer| layer.compression.is_some());
-    let recurrent = has_state.then_some(Recurrent::Window(Window { values, positions: 1 }));
-    Ok(Config { recurrent, ..config })
+    let values = (0..config.layers.len()).map(kept).max().unwrap_or_default();
+    let has_state = attention.layers.iter().any(Option::is_some);
+    config.recurrent = has_state.then_some(Recurrent::Window(Window { values, positions: 1 }));
+    config.mechanisms.compression = Some(attention);
+    Ok(config)
 }
 
 /// Each layer's place among [`KINDS`]: `layer_types`; or (as published) `compress_ratios`, where 0, 4 and 128 stand for them,

@@ -5,16 +5,17 @@
 
 use super::deepseek::NAMES as DEEPSEEK_NAMES;
 use crate::config::{
-    Attention, AttentionGate, Bias, Config, GateWidth, Heads, LayerIndexer, LayerRope, Mask, Moe, Names,
-    QueryLatent, RopeLayout, SharedExpert, tensor,
+    Attention, AttentionGate, Bias, Config, GateWidth, Heads, LayerRope, Mask, Moe, Names, QueryLatent,
+    RopeLayout, SharedExpert, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, NormKey, WindowKeys};
-use crate::family::keys::indexer::{INDEXED, IndexerDefaults, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation, latent};
 use crate::family::keys::moe::{Routing, ignore_multi_token_prediction, routed_moe, sparse_layers};
 use crate::family::keys::rope::{Partial, RopeFacts, refuse_unread, ropes_by_kind};
 use crate::family::keys::windows::{layer_kinds, window};
+use crate::mechanisms::indexer::config::LayerIndexer;
+use crate::mechanisms::indexer::family::keys::{INDEXED, IndexerDefaults, indexer};
 use ropechat_platform::error::Result;
 
 pub(crate) static DOTS3_NOTE_TEXT: Family =
@@ -120,10 +121,8 @@ fn with_kinds(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> {
     }
     if kinds.contains(&0) {
         let indexing = IndexerDefaults { layout: RopeLayout::Interleaved, ..IndexerDefaults::DEEPSEEK };
-        config = indexer(metadata, config, &indexing)?;
-        for (layer, _) in config.layers.iter_mut().zip(&kinds).filter(|(_, kind)| **kind == 0) {
-            layer.indexer = LayerIndexer::Full;
-        }
+        let of_kind = |kind: &usize| if *kind == 0 { LayerIndexer::Full } else { LayerIndexer::None };
+        config = indexer(metadata, config, &indexing, || Ok(kinds.iter().map(of_kind).collect()))?;
     } else {
         for key in ["index_n_heads", "index_head_dim", "index_topk"] {
             metadata.get(key);

@@ -7,14 +7,15 @@
 use super::deepseek::config as latent_mixture;
 use crate::config::{
     Activation, AttentionGate, Config, GateUp, GateWidth, Mechanisms, Moe, MoeNames, Names, Norm,
-    ResidualFactors, RopeLayout, RotatedPart, Shared, Sinks, Stored, Tensor, tensor,
+    ResidualFactors, RopeLayout, Shared, Sinks, Stored, Tensor, tensor,
 };
 use crate::family::keys::base::{Defaults, Family, KvHeads, NormKey};
-use crate::family::keys::indexer::{IndexerDefaults, in_all_layers, indexer};
 use crate::family::keys::metadata::Metadata;
 use crate::family::keys::mla::{MlaDefaults, Rotation};
 use crate::family::keys::moe::Routing;
 use crate::mechanisms::hyper::config::{HyperConnections, HyperNames, StreamWeights};
+use crate::mechanisms::indexer::config::RotatedPart;
+use crate::mechanisms::indexer::family::keys::{IndexerDefaults, indexer_in_all_layers};
 use ropechat_platform::error::Result;
 
 pub(crate) static HY_V4: Family = Family { model_types: &["hy_v4"], aliases: &[], config };
@@ -104,5 +105,5 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         layer.residual_factors = [ResidualFactors { stream: 0.0, branch: 1.0 }; 2];
     }
     let usual = |layer: usize| layer > 0 && !(layer - 1).is_multiple_of(4);
-    in_all_layers(metadata, indexer(metadata, config, &indexing)?, usual)
+    indexer_in_all_layers(metadata, config, &indexing, usual)
 }

@@ -54,7 +54,7 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
     let experts = HeadExperts { num_experts, num_experts_per_tok: per_token };
     Ok(Config {
         num_attention_heads,
-        attention: Attention::KeysAndValues(tensor!("self_attention.kv_proj")),
+        attention: Attention::OfMechanism,
         mechanisms: Mechanisms { head_experts: Some(experts), ..Mechanisms::default() },
         final_norm: Some(config.norm),
         norm: Norm::RmsNorm { eps: 1e-6 },

@@ -5,8 +5,8 @@
 //! there.
 
 use crate::config::{
-    Activation, Bias, Config, GateUp, IndexChoice, Indexer, IndexerNames, LayerIndexer, Moe, MoeNames, Names,
-    NormWeight, QkNorm, RotatedPart, Scoring, Shared, SharedExpert, Stored, Tensor, tensor,
+    Activation, Bias, Config, GateUp, Moe, MoeNames, Names, NormWeight, QkNorm, Scoring, Shared,
+    SharedExpert, Stored, Tensor, tensor,
 };
 use crate::family::keys::base::{BiasKey, Defaults, Family, HeadDim, KvHeads, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
@@ -15,17 +15,15 @@ use crate::family::keys::moe::{
 };
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::{layer_kinds, layer_numbers};
+use crate::mechanisms::indexer::config::{
+    IndexChoice, IndexHeads, Indexer, IndexerNames, LayerIndexer, RotatedPart,
+};
 use ropechat_platform::error::Result;
 
 pub(crate) static MINIMAX_M3_VL_TEXT: Family =
     Family { model_types: &["minimax_m3_vl_text"], aliases: &[("num_local_experts", "num_experts")], config };
 
 const NAMES: Names = Names {
-    indexer: IndexerNames {
-        q_proj: tensor!("self_attn.indexer.q_proj"),
-        k_proj: tensor!("self_attn.indexer.k_proj"),
-        ..Names::LLAMA.indexer
-    },
     gate_up_proj: GateUp::Stacked(tensor!("mlp.gate_up_proj")),
     moe: MoeNames::Fused {
         router: tensor!("mlp.gate"),
@@ -38,6 +36,12 @@ const NAMES: Names = Names {
         },
     },
     ..Names::LLAMA
+};
+
+const INDEXER: IndexerNames = IndexerNames {
+    q_proj: tensor!("self_attn.indexer.q_proj"),
+    k_proj: tensor!("self_attn.indexer.k_proj"),
+    ..IndexerNames::DEEPSEEK
 };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
@@ -107,17 +111,17 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
             number => Ok(number),
         }
     };
-    let indexer = Indexer {
+    let indexer = IndexHeads {
         index_n_heads: stated("index_n_heads", "sparse_num_index_heads", 4)?,
         index_head_dim: stated("index_head_dim", "sparse_index_dim", 128)?,
         norm: config.norm,
         rope: 0,
         rotated: RotatedPart::First,
-        choice: IndexChoice::Blocks {
-            index_block_size: stated("index_block_size", "sparse_block_size", 128)?,
-            index_topk_blocks: stated("index_topk_blocks", "sparse_topk_blocks", 16)?,
-            index_local_blocks: stated("index_local_blocks", "sparse_local_block", 1)?,
-        },
+    };
+    let choice = IndexChoice::Blocks {
+        index_block_size: stated("index_block_size", "sparse_block_size", 128)?,
+        index_topk_blocks: stated("index_topk_blocks", "sparse_topk_blocks", 16)?,
+        index_local_blocks: stated("index_local_blocks", "sparse_local_block", 1)?,
     };
     let kinds = layer_kinds(metadata, config.layers.len(), &["full_attention", "minimax_m3_sparse"])?;
     let listed = match &old {
@@ -146,8 +150,8 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
         );
         return Err(metadata.bad("index_head_dim", &what));
     }
-    for (layer, _) in config.layers.iter_mut().zip(&kinds).filter(|(_, kind)| **kind != 0) {
-        layer.indexer = LayerIndexer::Full;
-    }
-    Ok(Config { indexer: Some(indexer), ..config })
+    let of_kind = |&kind: &usize| if kind == 0 { LayerIndexer::None } else { LayerIndexer::Full };
+    let layers = kinds.iter().map(of_kind).collect();
+    config.mechanisms.indexer = Some(Indexer { heads: indexer, choice, names: INDEXER, layers });
+    Ok(config)
 }

@@ -5,8 +5,8 @@
 
 use super::qwen3_5::{self, hybrid, ignore_other_parts, shared_expert, text_part};
 use crate::config::{
-    Activation, Config, IndexChoice, Indexer, IndexerNames, LayerIndexer, LinearAttention, Mechanisms, Names,
-    NormPlacement, Recurrent, ResidualFactors, RotatedPart, Tensor, tensor,
+    Activation, Config, LayerSpec, LinearAttention, Mechanisms, Names, NormPlacement, Recurrent,
+    ResidualFactors, Tensor, tensor,
 };
 use crate::family::keys::base::{Defaults, Family, KvHeads, RopeDefaults, base};
 use crate::family::keys::metadata::Metadata;
@@ -14,6 +14,9 @@ use crate::family::keys::moe::{moe_in_all_layers, qwen_moe};
 use crate::family::keys::rope::Partial;
 use crate::family::keys::windows::layer_numbers;
 use crate::mechanisms::hyper::config::{HyperConnections, HyperNames, StreamWeights};
+use crate::mechanisms::indexer::config::{
+    IndexChoice, IndexHeads, Indexer, IndexerNames, LayerIndexer, RotatedPart,
+};
 use crate::mechanisms::ngram::config::{NgramEmbedding, NgramTable, primes_from};
 use ropechat_platform::error::Result;
 
@@ -42,20 +45,19 @@ macro_rules! hyper {
 
 const INDEX_QK: Tensor = tensor!("self_attn.indexer.index_qk_proj");
 
-const NAMES: Names = Names {
-    indexer: IndexerNames {
-        q_proj: INDEX_QK,
-        k_proj: INDEX_QK,
-        q_norm: tensor!("self_attn.indexer.q_layernorm"),
-        k_norm: tensor!("self_attn.indexer.k_layernorm"),
-        ..Names::LLAMA.indexer
-    },
-    ..qwen3_5::NAMES
-};
+const NAMES: Names = Names { ..qwen3_5::NAMES };
 
 /// Prime numbers are looked for up to here, and for so many hashes: both far beyond published files.
 const MOST_ROWS: u64 = 1 << 28;
 const MOST_HASHES: usize = 1 << 12;
+
+const INDEXER: IndexerNames = IndexerNames {
+    q_proj: INDEX_QK,
+    k_proj: INDEX_QK,
+    q_norm: tensor!("self_attn.indexer.q_layernorm"),
+    k_norm: tensor!("self_attn.indexer.k_layernorm"),
+    ..IndexerNames::DEEPSEEK
+};
 
 fn composite(metadata: &Metadata<'_>) -> Result<Config> {
     text_part(metadata, config)
@@ -135,13 +137,12 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
     if key_heads != 1 {
         return Err(metadata.unsupported("indexer_kv_heads", &format!("must be 1 (got {key_heads})")));
     }
-    let indexer = Indexer {
+    let indexer = IndexHeads {
         index_n_heads: stated("indexer_n_heads")?,
         index_head_dim: stated("indexer_head_dim")?,
         norm: config.norm,
         rope: 0,
         rotated: RotatedPart::First,
-        choice: IndexChoice::MeanBlocks { compress_ratio, topk_blocks: budget / compress_ratio },
     };
     if config.ropes[0].rotary_dim > indexer.index_head_dim {
         let what = format!(
@@ -150,10 +151,17 @@ fn with_indexers(metadata: &Metadata<'_>, mut config: Config) -> Result<Config> 
         );
         return Err(metadata.bad("indexer_head_dim", &what));
     }
-    for layer in config.layers.iter_mut().filter(|layer| layer.mixer.has_attention()) {
-        layer.indexer = LayerIndexer::Full;
-    }
-    Ok(Config { indexer: Some(indexer), ..config })
+    let of_layer = |layer: &LayerSpec| match layer.mixer.has_attention() {
+        true => LayerIndexer::Full,
+        false => LayerIndexer::None,
+    };
+    config.mechanisms.indexer = Some(Indexer {
+        heads: indexer,
+        choice: IndexChoice::MeanBlocks { compress_ratio, topk_blocks: budget / compress_ratio },
+        names: INDEXER,
+        layers: config.layers.iter().map(of_layer).collect(),
+    });
+    Ok(config)
 }
 
 /// Embeddings of n-grams in the layers of `ple_layer_ids`, which counts from 1.

@@ -1,13 +1,14 @@
 //! The tensors of queries, keys and values, of their norms, and of the gate of attention's output.
 
+use super::mechanisms;
 use super::prefix::{Prefix, with_bias};
 use crate::config::{
-    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, IndexChoice, Indexer, LayerRope, Mask,
-    Norm, QkNorm, Qkv, Rope, RopeLayout, RotatedPart, Sinks, SubNorms, Tensor, ValueNorm, Values, tensor,
+    Attention, AttentionGate, Bias, GateWidth, HeadOutputs, HeadRows, LayerRope, Mask, QkNorm, Qkv, Rope,
+    RopeLayout, Sinks, SubNorms, Tensor, ValueNorm, Values, tensor,
 };
 use crate::parts::{
-    AttentionLayer, IndexerWeights, MatrixSpec, NormSpec, NumberSpec, Packing, Projection,
-    RelativeScoreWeights, Rows, Spec, TensorRows,
+    AttentionLayer, MatrixSpec, NormSpec, NumberSpec, Packing, Projection, RelativeScoreWeights, Rows, Spec,
+    TensorRows,
 };
 
 impl Prefix<'_> {
@@ -21,14 +22,13 @@ impl Prefix<'_> {
             true => matrix.packed(Packing::Shared),
             false => matrix,
         };
-        let projection = match attention {
-            Attention::Heads => Projection::Heads(of_block(self.qkv())),
-            mla @ Attention::Mla { .. } => self.mla(mla),
-            Attention::KeysAndValues(name) => {
-                let both = heads.qkv_width() - heads.q_width();
-                Projection::KeysAndValues(self.matrix(&[(name, both)], hidden, Bias::None))
-            }
-            Attention::SharedKv { q_lora_rank, .. } => self.shared_kv(q_lora_rank),
+        let (projection, qk_norms) = match attention {
+            Attention::Heads => (Projection::Heads(of_block(self.qkv())), self.qk_norms()),
+            mla @ Attention::Mla { .. } => (self.mla(mla), self.qk_norms()),
+            Attention::OfMechanism => match mechanisms::attention(self) {
+                Some(own) => (Projection::OfMechanism(own.projection), own.qk_norms),
+                None => (Projection::OfMechanism(self.matrix(&[], hidden, Bias::None)), None),
+            },
         };
         let common_key = match &projection {
             Projection::Heads(qkv) => self.common_key(qkv),
@@ -39,11 +39,9 @@ impl Prefix<'_> {
         AttentionLayer {
             attention_norm: norm.map(|norm| norm.times(config.attention_input_factor)),
             projection,
-            compression: self.compression(),
-            indexer: self.indexer(),
             relative_scores: self.relative_scores(),
             common_key,
-            qk_norms: self.qk_norms(),
+            qk_norms,
             value_norm: self.value_norm(),
             attention_sub_norm: (config.sub_norms == SubNorms::BeforeOutput).then(sub_norm),
             lambdas: match config.head_outputs {
@@ -57,17 +55,13 @@ impl Prefix<'_> {
                 _ => NumberSpec::default(),
             },
             o_a_proj: match attention {
-                Attention::SharedKv { o_groups, o_lora_rank, .. } => self.o_a_proj(o_groups, o_lora_rank),
                 Attention::Mla { kv_lora_rank, qk_rope_head_dim, .. } => {
                     self.values_of_latent(kv_lora_rank, heads.head_dim - qk_rope_head_dim)
                 }
-                Attention::Heads | Attention::KeysAndValues(_) => Vec::new(),
+                Attention::Heads | Attention::OfMechanism => Vec::new(),
             },
             o_proj: match (attention, config.head_outputs) {
-                (Attention::KeysAndValues(_), _) => None,
-                (Attention::SharedKv { o_groups, o_lora_rank, .. }, _) => {
-                    Some(o_proj(names.o_proj, o_groups * o_lora_rank, Bias::None))
-                }
+                (Attention::OfMechanism, _) => None,
                 (_, HeadOutputs::Own) => {
                     Some(o_proj(names.o_proj, heads.out_width(), self.attention_out_bias()))
                 }
@@ -80,6 +74,8 @@ impl Prefix<'_> {
             index: self.index,
             kv_index: spec.shares_kv_of.unwrap_or(self.index),
             heads: config.cached_heads(spec),
+            further_heads: config.mechanisms.further_heads(self.index),
+            columns: config.mechanisms.columns(self.index),
             spec: *spec,
         }
     }
@@ -91,8 +87,6 @@ impl Prefix<'_> {
         let is_seen = config.sinks != Sinks::None
             || config.attn_logit_softcapping.is_some()
             || config.mechanisms.depend_on_scores()
-            || config.indexer_of(self.layer).is_some()
-            || self.layer.compression.is_some()
             || config.layers.iter().any(|layer| layer.shares_kv_of.is_some());
         let is_changed =
             config.qk_norm != QkNorm::None || config.clip_qkv.is_some() || config.recurrent.is_some();
@@ -164,7 +158,7 @@ impl Prefix<'_> {
             matrix.biases.extend(bias.or(zeros));
         }
         matrix.weights.extend(weight);
-        self.add_indexer(&mut matrix, true);
+        mechanisms::stack_on(self, &mut matrix);
         if let Some(relative) = config.relative_scores {
             const R_PROJ: Tensor = tensor!("self_attn.r_proj");
             let rows = self.heads.num_attention_heads * relative.d_rel;
@@ -183,76 +177,6 @@ impl Prefix<'_> {
             profiles
         };
         Some(RelativeScoreWeights { profiles: profiles.prepared(from_greatest), extent })
-    }
-
-    /// Adds the indexer's projections of the row: queries too, unless they are computed from a latent.
-    pub fn add_indexer(&self, matrix: &mut MatrixSpec, with_queries: bool) {
-        let (config, names) = (self.config, &self.config.names.indexer);
-        let Some(indexer) = config.indexer_of(self.layer) else { return };
-        let heads = if with_queries { indexer.index_n_heads } else { 0 };
-        let keys = usize::from(indexer.key_width() > 0);
-        let (queries, key) = (self.index_heads(indexer, heads), self.index_heads(indexer, keys));
-        let weights = Rows::all(indexer.num_weights());
-        let (of_queries, of_key) = match names.q_proj == names.k_proj {
-            false => ((queries, queries.count()), (key, key.count())),
-            true => {
-                let total = queries.count() + key.count();
-                ((queries, total), (key.from(queries.count()), total))
-            }
-        };
-        let parts = [
-            (names.q_proj, of_queries),
-            (names.k_proj, of_key),
-            (names.weights_proj, (weights, weights.count())),
-        ];
-        for (name, (rows, total)) in parts.into_iter().filter(|(_, (rows, _))| rows.count() > 0) {
-            if !matrix.biases.is_empty() {
-                matrix.biases.push(TensorRows::zeros(rows.count()));
-            }
-            let source = self.rows_of(name, total, &[rows], config.hidden_size, Bias::None);
-            matrix.weights.extend(source.weights);
-        }
-    }
-
-    /// Rows of heads of the indexer, the rotated part of each first.
-    pub fn index_heads(&self, indexer: &Indexer, heads: usize) -> Rows {
-        let dim = indexer.index_head_dim;
-        match indexer.rotated {
-            RotatedPart::First => Rows::all(heads * dim),
-            RotatedPart::Last => {
-                Rows::each(heads, dim, dim - self.config.ropes[indexer.rope].rotary_dim, dim)
-            }
-        }
-    }
-
-    /// The tensors of the indexer that are no part of a projection of the row.
-    fn indexer(&self) -> Option<IndexerWeights<Spec>> {
-        let (config, names) = (self.config, &self.config.names.indexer);
-        let indexer = config.indexer_of(self.layer)?;
-        let dim = indexer.index_head_dim;
-        let rank = match config.attention_of(self.layer) {
-            Attention::Mla { q_lora_rank, .. } => q_lora_rank,
-            Attention::SharedKv { q_lora_rank, .. } => Some(q_lora_rank),
-            Attention::Heads | Attention::KeysAndValues(_) => None,
-        };
-        let vector = |name| self.vector(name, self.index_heads(indexer, 1));
-        let norm = |name: Tensor| {
-            let bias = match indexer.norm {
-                Norm::LayerNorm { .. } => vec![vector(name.bias)],
-                Norm::RmsNorm { .. } => Vec::new(),
-            };
-            NormSpec::new(vec![vector(name.weight)], bias, dim)
-        };
-        let rows = self.index_heads(indexer, indexer.index_n_heads);
-        Some(IndexerWeights {
-            q_proj: rank.map(|rank| self.rows_of(names.q_proj, rows.count(), &[rows], rank, Bias::None)),
-            q_norm: match indexer.choice {
-                IndexChoice::Positions { .. } | IndexChoice::CompressedKeys { .. } => None,
-                IndexChoice::Blocks { .. } | IndexChoice::MeanBlocks { .. } => Some(norm(names.q_norm)),
-            },
-            k_norm: norm(names.k_norm),
-            spec: *indexer,
-        })
     }
 
     /// The gate of attention's output and its bias.
@@ -399,13 +323,6 @@ impl Prefix<'_> {
                 Some([
                     spec(Vec::new(), Vec::new(), names[0].1 * dim),
                     spec(vec![factor], Vec::new(), names[1].1 * dim),
-                ])
-            }
-            QkNorm::WeightedKeys => {
-                let weight = self.vector(config.names.k_norm.weight, self.rotated_first(1));
-                Some([
-                    spec(Vec::new(), Vec::new(), heads.q_width()),
-                    spec(vec![weight], Vec::new(), heads.head_dim),
                 ])
             }
             QkNorm::Unweighted if self.layer.rope == LayerRope::None => None,

@@ -1,10 +1,10 @@
 //! The specs of all mechanisms that a model has.
 
-use super::build::{Build, BuildMixer};
+use super::build::{Build, BuildMixer, OwnAttention};
 use super::prefix::Prefix;
 use crate::config::{Config, Recurrent};
 use crate::mechanisms::{mechanisms, mixers};
-use crate::parts::{LayerMechanisms, NormSpec, OutsideMechanisms, RecurrentWeights, Spec};
+use crate::parts::{LayerMechanisms, MatrixSpec, NormSpec, OutsideMechanisms, RecurrentWeights, Spec};
 
 macro_rules! all_specs {
     ($($name:ident: $facts:ident,)+) => {
@@ -18,6 +18,18 @@ macro_rules! all_specs {
         pub(super) fn outside(at: &Prefix<'_>) -> OutsideMechanisms<Spec> {
             let all = &at.config.mechanisms;
             OutsideMechanisms { $( $name: all.$name.as_ref().and_then(|facts| facts.outside(at)).map(Box::new), )+ }
+        }
+
+        /// [`Build::attention`] of the mechanism that has the layer's.
+        pub(super) fn attention(at: &Prefix<'_>) -> Option<OwnAttention> {
+            let all = &at.config.mechanisms;
+            None$( .or_else(|| all.$name.as_ref()?.attention(at)) )+
+        }
+
+        /// [`Build::stack_on`] of each.
+        pub(super) fn stack_on(at: &Prefix<'_>, matrix: &mut MatrixSpec) {
+            let all = &at.config.mechanisms;
+            $( all.$name.iter().for_each(|facts| facts.stack_on(at, matrix)); )+
         }
 
         /// [`Build::numbered`] of the mechanism that numbers the layers.

@@ -1,5 +1,6 @@
 //! The tensors of multi-head latent attention (MLA), as DeepSeek names them.
 
+use super::mechanisms;
 use super::prefix::Prefix;
 use crate::config::{Attention, Bias, KvB, QueryLatent, Stored, Tensor};
 use crate::parts::{MatrixSpec, MlaWeights, NormSpec, Projection, Rows, Spec, TensorRows};
@@ -55,7 +56,7 @@ impl Prefix<'_> {
             }
             a_proj.weights.push(gate);
         }
-        self.add_indexer(&mut a_proj, false);
+        mechanisms::stack_on(self, &mut a_proj);
         Projection::Mla(Box::new(MlaWeights {
             a_proj,
             q_b,

@@ -3,7 +3,6 @@
 mod attention;
 mod build;
 mod check;
-mod compression;
 mod layout;
 mod mechanisms;
 mod mla;
@@ -12,7 +11,7 @@ mod prefix;
 mod recurrent;
 mod unread;
 
-pub(crate) use build::{Build, BuildMixer};
+pub(crate) use build::{Build, BuildMixer, OwnAttention};
 pub use check::{as_in, check_experts, check_tensors, embedding_names, num_parameters, required_tensors};
 pub use layout::{layer, mtp_layer, outside_layers};
 pub(crate) use prefix::Prefix;

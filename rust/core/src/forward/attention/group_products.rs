@@ -6,7 +6,7 @@ use ropechat_kernels::compute::weight::{Epilogue, RowsOf, Weight, matmul_each};
 
 /// The products of all groups of a layer's heads.
 #[derive(Default)]
-pub(super) struct GroupProducts {
+pub(crate) struct GroupProducts {
     values: Vec<f32>, // [groups, rows, stride]
     rows: usize,
     stride: usize,

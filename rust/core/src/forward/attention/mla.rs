@@ -21,22 +21,21 @@ use ropechat_kernels::compute::weight::Weight;
 /// Outputs of the projections.
 #[derive(Default)]
 pub(super) struct MlaBuffers {
-    a: Vec<f32>,       // [rows, q or its latent | latent of k and v | rotated part of k]
-    q: Vec<f32>,       // [rows, q of all heads]
-    index_q: Vec<f32>, // [rows, queries of the indexer]
+    a: Vec<f32>, // [rows, q or its latent | latent of k and v | rotated part of k]
+    q: Vec<f32>, // [rows, q of all heads]
     /// The part of queries that is not rotated, in the space of the latent of k and v.
     absorbed: GroupProducts,
 }
 
 /// Fills `qkv` from the normed rows in `input`, which it then uses for the latents.  // qkv [rows, qkv_width]
-pub(super) fn project(
+pub(super) fn project<'a>(
     pass: Pass<'_>,
     layer: &AttentionLayer,
-    weights: &MlaWeights,
+    weights: &'a MlaWeights,
     input: &mut Activations,
-    buffers: &mut MlaBuffers,
+    buffers: &'a mut MlaBuffers,
     qkv: &mut [f32],
-) {
+) -> Option<Latent<'a>> {
     let config = pass.config;
     let Attention::Mla {
         q_lora_rank,
@@ -48,35 +47,28 @@ pub(super) fn project(
         ..
     } = config.attention_of(&layer.spec)
     else {
-        return;
+        return None;
     };
     let heads = config.heads(&layer.spec);
     let (queries, dim) = (heads.q_width(), heads.head_dim);
     let gates = config.attention_gate.rows(heads);
-    let MlaBuffers { a, q, index_q, absorbed } = buffers;
+    let MlaBuffers { a, q, absorbed } = buffers;
     matmul(pass, &weights.a_proj, input, a);
     let q_width = q_lora_rank.unwrap_or(queries);
     let a = Rows { values: a, stride: weights.a_proj.padded_out() };
     let q = match &weights.q_b {
         None => Rows { values: a.values, stride: a.stride },
         Some((norm, q_b_proj)) => {
-            let latent = Latent { rows: a, first: 0, kind, norm };
+            let latent = Latent { rows: a, first: 0, kind, norm, rest: 0 };
             latent.project(pass, q_latent, q_b_proj, input, q);
-            if let Some(q_proj) = layer.indexer.as_ref().and_then(|indexer| indexer.q_proj.as_ref()) {
-                latent.project(pass, QueryLatent::Normed, q_proj, input, index_q);
-            }
             Rows { values: q, stride: q_b_proj.padded_out() }
         }
     };
     let nope = |head: usize, row: usize, out: &mut [f32]| {
         out.copy_from_slice(&q.row(row)[head * dim..][rope..dim]);
     };
-    let stride = layer.projection.stride(config, layer);
+    let stride = layer.stride(config);
     absorbed.multiply(pass, &weights.q_absorb, qkv.len() / stride, &nope, input);
-
-    let index_proj = layer.indexer.as_ref().and_then(|indexer| indexer.q_proj.as_ref());
-    let index_stride = index_proj.map_or(0, Weight::padded_out);
-    let index_queries = layer.indexer.as_ref().map_or(0, |indexer| indexer.spec.q_width());
     by_rows(pass.pool, qkv, stride, |row, out| {
         let (out_q, out) = out.split_at_mut(layer.heads.q_width());
         let (q, a) = (q.row(row), a.row(row));
@@ -97,32 +89,25 @@ pub(super) fn project(
             }
             _ => key_rotated.copy_from_slice(rotated),
         }
-        let (out_gates, out) = out.split_at_mut(gates);
-        let after = match q_latent {
-            QueryLatent::Normed => {
-                out_gates.copy_from_slice(&after[..gates]);
-                &after[gates..]
-            }
-            QueryLatent::NormedAndRaw => {
-                out_gates.copy_from_slice(&q[queries..][..gates]);
-                after
-            }
-        };
-        let (out_index_q, out_rest) = out.split_at_mut(index_queries);
-        if index_queries > 0 {
-            out_index_q.copy_from_slice(&index_q[row * index_stride..][..index_queries]);
-            out_rest.copy_from_slice(&after[..out_rest.len()]);
-        }
+        out[..gates].copy_from_slice(match q_latent {
+            QueryLatent::Normed => &after[..gates],
+            QueryLatent::NormedAndRaw => &q[queries..][..gates],
+        });
     });
+    let (norm, _) = weights.q_b.as_ref()?;
+    let gates_in_a = if q_latent == QueryLatent::Normed { gates } else { 0 };
+    Some(Latent { rows: a, first: 0, kind, norm, rest: q_width + kv_lora_rank + rope + gates_in_a })
 }
 
 /// A latent in the rows of a matmul's output.
-pub(super) struct Latent<'a> {
+pub(crate) struct Latent<'a> {
     pub rows: Rows<'a>,
     /// Its first column.
     pub first: usize,
     pub kind: Norm,
     pub norm: &'a NormWeights,
+    /// The first column behind all that attention itself reads.
+    pub rest: usize,
 }
 
 impl Latent<'_> {

@@ -1,16 +1,15 @@
 //! Attention of a layer: queries, keys and values of every row, their norms and rotation, the cache, the softmax over
 //! it ([`tiles`]), and the output projection back to the residual stream.
 
-mod compression;
-mod group_products;
-pub(crate) mod indexer;
-mod mla;
-mod nth_element;
+pub(crate) mod choices;
+pub(crate) mod columns;
+pub(crate) mod group_products;
+pub(crate) mod mla;
 mod observed;
 mod online_softmax;
 mod queries;
 pub(crate) mod score_bias;
-mod shared_kv;
+pub(crate) mod segments;
 mod tiles;
 
 use super::recurrent;
@@ -18,14 +17,14 @@ use super::residual::{BranchBuffers, add_residual, add_scaled, matmul, norm, nor
 use super::rope::{RopeAngles, apply_rope};
 use super::state::{Pass, Run};
 use super::step::{Branch, Steps};
-use crate::config::{
-    AttentionGate, LayerIndexer, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling, Values,
-};
-use crate::kv_cache::{BLOCK, Block, KvSequence};
+use crate::config::{AttentionGate, LayerRope, Norm, QkNorm, QkNormPlace, QueryScaling};
+use crate::kv_cache::{Block, KvSequence};
 use crate::parts::{AttentionLayer, Layer, NormWeights, Projection};
+use choices::Choices;
+use columns::Columns;
 use group_products::GroupProducts;
-use indexer::{Choices, Columns};
 use mla::MlaBuffers;
+pub(crate) use observed::FurtherKeys;
 pub use observed::ObservedHeads;
 use online_softmax::Partials;
 use ropechat_kernels::compute::activations::RowSource;
@@ -33,7 +32,7 @@ use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::Epilogue;
 use ropechat_kernels::quant::PackedType;
 use score_bias::{AddedScores, ScoreBias};
-use shared_kv::SharedKvBuffers;
+use segments::{Segment, segments};
 use std::cell::RefCell;
 use tiles::Keys;
 
@@ -42,14 +41,13 @@ use tiles::Keys;
 pub(super) struct AttentionBuffers {
     qkv: Vec<f32>, // [rows, Projection::stride]
     mla: MlaBuffers,
-    /// What the last layer with an indexer chose.
+    /// What the last layer with choices chose.
     choices: Choices,
-    shared_kv: SharedKvBuffers,
     /// Outputs of `o_a_proj`.
     group_outputs: GroupProducts,
     partials: Partials,
-    /// Those with compressed keys.
-    compressed: Partials,
+    /// Those with a mechanism's keys.
+    further: Partials,
     /// q and k before rotation, where an observer wants them.  // [rows, q and k of all heads]
     unrotated: Option<Vec<f32>>,
 }
@@ -71,20 +69,15 @@ impl AttentionBuffers {
         let attention = layer.attention.as_ref()?;
         let unrotated = self.unrotated.as_deref().unwrap_or_default();
         let bias = ScoreBias::of(pass, attention, added_scores(layer, steps), &self.qkv);
-        let chosen = chosen(layer, attention, &self.choices, steps);
-        Some(ObservedHeads::new(pass, attention, run, &self.qkv, unrotated, (chosen, bias)))
+        let chosen = chosen(layer, &self.choices, steps);
+        let further = steps.iter().find_map(|step| step.further_keys(layer));
+        Some(ObservedHeads::new(pass, attention, run, [&self.qkv, unrotated], (chosen, bias), further))
     }
 }
 
 /// The choices that a layer's attention follows, if it does.
-fn chosen<'a>(
-    layer: &Layer,
-    attention: &AttentionLayer,
-    choices: &'a Choices,
-    steps: &Steps<'_>,
-) -> Option<&'a Choices> {
-    let by_attention = attention.compression.is_some() || attention.spec.indexer != LayerIndexer::None;
-    let chooses = by_attention || steps.iter().any(|step| step.chooses(layer));
+fn chosen<'a>(layer: &Layer, choices: &'a Choices, steps: &Steps<'_>) -> Option<&'a Choices> {
+    let chooses = steps.iter().any(|step| step.chooses(layer));
     (chooses && !choices.is_empty()).then_some(choices)
 }
 
@@ -121,20 +114,21 @@ pub(super) fn attend_input(
 ) {
     let Some(layer) = &whole.attention else { return };
     let Pass { config, kernels, pool, .. } = pass;
-    let AttentionBuffers { qkv, mla, choices, shared_kv, group_outputs, partials, compressed, unrotated } =
-        buffers;
+    let AttentionBuffers { qkv, mla, choices, group_outputs, partials, further, unrotated } = buffers;
     let rows = pass.rows(x);
-    let stride = layer.projection.stride(config, layer);
+    let stride = layer.stride(config);
     qkv.resize(rows * stride, 0.0);
     match &layer.projection {
         Projection::Heads(weight) => weight.matmul(&branch.input, kernels, pool, Epilogue::Store(qkv)),
-        Projection::Mla(weights) => mla::project(pass, layer, weights, &mut branch.input, mla, qkv),
-        Projection::KeysAndValues(_) => {
+        Projection::Mla(weights) => {
+            let input = &mut branch.input;
+            if let Some(latent) = mla::project(pass, layer, weights, input, mla, qkv) {
+                steps.iter_mut().for_each(|step| step.after_latent(pass, whole, &latent, input, qkv));
+            }
+        }
+        Projection::OfMechanism(_) => {
             let input = &mut branch.input;
             steps.iter_mut().for_each(|step| step.project(pass, whole, x, input, qkv));
-        }
-        Projection::SharedKv(weights) => {
-            shared_kv::project(pass, layer, weights, &mut branch.input, shared_kv, qkv);
         }
     }
     for step in &mut *steps {
@@ -142,42 +136,28 @@ pub(super) fn attend_input(
     }
     lap(Phase::QkvProj);
     rotate_and_store(pass, layer, runs, angles, qkv, unrotated.as_mut());
-    steps.iter_mut().for_each(|step| step.after_store(pass, whole, runs, (qkv, stride)));
-    indexer::write_block_keys(pass, layer, runs);
-    if let Projection::SharedKv(weights) = &layer.projection {
-        let projected = recurrent::Rows { values: &shared_kv.a, stride: weights.a_proj.padded_out() };
-        compression::write_keys(pass, layer, runs, projected);
-    }
+    steps.iter_mut().for_each(|step| step.after_store(pass, whole, runs, angles, (qkv, stride)));
     lap(Phase::RopeAndCache);
 
     let caches: Vec<(&KvSequence, usize)> = runs.iter().map(|run| (&*run.cache, run.ids.len())).collect();
-    if let Some(indexer) = &layer.indexer {
-        choices.choose(pass, layer, &indexer.spec, &caches, qkv);
-    }
-    if let (Some(weights), None) = (&layer.compression, &layer.indexer) {
-        choices.choose_all_compressed(pass, weights.spec, &caches);
-    }
-    steps.iter_mut().for_each(|step| step.choose(pass, whole, &caches, choices));
+    steps.iter_mut().for_each(|step| step.choose(pass, whole, &caches, qkv, choices));
     let bias = ScoreBias::of(pass, layer, added_scores(whole, steps), qkv);
-    let (chosen, compresses) = (chosen(whole, layer, choices, steps), layer.compression.is_some());
-    // Choices are of compressed keys where there are any.
-    let of_own = chosen.filter(|_| !compresses);
+    let (chosen, reads_further) = (chosen(whole, choices, steps), layer.further_heads > 0);
+    // Choices are of a mechanism's keys where there are any.
+    let of_own = chosen.filter(|_| !reads_further);
     tiles::attend(pass, (layer, Keys::own(layer)), &caches, qkv, (of_own, bias), partials);
-    if compresses {
-        tiles::attend(pass, (layer, Keys::compressed(layer)), &caches, qkv, (chosen, bias), compressed);
+    if reads_further {
+        tiles::attend(pass, (layer, Keys::further(layer)), &caches, qkv, (chosen, bias), further);
     }
-    let later = compresses.then_some(&*compressed);
+    let further = reads_further.then_some(&*further);
     lap(Phase::Attention);
     let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
     let gates = Columns::of(config, layer).gates;
     // The output of a row's heads from `first` on.
     let write_heads = |row: usize, first: usize, out: &mut [f32]| {
-        partials.write_output(later, (row, first), widths, &layer.sinks, out, kernels);
-        if let (Values::OfKeys, LayerRope::Rotary(rope)) = (layer.spec.values, layer.spec.rope) {
-            shared_kv::restore_heads(pass, &angles[rope], row, out, layer.heads.head_dim);
-        }
+        partials.write_output(further, (row, first), widths, &layer.sinks, out, kernels);
     };
-    if steps.iter_mut().any(|step| step.add_outputs(pass, whole, &write_heads, branch, x)) {
+    if steps.iter_mut().any(|step| step.add_outputs(pass, whole, angles, &write_heads, branch, x)) {
         return lap(Phase::OProj);
     }
     let Some(o_proj) = &layer.o_proj else { return };
@@ -262,70 +242,36 @@ fn apply_gate(gate: AttentionGate, gates: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Rows of one run that fall into one block.
-struct Segment<'a> {
-    qkv: &'a mut [f32],
-    /// Where q and k go before rotation; empty where nobody wants them.  // [rows, q and k of all heads]
-    unrotated: &'a mut [f32],
-    /// The first row's index among the rows of all runs.
-    row: usize,
-    /// Position of the first row.
-    position: usize,
-    block: &'a mut Block,
-    /// Where in the block the first row goes.
-    offset: usize,
-}
-
 /// Norms and rotates q and k in place and stores k and v in the cache's blocks.  // qkv [rows, stride]
-fn rotate_and_store(
+fn rotate_and_store<'a>(
     pass: Pass<'_>,
     layer: &AttentionLayer,
-    runs: &mut [Run<'_>],
+    runs: &'a mut [Run<'_>],
     angles: &[RopeAngles],
-    qkv: &mut [f32],
-    unrotated: Option<&mut Vec<f32>>,
+    qkv: &'a mut [f32],
+    unrotated: Option<&'a mut Vec<f32>>,
 ) {
-    let stride = layer.projection.stride(pass.config, layer);
-    let (mut unrotated, kept_width): (&mut [f32], usize) = match unrotated {
-        None => (&mut [], 0),
+    let stride = layer.stride(pass.config);
+    let kept_width = if unrotated.is_some() { layer.qk_width() } else { 0 };
+    let mut unrotated = match unrotated {
+        None => &mut [][..],
         Some(kept) => {
-            let width = layer.qk_width();
-            kept.resize(qkv.len() / stride * width, 0.0);
-            (kept, width)
+            kept.resize(qkv.len() / stride * kept_width, 0.0);
+            &mut kept[..]
         }
     };
-    let mut segments = Vec::new();
-    let (mut qkv, mut first) = (qkv, 0);
-    for run in runs {
-        let (mut position, mut left) = (run.position(), run.ids.len());
-        let mut offset = run.cache.len() % BLOCK;
-        for block in run.cache.writable() {
-            let rows = left.min(BLOCK - offset);
-            let (head, tail) = std::mem::take(&mut qkv).split_at_mut(rows * stride);
-            let (kept, kept_later) = std::mem::take(&mut unrotated).split_at_mut(rows * kept_width);
-            segments.push(Segment { qkv: head, unrotated: kept, row: first, position, block, offset });
-            (qkv, unrotated, offset) = (tail, kept_later, 0);
-            (first, position, left) = (first + rows, position + rows, left - rows);
-            if left == 0 {
-                break;
-            }
-        }
-        assert_eq!(left, 0, "the caller reserved room for every row");
-    }
-    let columns = Columns::of(pass.config, layer).indexer;
-    pass.pool.for_each(&mut segments, |segment| {
+    let with_unrotated = |segment: Segment<'a>| {
+        let values = segment.qkv.len() / stride * kept_width;
+        let (kept, later) = std::mem::take(&mut unrotated).split_at_mut(values);
+        unrotated = later;
+        (segment, kept)
+    };
+    let mut segments: Vec<_> = segments(runs, qkv, stride).into_iter().map(with_unrotated).collect();
+    pass.pool.for_each(&mut segments, |(segment, unrotated)| {
         for (row, qkv) in segment.qkv.chunks_exact_mut(stride).enumerate() {
-            let kept = &mut segment.unrotated[row * kept_width..][..kept_width];
+            let kept = &mut unrotated[row * kept_width..][..kept_width];
             norm_and_rotate(pass, layer, angles, qkv, segment.row + row, segment.position + row, kept);
             store(pass, layer, qkv, segment.block, segment.offset + row);
-            if let Some(weights) = &layer.indexer {
-                let values = &mut qkv[columns.clone()];
-                indexer::prepare(pass, weights, angles, segment.row + row, values);
-                let key = &values[weights.spec.q_width()..][..weights.spec.key_width()];
-                if !key.is_empty() {
-                    segment.block.write_index_key(layer.kv_index, segment.offset + row, key, pass.kernels);
-                }
-            }
         }
     });
 }

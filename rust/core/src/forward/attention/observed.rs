@@ -1,11 +1,11 @@
 //! What an observer sees of a layer's attention: q and k before rotation, and scores and weights, which [`super::tiles`]
 //! computes tile by tile and drops. They are computed again here, from the rotated queries and the cache's keys.
 
-use super::indexer::Choices;
+use super::choices::Choices;
 use super::queries::Queries;
 use super::score_bias::{ScoreBias, ScoredQuery};
 use super::tiles::hide_unchosen;
-use crate::config::{Compression, Config};
+use crate::config::Config;
 use crate::forward::state::{Pass, Run};
 use crate::kv_cache::{BLOCK, KvSequence};
 use crate::parts::AttentionLayer;
@@ -24,6 +24,13 @@ pub struct ObservedHeads<'a> {
     unrotated: &'a [f32], // [rows, q and k of all heads]
     choices: Option<&'a Choices>,
     bias: ScoreBias<'a>,
+    further: Option<&'a dyn FurtherKeys>,
+}
+
+/// The keys of a mechanism that every head reads besides its own.
+pub(crate) trait FurtherKeys: Sync {
+    /// Adds what their weights are to the positions that they stand for.  // both: scores of all places up to the row's
+    fn spread(&self, further: &[f32], scores: &mut [f32]);
 }
 
 impl<'a> ObservedHeads<'a> {
@@ -31,11 +38,11 @@ impl<'a> ObservedHeads<'a> {
         pass: Pass<'a>,
         layer: &'a AttentionLayer,
         run: &'a Run<'_>,
-        qkv: &'a [f32],
-        unrotated: &'a [f32],
+        [qkv, unrotated]: [&'a [f32]; 2],
         (choices, bias): (Option<&'a Choices>, ScoreBias<'a>),
+        further: Option<&'a dyn FurtherKeys>,
     ) -> Self {
-        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated, choices, bias }
+        Self { pass, layer, cache: run.cache, rows: run.ids.len(), qkv, unrotated, choices, bias, further }
     }
 
     /// The layer's index.
@@ -80,7 +87,7 @@ impl<'a> ObservedHeads<'a> {
     }
 
     /// Scores of a query head's rows with every key, times the model's factors and before a softcap; -inf where a row does not
-    /// see the key. Compressed keys count for the positions of their windows. Returns the stride.
+    /// see the key. Keys of a mechanism count for the positions that they stand for. Returns the stride.
     /// // out [rows.len(), stride], stride >= the last row's place + 1
     pub fn scores(&self, head: usize, rows: Range<usize>, out: &mut Vec<f32>) -> usize {
         let (config, kernels) = (self.config(), self.pass.kernels);
@@ -88,7 +95,7 @@ impl<'a> ObservedHeads<'a> {
         let stride = (self.cache.len() + rows.end).next_multiple_of(BLOCK);
         out.clear();
         out.resize(rows.len() * stride, f32::NEG_INFINITY);
-        let qkv_stride = self.layer.projection.stride(config, self.layer);
+        let qkv_stride = self.layer.stride(config);
         let query = |row: usize| &self.qkv[row * qkv_stride + head * dim..][..dim];
         let mut queries = Queries::default();
         let keys = (self.cache.dtype(), self.cache.has_rotated_keys(self.layer.kv_index));
@@ -102,11 +109,11 @@ impl<'a> ObservedHeads<'a> {
         for tile in mask.first(self.cache.len() + rows.start) / BLOCK..stride / BLOCK {
             products(head / self.layer.heads.group_size(), tile, out);
         }
-        let mut compressed = Vec::new();
-        if self.layer.compression.is_some() {
-            compressed.resize(out.len(), 0.0);
+        let mut further = Vec::new();
+        if self.further.is_some() {
+            further.resize(out.len(), 0.0);
             for tile in 0..stride / BLOCK {
-                products(self.layer.heads.num_key_value_heads, tile, &mut compressed);
+                products(self.layer.heads.num_key_value_heads, tile, &mut further);
             }
         }
         let is_left_out = self.cache.dtype() != PackedType::F32 && !self.layer.common_key.is_empty();
@@ -129,24 +136,24 @@ impl<'a> ObservedHeads<'a> {
             } else {
                 kernels.scale(&mut scores[first..=place], scale);
             }
-            match self.layer.compression.as_deref() {
+            match self.further {
                 None => self.hide(head, row, &mut scores[..=place]),
-                Some(weights) => {
-                    let compressed = &mut compressed[(row - first_row) * stride..][..=place];
-                    kernels.scale(compressed, scale);
+                Some(keys) => {
+                    let further = &mut further[(row - first_row) * stride..][..=place];
+                    kernels.scale(further, scale);
                     if let Some(choices) = self.choices {
-                        hide_unchosen(choices.of(row, 0, 1), compressed);
+                        hide_unchosen(choices.of(row, 0, 1), further);
                     }
-                    spread_over_windows(weights.spec, compressed, &mut scores[..=place]);
+                    keys.spread(further, &mut scores[..=place]);
                 }
             }
         }
         stride
     }
 
-    /// Sets the scores of positions that the row's indexer did not choose to -inf.
+    /// Sets the scores of positions that the row did not choose to -inf.
     fn hide(&self, head: usize, row: usize, scores: &mut [f32]) {
-        if let Some(choices) = self.choices.filter(|_| self.layer.compression.is_none()) {
+        if let Some(choices) = self.choices.filter(|_| self.further.is_none()) {
             let heads = self.layer.heads;
             hide_unchosen(choices.of(row, head / heads.group_size(), heads.num_key_value_heads), scores);
         }
@@ -174,38 +181,5 @@ impl<'a> ObservedHeads<'a> {
         kernels.scale(&mut scores[..seen.end], scale);
         scores[seen.end..].fill(0.0);
         sink
-    }
-}
-
-/// Adds the weight of each compressed key to the positions of its window, in equal parts: e^score + e^compressed / positions.
-fn spread_over_windows(spec: Compression, compressed: &[f32], scores: &mut [f32]) {
-    let part = (spec.compress_rate as f32).ln();
-    let windows =
-        scores.chunks_exact_mut(spec.compress_rate).zip(compressed.chunks_exact(spec.compress_rate));
-    for (scores, compressed) in windows {
-        let Some(key) = compressed.last().filter(|score| **score != f32::NEG_INFINITY) else { continue };
-        for score in scores {
-            let (low, high) = if *score < key - part { (*score, key - part) } else { (key - part, *score) };
-            *score = high + (low - high).exp().ln_1p();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_compressed_key_counts_for_the_positions_of_its_window() {
-        let spec = Compression { compress_rate: 2, overlapping: false };
-        let mut scores = [f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0, 1.0, 2.0];
-        let compressed = [9.0, 3.0, 9.0, f32::NEG_INFINITY, 9.0];
-        spread_over_windows(spec, &compressed, &mut scores);
-        assert_eq!(scores[2..], [0.0, 1.0, 2.0]);
-        for score in &scores[..2] {
-            assert!((score.exp() - 3f32.exp() / 2.0).abs() < 1e-4);
-        }
-        spread_over_windows(spec, &[0.0, 0.0, 0.0, 0.0, 0.0], &mut scores);
-        assert!((scores[3].exp() - (1f32.exp() + 0.5)).abs() < 1e-5);
     }
 }

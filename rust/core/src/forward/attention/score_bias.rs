@@ -1,6 +1,6 @@
 //! What is added to the scaled scores of a query.
 
-use super::indexer::Columns;
+use super::columns::Columns;
 use crate::forward::state::Pass;
 use crate::parts::{AttentionLayer, RelativeScoreWeights};
 use ropechat_kernels::kernel::Kernels;
@@ -50,7 +50,7 @@ impl<'a> ScoreBias<'a> {
         match (added, &layer.relative_scores) {
             (Some(added), _) => ScoreBias::Added(added),
             (None, Some(weights)) => {
-                let stride = layer.projection.stride(pass.config, layer);
+                let stride = layer.stride(pass.config);
                 let first = Columns::of(pass.config, layer).relative.start;
                 ScoreBias::ByDistance { weights, qkv, stride, first }
             }

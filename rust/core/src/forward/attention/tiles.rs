@@ -2,7 +2,7 @@
 //!
 //! A chunk gives one partial result per query: the largest score, the sum of the exponentials, the weighted values.
 //! Chunks begin at fixed positions and are merged in order ([`super::online_softmax`]), so prefill and decode do the same
-//! additions in the same order, whichever thread does which chunk (law 1). Positions that an indexer did not choose have
+//! additions in the same order, whichever thread does which chunk (law 1). Positions that are not chosen have
 //! no weight, and tiles without a chosen position are left out. Inside a chunk the cache's blocks of 32
 //! positions are the tiles of two matrix products.
 //!
@@ -10,7 +10,7 @@
 //! queries. With few rows it takes all heads, whose keys are next to each other in memory; and when there are fewer tasks
 //! than the threads need, each task takes one chunk only (split KV).
 
-use super::indexer::Choices;
+use super::choices::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
 use super::queries::Queries;
 use super::score_bias::{ScoreBias, ScoredQuery};
@@ -60,8 +60,8 @@ impl Keys {
         Self { first_head: 0, mask: layer.spec.mask }
     }
 
-    /// The compressed ones, which choices select.
-    pub fn compressed(layer: &AttentionLayer) -> Self {
+    /// Those of a mechanism, which choices select.
+    pub fn further(layer: &AttentionLayer) -> Self {
         Self { first_head: layer.heads.num_key_value_heads, mask: Mask::Causal }
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn attend(
             }
         }
     }
-    let stride = layer.projection.stride(pass.config, layer);
+    let stride = layer.stride(pass.config);
     let attention = LayerAttention { pass, layer, keys, widths, qkv, stride, choices, bias };
     pass.pool.for_each(&mut tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| attention.attend(task, scratch));
@@ -310,12 +310,12 @@ impl LayerAttention<'_> {
         ScoredQuery { row: task.rows.start + row, head, place: task.position + row, first }
     }
 
-    /// What a row chose, a word per tile, where an indexer chooses.
+    /// What a row chose, a word per tile.
     fn chosen(&self, row: usize, head: usize) -> Option<&[u32]> {
         self.choices.map(|choices| choices.of(row, head, self.widths.heads))
     }
 
-    /// Whether a row reads a position of a tile, as far as an indexer decides.
+    /// Whether a row reads a position of a tile, as far as choices decide.
     fn reads(&self, row: usize, head: usize, tile: usize) -> bool {
         self.chosen(row, head).is_none_or(|words| words[tile] != 0)
     }

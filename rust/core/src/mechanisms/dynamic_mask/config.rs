@@ -14,7 +14,7 @@ pub struct DynamicMask {
 
 impl Facts for DynamicMask {
     /// A number per head.
-    fn index_dim(&self, num_kv_heads: usize) -> usize {
+    fn index_dim(&self, _: usize, num_kv_heads: usize) -> usize {
         num_kv_heads
     }
 

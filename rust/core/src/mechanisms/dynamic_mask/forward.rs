@@ -6,8 +6,10 @@
 
 use super::config::DynamicMask;
 use super::parts::InLayer;
-use crate::forward::attention::indexer::{Choices, for_highest};
+use crate::forward::attention::choices::{Choices, for_highest};
 use crate::forward::attention::score_bias::{AddedScores, ScoredQuery};
+use crate::forward::attention::segments::segments;
+use crate::forward::rope::RopeAngles;
 use crate::forward::state::{Pass, Run};
 use crate::forward::step::Step;
 use crate::kv_cache::{BLOCK, Block, KvSequence};
@@ -38,14 +40,6 @@ pub(crate) struct Steps {
     group: usize,
 }
 
-/// Rows of one run that fall into one block: the first one, how many, and where in the block it goes.
-struct Segment<'a> {
-    row: usize,
-    rows: usize,
-    block: &'a mut Block,
-    offset: usize,
-}
-
 impl Step for Steps {
     /// Writes the numbers of the rows' keys into the cache.
     fn after_store(
@@ -53,28 +47,17 @@ impl Step for Steps {
         pass: Pass<'_>,
         layer: &Layer,
         runs: &mut [Run<'_>],
-        (qkv, stride): (&[f32], usize),
+        _: &[RopeAngles],
+        (qkv, stride): (&mut [f32], usize),
     ) {
         let (Some(weights), Some(attention)) = (&layer.mechanisms.dynamic_mask, &layer.attention) else {
             return;
         };
-        let (mut segments, mut row) = (Vec::new(), 0);
-        for run in runs {
-            let (mut left, mut offset) = (run.ids.len(), run.cache.len() % BLOCK);
-            for block in run.cache.writable() {
-                let rows = left.min(BLOCK - offset);
-                segments.push(Segment { row, rows, block, offset });
-                (row, left, offset) = (row + rows, left - rows, 0);
-                if left == 0 {
-                    break;
-                }
-            }
-        }
         let values = attention.heads.qk_width()..attention.heads.qkv_width();
-        pass.pool.for_each(&mut segments, |Segment { row, rows, block, offset }| {
-            for index in 0..*rows {
-                let numbers = numbers(weights, &qkv[(*row + index) * stride..][values.clone()]);
-                block.write_index_key(attention.kv_index, *offset + index, &numbers, pass.kernels);
+        pass.pool.for_each(&mut segments(runs, qkv, stride), |segment| {
+            for (row, qkv) in segment.qkv.chunks_exact(stride).enumerate() {
+                let (numbers, offset) = (numbers(weights, &qkv[values.clone()]), segment.offset + row);
+                segment.block.write_index_key(attention.kv_index, offset, &numbers, pass.kernels);
             }
         });
     }
@@ -88,6 +71,7 @@ impl Step for Steps {
         pass: Pass<'_>,
         layer: &Layer,
         caches: &[(&KvSequence, usize)],
+        _: &[f32],
         choices: &mut Choices,
     ) {
         if let (Some(mask), Some(attention)) = (pass.config.mechanisms.dynamic_mask, &layer.attention) {

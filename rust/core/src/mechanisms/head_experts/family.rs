@@ -3,12 +3,20 @@
 use super::config::HeadExperts;
 use super::parts::{InLayer, Outside};
 use crate::config::{Bias, Stored, tensor};
-use crate::family::tensors::{Build, Prefix};
+use crate::family::tensors::{Build, OwnAttention, Prefix};
 use crate::parts::{MatrixSpec, Packing, Rows, Spec, TensorRows};
 
 impl Build for HeadExperts {
     type InLayer = InLayer<Spec>;
     type Outside = Outside<Spec>;
+
+    /// The projection of keys and values.
+    fn attention(&self, at: &Prefix<'_>) -> Option<OwnAttention> {
+        let width = at.heads.qkv_width() - at.heads.q_width();
+        let kv_proj = (tensor!("self_attention.kv_proj"), width);
+        let projection = at.matrix(&[kv_proj], at.config.hidden_size, Bias::None);
+        Some(OwnAttention { projection, qk_norms: None })
+    }
 
     fn in_layer(&self, at: &Prefix<'_>) -> Option<InLayer<Spec>> {
         let (hidden, count) = (at.config.hidden_size, self.num_experts);

@@ -7,6 +7,7 @@ use super::parts::InLayer;
 use crate::config::Moe;
 use crate::forward::moe::route;
 use crate::forward::residual::{BranchBuffers, add_result, matmul, normed_input};
+use crate::forward::rope::RopeAngles;
 use crate::forward::state::Pass;
 use crate::forward::step::Step;
 use crate::parts::{AttentionLayer, Layer};
@@ -102,6 +103,7 @@ impl Step for Steps {
         &mut self,
         pass: Pass<'_>,
         whole: &Layer,
+        _: &[RopeAngles],
         write_heads: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
         branch: &mut BranchBuffers,
         x: &mut [f32],

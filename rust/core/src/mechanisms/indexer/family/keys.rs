@@ -1,9 +1,10 @@
 //! Keys of an indexer, which chooses the positions that a query reads.
 
-use super::metadata::Metadata;
-use super::windows::layer_kinds;
-use crate::config::{
-    Attention, Config, IndexChoice, Indexer, LayerIndexer, Norm, Rope, RopeLayout, RotatedPart,
+use crate::config::{Attention, Config, Norm, Rope, RopeLayout};
+use crate::family::keys::metadata::Metadata;
+use crate::family::keys::windows::layer_kinds;
+use crate::mechanisms::indexer::config::{
+    IndexChoice, IndexHeads, Indexer, IndexerNames, LayerIndexer, RotatedPart,
 };
 use ropechat_platform::error::Result;
 
@@ -36,11 +37,12 @@ impl IndexerDefaults {
     };
 }
 
-/// The indexer of latent attention, with the angles of the layers that have it; no layer has it yet.
+/// The indexer of latent attention, with the angles of the layers that have it: each of `layers`.
 pub(crate) fn indexer(
     metadata: &Metadata<'_>,
     mut config: Config,
     defaults: &IndexerDefaults,
+    layers: impl FnOnce() -> Result<Vec<LayerIndexer>>,
 ) -> Result<Config> {
     let stated = |key: &str, default: usize| -> Result<usize> {
         Ok(metadata.integer_if_any(key, 1..=1 << 16)?.unwrap_or(default))
@@ -62,33 +64,33 @@ pub(crate) fn indexer(
     if place == config.ropes.len() {
         config.ropes.push(rope);
     }
-    let choice = IndexChoice::Positions { index_topk };
-    let indexer = Indexer {
-        index_n_heads,
-        index_head_dim,
-        norm: defaults.norm,
-        rope: place,
-        rotated: defaults.rotated,
-        choice,
-    };
-    Ok(Config { indexer: Some(indexer), ..config })
+    let IndexerDefaults { norm, rotated, .. } = *defaults;
+    config.mechanisms.indexer = Some(Indexer {
+        heads: IndexHeads { index_n_heads, index_head_dim, norm, rope: place, rotated },
+        choice: IndexChoice::Positions { index_topk },
+        names: IndexerNames::DEEPSEEK,
+        layers: layers()?,
+    });
+    Ok(config)
 }
 
 /// An indexer in every layer, or where `indexer_types` says full; the layers that are shared read what the last one chose.
 ///
 /// `usual` says which are shared where the file does not.
-pub(crate) fn in_all_layers(
+pub(crate) fn indexer_in_all_layers(
     metadata: &Metadata<'_>,
-    mut config: Config,
+    config: Config,
+    defaults: &IndexerDefaults,
     usual: impl Fn(usize) -> bool,
 ) -> Result<Config> {
-    layer_kinds(metadata, config.layers.len(), &[INDEXED])?;
-    let shared = shared_layers(metadata, config.layers.len())?;
-    let shared = shared.unwrap_or_else(|| (0..config.layers.len()).map(usual).collect());
-    for (layer, shared) in config.layers.iter_mut().zip(shared) {
-        layer.indexer = if shared { LayerIndexer::Shared } else { LayerIndexer::Full };
-    }
-    Ok(config)
+    let layers = config.layers.len();
+    indexer(metadata, config, defaults, || {
+        layer_kinds(metadata, layers, &[INDEXED])?;
+        let shared = shared_layers(metadata, layers)?;
+        let shared = shared.unwrap_or_else(|| (0..layers).map(usual).collect());
+        let kind = |shared| if shared { LayerIndexer::Shared } else { LayerIndexer::Full };
+        Ok(shared.into_iter().map(kind).collect())
+    })
 }
 
 /// `indexer_types`; or else `index_topk_pattern`, F and S; or every `index_topk_freq`-th layer has an indexer, and so have the
