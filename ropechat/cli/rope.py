@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from ropechat.cli.common import (
     wants_color,
     write_output,
 )
-from ropechat.cli.loading import load, take_model
+from ropechat.cli.loading import GivenModel, load, take_model
 from ropechat.cli.option_groups import Rule, check_rules
 from ropechat.util.paths import expand_home
 
@@ -145,7 +146,7 @@ def rope(
     options = ViewOptions(
         **{name: given.pop(name) for name in ViewOptions.__dataclass_fields__ if given.get(name) is not None}
     )
-    title, found = _report(shape, names, text, options, given)
+    title, found = _report(shape, names, text, options, take_model(given, raw=True))
     _write(found, title, form, output)
 
 
@@ -161,7 +162,7 @@ def _report(
     names: Sequence[str],
     text: Path | str | None,
     options: "ViewOptions",
-    given: dict[str, Any],
+    model: GivenModel,
 ) -> "tuple[str, list[View]]":
     from ropechat.inspector.rope import report, shapes
 
@@ -182,25 +183,24 @@ def _report(
             raise click.UsageError(f"--shape has no weights, which the view {wanted[0]} needs; give a model")
         return f"RoPE of {shape}", list(report.config_views(shapes.config_path(shape), names, options))
     if not wanted:
-        path = _config_path(given)
+        path = _config_path(model)
         name = path.absolute().parent.name if path.name == "config.json" else path.name
         return f"RoPE of {name}", list(report.config_views(path, names, options))
-    for name in ("dtype", "kv_dtype"):
-        given[name] = "f32" if given[name] == "auto" else given[name]
-    engine = load(take_model(given, raw=True).find())
+    types: dict[str, Any] = {
+        name: "f32" for name in ("dtype", "kv_dtype") if getattr(model.spec, name) == "auto"
+    }
+    engine = load(model._replace(spec=replace(model.spec, **types)).find())
     ids = engine.tokenizer.encode(_text(text))
     found = list(report.config_views(engine, [name for name in names if name not in wanted], options))
     return f"RoPE of {engine.name}", found + list(report.weight_views(engine, ids, wanted, options))
 
 
-def _config_path(given: dict[str, Any]) -> Path:
+def _config_path(model: GivenModel) -> Path:
     """The config.json or folder that -m names, or the path of the model."""
-    model = given["model"]
-    if model is not None:
-        path = expand_home(model)
-        if path.suffix == ".json" or (path / "config.json").is_file():
-            return path
-    return Path(take_model(given).find().name)
+    path = expand_home(model.spec.name)
+    if model.chosen and (path.suffix == ".json" or (path / "config.json").is_file()):
+        return path
+    return Path(model.find().name)
 
 
 def _text(text: Path | str | None) -> str:

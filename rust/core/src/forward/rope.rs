@@ -6,7 +6,7 @@ use ropechat_kernels::kernel::Kernels;
 
 /// cos and sin of the angles of one rope at every row's position; computed once per step, for all layers.
 pub(crate) struct RopeAngles {
-    layout: RopeLayout,
+    pub layout: RopeLayout,
     pairs: usize,
     cos: Vec<f32>, // [rows, rotary_dim / 2]
     sin: Vec<f32>, // [rows, rotary_dim / 2]
@@ -55,14 +55,6 @@ pub(crate) fn apply_rope(
     for head in heads.chunks_exact_mut(head_dim) {
         rotate(angles.layout, head, cos, sin, kernels);
     }
-}
-
-/// Undoes [`apply_rope`] on one head; returns how many leading dimensions that are.
-pub(crate) fn rotate_back(angles: &RopeAngles, row: usize, head: &mut [f32], kernels: Kernels) -> usize {
-    let (cos, sin) = angles.row(row);
-    let back: Vec<f32> = sin.iter().map(|sin| -sin).collect();
-    rotate(angles.layout, head, cos, &back, kernels);
-    2 * cos.len()
 }
 
 /// Rotates the leading dimensions of a head by the angles of a position.  // cos, sin [rotary_dim / 2]

@@ -104,25 +104,6 @@ pub(crate) fn keep_inputs<'a>(
     sources
 }
 
-/// mixed = act(input), where there is no convolution. Keeps each run's last `positions` inputs in its next state.
-///
-/// // input [rows, >= channels], mixed [rows, channels]
-pub(crate) fn activate(
-    pass: Pass<'_>,
-    weights: &RecurrentWeights,
-    runs: &mut [Run<'_>],
-    (input, channels, positions): (Rows<'_>, usize, usize),
-    activation: Activation,
-    mixed: &mut Vec<f32>,
-) {
-    let window = Convolution::from(weights).window;
-    let sources = keep_inputs(window, runs, input, channels, positions);
-    mixed.resize(sources.last().map_or(0, |(rows, _)| rows.end) * channels, 0.0);
-    by_rows(pass.pool, mixed, channels, |row, out| {
-        pass.kernels.activate(activation, &input.row(row)[..channels], out);
-    });
-}
-
 /// mixed = act(bias + the sum over the last positions of weight * input). Keeps each run's last inputs in its next state.
 ///
 /// // input [rows, >= channels], mixed [rows, channels]

@@ -12,12 +12,10 @@ pub(crate) struct Job<'a> {
     pub head: usize,
     /// Rows among those of all runs.
     pub rows: Range<usize>,
-    /// Position of the first row in its sequence.
-    pub position: usize,
-    /// The inputs before the first row, as the state keeps them; None: there are none.  // [positions, channels]
-    pub window: Option<&'a [f32]>,
-    /// The committed state; None: zeros.
-    before: Option<&'a [f32]>,
+    /// What the layer keeps before the first row, its window and the states of all heads; None: zeros.
+    pub before: Option<&'a [f32]>,
+    /// Values of the window.
+    pub window: usize,
     /// The state to write.
     pub state: &'a mut [f32],
     pub out: &'a mut [f32], // [rows, width]
@@ -27,7 +25,10 @@ impl Job<'_> {
     /// The state before the first row.
     pub fn start(&mut self) {
         match self.before {
-            Some(before) => self.state.copy_from_slice(before),
+            Some(before) => {
+                let values = self.state.len();
+                self.state.copy_from_slice(&before[self.window + self.head * values..][..values]);
+            }
             None => self.state.fill(0.0),
         }
     }
@@ -63,14 +64,12 @@ pub(crate) fn jobs<'a>(
     out.resize(rows * sizes.count * sizes.width, 0.0);
     let (mut jobs, mut out, mut first) = (Vec::new(), &mut out[..], 0);
     for run in runs {
-        let (rows, position) = (first..first + run.ids.len(), run.cache.len());
+        let rows = first..first + run.ids.len();
         let (before, next) = run.cache.recurrent_layer(weights.state_layer);
         let window = next.len() - sizes.count * sizes.state;
         for (head, state) in next[window..].chunks_exact_mut(sizes.state).enumerate() {
-            let kept = before.map(|state| &state[..window]);
-            let before = before.map(|state| &state[window + head * sizes.state..][..sizes.state]);
             let (own, others) = std::mem::take(&mut out).split_at_mut(rows.len() * sizes.width);
-            jobs.push(Job { head, rows: rows.clone(), position, window: kept, before, state, out: own });
+            jobs.push(Job { head, rows: rows.clone(), before, window, state, out: own });
             out = others;
         }
         first = rows.end;

@@ -16,7 +16,7 @@ use crate::forward::attention::group_products::GroupProducts;
 use crate::forward::attention::mla::Latent;
 use crate::forward::recurrent::conv::{Rows, Source, Window, keep_inputs};
 use crate::forward::residual::{BranchBuffers, add_residual, matmul, norm};
-use crate::forward::rope::{RopeAngles, apply_rope, rotate, rotate_back};
+use crate::forward::rope::{RopeAngles, apply_rope, rotate};
 use crate::forward::state::{Pass, Run};
 use crate::forward::step::Step;
 use crate::kv_cache::{BLOCK, KvSequence};
@@ -159,9 +159,11 @@ impl Step for Steps {
         let write = |group: usize, row: usize, out: &mut [f32]| {
             write_heads(row, group * of_group, out);
             if let LayerRope::Rotary(rope) = layer.spec.rope {
+                let (cos, sin) = angles[rope].row(row);
+                let back: Vec<f32> = sin.iter().map(|sin| -sin).collect();
                 for head in out.chunks_exact_mut(dim) {
-                    let rotated = rotate_back(&angles[rope], row, head, pass.kernels);
-                    head.rotate_left(rotated);
+                    rotate(angles[rope].layout, head, cos, &back, pass.kernels);
+                    head.rotate_left(2 * cos.len());
                 }
             }
         };

@@ -4,13 +4,13 @@
 
 use super::config::Lightning;
 use crate::config::{Activation, GatedOutput, MixerFacts};
-use crate::forward::recurrent::conv::{Rows, activate};
+use crate::forward::recurrent::conv::{Convolution, Rows, keep_inputs};
 use crate::forward::recurrent::heads::{HeadSizes, Job, jobs};
 use crate::forward::recurrent::linear::{OutputGate, run_steps};
 use crate::forward::recurrent::mixer::{MixBuffers, MixRows, MixedRows};
 use crate::forward::state::{Pass, Run};
 use crate::parts::RecurrentWeights;
-use ropechat_kernels::compute::activations::Activations;
+use ropechat_kernels::compute::activations::{Activations, by_rows};
 use ropechat_kernels::kernel::{Kernels, LANES};
 
 /// Epsilon of the output's norm (transformers).
@@ -32,18 +32,24 @@ impl MixRows for Lightning {
         MixBuffers { mixed, out, .. }: &mut MixBuffers,
     ) {
         let (channels, positions) = self.window();
-        activate(pass, weights, runs, (projected, channels, positions), self.activation, mixed);
+        keep_inputs(Convolution::from(weights).window, runs, projected, channels, positions);
+        let places = runs.iter().flat_map(|run| run.cache.len()..run.cache.len() + run.ids.len());
+        let places: Vec<usize> = places.collect();
+        mixed.resize(places.len() * channels, 0.0);
+        by_rows(pass.pool, mixed, channels, |row, out| {
+            pass.kernels.activate(self.activation, &projected.row(row)[..channels], out);
+        });
         let mixed = Rows { values: mixed, stride: channels };
         let mut jobs = jobs(weights, runs, self.sizes(), out);
         pass.pool.for_each(&mut jobs, |job| match self.stored_block {
             Some(block) => {
                 let decays = Decays::of(&weights.decay_rate, [self.num_heads, block, job.head]);
-                run_blocks(job, self, &decays, mixed, pass.kernels);
+                run_blocks(job, self, &decays, (mixed, &places), pass.kernels);
             }
             None => {
                 let (head, decay) = (job.head, weights.decay_rate[job.head].exp());
                 run_steps(job, [self.head_dim; 2], false, pass.kernels, |row, step| {
-                    let Parts { query, key, value } = Parts::of(self, head, mixed.row(row));
+                    let [query, key, value] = self.parts(head, mixed.row(row));
                     step.query.copy_from_slice(query);
                     step.key.copy_from_slice(key);
                     step.value.copy_from_slice(value);
@@ -67,19 +73,10 @@ impl MixRows for Lightning {
     }
 }
 
-/// What a head reads of a row.
-struct Parts<'a> {
-    query: &'a [f32], // [head_dim]
-    key: &'a [f32],   // [head_dim]
-    value: &'a [f32], // [head_dim]
-}
-
-impl<'a> Parts<'a> {
-    /// Rows have q, k, v of all heads.
-    fn of(lightning: &Lightning, head: usize, row: &'a [f32]) -> Self {
-        let (dim, width) = (lightning.head_dim, lightning.width());
-        let [query, key, value] = [0, 1, 2].map(|part| &row[part * width + head * dim..][..dim]);
-        Self { query, key, value }
+impl Lightning {
+    /// A head's query, key and value in a row.
+    fn parts<'a>(&self, head: usize, row: &'a [f32]) -> [&'a [f32]; 3] {
+        [0, 1, 2].map(|part| &row[part * self.width() + head * self.head_dim..][..self.head_dim])
     }
 }
 
@@ -115,7 +112,7 @@ fn run_blocks(
     job: &mut Job<'_>,
     lightning: &Lightning,
     decays: &Decays<'_>,
-    mixed: Rows<'_>,
+    (mixed, places): (Rows<'_>, &[usize]),
     kernels: Kernels,
 ) {
     let (dim, block, channels) = (lightning.head_dim, decays.queries.len(), mixed.stride);
@@ -124,31 +121,31 @@ fn run_blocks(
     let (before, inside) = job.state.split_at_mut(dim * stride);
     let (mut early_key, mut early_value) = (vec![0.0; dim], vec![0.0; dim]);
     for (row, out) in job.rows.clone().zip(job.out.chunks_exact_mut(dim)) {
-        let place = (job.position + row - job.rows.start) % block;
-        let Parts { query, key, value } = Parts::of(lightning, job.head, mixed.row(row));
+        let place = places[row] % block;
+        let [query, key, value] = lightning.parts(job.head, mixed.row(row));
         out.fill(0.0);
         for (state, query) in before.chunks_exact(stride).zip(query) {
             kernels.axpby(out, &state[..dim], 1.0, query * decays.queries[place]);
         }
         for back in (0..=place).rev() {
             let decay = decays.pairs[place * block + place - back];
-            let mut add = |parts: Parts<'_>| {
-                let product: f32 = query.iter().zip(parts.key).map(|(q, k)| q * k).sum();
-                kernels.axpby(out, parts.value, 1.0, decay * product);
+            let mut add = |key: &[f32], value: &[f32]| {
+                let product: f32 = query.iter().zip(key).map(|(q, k)| q * k).sum();
+                kernels.axpby(out, value, 1.0, decay * product);
             };
-            match ((row - job.rows.start).checked_sub(back), job.window) {
-                (Some(_), _) => add(Parts::of(lightning, job.head, mixed.row(row - back))),
+            match ((row - job.rows.start).checked_sub(back), job.before) {
+                (Some(_), _) => {
+                    let [_, key, value] = lightning.parts(job.head, mixed.row(row - back));
+                    add(key, value);
+                }
                 (None, Some(window)) => {
                     // The window ends with the input before the first row.
                     let missing = back - (row - job.rows.start);
-                    let from = Parts::of(
-                        lightning,
-                        job.head,
-                        &window[(block - 1 - missing) * channels..][..channels],
-                    );
-                    kernels.activate(lightning.activation, from.key, &mut early_key);
-                    kernels.activate(lightning.activation, from.value, &mut early_value);
-                    add(Parts { query, key: &early_key, value: &early_value });
+                    let input = &window[(block - 1 - missing) * channels..][..channels];
+                    let [_, key, value] = lightning.parts(job.head, input);
+                    kernels.activate(lightning.activation, key, &mut early_key);
+                    kernels.activate(lightning.activation, value, &mut early_value);
+                    add(&early_key, &early_value);
                 }
                 (None, None) => {}
             }
