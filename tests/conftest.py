@@ -28,6 +28,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that import packages of the extras, seconds each, are read only where they are asked for."""
+    return True if collection_path.name == "adapters" and "not extras" in config.option.markexpr else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that take hours run only where they are asked for."""
     if "trust" not in config.option.markexpr:

@@ -6,6 +6,7 @@ import random
 import resource
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -175,8 +176,8 @@ def test_what_cannot_be_honoured_is_refused(engine: Engine, grammar: Grammar, wo
     assert isinstance(done.error, RequestError)
 
 
-def hostile() -> list[tuple[str, Grammar]]:
-    """(name, grammar) of grammars that are made to be slow or to overflow."""
+def hostile() -> dict[str, Callable[[], Grammar]]:
+    """Grammars that are made to be slow or to overflow, by name; each is made when its test runs."""
     nested: dict[str, Any] = {"type": "string"}
     for _ in range(100):
         nested = {"type": "array", "items": nested}
@@ -190,47 +191,56 @@ def hostile() -> list[tuple[str, Grammar]]:
             {"anyOf": [{"properties": {f"p{n}{m}": {"const": m}}} for m in range(8)]} for n in range(12)
         ]
     }
-    wide = {"type": "object", "properties": {f"key{n}": {"type": "string"} for n in range(30000)}}
-    draw = random.Random(3)
-    words = ["".join(draw.choices("abcdefgh", k=30)) for _ in range(20000)]
-    return [
-        ("deep JSON", Grammar.json_schema('{"items":' * 5000 + "{}" + "}" * 5000)),
-        ("100 arrays", Grammar.json_schema(nested)),
-        ("4 MB", Grammar.json_schema('{"title":"' + "a" * (4 << 20) + '"}')),
-        ("doubled references", Grammar.json_schema({"$ref": "#/$defs/d0", "$defs": doubled})),
-        ("circular reference", Grammar.json_schema({"$ref": "#"})),
-        (
-            "circular allOf",
-            Grammar.json_schema({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
+
+    def wide() -> Grammar:
+        properties = {f"key{n}": {"type": "string"} for n in range(30000)}
+        return Grammar.json_schema({"type": "object", "properties": properties})
+
+    def words() -> list[str]:
+        draw = random.Random(3)
+        return ["".join(draw.choices("abcdefgh", k=30)) for _ in range(20000)]
+
+    return {
+        "deep JSON": lambda: Grammar.json_schema('{"items":' * 5000 + "{}" + "}" * 5000),
+        "100 arrays": lambda: Grammar.json_schema(nested),
+        "4 MB": lambda: Grammar.json_schema('{"title":"' + "a" * (4 << 20) + '"}'),
+        "doubled references": lambda: Grammar.json_schema({"$ref": "#/$defs/d0", "$defs": doubled}),
+        "circular reference": lambda: Grammar.json_schema({"$ref": "#"}),
+        "circular allOf": lambda: Grammar.json_schema(
+            {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}
         ),
-        ("intersections", Grammar.json_schema(clash)),
-        ("30,000 properties", Grammar.json_schema(wide)),
-        ("20,000 words", Grammar.json_schema({"enum": words})),
-        ("20,000 choices", Grammar.choices(words)),
-        ("many items", Grammar.json_schema({"type": "array", "minItems": 10**9, "maxItems": 2 * 10**9})),
-        ("long string", Grammar.json_schema({"type": "string", "minLength": 10**9, "maxLength": 2 * 10**9})),
-        ("many properties", Grammar.json_schema({"type": "object", "minProperties": 10**9})),
-        ("repeats of repeats", Grammar.regex("((a{1,1000}){1,1000}){1,1000}")),
-        ("exponential regex", Grammar.regex("(a|b)*a(a|b){200}")),
-        ("exponential pattern", Grammar.json_schema({"type": "string", "pattern": "(a|b)*a(a|b){40}c"})),
-        ("parentheses", Grammar.regex("(" * 100_000 + ")" * 100_000)),
-        ("long regex", Grammar.regex("ab?" * 300_000)),
-        ("nested Lark", Grammar.lark("start: " + "(" * 50_000 + '"a"' + ")" * 50_000)),
-        ("large multiple", Grammar.json_schema({"type": "integer", "multipleOf": 2147483648})),
-        ("left recursion", Grammar.lark('start: start start | "a" | ')),
-        (
-            "Lark rules",
-            Grammar.lark(
-                "\n".join(["start: r0", *(f"r{n}: r{n + 1} r{n + 1}" for n in range(5000)), 'r5000: "a"'])
-            ),
+        "intersections": lambda: Grammar.json_schema(clash),
+        "30,000 properties": wide,
+        "20,000 words": lambda: Grammar.json_schema({"enum": words()}),
+        "20,000 choices": lambda: Grammar.choices(words()),
+        "many items": lambda: Grammar.json_schema(
+            {"type": "array", "minItems": 10**9, "maxItems": 2 * 10**9}
         ),
-    ]
+        "long string": lambda: Grammar.json_schema(
+            {"type": "string", "minLength": 10**9, "maxLength": 2 * 10**9}
+        ),
+        "many properties": lambda: Grammar.json_schema({"type": "object", "minProperties": 10**9}),
+        "repeats of repeats": lambda: Grammar.regex("((a{1,1000}){1,1000}){1,1000}"),
+        "exponential regex": lambda: Grammar.regex("(a|b)*a(a|b){200}"),
+        "exponential pattern": lambda: Grammar.json_schema(
+            {"type": "string", "pattern": "(a|b)*a(a|b){40}c"}
+        ),
+        "parentheses": lambda: Grammar.regex("(" * 100_000 + ")" * 100_000),
+        "long regex": lambda: Grammar.regex("ab?" * 300_000),
+        "nested Lark": lambda: Grammar.lark("start: " + "(" * 50_000 + '"a"' + ")" * 50_000),
+        "large multiple": lambda: Grammar.json_schema({"type": "integer", "multipleOf": 2147483648}),
+        "left recursion": lambda: Grammar.lark('start: start start | "a" | '),
+        "Lark rules": lambda: Grammar.lark(
+            "\n".join(["start: r0", *(f"r{n}: r{n + 1} r{n + 1}" for n in range(5000)), 'r5000: "a"'])
+        ),
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "grammar"), hostile(), ids=[name for name, _ in hostile()])
-def test_hostile_grammars_end_soon(engine: Engine, name: str, grammar: Grammar) -> None:
+@pytest.mark.parametrize(("name", "make"), hostile().items(), ids=hostile())
+def test_hostile_grammars_end_soon(engine: Engine, name: str, make: Callable[[], Grammar]) -> None:
     """Each is refused or honoured within seconds of CPU time, in bounded memory; none ends the process."""
+    grammar = make()
     before = resource.getrusage(resource.RUSAGE_SELF)
     begun = time.process_time()
     try:
