@@ -58,8 +58,8 @@ def no_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", params=ISAS)
-def isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """ROPECHAT_ISA forces this set on every engine loaded meanwhile; skipped where the CPU lacks it."""
+def known_isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A set of this CPU; skipped where the CPU lacks it."""
     from core import load  # late: the oracle's tests need no built module
     from models import write_llama
 
@@ -73,8 +73,15 @@ def isa(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             engine = load(tiny)
         except RequestError as error:
             pytest.skip(f"this CPU: {error}")
-        assert str(engine.facts["isa"]).startswith(forced)
-        yield forced
+    assert str(engine.facts["isa"]).startswith(forced)
+    return forced
+
+
+@pytest.fixture
+def isa(known_isa: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """ROPECHAT_ISA forces this set on every engine that the test loads, and on none of other tests."""
+    monkeypatch.setenv("ROPECHAT_ISA", known_isa)
+    return known_isa
 
 
 @pytest.fixture(scope="session")

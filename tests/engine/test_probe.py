@@ -44,7 +44,6 @@ def test_without_a_cache_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_another_version_or_instruction_set_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ROPECHAT_ISA", raising=False)  # the fixture `isa` lives as long as the session
     keep_machine(Machine("1", 3e10, KINDS))
     assert known_machine("1") is not None
     assert known_machine("2") is None

@@ -203,12 +203,12 @@ def compare(engine: Engine, seed: int, count: int) -> int:
     return compared
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_given_texts(engine: Engine, seed: int) -> None:
-    assert compare(engine, seed, 150) > 1400
+def test_given_texts(engine: Engine) -> None:
+    """Any two stages meet in at least 15 of these settings, before 11 tokens each."""
+    assert compare(engine, 0, 150) > 1400
 
 
-@pytest.mark.slow
+@pytest.mark.trust
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_ten_thousand_settings(engine: Engine, seed: int) -> None:
     assert compare(engine, seed, 1000) > 9000
