@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ropechat.tui.terminal import gc_pause
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Ring:
@@ -24,14 +20,6 @@ class Ring:
 
     def __del__(self) -> None:
         Ring.alive -= 1
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = gc.get_threshold()
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 @pytest.mark.slow
