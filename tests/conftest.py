@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup() -> None:
-    """Collect garbage seldom, and not among what pytest holds: that took a fifth of the time of the chat's tests.
+    """Collect garbage seldom, and not among what pytest holds: a fifth of the time of the chat's tests.
 
     A test may have undone it, as the program does when it loads another model.
     """

@@ -10,7 +10,7 @@ from repeats import repeats
 
 
 @pytest.mark.slow
-@repeats(2, 1000)
+@repeats(1, 1000)
 @pytest.mark.parametrize("what", ["kill", "full"])
 def test_a_run_survives(count: int, what: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)

@@ -75,9 +75,9 @@ def test_it_answers(engine: Engine, texts: list[str], key: str) -> None:
 def test_some_of_the_evaluation(engine: Engine) -> None:
     """The whole of it is `python -m training.evaluate`; the card has its figures."""
     asked = [one for one in questions.questions() if one["part"] == "test"]
-    some = random.Random(0).sample(asked, 12)
+    some = random.Random(0).sample(asked, 6)
     good = sum(not ask(engine, question).faults for question in some)
-    assert good >= 7
+    assert good >= 3
 
 
 def test_it_knows_its_size(engine: Engine) -> None:

@@ -312,7 +312,7 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
 
 
 @pytest.mark.slow
-@repeats(60, 5000)
+@repeats(30, 5000)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_same_bytes_whatever_happens(
     program: Callable[..., Program], count: int, temperature: float, monkeypatch: pytest.MonkeyPatch

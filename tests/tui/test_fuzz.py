@@ -101,7 +101,7 @@ class Fuzzed:
 
 
 @pytest.mark.slow
-@repeats(4, 2500)
+@repeats(2, 2500)
 @pytest.mark.parametrize("run", range(RUNS))
 async def test_any_keys_and_clicks(count: int, run: int, chat: Any, tmp_path: Any) -> None:
     seed = random.randrange(1 << 30)

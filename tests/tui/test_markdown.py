@@ -212,9 +212,9 @@ def test_a_long_block_costs_no_more_per_line(line: str, monkeypatch: pytest.Monk
             prose.append(line)
         return parsed
 
-    first, _, later = cost(200), cost(600), cost(200)
+    first, _, later = cost(100), cost(200), cost(100)
     assert later < 2 * first + 20 * inline_module.MAX_PARSED
-    assert later < 200 * 2 * max(inline_module.MAX_PARSED, layout.MAX_GROUP_LINES * len(line))
+    assert later < 100 * 2 * max(inline_module.MAX_PARSED, layout.MAX_GROUP_LINES * len(line))
 
 
 def test_hostile_text_ends() -> None:
