@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.removesuffix("\n").split("\n")]  # U+0085 ends no line of JSON
 
 
 # ---- inspect --stages
@@ -285,6 +285,8 @@ def test_a_seed_that_was_not_given_is_recorded(door: Door, model: Path, tmp_path
         f"{len(tokens)} draws replayed, 0 mismatches\n",
     )
     _, [_, *again, _] = traced(door, model, file, "--seed", meta["sampling"]["seed"])
+    for token in (*tokens, *again):
+        token.pop("drafted", None)  # which drafts there were depends on measured times
     assert again == tokens
 
 
