@@ -42,14 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
 
 
-def pytest_runtest_setup() -> None:
-    """Collect garbage seldom, and not among what pytest holds: a fifth of the time of the chat's tests.
+def pytest_collection_finish() -> None:
+    """Never look for garbage among what pytest holds: a fifth of the time of the chat's tests."""
+    gc.collect()
+    gc.freeze()
 
-    A test may have undone it, as the program does when it loads another model.
-    """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+
+def pytest_runtest_setup() -> None:
+    """Collect garbage seldom; a test may have asked for more, as the chat does."""
     gc.set_threshold(50_000, 10, 10)
 
 

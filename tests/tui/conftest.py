@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +99,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropechat.store.writer.Condition", simulated_time.Condition)
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", next_frame)
+
+
+@pytest.fixture(autouse=True)
+def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another model of a chat does not thaw what pytest holds."""
+    monkeypatch.setattr("ropechat.tui.features.models.gc_pause", SimpleNamespace(thaw=lambda: None))
 
 
 @pytest.fixture(autouse=True)
