@@ -534,14 +534,15 @@ def test_a_signal_that_a_callback_swallows_ends_the_command_later(number: signal
 
 
 NATIVE_WAIT = """
-import hashlib, sys
+import hashlib, sys, threading, time
 import click
 from ropechat.cli import interrupt
 from ropechat.cli.exit_codes import run_command
 interrupt._APART, interrupt._GRACE = 0.05, 0.1
 @click.command()
 def wait():
-    print("ready", flush=True)
+    sys.setswitchinterval(1000)  # so "ready" is said when this thread has given the GIL away for minutes
+    threading.Thread(target=lambda: (time.sleep(0.05), print("ready", flush=True)), daemon=True).start()
     hashlib.pbkdf2_hmac("sha256", b"x", b"x", 10**9)  # minutes, without the GIL
 sys.exit(run_command(wait, []))
 """

@@ -81,9 +81,10 @@ def test_gguf_files_are_the_same_model(model: Given) -> None:
     """F32 to the bit; F16 as the safetensors rounded to f16; the same story from both."""
     directory, cases, engine = model
     name = directory.parent.name
-    rounded = Engine.load(directory, dtype="f16")
+    rounded = Engine.load(directory, dtype="f16", kv_dtype="f32")
     for kind, twin in (("f32", engine), ("f16", rounded)):
-        file = Engine.load(directory.parent / "gguf" / f"{name}.{kind}.gguf")
+        kv_dtype = twin.facts["kv_dtype"]
+        file = Engine.load(directory.parent / "gguf" / f"{name}.{kind}.gguf", kv_dtype=kv_dtype)
         assert file.facts["dtype"] == kind
         for case in cases:
             ids = case["prompt_ids"] + case["greedy_new_ids"]
