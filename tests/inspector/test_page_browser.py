@@ -173,6 +173,7 @@ def test_hostile_strings_make_no_element_of_a_picture(browser: Browser, tmp_path
     assert page.requests() == page.faults() == []
 
 
+@pytest.mark.slow
 def test_10_000_tokens_are_usable_within_a_second(browser: Browser, tmp_path: Path) -> None:
     """What is asserted is the size; the seconds are in docs/inspect.md."""
     path = write(tmp_path / "page.html", [*WORDS, " and", " so", " on"] * 589)

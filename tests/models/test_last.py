@@ -177,6 +177,7 @@ def test_scripts_are_predictable(door: Door, tmp_path: Path, monkeypatch: pytest
     assert model_of() == last.name
 
 
+@pytest.mark.slow
 def test_run_in_a_terminal_follows_it(tmp_path: Path) -> None:
     one, two = byte_folder(tmp_path / "one"), byte_folder(tmp_path / "two")
     remember(str(two), "two")

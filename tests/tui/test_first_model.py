@@ -94,6 +94,7 @@ async def test_a_failed_download_says_why(
         await c.until(lambda: len(models.loaded) == 1)
 
 
+@pytest.mark.slow
 async def test_f6_shows_the_package_as_the_source(
     chat: Any, hub: Hub, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ async def thinking(c: Any, count: int = 40) -> None:
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24)])
+@pytest.mark.slow
 async def test_the_end_of_a_thought_is_shown_while_it_is_written(chat: Any, size: tuple[int, int]) -> None:
     async with chat(thinker(rate=40), size=size) as c:
         await thinking(c, TOKENS // 2)
@@ -75,6 +76,7 @@ async def test_the_end_of_a_thought_is_shown_while_it_is_written(chat: Any, size
         assert rows(c)[rows(c).index(line(c)) + 1].startswith("  Once upon a time")
 
 
+@pytest.mark.slow
 async def test_an_answer_without_a_thought_has_no_line(chat: Any) -> None:
     async with chat(FakeEngine(STORY)) as c:
         await c.ask("Tell")
@@ -85,6 +87,7 @@ async def test_an_answer_without_a_thought_has_no_line(chat: Any) -> None:
         assert c.line("footer") == "this answer has no thought"
 
 
+@pytest.mark.slow
 async def test_t_and_a_click_unfold_and_fold_one_thought_and_z_all(chat: Any) -> None:
     async with chat(thinker(["One two three.", "Four five six."], PLAN), size=(80, 30)) as c:
         for text in ("Count", "Go on"):
@@ -106,6 +109,7 @@ async def test_t_and_a_click_unfold_and_fold_one_thought_and_z_all(chat: Any) ->
         assert rows(c).index(rail(c)[0]) < rows(c).index("▌ Go on")
 
 
+@pytest.mark.slow
 async def test_the_line_stays_in_its_row_when_a_thought_is_unfolded(chat: Any) -> None:
     async with chat(thinker(STORY * 3, THOUGHT * 5)) as c:
         await c.ask("Tell")
@@ -120,6 +124,7 @@ async def test_the_line_stays_in_its_row_when_a_thought_is_unfolded(chat: Any) -
         assert "Once upon a time" in rows(c)[before + 1]
 
 
+@pytest.mark.slow
 async def test_keys_pass_over_a_folded_thought(chat: Any) -> None:
     async with chat(thinker("One two.", PLAN)) as c:
         await c.ask("Count")
@@ -133,6 +138,7 @@ async def test_keys_pass_over_a_folded_thought(chat: Any) -> None:
         assert c.app.transcript.cursor is None  # it would be in what is folded
 
 
+@pytest.mark.slow
 async def test_the_cursor_goes_into_a_thought_that_is_all_there_is(chat: Any) -> None:
     async with chat(thinker(rate=60)) as c:
         await thinking(c, 5)
@@ -146,6 +152,7 @@ async def test_the_cursor_goes_into_a_thought_that_is_all_there_is(chat: Any) ->
         assert not rail(c)
 
 
+@pytest.mark.slow
 async def test_a_search_finds_what_is_shown(chat: Any) -> None:
     async with chat(thinker("One plan.", PLAN)) as c:
         await c.ask("Count")
@@ -163,6 +170,7 @@ async def test_a_search_finds_what_is_shown(chat: Any) -> None:
 # --- tokens of a thought ---
 
 
+@pytest.mark.slow
 async def test_a_token_of_a_thought_is_inspected_and_forked(chat: Any) -> None:
     async with chat(thinker("One two.", "A plan it is. "), size=(100, 40)) as c:
         await c.ask("Count")
@@ -181,6 +189,7 @@ async def test_a_token_of_a_thought_is_inspected_and_forked(chat: Any) -> None:
         assert c.app.transcript.cursor.block.unfolded
 
 
+@pytest.mark.slow
 async def test_markers_are_marks_and_can_be_replaced(chat: Any) -> None:
     async with chat(thinker("One two.", PLAN), size=(100, 40)) as c:
         await c.ask("Count")
@@ -202,6 +211,7 @@ async def test_markers_are_marks_and_can_be_replaced(chat: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["ctrl+t", "/now", "click", "t"])
+@pytest.mark.slow
 async def test_answer_now_forks_behind_the_thought_so_far(chat: Any, way: str) -> None:
     async with chat(thinker(rate=60), size=(100, 30)) as c:
         await thinking(c)
@@ -231,6 +241,7 @@ async def test_answer_now_forks_behind_the_thought_so_far(chat: Any, way: str) -
         assert "‹ 2/2 ›" in c.screen()
 
 
+@pytest.mark.slow
 async def test_a_queued_question_waits_for_the_answer_that_was_asked_for_now(chat: Any) -> None:
     async with chat(thinker(rate=60), size=(100, 30)) as c:
         await thinking(c)
@@ -243,6 +254,7 @@ async def test_a_queued_question_waits_for_the_answer_that_was_asked_for_now(cha
         assert [message.content for message in c.engine.asked[-1]] == ["Tell", STORY, "And then?"]
 
 
+@pytest.mark.slow
 async def test_the_marker_that_ended_a_thought_early_is_called_forced(chat: Any) -> None:
     async with chat(thinker(rate=60), size=(100, 40)) as c:
         await thinking(c, 5)
@@ -263,6 +275,7 @@ async def test_the_marker_that_ended_a_thought_early_is_called_forced(chat: Any)
 # --- answers that were cut ---
 
 
+@pytest.mark.slow
 async def test_an_answer_at_the_token_limit_says_so_below_it(chat: Any) -> None:
     async with chat(FakeEngine(STORY), max_tokens=12) as c:
         await c.ask("Tell")
@@ -278,6 +291,7 @@ async def test_an_answer_at_the_token_limit_says_so_below_it(chat: Any) -> None:
         assert len(c.engine.prefixes[-1]) == 12
 
 
+@pytest.mark.slow
 async def test_a_stopped_answer_says_so_below_it_and_where_it_was_cut(chat: Any) -> None:
     async with chat(thinker(rate=60), size=(100, 30)) as c:
         await thinking(c)
@@ -315,6 +329,7 @@ def test_why_an_answer_is_not_complete() -> None:
 # --- whether to think ---
 
 
+@pytest.mark.slow
 async def test_think_is_set_and_shown(chat: Any) -> None:
     async with chat(thinker("ok", PLAN), size=(100, 30)) as c:
         assert "think" not in c.line("title")
@@ -338,6 +353,7 @@ async def test_think_is_set_and_shown(chat: Any) -> None:
         assert "think" not in c.line("title")
 
 
+@pytest.mark.slow
 async def test_a_model_without_thoughts_says_so(chat: Any) -> None:
     async with chat(FakeEngine("ok"), size=(100, 40), think="on", thinking_budget=5) as c:
         for typed in ("/think 20", "/set think off"):
@@ -352,6 +368,7 @@ async def test_a_model_without_thoughts_says_so(chat: Any) -> None:
         assert "thinking_budget" not in c.screen()
 
 
+@pytest.mark.slow
 async def test_the_sampling_panel_has_rows_for_thoughts(chat: Any) -> None:
     async with chat(thinker("ok", PLAN), size=(100, 40)) as c:
         await c.pilot.press("f7", *["down"] * 7)
@@ -370,6 +387,7 @@ async def test_the_sampling_panel_has_rows_for_thoughts(chat: Any) -> None:
 # --- elsewhere ---
 
 
+@pytest.mark.slow
 async def test_the_answer_is_copied_and_the_thought(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from textual.drivers.headless_driver import HeadlessDriver
 
@@ -388,6 +406,7 @@ async def test_the_answer_is_copied_and_the_thought(chat: Any, monkeypatch: pyte
         assert "no thought before this answer" in await told(c, "/copy thought")
 
 
+@pytest.mark.slow
 async def test_branches_and_comparisons_show_answer_and_thought(chat: Any) -> None:
     async with chat(thinker(["One two.", "Three four."], PLAN), size=(120, 40)) as c:
         await c.ask("Count")
@@ -403,6 +422,7 @@ async def test_branches_and_comparisons_show_answer_and_thought(chat: Any) -> No
         assert f"thought {OF_PLAN + 2} tok {bits:.1f} bits" in c.screen()
 
 
+@pytest.mark.slow
 async def test_the_gauge_says_what_is_not_sent_again(chat: Any) -> None:
     async with chat(thinker("ok", PLAN), size=(120, 30)) as c:
         await c.ask("Count")
