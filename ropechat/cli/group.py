@@ -3,6 +3,7 @@
 import importlib
 import os
 import shlex
+from collections.abc import Sequence
 
 import click
 
@@ -76,6 +77,25 @@ class LateGroup(click.Group):
             ctx.default_map = {args[0]: ctx.obj.options(sampling=_COMMANDS_WITH_SETTINGS[args[0]])}
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            given = ctx.meta[ARGUMENTS]
+            is_sentence = "unexpected extra" in error.message and not any(w.startswith("-") for w in given)
+            if is_sentence and error.ctx is not None and error.ctx.parent is ctx:
+                asked = f"{error.message}; to ask a question: {_as_question(given)}"
+                raise click.UsageError(asked, error.ctx) from None
+            raise
+
+
+def _as_question(words: Sequence[str]) -> str:
+    """The command that asks these words."""
+    from ropechat.util.width import fit
+
+    prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')
+    return f'`ropechat "{prompt}"`' if " " in prompt else f'`ropechat run "{prompt}"`'
+
 
 def _no_command(args: list[str]) -> str:
     """The error for an unknown command: a typo, or a prompt without a command."""
@@ -87,11 +107,9 @@ def _no_command(args: list[str]) -> str:
     if os.path.exists(args[0]) or find_short(args[0]) is not None:
         return f"{first}: unknown command; did you mean `ropechat chat -m {shlex.quote(args[0])}`?"
     words = [word for word in args if not word.startswith("-")] or args
-    prompt = fit(" ".join(words), 40).rstrip().replace('"', '\\"')
-    asked = f'`ropechat "{prompt}"`' if " " in prompt else f'`ropechat run "{prompt}"`'
     meant = closest_name(args[0], _COMMANDS)
     also = f"`ropechat {meant}`, or " if meant else ""
-    return f"{first}: unknown command; did you mean {also}{asked}?"
+    return f"{first}: unknown command; did you mean {also}{_as_question(words)}?"
 
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

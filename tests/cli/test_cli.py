@@ -472,6 +472,10 @@ def test_public_names() -> None:
         (("hello", "world"), 'hello: unknown command; did you mean `ropechat "hello world"`?'),
         (("say", '"a"'), 'say: unknown command; did you mean `ropechat "say \\"a\\""`?'),
         (("chta",), 'chta: unknown command; did you mean `ropechat chat`, or `ropechat run "chta"`?'),
+        (
+            ("why", "is", "it", "so"),
+            'Got unexpected extra arguments (it so); to ask a question: `ropechat "why is it so"`',
+        ),
         (("modles", "list"), "modles: unknown command; did you mean `ropechat models`, or "),
     ],
 )
