@@ -18,6 +18,8 @@ from training.reactions import REACTIONS, kind_of, reaction
 from training.stories import a_list, story
 from training.turns import FOLLOW, Turn
 
+pytestmark = pytest.mark.trust  # the texts do not change; whoever trains anew runs it
+
 
 @pytest.fixture(scope="module")
 def chats() -> list[Dialogue]:

@@ -12,6 +12,8 @@ from training.material import table
 from training.patterns import normal, wordings
 from training.turns import Turn
 
+pytestmark = pytest.mark.trust  # the texts do not change; whoever trains anew runs it
+
 
 def drawn(name: str, count: int, seed: int = 1) -> list[list[Turn]]:
     """Turns of a source; a draw may find no wording of the part."""

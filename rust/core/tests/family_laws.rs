@@ -1,7 +1,9 @@
 //! Law 1 for every family: a row's logits have the same bits alone and in company, in one chunk and in many, scored and
 //! generated, from the cache and computed again.
 
-use crate::common::{Folder, Noise, engine, engine_with_kv, few_ids, greedy, write_model_of};
+use crate::common::{
+    Folder, Noise, engine, engine_of, engine_with_kv, few_ids, greedy, model, write_model_of,
+};
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::config::{
     Config, EmbeddingPosition, LayerRope, Mask, QkNormPlace, QueryScaling, RopeFrequencies, RopeLayout, Sinks,
@@ -10,11 +12,13 @@ use ropechat_core::engine::inside::Capture;
 use ropechat_core::engine::{Engine, Event, Goal, Speculative};
 use ropechat_core::family;
 use ropechat_core::mechanisms::indexer::config::LayerIndexer;
+use ropechat_core::model::Model;
 use ropechat_core::model::pack::Key;
 use ropechat_kernels::compute::cancel::CancelToken;
-use ropechat_kernels::kernel::Isa;
+use ropechat_kernels::kernel::{Isa, Kernels};
 use ropechat_kernels::quant::PackedType;
 use ropechat_platform::files::DiskLimits;
+use std::sync::{Arc, OnceLock};
 
 const VOCAB: usize = 103;
 const LENGTH: usize = 75; // more than two blocks of the cache, and beyond every window and trained length below
@@ -373,24 +377,41 @@ fn all_configs() -> Vec<(String, String)> {
     all
 }
 
-fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
-    let isas = [Isa::Scalar, Isa::ALL.into_iter().rev().find(|&isa| isa_works(isa)).unwrap()];
-    for (name, config) in &all_configs() {
-        let folder: Folder = write_model_of(config);
-        for (dtype, kv, isa) in [
-            (PackedType::F32, None, isas[0]),
-            (PackedType::BF16, Some(PackedType::BF16), isas[1]),
-            (PackedType::Q8_0, Some(PackedType::F16), isas[1]),
-            (PackedType::Q8_0, Some(PackedType::Q8_0), isas[1]),
-        ] {
-            let make = |threads| engine_with_kv(folder.path(), dtype, kv, isa, threads).unwrap();
-            test(&make, &Noise(9).ids(LENGTH, VOCAB), &format!("{name} {dtype:?} {kv:?} {isa:?}"));
-        }
-    }
+/// A model in a weight type, for the kernels that read it.
+struct Case {
+    name: String,
+    model: Arc<Model>,
+    kernels: Kernels,
 }
 
-fn isa_works(isa: Isa) -> bool {
-    ropechat_kernels::kernel::Kernels::of(isa).is_ok()
+/// Every family in four pairs of types, loaded once for all tests.
+fn cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| {
+        let fastest = Isa::ALL.into_iter().rev().find_map(|isa| Kernels::of(isa).ok()).unwrap();
+        let scalar = Kernels::of(Isa::Scalar).unwrap();
+        let mut cases = Vec::new();
+        for (name, config) in &all_configs() {
+            let folder: Folder = write_model_of(config);
+            for (dtype, kv, kernels) in [
+                (PackedType::F32, None, scalar),
+                (PackedType::BF16, Some(PackedType::BF16), fastest),
+                (PackedType::Q8_0, Some(PackedType::F16), fastest),
+                (PackedType::Q8_0, Some(PackedType::Q8_0), fastest),
+            ] {
+                let name = format!("{name} {dtype:?} {kv:?} {:?}", kernels.isa());
+                cases.push(Case { name, model: model(folder.path(), dtype, kv, kernels), kernels });
+            }
+        }
+        cases
+    })
+}
+
+fn for_all(test: impl Fn(&dyn Fn(usize) -> Engine, &[u32], &str)) {
+    for case in cases() {
+        let make = |threads| engine_of(case.model.clone(), case.kernels, threads);
+        test(&make, &Noise(9).ids(LENGTH, VOCAB), &case.name);
+    }
 }
 
 fn bits(all: &[f32]) -> Vec<u32> {

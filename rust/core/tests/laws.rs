@@ -1,11 +1,11 @@
 //! Laws 1 and 3 of CONTRIBUTING.md, in bits: on every ISA that this CPU has, every weight type, awkward shapes.
 
-use crate::common::{Folder, Noise, SHAPES, engine, few_ids, greedy, write_model};
+use crate::common::{Folder, Noise, SHAPES, engine, engine_of, few_ids, greedy, model, write_model};
 use ropechat_core::Error;
 use ropechat_core::engine::{Engine, Event, FinishReason, Generation, Goal, Speculative};
 use ropechat_core::sampling::Sampling;
 use ropechat_kernels::compute::cancel::CancelToken;
-use ropechat_kernels::kernel::Isa;
+use ropechat_kernels::kernel::{Isa, Kernels};
 use ropechat_kernels::quant::PackedType;
 use std::sync::OnceLock;
 
@@ -20,11 +20,12 @@ fn models() -> &'static [Folder; 3] {
 fn for_all(mut test: impl FnMut(&dyn Fn(usize) -> Engine, Vec<u32>, String)) {
     for (shape, folder) in SHAPES.iter().zip(models()) {
         for dtype in PackedType::ALL {
-            for isa in Isa::ALL {
-                if engine(folder.path(), dtype, isa, 1).is_none() {
-                    continue;
-                }
-                let make = |threads| engine(folder.path(), dtype, isa, threads).unwrap();
+            let mut loaded = [None, None]; // with keys and values in f16 and in bf16
+            for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+                let isa = kernels.isa();
+                let place = &mut loaded[usize::from(kernels.multiplies_bf16())];
+                let model = place.get_or_insert_with(|| model(folder.path(), dtype, None, kernels));
+                let make = |threads| engine_of(model.clone(), kernels, threads);
                 let name = format!("head_dim {} {dtype:?} {isa:?}", shape.head_dim);
                 test(&make, Noise(9).ids(LENGTH, shape.vocab), name);
             }

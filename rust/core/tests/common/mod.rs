@@ -178,11 +178,20 @@ pub fn engine_with_kv(
     threads: usize,
 ) -> Option<Engine> {
     let kernels = Kernels::of(isa).ok()?;
-    let pool = Pool::new(threads);
+    Some(engine_of(model(folder, dtype, kv, kernels), kernels, threads))
+}
+
+/// The weights of a folder. They depend on `kernels` only by the type of keys and values.
+pub fn model(folder: &Path, dtype: PackedType, kv: Option<PackedType>, kernels: Kernels) -> Arc<Model> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let config = family::config(&checkpoint).unwrap();
-    let model = Arc::new(Model::load(&checkpoint, config, Some(dtype), &pool).unwrap().with_kv(kv, kernels));
-    Some(Engine::new(model, kernels, pool, Context::Stated(700)))
+    let model = Model::load(&checkpoint, config, Some(dtype), &Pool::new(2)).unwrap();
+    Arc::new(model.with_kv(kv, kernels))
+}
+
+/// An engine with weights that others may share.
+pub fn engine_of(model: Arc<Model>, kernels: Kernels, threads: usize) -> Engine {
+    Engine::new(model, kernels, Pool::new(threads), Context::Stated(700))
 }
 
 /// Generation of little else than these ids, so that repeats are frequent.
