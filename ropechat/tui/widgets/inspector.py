@@ -15,7 +15,7 @@ from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.styled import StyledWidget
 from ropechat.util.markdown.spans import StyledSpan, cut_spans
 from ropechat.util.records import bar
-from ropechat.util.text import one_line, token_name
+from ropechat.util.text import count_of, one_line, token_name
 from ropechat.util.width import cell_width, chop
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class Inspector(StyledWidget):
         """The lines after the candidates: what is not listed, what is uncertain, the preview."""
         assert self._explanation is not None
         found = self._explanation
-        kept = "" if found.kept is None else f" · {found.kept:,} tokens possible"
+        kept = "" if found.kept is None else f" · {count_of(found.kept, 'token')} possible"
         others = f"   … all others: raw {probability(found.rest)}{kept}"
         rows = [fit_row([StyledSpan(others, "quiet")], width)]
         if not found.exact:

@@ -18,7 +18,7 @@ from ropechat.tui.terminal.textual_compat import bound_keys
 from ropechat.tui.widgets.bars import KeyHints, draw_meter
 from ropechat.tui.widgets.input import SanitizedInput
 from ropechat.tui.widgets.inspector import describe_cut, draw_bar, probability
-from ropechat.util.text import one_line, visible
+from ropechat.util.text import count_of, one_line, visible
 from ropechat.util.width import fit
 
 if TYPE_CHECKING:
@@ -337,13 +337,13 @@ class SamplingPanel(Vertical, can_focus=True):
         else:
             sampling = replace(sampling, logit_bias=())  # ids of another vocabulary
         found = resample(step, sampling, vocab_size, before)
-        kept = "?" if found.kept is None else f"{found.kept:,}"
+        kept = "? tokens" if found.kept is None else count_of(found.kept, "token")
         name, about = one_line(visible(step.bytes)), "" if found.exact else "about "
         rows = [
             Content.assemble(
                 (f"\n   token {token.index + 1} ", "$quiet"),
                 (name, "bold"),
-                f": {about}{kept} tokens possible",
+                f": {about}{kept} possible",
                 (f" · {found.why}" if found.why else "", "$quiet"),
             )
         ]
