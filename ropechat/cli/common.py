@@ -214,6 +214,24 @@ template_options = option_set(
 )
 
 
+encoding_options = option_set(
+    click.option(
+        "--special",
+        type=click.Choice(["text", "tokens"]),
+        default="text",
+        show_default=True,
+        help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
+    ),
+    click.option(
+        "--bos",
+        type=click.Choice(["auto", "yes", "no"]),
+        default="auto",
+        show_default=True,
+        help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
+    ),
+)
+
+
 sampling_options = option_set(  # Sampling validates their values
     *(
         setting_option(

@@ -12,6 +12,7 @@ import click
 
 from ropechat.cli.common import (
     STREAM,
+    encoding_options,
     model_options,
     name_of,
     output,
@@ -163,20 +164,7 @@ class _Progress(_Watcher):
     f"{TOKENS['jsonl'].top_k} as jsonl, else {TOKENS['table'].top_k}].",
 )
 @output_options
-@click.option(
-    "--special",
-    type=click.Choice(["text", "tokens"]),
-    default="text",
-    show_default=True,
-    help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
-)
-@click.option(
-    "--bos",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    show_default=True,
-    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
-)
+@encoding_options
 @click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
 @template_options
 @score_options

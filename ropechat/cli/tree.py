@@ -10,6 +10,7 @@ import click
 from ropechat.cli.common import (
     STREAM,
     FileName,
+    encoding_options,
     format_of,
     model_options,
     output,
@@ -86,20 +87,7 @@ class _Watcher(TreeWatcher):
 )
 @click.option("--answer", metavar="TEXT", help="With --messages: the beginning of the answer; - is stdin.")
 @template_options
-@click.option(
-    "--special",
-    type=click.Choice(["text", "tokens"]),
-    default="text",
-    show_default=True,
-    help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
-)
-@click.option(
-    "--bos",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    show_default=True,
-    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
-)
+@encoding_options
 @click.option(
     "--at",
     type=click.IntRange(1),

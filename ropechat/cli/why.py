@@ -10,6 +10,7 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     Real,
+    encoding_options,
     format_of,
     model_options,
     output,
@@ -143,20 +144,7 @@ class _Watcher(WhyWatcher):
 @parts_options
 @model_options
 @template_options
-@click.option(
-    "--special",
-    type=click.Choice(["text", "tokens"]),
-    default="text",
-    show_default=True,
-    help="Whether the name of a control token in a text is text or the token.",
-)
-@click.option(
-    "--bos",
-    type=click.Choice(["auto", "yes", "no"]),
-    default="auto",
-    show_default=True,
-    help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
-)
+@encoding_options
 @click.option("--head", type=click.IntRange(0), default=12, show_default=True, help="Parts in the table.")
 @click.option(
     "--format",
