@@ -69,12 +69,12 @@ class LargerContext(NamedTuple):
 
     @property
     def words(self) -> str:
-        """How to have it, as a sentence."""
+        """A sentence that says how to load the model with this context."""
         return f"/context {self.context} makes room for {self.context:,} (+ {format_bytes(self.bytes)})."
 
 
 def longest_context(info: ev.ModelInfo) -> int:
-    """The tokens that the model was made for; at least those that it was loaded with."""
+    """The context that the model was trained for, in tokens; at least the context that it was loaded with."""
     return max(info.context, int(info.facts.get("usable_length") or 0))
 
 

@@ -303,7 +303,7 @@ class Session:
         return turn
 
     def renew(self, turn: Turn, before: Sampling) -> None:
-        """Give an answer that was not begun the settings that changed since; before: those of then."""
+        """Apply changed settings to an answer that has not begun. before: the settings when it was asked."""
         if turn.request is None or turn.request.prefix is not None:
             return
         changed = {name: getattr(self.sampling, name) for name in SETTINGS}

@@ -72,7 +72,7 @@ class _Watcher(TreeWatcher):
             self.stop.tokens = nodes
 
     def read(self) -> Progress:
-        """How far it is: in tokens of the prompt until the first node is there."""
+        """The progress of the search; before the first node, that of the prefill in tokens."""
         found = self._engine.progress.read() if not self._done else None
         return found or Progress("searching", self._done, self._nodes, "nodes")
 

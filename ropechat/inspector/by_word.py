@@ -43,7 +43,7 @@ class Word(Line):
     """The sums of a word, or of a span of `words` words. number: of the (first) word, from 1."""
 
     line: int
-    """In which it begins, from 1."""
+    """The line in which the word begins, from 1."""
     words: int
     scores: tuple[TokenScore, ...]
 
@@ -138,7 +138,7 @@ def _joined(words: Sequence[Word]) -> Word:
 
 
 class UnsureWatch(Observer):
-    """Tells of the unsure spans of a text while it is scored. inner: hears of all else."""
+    """Reports the unsure spans of a text while it is scored; `inner` gets every token."""
 
     def __init__(self, inner: Observer, name: str, below: float, tell: Callable[[Word], object]) -> None:
         self._inner, self._name, self._below, self._tell = inner, name, below, tell

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
 
 AMOUNTS, SHARES = ("surprisal", "entropy"), ("chosen", "runner-up", "rest")
-"""What is drawn: in bits or nats, and from 0 to 1."""
+"""The curves of a chart: AMOUNTS are in bits or nats, SHARES are from 0 to 1."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _HEIGHT = 2  # lines of a row of bars
 _MARGIN = 19
@@ -30,7 +30,7 @@ _PEAKS = 5
 
 @dataclass
 class Course:
-    """What is drawn of a text. at: the number of each token; values: of each of AMOUNTS and SHARES, None
+    """The curves of a text. at: the number of each token; values: of each of AMOUNTS and SHARES, None
     where it is not known."""
 
     name: str

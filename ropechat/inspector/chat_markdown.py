@@ -24,12 +24,12 @@ _HIDDEN = "syn"
 MAX_DEPTH = 6  # of lists and quotes, for the style sheet
 
 Path = tuple[tuple[int, str], ...]
-"""The elements that characters are in: their number, and the opening tag."""
+"""The HTML elements around characters: the number of each, and its opening tag."""
 _PARAGRAPH: Path = ((-1, '<div class="p">'),)
 
 
 class _Run(NamedTuple):
-    """Characters that are shown, in elements."""
+    """Visible characters and the HTML elements around them."""
 
     start: int
     end: int

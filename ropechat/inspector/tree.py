@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROWS = 16
 """Paths in a forward pass."""
 MAX_DEPTH = 200
-"""What a page or a table can nest."""
+"""The depth that a page or a table can show."""
 _LIKELY = 1 / 256
 """Rows are computed ahead for open paths of at least this share of the probability of the best one."""
 _AHEAD = 8 * ROWS
