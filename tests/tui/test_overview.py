@@ -204,8 +204,8 @@ async def test_an_answer_that_streams_costs_it_nothing(
 
         monkeypatch.setattr(engine, "_wait", hold)
         engine.gate.set()
-        await c.until(lambda: len(last(c).answer.node.steps) > 40)
-        assert seen  # the screen was brought up to date meanwhile
+        # Until the screen was brought up to date meanwhile.
+        await c.until(lambda: len(last(c).answer.node.steps) > 40 and bool(seen))
         assert c.app.session.generating
         assert (len(asked), len(drawn)) == begun
         engine.gate.set()
