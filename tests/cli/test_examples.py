@@ -5,6 +5,7 @@ docs/batch.md and docs/structured-output.md have tests of their own beside their
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ropechat.cli import main
 from ropechat.cli.group import LateGroup
 
 ROOT = Path(__file__).parents[2]
@@ -73,27 +75,31 @@ def files_of(name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Any:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs a line: bash where it needs one, else `main` in this process, which spares the start of a program."""
     launcher = Path(sys.executable).with_name("ropechat")
     if not launcher.exists():
         pytest.skip("ropechat is not installed beside this Python")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    environ = {**os.environ, "PATH": f"{launcher.parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    environ |= {"HF_HOME": str(tmp_path / "hub"), "ROPECHAT_DATA": str(tmp_path / "data"), "NO_COLOR": "1"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{launcher.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("ROPECHAT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("NO_COLOR", "1")
 
     def run(line: str) -> None:
-        if "jq" in line and shutil.which("jq") is None:
+        words = shlex.split(line, comments=True)
+        if words[0] == "ropechat" and not re.search(r"[|<>;&$]", line):
+            code, error = main(words[1:]), capfd.readouterr().err
+        elif "jq" in line and shutil.which("jq") is None:
             pytest.skip("no jq on this machine")
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", line],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-        assert "error:" not in done.stderr, f"{line}\n{done.stderr}"
+        else:
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
+            code, error = done.returncode, done.stderr
+        assert code == 0, f"{line}\n{error}"
+        assert "error:" not in error, f"{line}\n{error}"
 
     return run
 
