@@ -76,7 +76,7 @@ def files_of(name: str) -> dict[str, str]:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Runs a line: bash where it needs one, else `main` in this process, which spares the start of a program."""
+    """Runs a line: by bash where it needs one, else by `main` in this process, which is faster."""
     launcher = Path(sys.executable).with_name("ropechat")
     if not launcher.exists():
         pytest.skip("ropechat is not installed beside this Python")
