@@ -294,6 +294,13 @@ class ConversationTree:
         node.steps += steps
         node.prefix_length += len(steps)
 
+    def take_back(self, id: str) -> None:
+        """Remove the last token, which was not generated, of a streaming answer. Raises ValueError if it has
+        ended."""
+        node = self._streaming(id)
+        del node.steps[-1:]
+        node.prefix_length = min(node.prefix_length, len(node.steps))
+
     def _streaming(self, id: str) -> Node:
         node = self.nodes[id]
         if node.state is not NodeState.STREAMING:

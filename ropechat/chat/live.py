@@ -158,6 +158,7 @@ class LiveChat:
     def leave(self) -> None:
         """Cancel everything, before the chat is closed."""
         self.downloads.pause()
+        self.session.end_stepping()
         self.save_kv()
         if self.session.last is not None and self.session.last.request is not None:
             self.inference.cancel(self.session.last.request)

@@ -12,6 +12,7 @@ from ropechat.chat.context import OverflowPolicy
 from ropechat.chat.draft import split_attachments
 from ropechat.chat.presets import PRESETS, with_preset
 from ropechat.chat.recorder import ConversationRecorder
+from ropechat.chat.stepping import Spot, Stepping
 from ropechat.conversation import ConversationTree, Message, NodeState, Role, with_seed
 from ropechat.sampling import AUTO, DEFAULTS, SETTINGS
 from ropechat.sampling.sources import CHAT, PRESET, SourcedSampling
@@ -55,6 +56,7 @@ class Session:
         self.recorder = recorder or ConversationRecorder(None)
         self.tree = ConversationTree()
         self.turns: list[Turn] = []
+        self.stepping: Stepping | None = None  # the answer that the user draws now
         self.draft_tokens: int | None = None  # tokens of the whole prompt, draft included; None: not known
         self.draft_unread = 0  # tokens of that prompt that are not prefilled yet
         self.draft_seconds: float | None = None  # that reading them will take; None: not known
@@ -208,6 +210,36 @@ class Session:
 
     # --- what the user does; a returned turn has a request that the caller submits ---
 
+    def step(self, words: str = "", node: str = "", index: int | None = None) -> Stepping:
+        """Begin an answer that the user draws: to a new question, or after the first `index` tokens of an
+        answer (None: all); without either to the newest question."""
+        self.end_stepping()
+        source = self.tree[node] if node else None
+        question = self._question(words).id if words else self.turns[-1].asked
+        if source is not None and source.parent is not None:
+            question = source.parent
+        steps = () if source is None else tuple(source.steps[:index])
+        used = self._settings(question, source if steps else None)
+        model = self.info.name if self.info else self.model
+        self.stepping = Stepping(
+            *(self.tree, self.recorder, question, Spot(model, self._messages(question), used, steps)),
+            source if steps else None,
+            asked=bool(words),
+        )
+        return self.stepping
+
+    def end_stepping(self) -> Node | None:
+        """End the answer that the user draws, if there is one; None if nothing was taken."""
+        stepping, self.stepping = self.stepping, None
+        if stepping is None:
+            return None
+        node = stepping.end()
+        if node is None and stepping.asked and not self.tree.children(stepping.question):
+            self.recorder.remove(self.tree.remove(stepping.question))
+            if self.empty:
+                self.clear()
+        return node
+
     def set_system_prompt(self, system: str | None) -> None:
         """Set the system prompt of the next question; a changed prompt starts a new branch."""
         self.system = system or None
@@ -231,13 +263,17 @@ class Session:
 
         sampling: of this answer only, with its seed; None takes the chat's.
         """
+        return self.answer(self._question(question).id, sampling=sampling)
+
+    def _question(self, question: str) -> Node:
+        """Add a question at the end of the branch that is shown."""
         if self._starts_branch:
             self._move_to_root()
         if self.tree.current is None and self.system:
             self.recorder.store_node(self.tree.write(Role.SYSTEM, self.system), question, self.sampling)
         node = self.tree.write(Role.USER, question)
         self.recorder.store_node(node, question, self.sampling)
-        return self.answer(node.id, sampling=sampling)
+        return node
 
     def rewrite(self, node: str, question: str) -> Turn:
         """Add a changed question as a sibling of a question, and an answer to it."""
@@ -253,11 +289,8 @@ class Session:
         sampling: Sampling | None = None,
     ) -> Turn:
         """Add an answer to a question; older answers stay as siblings."""
-        used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
-        source = self.tree[origin.node].sampling if origin is not None and prefix is not None else None
-        think, budget = self._thinking_of(used if source is None else replace(used, think=source.think))
-        if (think, budget) != used.thinking:  # the prompt before given tokens stays as it was
-            used = replace(used, think=think, thinking_budget=budget)
+        source = self.tree[origin.node] if origin is not None and prefix is not None else None
+        used = self._settings(question, source, sampling)
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
         if prefix is not None and prefix.written is None:
@@ -280,6 +313,15 @@ class Session:
         self.last.answer = Answer(node, asked)
         self.last.request = request
         return self.last
+
+    def _settings(self, question: str, source: Node | None, sampling: Sampling | None = None) -> Sampling:
+        """The settings of one more answer. source: the answer with whose tokens it begins."""
+        used = sampling or with_seed(self.sampling, len(self.tree.children(question)))
+        before = None if source is None else source.sampling
+        think, budget = self._thinking_of(used if before is None else replace(used, think=before.think))
+        if (think, budget) != used.thinking:  # the prompt before given tokens stays as it was
+            used = replace(used, think=think, thinking_budget=budget)
+        return used
 
     def cuts(self, question: str) -> tuple[int, ...]:
         """The indices at which the messages for a question may begin: its own and earlier questions."""
@@ -367,6 +409,7 @@ class Session:
 
     def go(self, node: str) -> None:
         """Show the branch that contains a node."""
+        self.end_stepping()
         self.tree.go(node)
         self.recorder.point(self.tree.current)
         self._keep_system()
@@ -374,6 +417,7 @@ class Session:
 
     def clear(self) -> None:
         """Begin a new chat; a chat that has become empty is deleted from the store."""
+        self.end_stepping()
         if self.empty and self.recorder.title:
             self.recorder.drop()
         else:
@@ -386,6 +430,7 @@ class Session:
 
     def open(self, chat: Chat, given: Collection[str] = ()) -> None:
         """Show a stored chat, with its sampling. given: names of settings that stay as at the start."""
+        self.end_stepping()
         self.recorder.begin(chat.id, chat.title)
         self.tree = chat.tree
         kept = {name: getattr(self._of_new.sampling, name) for name in given}

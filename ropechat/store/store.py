@@ -313,6 +313,18 @@ class AnswerWriter:
         """Add a token."""
         self._writer.add(self._chat, self._id, step)
 
+    def add_now(self, step: Step) -> None:
+        """Add a token, and write it at once."""
+        self._writer.add_now(self._chat, self._id, step)
+
+    def replace(self, steps: Sequence[Step]) -> None:
+        """Have these tokens instead of those so far."""
+        self._writer.replace(self._chat, self._id, steps)
+
+    def drop(self) -> None:
+        """End without a result: the node is removed."""
+        self._writer.take_texts(self._id)
+
     def end(
         self,
         state: NodeState,

@@ -130,6 +130,22 @@ class Writer:
                 self._flush()
                 self._wake.notify()
 
+    def add_now(self, chat: str, answer: str, step: Step) -> None:
+        """Add a token of an answer, to be written at once."""
+        self.add(chat, answer, step)
+        with self._wake:
+            self._flush()
+            self._wake.notify()
+
+    def replace(self, chat: str, answer: str, steps: Sequence[Step]) -> None:
+        """Write these tokens instead of those that an answer has so far."""
+        with self._wake:
+            self._flush()
+            self._answers[answer] = _Answer(chat)
+            self._answers[answer].add(steps)
+            self._jobs.append(_Job(_replacement(answer, steps), chat))
+            self._wake.notify()
+
     def take_texts(self, answer: str) -> tuple[str, str]:
         """End a streaming answer and return its whole text, and its thought's."""
         with self._wake:
@@ -295,6 +311,15 @@ def _beginning(answer: str, steps: Sequence[Step], source: str, same: int) -> Wo
         )
         if copied < len(steps):  # an empty chunk would conflict with the following tokens
             _chunk(answer, copied, steps[copied:])(connection)
+
+    return work
+
+
+def _replacement(answer: str, steps: Sequence[Step]) -> Work:
+    def work(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM chunk WHERE node = ?", (answer,))
+        if steps:
+            _chunk(answer, 0, steps)(connection)
 
     return work
 

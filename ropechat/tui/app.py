@@ -23,6 +23,7 @@ from ropechat.tui.features.sampling import SamplingFeature
 from ropechat.tui.features.settings import SettingsFeature
 from ropechat.tui.features.sidebar import SidebarFeature
 from ropechat.tui.features.status import FactsFeature, StatusFeature, TipsFeature
+from ropechat.tui.features.stepping import StepFeature
 from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.features.terminal import TerminalFeature
 from ropechat.tui.features.turns import TurnsFeature
@@ -105,6 +106,7 @@ class ChatApp(BaseApp):
         self.answers, self.find, self.reading = add(AnswersFeature), add(FindFeature), add(ReadingFeature)
         self.history, self.models = add(HistoryFeature), add(ModelsFeature)
         add(OverflowFeature)
+        add(StepFeature)
         add(FactsFeature)
         self.tips, self.status = add(TipsFeature), add(StatusFeature)
         self.sidebar, self.keyboard, self.frames = (

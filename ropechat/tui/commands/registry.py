@@ -22,6 +22,7 @@ CONTEXTS = {
     "compare": "In a comparison",
     "alternatives": "Among alternatives",
     "models": "Among the models",
+    "step": "In step mode",
     "dials": "In the sampling",
     "personas": "Among personas",
     "full": "When the context is full",
@@ -31,9 +32,9 @@ CONTEXTS = {
     "help": "In this help",
 }
 DIALOG_CONTEXTS = tuple(CONTEXTS)[3:]
-TYPED = ("composer", "everywhere", "chats", "models", "help")  # contexts in which letters are text
+TYPED = ("composer", "everywhere", "chats", "models", "step", "help")  # contexts in which letters are text
 KEY_SYMBOLS = {
-    **{"enter": "⏎", "escape": "esc", "pageup": "PgUp", "pagedown": "PgDn"},
+    **{"enter": "⏎", "escape": "esc", "backspace": "⌫", "pageup": "PgUp", "pagedown": "PgDn"},
     **{"up": "↑", "down": "↓", "left": "←", "right": "→", "slash": "/", "backslash": "\\"},
     **{"left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "plus": "+"},
 }
@@ -158,6 +159,10 @@ MODELS = (
         priority=True,
     ),
 )
+STEP = (
+    Command("step.drawn", "tab", "as drawn", "Take what the sampler would draw", "drawn", priority=True),
+    Command("step.go_on", "ctrl+g", "go on", "Have the model go on from here", "go_on", priority=True),
+)
 DIALS = (
     Command("dials.less", "left,h", "less", "A step down", "step(-1)"),
     Command("dials.more", "right,l", "more", "A step up", "step(1)"),
@@ -235,7 +240,7 @@ HELP = (
     Command("help.page_up", "pageup", "page", "A page back", "page(-1)"),
 )
 DIALOGS = (
-    *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *DIALS, *PERSONAS, *FULL),
+    *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *STEP, *DIALS, *PERSONAS, *FULL),
     *(*READER, *ROPE, *SETTINGS, *HELP),
 )
 
@@ -301,6 +306,13 @@ BRANCHING = (
     Command("answer.now", "", "answer now", "End the thought, and answer", typed="now"),
     Command("answer.edit", "E", "edit answer", "Edit the answer", typed="rewrite"),
     Command("answer.fork", "f", "fork", "Fork: replace this token and continue", typed="fork [TOKEN]"),
+    Command(
+        "answer.step",
+        "s",
+        "step",
+        "Take the tokens yourself, from this one on, or in a new answer",
+        typed="step [QUESTION]",
+    ),
     Command(
         "sibling.previous",
         "left_square_bracket",

@@ -63,7 +63,7 @@ class AnswersFeature(Feature):
     def resume_node(self, id: str) -> None:
         """Continue an answer of the branch that is shown."""
         if (node := self.session.tree.nodes.get(id)) is not None:
-            self.chat.when_idle(lambda: self._continue(self._same_model(node)))
+            self.chat.when_idle(lambda: self._continue(self.same_model(node)))
 
     def _resume(self) -> None:
         self._continue(self._answer_node())
@@ -84,14 +84,14 @@ class AnswersFeature(Feature):
             again = self.turns.way_to("answer.regenerate")
             self.ui.hint(f"this answer has no tokens to continue from; {again} regenerates it")
             return None
-        return self._same_model(node)
+        return self.same_model(node)
 
     def _loaded_model(self) -> bool:
         if self.session.load_error is not None:
             self.ui.hint(f"no model is loaded; {self.keymap.named('model.pick')} chooses one")
         return self.session.load_error is None
 
-    def _same_model(self, node: Node) -> Node | None:
+    def same_model(self, node: Node) -> Node | None:
         """The node if the loaded model wrote it, else None: token ids differ between models."""
         if not self._loaded_model():
             return None
@@ -132,7 +132,7 @@ class AnswersFeature(Feature):
 
     def _end_thought(self, id: str) -> None:
         known = self.session.tree.nodes.get(id)
-        node = self._same_model(known) if known is not None else None
+        node = self.same_model(known) if known is not None else None
         if node is None or node.text or node.state is NodeState.DONE:  # it answered meanwhile
             return
         steps = tuple(node.steps)
@@ -219,7 +219,7 @@ class AnswersFeature(Feature):
         if known is None:  # another chat was opened while the list of alternatives was shown
             self.ui.hint("that answer is in another chat; nothing was changed")
             return
-        node = self._same_model(known)
+        node = self.same_model(known)
         if node is None or not 0 <= index < len(node.steps):
             return
         used = remaining_sampling(node, index)
@@ -247,7 +247,7 @@ class AnswersFeature(Feature):
         A hint says why another model's answer has no preview.
         """
         known = self.session.tree.nodes.get(node)
-        if known is not None and self._same_model(known) is None:
+        if known is not None and self.same_model(known) is None:
             return True
         if self.session.generating or known is None or not 0 <= index < len(known.steps):
             return False
@@ -266,7 +266,7 @@ class AnswersFeature(Feature):
         from ropechat.tui.screens.fork import ForkScreen
 
         known = self.session.tree[node]
-        if self._same_model(known) is None or not 0 <= index < len(known.steps):
+        if self.same_model(known) is None or not 0 <= index < len(known.steps):
             return
         if not known.steps[index].top:
             self.ui.hint("this token was typed, so it has no recorded alternatives")

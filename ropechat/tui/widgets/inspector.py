@@ -279,7 +279,7 @@ class Inspector(StyledWidget):
         row = [
             StyledSpan(" ▸" if order == self.choice else "  ", "marker"),
             StyledSpan(rank, "quiet"),
-            StyledSpan(_mark(candidate), "marker"),
+            StyledSpan(mark_of(candidate), "marker"),
             *fit_row([StyledSpan(token, look)], name),
             StyledSpan(" "),
         ]
@@ -332,7 +332,7 @@ class Inspector(StyledWidget):
         return self._spell("" if self.token is None else self.token.block.answer.model, id)
 
 
-def _mark(candidate: Candidate) -> str:
+def mark_of(candidate: Candidate) -> str:
     return "●" if candidate.chosen else "±" if candidate.bias else "˟" if candidate.penalized else " "
 
 
