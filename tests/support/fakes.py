@@ -13,7 +13,7 @@ from ropechat.sampling import AUTO
 from ropechat.trace import Step, TokenDistribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ropechat.conversation import Message
@@ -263,6 +263,14 @@ class FakeEngine:
             )
             for data, channel in zip(map(self.token_bytes, ids), channels, strict=True)
         ]
+
+    def next_distributions(
+        self, prompts: Iterable[Sequence[int]], *, top_k: int = 20, window: int = 16
+    ) -> Iterator[TokenDistribution]:
+        """The ids from 0 on, each half as likely as the one before."""
+        for ids in prompts:
+            top = tuple((id, -(1 + id) * math.log(2)) for id in range(top_k))
+            yield TokenDistribution(len(ids) - 1, top, 0.0, 2 * math.log(2), 1.0)
 
     def reply_ids(self, messages: Sequence[Message], text: str, thinking: Thinking = AUTO) -> list[int]:
         """The ids of the newest script as far as the text is the same, then one for each character."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Submit = Callable[[Job, Done], None]
 
 END = "The answer ends here."
+BATCH = 12  # candidates whose next tokens are computed together
 
 
 class StepScreen(Dialog[bool]):
@@ -53,6 +54,8 @@ class StepScreen(Dialog[bool]):
         self._leading = False  # whether what follows the candidates is being computed
         self._led: set[int] = set()  # candidates of this place for which that was asked
         self._taking = False
+        self._listed = ""  # the text whose tokens are listed
+        self._takes_found = False  # whether the first one that is found is taken
         self._lexicon: Lexicon | None = None
 
     def compose(self) -> ComposeResult:
@@ -74,6 +77,7 @@ class StepScreen(Dialog[bool]):
         serial, spot, view = self._serial, self.stepping.spot, self.view
         view.steps, view.place, view.found, view.leads, view.choice = spot.steps, None, None, {}, 0
         view.note, self._taking, self._led = "", False, set()
+        self._listed, self._takes_found = "", False
         self.say("")
         with self._input.prevent(StepInput.Changed):
             self._input.value = ""
@@ -103,13 +107,16 @@ class StepScreen(Dialog[bool]):
             self.view.place = result
             self.stepping.prompt_tokens = len(result.ids) - len(result.spot.steps)
         self.view.redraw()
-        self._look_ahead()
+        if self._input.value:
+            self._search(self._input.value)
+        else:
+            self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Compute what would come after the candidates in sight, in one batch."""
         view, serial = self.view, self._serial
         place = view.place
-        ids = [one.id for one in view.shown if one.id not in self._led]
+        ids = [one.id for one in view.shown if one.id not in self._led][:BATCH]
         if place is None or not ids or self._leading:
             return
         self._leading = True
@@ -138,7 +145,9 @@ class StepScreen(Dialog[bool]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the selected candidate."""
         event.stop()
-        if (chosen := self.view.chosen) is not None:
+        if self._input.value != self._listed:
+            self._takes_found = True
+        elif (chosen := self.view.chosen) is not None:
             self._take(chosen.id)
 
     def on_step_input_digit(self, message: StepInput.Digit) -> None:
@@ -206,11 +215,15 @@ class StepScreen(Dialog[bool]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """List the tokens with this text."""
         event.stop()
-        words, place = event.value, self.view.place
-        if place is None:
+        self._takes_found = False
+        self._search(event.value)
+
+    def _search(self, words: str) -> None:
+        place = self.view.place
+        if place is None:  # which will be searched when it is known
             return
         if not words:
-            self._list(None)
+            self._list("", None)
             return
 
         def job(engine: Engine) -> list[Candidate] | None:
@@ -223,11 +236,15 @@ class StepScreen(Dialog[bool]):
             if isinstance(result, BaseException):
                 self.say(f"not found: {result}", "$error")
             elif result is not None and self._input.value == words:
-                self._list(result)
+                self._list(words, result)
 
         self._run(self._serial, job, done)
 
-    def _list(self, found: list[Candidate] | None) -> None:
-        self.view.found, self.view.choice = found, 0
-        self.view.redraw()
-        self._look_ahead()
+    def _list(self, words: str, found: list[Candidate] | None) -> None:
+        view, takes, self._takes_found = self.view, self._takes_found, False
+        self._listed, view.found, view.choice = words, found, 0
+        view.redraw()
+        if takes and view.chosen is not None:
+            self._take(view.chosen.id)
+        else:
+            self._look_ahead()
