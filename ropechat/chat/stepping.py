@@ -214,7 +214,7 @@ class Stepping:
         self.spot = self.spot._replace(steps=(*given, step))
         self._tree.add_prefix(self.node.id, (step,))
         if self._writer is not None:
-            self._writer.add_now(step)
+            self._writer.add_now(step, len(self.spot.steps))
 
     def take_back(self) -> bool:
         """Remove the last token; False without one. Those before where it began stay in their own answer."""

@@ -313,13 +313,23 @@ class AnswerWriter:
         """Add a token."""
         self._writer.add(self._chat, self._id, step)
 
-    def add_now(self, step: Step) -> None:
-        """Add a token, and write it at once."""
-        self._writer.add_now(self._chat, self._id, step)
+    def add_now(self, step: Step, given: int) -> None:
+        """Add a token, and write it at once. given: how many of all tokens were not generated."""
+        self._writer.add(self._chat, self._id, step)
+        self._count_given(given)
 
     def replace(self, steps: Sequence[Step]) -> None:
-        """Have these tokens instead of those so far."""
+        """Have these tokens, none of which was generated, instead of those so far."""
         self._writer.replace(self._chat, self._id, steps)
+        self._count_given(len(steps))
+
+    def _count_given(self, given: int) -> None:
+        self._writer.submit(
+            lambda connection: connection.execute(
+                "UPDATE node SET given = ? WHERE id = ?", (given, self._id)
+            ),
+            self._chat,
+        )
 
     def drop(self) -> None:
         """End without a result: the node is removed."""

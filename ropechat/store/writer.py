@@ -130,13 +130,6 @@ class Writer:
                 self._flush()
                 self._wake.notify()
 
-    def add_now(self, chat: str, answer: str, step: Step) -> None:
-        """Add a token of an answer, to be written at once."""
-        self.add(chat, answer, step)
-        with self._wake:
-            self._flush()
-            self._wake.notify()
-
     def replace(self, chat: str, answer: str, steps: Sequence[Step]) -> None:
         """Write these tokens instead of those that an answer has so far."""
         with self._wake:

@@ -140,7 +140,7 @@ def test_a_token_is_on_disk_at_once_and_stays_if_the_program_is_killed(
         made.take(step)
     assert made.node is not None
     id, path = made.node.id, store.path
-    query = "SELECT count(*) FROM chunk WHERE node = ?"
+    query = "SELECT count(*) FROM chunk JOIN node ON node.id = node WHERE node = ? AND given = 4"
     until = time.monotonic() + 60
     while sqlite3.connect(path).execute(query, (id,)).fetchone() != (3,):  # those given, and each of two
         assert time.monotonic() < until
@@ -148,8 +148,7 @@ def test_a_token_is_on_disk_at_once_and_stays_if_the_program_is_killed(
     with sqlite3.connect(path) as other:  # as if the program had gone
         other.execute("UPDATE node SET owner = NULL WHERE id = ?", (id,))
     node = kept(opened(), session)[id]
-    assert node.state is NodeState.STOPPED
-    assert node.text == " 1 2 8 9"
+    assert (node.state, node.text, node.prefix_length) == (NodeState.STOPPED, " 1 2 8 9", 4)
     assert node.origin.index == 2
 
 

@@ -25,6 +25,7 @@ from ropechat.tui.screens.personas import PersonasScreen
 from ropechat.tui.screens.reader import ReaderScreen
 from ropechat.tui.screens.rope import RopeScreen
 from ropechat.tui.screens.settings import SettingsScreen
+from ropechat.tui.screens.step import StepScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
@@ -35,6 +36,7 @@ SHEETS = {
     "compare": CompareScreen,
     "alternatives": ForkScreen,
     "models": ModelsScreen,
+    "step": StepScreen,
     "dials": SamplingPanel,
     "personas": PersonasScreen,
     "full": ContextScreen,
