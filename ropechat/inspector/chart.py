@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.inspector.ansi import DIM, paint
 from ropechat.inspector.scored_text import LN2, ScoredText, percent
-from ropechat.trace import TokenScore
+from ropechat.trace import Step, TokenScore
 from ropechat.util.text import count_of, one_line, visible
 from ropechat.util.width import fit
 
@@ -42,6 +42,33 @@ class Course:
     """The most surprising tokens, in their order."""
     summary: str = ""
 
+    def add(
+        self, at: int, surprisal: float, entropy: float | None, chosen: float, best: float | None
+    ) -> None:
+        """Add a token. surprisal, entropy: in the chart's unit; best: the probability of the runner-up."""
+        row = {
+            "surprisal": surprisal,
+            "entropy": entropy,
+            "chosen": chosen,
+            "runner-up": best,
+            "rest": None if best is None else max(0.0, 1.0 - chosen - best),
+        }
+        self.at.append(at)
+        for name, value in row.items():
+            self.values[name].append(value if value is not None and math.isfinite(value) else None)
+
+
+def runner_up(id: int, top: Iterable[tuple[int, float]]) -> float | None:
+    """The probability of the best candidate but for the chosen one; None if none is known."""
+    return next((math.exp(logprob) for other, logprob in top if other != id), None)
+
+
+def extend(course: Course, steps: Iterable[Step]) -> None:
+    """Add further tokens of an answer, in bits."""
+    for at, step in enumerate(steps, len(course.at)):
+        best = runner_up(step.id, step.top)
+        course.add(at, -step.logprob / LN2, step.entropy / LN2, math.exp(step.logprob), best)
+
 
 def course_of(text: ScoredText, unit: str) -> Course:
     """Read a text to its end."""
@@ -51,19 +78,9 @@ def course_of(text: ScoredText, unit: str) -> Course:
         if token.logprob is None or token.role not in text.roles:
             continue
         tokens.append(token)
-        chosen = math.exp(token.logprob)
-        top = token.row.top if token.row is not None else ()
-        best = next((math.exp(logprob) for id, logprob in top if id != token.id), None)
-        found.at.append(token.index)
-        row = {
-            "surprisal": -token.logprob / scale,
-            "entropy": None if token.entropy is None else token.entropy / scale,
-            "chosen": chosen,
-            "runner-up": best,
-            "rest": None if best is None else max(0.0, 1.0 - chosen - best),
-        }
-        for name, value in row.items():
-            found.values[name].append(value if value is not None and math.isfinite(value) else None)
+        best = runner_up(token.id, token.row.top if token.row is not None else ())
+        entropy = None if token.entropy is None else token.entropy / scale
+        found.add(token.index, -token.logprob / scale, entropy, math.exp(token.logprob), best)
     worst = heapq.nsmallest(_PEAKS, tokens, key=lambda token: (token.logprob, token.index))
     found.peaks = sorted(worst, key=lambda token: token.index)
     found.summary = text.summary.line(unit)
@@ -114,15 +131,15 @@ def _columns(course: Course, name: str, each: int) -> list[float]:
     return [math.fsum(group) / len(group) if group else 0.0 for group in groups]
 
 
-def bars(shares: Sequence[float]) -> list[str]:
-    """Columns of bars, _HEIGHT lines from above. shares: 0 to 1; what is above 0 has at least an eighth."""
+def bars(shares: Sequence[float], height: int = _HEIGHT) -> list[str]:
+    """Columns of bars, `height` lines from above. shares: 0 to 1; what is above 0 has at least an eighth."""
     steps = len(_BARS) - 1
     levels = [
-        min(_HEIGHT * steps, max(1, round(share * _HEIGHT * steps))) if share > 0 else 0 for share in shares
+        min(height * steps, max(1, round(share * height * steps))) if share > 0 else 0 for share in shares
     ]
     return [
         "".join(_BARS[min(steps, max(0, level - steps * below))] for level in levels).rstrip()
-        for below in reversed(range(_HEIGHT))
+        for below in reversed(range(height))
     ]
 
 

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from ropechat.engine.engine import Engine
+from ropechat.inspector.chart import runner_up
 from ropechat.tokenizer import EncodedToken
 from ropechat.trace import Pair, TokenScore
 
@@ -61,6 +62,7 @@ class TextReader:
         self.window, self.stride = window, stride
         self.starts, self.ids = array("q"), array("l")  # byte offset and id of each token
         self.bits, self.entropy, self.rank = array("f"), array("f"), array("l")
+        self.rival = array("f")  # the probability of the best candidate but for the token
         self.scored, self._sum = 0, 0.0
         self.is_encoded = False
         self.version = 0  # rises with every change, so that a screen knows when to draw
@@ -131,7 +133,7 @@ class TextReader:
                 continue
             if self._begin(index) == old._begin(index):  # the end of a text moves its last window
                 self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
-                self.entropy[index] = old.entropy[index]
+                self.entropy[index], self.rival[index] = old.entropy[index], old.rival[index]
                 self._count(index)
         self.version += 1
 
@@ -168,6 +170,7 @@ class TextReader:
             unknown = [math.nan] * len(piece)
             self.bits.extend(unknown)
             self.entropy.extend(unknown)
+            self.rival.extend(unknown)
             self.rank.extend([0] * len(piece))
         self.version += 1
 
@@ -240,6 +243,8 @@ class TextReader:
         if token.logprob is None or token.rank is None:
             return
         self.take(index, token.logprob, token.rank, math.nan if token.entropy is None else token.entropy)
+        best = runner_up(token.id, () if token.row is None else token.row.top)
+        self.rival[index] = math.nan if best is None else best
         self._details[index] = token
 
     def take(self, index: int, logprob: float, rank: int, entropy: float) -> None:

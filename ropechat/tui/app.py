@@ -13,6 +13,7 @@ from ropechat.tui.base_app import BaseApp
 from ropechat.tui.commands import palette
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.features.answers import AnswersFeature
+from ropechat.tui.features.chart import ChartFeature
 from ropechat.tui.features.frames import FramesFeature
 from ropechat.tui.features.history import HistoryFeature
 from ropechat.tui.features.keyboard import KeyboardFeature
@@ -34,6 +35,7 @@ from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.ui import SIDE_PANEL, ChatUi
 from ropechat.tui.vocabularies import Vocabularies
 from ropechat.tui.widgets.bars import Bar, KeyClicked
+from ropechat.tui.widgets.chart_panel import ChartPanel
 from ropechat.tui.widgets.composer import Composer
 from ropechat.tui.widgets.input import FindBar
 from ropechat.tui.widgets.inspector import Inspector
@@ -84,6 +86,7 @@ class ChatApp(BaseApp):
         ui.engine_facts = EngineFacts(self.session, id="engine")
         ui.side_panel = SidePanel(ui.inspector, ui.sampling_panel, ui.engine_facts, id="side_panel")
         ui.overview = Overview(id="overview")
+        ui.chart = ChartPanel(id="chart")
         ui.find_bar, ui.found = FindBar(), Label("", id="found", markup=False)
         ui.completions = Static("", id="completions", markup=False)
         ui.tip = Static("", id="tip", markup=False)
@@ -107,6 +110,7 @@ class ChatApp(BaseApp):
         self.history, self.models = add(HistoryFeature), add(ModelsFeature)
         add(OverflowFeature)
         add(StepFeature)
+        self.chart = add(ChartFeature)
         add(FactsFeature)
         self.tips, self.status = add(TipsFeature), add(StatusFeature)
         self.sidebar, self.keyboard, self.frames = (
@@ -127,6 +131,7 @@ class ChatApp(BaseApp):
             yield ui.overview
             yield ui.transcript
             yield ui.side_panel
+        yield ui.chart
         with Horizontal(id="find"):
             yield Label("/ ", id="slash", markup=False)
             yield ui.find_bar
@@ -335,6 +340,9 @@ class ChatApp(BaseApp):
 
     def on_inspector_picked(self, message: Inspector.Picked) -> None:
         self.reading.pick(forks=message.forks)
+
+    def on_chart_panel_picked(self, message: ChartPanel.Picked) -> None:
+        self.chart.pick(message.index)
 
     def on_bar_chosen(self, message: Bar.Chosen) -> None:
         self.call_later(self.ui.run, message.command)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ropechat.tui.terminal.textual_compat import CompatApp
     from ropechat.tui.vocabularies import Vocabularies
     from ropechat.tui.widgets.bars import Bar
+    from ropechat.tui.widgets.chart_panel import ChartPanel
     from ropechat.tui.widgets.composer import Composer
     from ropechat.tui.widgets.input import FindBar
     from ropechat.tui.widgets.inspector import Inspector
@@ -82,6 +83,7 @@ class ChatUi:
     transcript: TokenTranscript
     composer: Composer
     inspector: Inspector
+    chart: ChartPanel
     sampling_panel: SamplingPanel
     engine_facts: EngineFacts
     side_panel: SidePanel

@@ -202,6 +202,7 @@ READER = (
     ),
     Command("reader.continue", "g", "continue", "How the model would go on from here", "continue"),
     Command("reader.tint", "t", "tint", "Tint by surprisal, entropy or rank", "tint"),
+    Command("reader.chart", "v", "chart", "Chart: how sure the model was at each token", "chart"),
     Command("reader.compare", "c", "compare", "A second model beside this one, or no longer", "compare"),
     Command("reader.export", "x", "export", "Write the scored or compared text as an HTML page", "export"),
     Command("reader.page_down", "pagedown,space", "page", "Scroll by a page", "page(1)"),
@@ -210,8 +211,8 @@ READER = (
     Command("reader.end", "end,G", "end", "To the end", "end(1)"),
 )
 READER_ITEMS = (
-    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.tint"),
-    *("reader.compare", "reader.export", "sheet.leave"),
+    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.chart"),
+    *("reader.tint", "reader.compare", "reader.export", "sheet.leave"),
 )
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
@@ -328,6 +329,15 @@ BRANCHING = (
         "Compare versions of the answer side by side",
         typed="compare [NUMBER NUMBER ...]",
     ),
+    Command(
+        "answer.chart",
+        "v",
+        "chart",
+        "Chart: how sure the model was at each token",
+        typed="chart",
+        both="Chart: how sure the model was at each token; with another version of the answer",
+    ),
+    Command("answer.chart_both", "V", "chart both", "Another version of the answer in the chart, or none"),
     Command("chat.branches", "f5", "branches", "All branches of this chat; compare up to four", typed="tree"),
 )
 PANELS = (

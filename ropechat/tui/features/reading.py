@@ -209,7 +209,7 @@ class ReadingFeature(Feature):
 
     def moved(self, *, clicked: bool) -> None:
         """Follow the cursor to another token."""
-        if clicked and not self.inspector.display:
+        if clicked and not self.inspector.display and not self.ui.chart.display:
             self.open()
         elif self.inspector.display and not self.transcript.awaits:
             self.transcript.choosing = self.transcript.cursor is not None
@@ -351,6 +351,7 @@ class ReadingFeature(Feature):
             versions = (key("sibling.previous", "sibling.next"), "version")
             keys += [versions, (key("answer.compare"), "compare")]
         keys += [(key("read.tint"), "tint"), (key("read.find"), "find")]
+        keys += [(key("answer.chart"), "chart"), (key("answer.step"), "step")]
         return [*keys, (key("answer.copy"), "copy"), (key("answer.regenerate"), "regenerate")]
 
     def footer_keys(self) -> list[tuple[str, str]]:

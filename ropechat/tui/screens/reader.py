@@ -15,9 +15,10 @@ from ropechat.inspector.reader_comparison import ReaderComparison
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.bars import Bar, KeyHints
+from ropechat.tui.widgets.chart_panel import ChartPanel, line_of
 from ropechat.tui.widgets.text_view import FIGURES, KL, TextView
 from ropechat.tui.widgets.token_panel import TokenPanel
-from ropechat.util.text import one_line
+from ropechat.util.text import one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,7 @@ class ReaderScreen(ModalScreen[None]):
         super().__init__()
         self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
         self.text_view, self.panel = TextView(reader, id="text"), TokenPanel(spell, id="token")
+        self.chart = ChartPanel(id="chart")
         self._bar, self._hints = Bar(id="title"), KeyHints(keys.READER_ITEMS, keymap)
         self._ask = Input(id="ask", compact=True)
         self._asked: Callable[[str], None] = lambda text: None
@@ -75,6 +77,7 @@ class ReaderScreen(ModalScreen[None]):
         with Container(id="reader"):
             yield self.text_view
             yield self.panel
+        yield self.chart
         yield self._ask
         yield self._hints
 
@@ -102,6 +105,7 @@ class ReaderScreen(ModalScreen[None]):
         view.redraw()
         self._show_status()
         self._show_token()
+        self._show_chart()
         if not (reader.is_done and (compared is None or compared.is_done)):
             self._worker.wake()
 
@@ -127,6 +131,12 @@ class ReaderScreen(ModalScreen[None]):
         self.panel.show(index, len(self.reader), token, self._notes, other)
         if index > 0 and (token is None or (other is not None and other[1] is None)):
             self._worker.wake()
+
+    def _show_chart(self) -> None:
+        if self.chart.display:
+            index, data = self.text_view.cursor, self.reader.data
+            name = visible(data[slice(*self.reader.span(index))]) if index >= 0 else ""
+            self.chart.show([line_of(self.reader)], index, name)
 
     def _select(self, index: int) -> None:
         if 0 <= index < len(self.reader):
@@ -202,8 +212,15 @@ class ReaderScreen(ModalScreen[None]):
         view.redraw()
         self._show_status()
 
+    def action_chart(self) -> None:
+        """Show or hide the chart."""
+        self.chart.display = not self.chart.display
+        self.set_class(self.chart.display, "-charted")
+        self._show_chart()
+
+    @on(ChartPanel.Picked)
     @on(TextView.Selected)
-    def _clicked(self, event: TextView.Selected) -> None:
+    def _clicked(self, event: TextView.Selected | ChartPanel.Picked) -> None:
         self._select(event.index)
 
     # --- questions ---
