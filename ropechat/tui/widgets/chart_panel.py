@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Row = list[StyledSpan]
 
-LABEL = 16  # cells before a row of bars, with the line
+LABEL = 18  # cells before a row of bars, with the line
 WIDEST = 3  # cells of a token at most
 HEIGHTS = {"surprisal": 3, "entropy": 3, "chosen": 2, "runner-up": 1, "rest": 1}  # as parts of the height
 LOOKS = {"surprisal": "bar", "entropy": "string", "chosen": "bar", "runner-up": "name", "rest": "quiet"}
@@ -158,19 +158,18 @@ class ChartPanel(StyledWidget):
         return found
 
     def _curve(self, name: str, height: int, width: int) -> list[Row]:
-        """The rows of a curve: before the bars the end of the scale, and what the token under the cursor has."""
+        """The rows of a curve; before them the end of the scale, and the value at the cursor."""
         columns = [line.columns(name, self._each) for line in self.lines]
         top = 1.0 if name in SHARES else max((max(one, default=0.0) for one in columns), default=0.0) or 1.0
         rows: list[Row] = []
         for number, (line, values) in enumerate(zip(self.lines, columns, strict=True)):
             label = f"{name if not number else '':9}"
-            if len(self.lines) > 1:
-                label = f"{label[:7].rstrip():8}{number + 1}"
+            label += f" {number + 1}" if len(self.lines) > 1 else "  "
             for at, drawn in enumerate(bars([value / top for value in values], height)):
                 here = self.cursor >= 0 and at == min(1, height - 1)
                 figure = _figure(name, line.at(name, self.cursor) if here else top) if here or not at else ""
                 before = [
-                    StyledSpan(label if not at else f"{'':9}", "quiet"),
+                    StyledSpan(label if not at else f"{'':11}", "quiet"),
                     StyledSpan(f"{figure:>6}", "" if here else "quiet"),
                     StyledSpan("│", "quiet"),
                 ]
@@ -209,7 +208,7 @@ class ChartPanel(StyledWidget):
         others = (
             [f"{at}: {line.name}" for at, line in enumerate(self.lines, 1)] if len(self.lines) > 1 else []
         )
-        return fit_row([StyledSpan(f"{'':15}└ {' · '.join([words, *others])}", "quiet")], width)
+        return fit_row([StyledSpan(f"{'':17}└ {' · '.join([words, *others])}", "quiet")], width)
 
 
 def _figure(name: str, value: float) -> str:
