@@ -182,6 +182,7 @@
     const before = at;
     at = i;
     if (before >= 0) paint(before);
+    mark();
     if (i < 0) { rest(); return; }
     paint(i);
     spans[i].removeAttribute("title");  // the panel says more
@@ -190,9 +191,109 @@
       const folded = spans[i].closest("details");
       if (folded) folded.open = true;
       const box = spans[i].getBoundingClientRect();
-      if (box.top < 90 || box.bottom > innerHeight - 60) spans[i].scrollIntoView({ block: "center" });
+      const bar = document.querySelector(".toolbar").offsetHeight;
+      if (box.top < bar + 30 || box.bottom > innerHeight - 60) spans[i].scrollIntoView({ block: "center" });
     }
   };
+
+  // The chart of the text that the cursor is in: a column for each token, or for the mean of several.
+  const charted = byId("charted"), figure = byId("chart");
+  const texts = new Map();  // element of a text -> its tokens that count
+  for (const i of spans.keys()) {
+    if (!counted[i] || !scored(i)) continue;
+    const text = spans[i].closest("article, section");
+    if (!texts.has(text)) texts.set(text, []);
+    texts.get(text).push(i);
+  }
+  const curves = {
+    surprisal: bits,
+    entropy: (i) => (rows[i][3] === null ? NaN : rows[i][3] / LN2),
+    chosen: (i) => Math.exp(rows[i][1]),
+    "runner-up": (i) => {
+      const top = rows[i][4];
+      for (let k = 0; k < top.length; k += 2) if (top[k] !== rows[i][0]) return Math.exp(top[k + 1]);
+      return NaN;
+    },
+  };
+  let drawn = null;  // {text, tokens, each, step, cursor}
+  const LEFT = 58, WIDEST = 24, BITS = [8, 62], SHARES = [76, 116];  // of the drawing, in pixels
+  const svg = (tag, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  };
+  const draw = (text) => {
+    const tokens = texts.get(text), width = Math.max(200, figure.clientWidth), room = width - LEFT;
+    const each = Math.ceil(tokens.length / room), count = Math.ceil(tokens.length / each);
+    const step = Math.min(WIDEST, room / count);
+    const means = (value) => Array.from({ length: count }, (_, k) => {
+      const known = tokens.slice(k * each, (k + 1) * each).map(value).filter((one) => !Number.isNaN(one));
+      return known.length ? known.reduce((a, b) => a + b, 0) / known.length : 0;
+    });
+    const [surprisal, entropy, chosen, second] = Object.values(curves).map(means);
+    const most = Math.max(...surprisal, ...entropy, 1e-9);
+    const path = (name, values, [top, bottom], full, closed) => {
+      const points = values.map((value, k) => {
+        const y = bottom - (bottom - top) * Math.min(1, value / full);
+        return `V${y.toFixed(1)}H${(LEFT + (k + 1) * step).toFixed(1)}`;
+      });
+      const first = bottom - (bottom - top) * Math.min(1, values[0] / full);
+      const begin = closed ? `M${LEFT},${bottom}` : `M${LEFT},${first.toFixed(1)}`;
+      return svg("path", { class: name, d: begin + points.join("") + (closed ? `V${bottom}Z` : "") });
+    };
+    const label = (y, words) => {
+      const made = svg("text", { x: LEFT - 6, y });
+      made.textContent = words;
+      return made;
+    };
+    const cursor = svg("rect", { class: "cursor", x: 0, y: 0, width: Math.max(2, step), height: 120, visibility: "hidden" });
+    const picture = svg("svg", { viewBox: `0 0 ${width} 120`, width, height: 120, role: "img" });
+    picture.setAttribute("aria-label", "Surprisal, entropy and probabilities along the text");
+    picture.append(
+      label(BITS[0] + 8, most.toFixed(1) + " bits"), label(BITS[1], "0"),
+      label(SHARES[0] + 8, "100%"), label(SHARES[1], "0"),
+      svg("rect", { class: "rest", x: LEFT, y: SHARES[0], width: count * step, height: SHARES[1] - SHARES[0] }),
+      path("surprisal", surprisal, BITS, most, true), path("entropy", entropy, BITS, most, false),
+      path("runner-up", chosen.map((share, k) => share + second[k]), SHARES, 1, true),
+      path("chosen", chosen, SHARES, 1, true), cursor,
+    );
+    const legend = make("figcaption");
+    for (const name of [...Object.keys(curves), "rest"]) legend.append(make("i", name), name + " ");
+    legend.append(make("span", "dim", each > 1 ? `the mean of ${each} tokens in a column` : ""));
+    figure.replaceChildren(picture, legend);
+    drawn = { text, tokens, each, step, cursor, picture };
+  };
+  const mark = () => {
+    if (!charted || !charted.checked || !texts.size) return;
+    const text = at >= 0 && texts.has(spans[at].closest("article, section"))
+      ? spans[at].closest("article, section") : drawn ? drawn.text : texts.keys().next().value;
+    if (!drawn || drawn.text !== text) draw(text);
+    const place = at < 0 ? -1 : drawn.tokens.findLastIndex((i) => i <= at);
+    drawn.cursor.setAttribute("visibility", place < 0 ? "hidden" : "visible");
+    drawn.cursor.setAttribute("x", LEFT + Math.floor(place / drawn.each) * drawn.step);
+  };
+  const pointed = (event) => {
+    const x = event.clientX - drawn.picture.getBoundingClientRect().left - LEFT;
+    const place = Math.floor(x / drawn.step) * drawn.each;
+    return x < 0 || place >= drawn.tokens.length ? undefined : drawn.tokens[place];
+  };
+  const turn = () => {
+    document.documentElement.classList.toggle("charted", charted.checked);
+    drawn = null;
+    mark();
+  };
+  if (charted) {
+    charted.addEventListener("change", turn);
+    addEventListener("resize", () => { if (charted.checked) turn(); });
+    figure.addEventListener("pointermove", (event) => {
+      const i = drawn && pointed(event);
+      if (i !== undefined && i !== null && i !== at && (!pinned || event.buttons)) go(i, true);
+    });
+    figure.addEventListener("click", (event) => {
+      const i = drawn && pointed(event);
+      if (i !== undefined && i !== null) { pinned = true; go(i, true); }
+    });
+  }
 
   const index = new Map(spans.map((span, i) => [span, i]));
   const under = (event) => index.get(event.target.closest("span"));
@@ -235,7 +336,7 @@
       if (event.key === "Escape") { search.value = ""; find(); search.blur(); }
       return;
     }
-    if (event.target.tagName === "INPUT") return;
+    if (event.target.tagName === "INPUT" && event.target !== charted) return;
     let i = at;
     if (event.key === "ArrowRight") i = Math.min(spans.length - 1, at + 1);
     else if (event.key === "ArrowLeft") i = Math.max(0, at - 1);
@@ -298,6 +399,7 @@
   search.addEventListener("input", find);
   scale();
   rest();
+  if (charted && charted.checked) turn();
   for (const input of document.querySelectorAll('input[name="tint"]')) if (input.checked) tint = input.value;
   if (tint !== "surprisal") { scale(); paintAll(); }
   document.documentElement.classList.add("ready");

@@ -40,7 +40,8 @@ def toolbar(more: str = "") -> str:
         'value="0"> <output id="least-shown" for="least">0 bits</output></label>\n'
         '<label class="needs-script"><input type="search" id="search" placeholder="Search" '
         'aria-label="Search the text"> <output id="count" for="search"></output></label>\n'
-        f"{more}</div>\n"
+        '<label class="needs-script"><input type="checkbox" id="charted"> Chart</label>\n'
+        f'{more}<figure id="chart"></figure>\n</div>\n'
     )
 
 

@@ -113,6 +113,34 @@ def test_what_is_selected_is_the_text(page: Page) -> None:
     assert page.value(select).rstrip("\n") == "".join(WORDS)
 
 
+def test_the_cursor_of_the_chart_is_that_of_the_text(page: Page) -> None:
+    cursor = "document.querySelector('#chart .cursor').getBoundingClientRect()"
+    box = "document.querySelector('#chart svg').getBoundingClientRect()"
+    shown = "document.getElementById('chart').offsetHeight > 0"
+    assert not page.value(shown)
+    page.click("#charted")
+    assert page.value(shown)
+    names = "[...document.querySelectorAll('#chart path')].map((one) => one.className.baseVal)"
+    assert page.value(names) == ["surprisal", "entropy", "runner-up", "chosen"]
+    page.press("ArrowRight")
+    for place in (1, 2, 3):
+        page.press("ArrowRight")
+        assert page.value(AT) == place
+        left = page.value(f"({cursor}.left - {box}.left - 58) / {cursor}.width")
+        assert left == pytest.approx(place - 1, abs=0.2)  # the first token has no score, and no column
+    page.press("Escape")
+    assert page.value("getComputedStyle(document.querySelector('#chart .cursor')).visibility") == "hidden"
+    page.click("#chart .chosen")
+    middle = page.value(AT)
+    assert middle == pytest.approx(len(WORDS) / 2, abs=1.5)
+    left = page.value(f"({cursor}.left - {box}.left - 58) / {cursor}.width")
+    assert left == pytest.approx(middle - 1, abs=0.2)
+    page.click("#charted")
+    assert not page.value(shown)
+    assert page.faults() == []
+    assert page.requests() == []
+
+
 def test_without_script_the_page_reads(browser: Browser, tmp_path: Path) -> None:
     page = browser.open(write(tmp_path / "page.html", WORDS), script=False)
     assert "The cat sat on the mat." in page.value("document.body.innerText")

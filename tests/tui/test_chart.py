@@ -134,8 +134,8 @@ def test_bars_scales_and_the_column_of_a_token() -> None:
     assert rows[1].startswith("surprisal   4.0 b│   ▂▂▂███"), rows[1]
     assert rows[3].startswith("chosen         6%│   ▄▄▄▁▁▁"), rows[3]
     assert rows[-1].strip() == "└ 1 to 3"
-    many = drawn([line(*[1.0] * 100)], -1, (60, 7))
-    assert many[-1].strip() == "└ 1 to 100, the mean of 3 tokens in a column"
+    many = drawn([line(*[1.0] * 200)], -1, (70, 7))
+    assert many[-1].strip() == "└ 1 to 200, the mean of 4 tokens in a column"
     assert drawn([line()], -1, (60, 7)) == [" No token to draw yet."]
 
 
