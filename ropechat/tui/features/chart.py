@@ -56,10 +56,12 @@ class ChartFeature(Feature):
         """Draw the next version of the answer too; after the last one none."""
         block = self._block()
         tree = self.session.tree
-        beside = [node.id for node in tree.siblings(block.node) if node.steps] if block is not None else []
-        if block is None or len(beside) < 2:
+        if block is None or block.node not in tree.nodes:
+            return "there is no answer yet"
+        complete = (node for node in tree.siblings(block.node) if tree.continued(node.id) is None)
+        others = ["", *(node.id for node in complete if node.steps and node.id != block.node)]
+        if len(others) == 1:
             return f"no other answer to this question; {self.turns.way_to('answer.regenerate')} writes one"
-        others = ["", *(id for id in beside if id != block.node)]
         at = others.index(self._other) if self._other in others else 0
         self._other = others[(at + 1) % len(others)]
         if not self.panel.display:
