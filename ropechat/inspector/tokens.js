@@ -257,7 +257,7 @@
       path("runner-up", chosen.map((share, k) => share + second[k]), SHARES, 1, true),
       path("chosen", chosen, SHARES, 1, true), cursor,
     );
-    const legend = make("figcaption");
+    const legend = make("p");
     for (const name of [...Object.keys(curves), "rest"]) legend.append(make("i", name), name + " ");
     legend.append(make("span", "dim", each > 1 ? `the mean of ${each} tokens in a column` : ""));
     figure.replaceChildren(picture, legend);

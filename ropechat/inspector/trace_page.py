@@ -41,7 +41,7 @@ def toolbar(more: str = "") -> str:
         '<label class="needs-script"><input type="search" id="search" placeholder="Search" '
         'aria-label="Search the text"> <output id="count" for="search"></output></label>\n'
         '<label class="needs-script"><input type="checkbox" id="charted"> Chart</label>\n'
-        f'{more}<figure id="chart"></figure>\n</div>\n'
+        f'{more}<div id="chart"></div>\n</div>\n'
     )
 
 

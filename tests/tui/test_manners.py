@@ -74,16 +74,16 @@ async def test_chosen_keys_do_and_are_shown(chat: Any) -> None:
 
 
 async def test_chosen_keys_of_the_transcript(chat: Any) -> None:
-    async with chat(FakeEngine(STORY), look=look(read__right="v", read__left="q shift+left")) as c:
+    async with chat(FakeEngine(STORY), look=look(read__right="u", read__left="q shift+left")) as c:
         await c.ask("Tell")
         await c.idle()
-        await c.pilot.press("escape", "enter", "f4", "v", "q")
-        assert "shift+← v token  ↑ ↓ choice" in c.line("footer")
+        await c.pilot.press("escape", "enter", "f4", "u", "q")
+        assert "shift+← u token  ↑ ↓ choice" in c.line("footer")
         first = c.app.transcript.cursor_token()
         await c.pilot.pause(1.0)
         await c.pilot.press("l")  # a letter like any other now
         assert c.app.composer.text == "l"
-        await c.pilot.press("f4", "v")
+        await c.pilot.press("f4", "u")
         assert c.app.transcript.cursor_token()[1] == first[1] + 1
         await c.pilot.press("shift+left")
         assert c.app.transcript.cursor_token() == first
