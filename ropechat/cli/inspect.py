@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,8 +34,15 @@ from ropechat.cli.inspect_reader import READER_OPTIONS, read_interactively, read
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import check_rules, refuse_given, take
-from ropechat.cli.stages import STAGE_SETTINGS, replay_trace, show_trace, stage_options, take_sampling
+from ropechat.cli.option_groups import check_rules, given_flags, refuse_given, take
+from ropechat.cli.stages import (
+    STAGE_SETTINGS,
+    open_records,
+    replay_trace,
+    show_records,
+    stage_options,
+    take_sampling,
+)
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message, Role
 from ropechat.errors import RequestError, RopechatError
@@ -191,8 +199,10 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
 
     With --stages, each token has what every stage of the sampler leaves and which stage cuts it; the last
-    line says how many of the tokens the settings can produce. --open shows a trace that `run --trace` or
-    `inspect --format jsonl` wrote.
+    line says how many of the tokens the settings can produce.
+
+    --open shows recorded logprobs without a model, in each view but --lens, --attention, --look-up and
+    --stages, for which -m reads the record's text again. Its format is found by its content.
 
     With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
     --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
@@ -242,15 +252,23 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     if mode.opened is not None:
         if mode.replay:
             return replay_trace(mode.opened)
-        refuse_given("--open", ("opened", "progress", *_WITH_OPEN))
-        shown.refuse_existing()
-        told = _Watcher()
-        show_trace(mode.opened, spec, shown.out, told)
-        return told.code
+        needs_model = "--stages" if mode.stages else shown.needs_model
+        if not needs_model:
+            refuse_given("--open", ("opened", "progress", *_WITH_OPEN))
+            shown.refuse_existing()
+            told = _Watcher()
+            show_records(mode.opened, spec, shown.out, told)
+            return told.code
+        if "model" not in given_flags():
+            raise click.UsageError(
+                f"{needs_model}: needs a model, which a record is not; add -m: it reads the record's text"
+            )
     if mode.interactive is not None:
         return read_interactively(mode.interactive, asked.window, mode.against_dtype, given)
     shown.refuse_existing()
-    texts = _texts(text, shown.files, asked, chat=chat)
+    texts = (
+        _texts(text, shown.files, asked, chat=chat) if mode.opened is None else _recorded(mode.opened, asked)
+    )
     if spec.view in ("lens", "attention") and len(texts) > 1:
         raise click.UsageError(f"--{spec.view}: must be of one text (got {len(texts)})")
     if len(texts) == 1:
@@ -282,6 +300,14 @@ def _texts(
         return NamedText(name_of(file), lambda: _item(read_text_file(file, empty=False), asked, chat=chat))
 
     return [*map(named, files)]
+
+
+def _recorded(file: Path | str, asked: ScoreOptions) -> list[NamedText]:
+    """The texts of recorded answers."""
+    found = [(name, recorded.meta["text"] or "") for name, recorded in open_records(file)]
+    if asked.given_file is None:
+        say(f"note: {name_of(file)}: the text is read without its prompt, which --given-file adds")
+    return [NamedText(name, partial(_item, text, asked, chat=False)) for name, text in found]
 
 
 def _prompt(text: str | None, asked: ScoreOptions, *, chat: bool) -> "ScoreItem":

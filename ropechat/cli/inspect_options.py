@@ -216,6 +216,11 @@ class OutputOptions:
             raise click.UsageError(f"--unit: not possible as {form}, which has both units; omit it")
         return form
 
+    @property
+    def needs_model(self) -> str:
+        """The flag of what a record of logprobs does not have; "" if nothing else is shown."""
+        return "--look-up" if self.look_up else f"--{self.view}" if self.view in ("lens", "attention") else ""
+
 
 @dataclass(frozen=True)
 class ScoreOptions:
@@ -237,8 +242,8 @@ def rules(settings: str) -> tuple[Rule, ...]:
     return (
         Rule("replay", requires="opened"),
         Rule(settings, requires="stages"),
-        Rule("stages", excludes="opened by chart", hint="omit it"),
-        Rule("opened", excludes="text files messages look_up", hint="give only the trace"),
+        Rule("stages", excludes="by chart", hint="omit it"),
+        Rule("opened", excludes="text files messages", hint="give only the record"),
         Rule("against_dtype", requires="interactive", hint="two models on one text are `ropechat compare`"),
         Rule("keep_prefix", requires="given_file", hint="its text is kept"),
         Rule("one_sequence", excludes="window stride"),

@@ -1,7 +1,10 @@
 """Options for the stages of the sampler: what settings do to a text, and the trace of a draw."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +56,9 @@ stage_options = option_set(
         "--open",
         "opened",
         type=FileName(),
-        metavar="FILE.jsonl",
-        help="Show a recorded trace; - is stdin.",
+        metavar="FILE",
+        help="Show recorded logprobs: a trace of ours, or what OpenAI's API, vLLM, llama.cpp's server, "
+        "Ollama or lm_eval wrote; - is stdin.",
     ),
     click.option(
         "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
@@ -84,26 +88,53 @@ def _setting(name: str, value: Any) -> tuple[Any, str]:
     return found, SETTINGS_FILE if setting.of_environment() is None else ENVIRONMENT
 
 
-def show_trace(file: Path | str, spec: "InspectSpec", out: Path | str, watcher: "InspectWatcher") -> None:
-    """Show a recorded trace, without a model; in other forms than a table all candidates if top_k is None."""
+def show_records(file: Path | str, spec: "InspectSpec", out: Path | str, watcher: "InspectWatcher") -> None:
+    """Show recorded answers, without a model; in other forms than a table all candidates if top_k is None."""
     from ropechat.inspector.scored_text import ScoredText
 
-    recorded, name = open_trace(file), name_of(file)
-    if spec.top_k is not None or spec.form == "table":
-        recorded = recorded.with_candidates(spec.candidates)
-    text = ScoredText(recorded, name, recorded.bytes_of, observer=spec.watch(name, watcher))
-    write_output(out, spec.render([text], name), lines=spec.form == "table")
+    def scored() -> Iterator["ScoredText"]:
+        for name, recorded in open_records(file):
+            if spec.top_k is not None or spec.form == "table":
+                recorded = recorded.with_candidates(spec.candidates)
+            yield ScoredText(recorded, name, recorded.bytes_of, observer=spec.watch(name, watcher))
+
+    write_output(out, spec.render(scored(), name_of(file)), lines=spec.form == "table")
+
+
+def open_records(file: Path | str) -> Iterator[tuple[str, "RecordedDraws"]]:
+    """Yield recorded answers with their names, read from a file, or stdin for `-`.
+
+    Raises FileAccessError, RequestError.
+    """
+    from ropechat.inspector.others.read import read_records
+
+    with _opened(file) as lines:
+        answers = read_records(lines, name_of(file), say)
+        first = next(answers)
+        second = next(answers, None)
+        if second is None:
+            yield name_of(file), first[1]
+            return
+        for label, recorded in chain([first, second], answers):
+            yield f"{name_of(file)}: {label}", recorded
 
 
 def open_trace(file: Path | str) -> "RecordedDraws":
     """Read a recorded trace; `-` is stdin. Raises FileAccessError, RequestError."""
     from ropechat.inspector.open_trace import read_trace
 
-    if isinstance(file, str):
-        return read_trace(stdin_stream(), "stdin")
+    with _opened(file) as lines:
+        return read_trace(lines, name_of(file))
+
+
+@contextlib.contextmanager
+def _opened(file: Path | str) -> Iterator[Iterator[bytes]]:
+    """The lines of a file; of one that is too long only as much as shows it."""
+    from ropechat.inspector.open_trace import MAX_LINE_BYTES
+
     try:
-        with file.open("rb") as lines:
-            return read_trace(lines, str(file))
+        with contextlib.nullcontext(stdin_stream()) if isinstance(file, str) else file.open("rb") as stream:
+            yield iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
     except FileNotFoundError:
         raise RequestError(f"{file}: file not found") from None
     except OSError as error:

@@ -14,7 +14,7 @@ from ropechat.inspector.scored_text import LN2, ScoredText
 from ropechat.trace import TokenScore
 from ropechat.util.records import Column, Csv, Table, TokenText, bar, cells, finite, json_line, number
 from ropechat.util.text import one_line, visible
-from ropechat.util.width import fit
+from ropechat.util.width import fit, fit_end
 
 Sort = Literal["line", "bits", "bits-per-byte"]
 L = TypeVar("L", bound="Line")
@@ -160,7 +160,7 @@ def table(lines: Iterable[Line], width: int, unit: str = "bit") -> Iterator[str]
     bars = 10 if width >= 60 else 4
     room = max(4, width - at - 8 - 7 - bars - (20 if show_worst else 0) - 8)
     out = Table(
-        Column("line", at, lambda line: fit(place(line), at) if len(place(line)) > at else place(line)),
+        Column("line", at, lambda line: fit_end(place(line), at) if len(place(line)) > at else place(line)),
         Column(f"{unit}s", 8, lambda line: f"{scale * line.bits:.1f}"),
         Column(f"{unit[0]}/byte", 7, lambda line: number(scale * line.bits_per_byte, ".2f")),
         Column("", -bars, lambda line: bar(line.bits / most if most else 0.0, bars)),

@@ -19,7 +19,7 @@ from ropechat.inspector.scored_text import LN2, Observer, ScoredText, percent
 from ropechat.trace import SUMMED, TokenScore
 from ropechat.util.records import Column, Table, bar, finite
 from ropechat.util.text import count_of, visible
-from ropechat.util.width import fit
+from ropechat.util.width import fit, fit_end
 
 COLUMNS = (
     *("file", "word", "line", "start", "end", "words", "tokens"),
@@ -199,7 +199,7 @@ def table(words: Iterable[Word], width: int, unit: str = "bit") -> Iterator[str]
     bars = 10 if is_wide else 4
     room = max(4, width - at - 8 - 7 - bars - (8 if is_wide else 0) - 8)
     out = Table(
-        Column("line", at, lambda word: fit(place(word), at) if len(place(word)) > at else place(word)),
+        Column("line", at, lambda word: fit_end(place(word), at) if len(place(word)) > at else place(word)),
         Column(f"{unit}s", 8, lambda word: f"{scale * word.bits:.2f}"),
         Column("prob", 7, lambda word: percent(-word.nll)),
         Column("", -bars, lambda word: bar(word.prob, bars)),

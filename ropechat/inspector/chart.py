@@ -87,6 +87,12 @@ def course_of(text: ScoredText, unit: str) -> Course:
     return found
 
 
+def known(courses: Sequence[Course], names: Sequence[str]) -> tuple[str, ...]:
+    """The curves that have a value; a record of another program has no entropies."""
+    drawn = {name for course in courses for name in names if any(y is not None for y in course.values[name])}
+    return tuple(filter(drawn.__contains__, names)) or tuple(names)
+
+
 def render(
     texts: Iterable[ScoredText], title: str, form: str, unit: str, width: int, *, color: bool = False
 ) -> Iterator[str]:
@@ -111,7 +117,7 @@ def lines(courses: Sequence[Course], width: int, unit: str, *, color: bool = Fal
     for course in courses:
         if course.name:
             yield fit(one_line(course.name), width).rstrip()
-        for name in (*AMOUNTS, *SHARES):
+        for name in known(courses, (*AMOUNTS, *SHARES)):
             top = most.get(name, 1.0)
             label = f"{top:.{0 if top >= 100 else 1}f} {unit}" if name in AMOUNTS else "100%"
             rows = bars([value / (top or 1.0) for value in _columns(course, name, each)])
@@ -166,7 +172,8 @@ def view(courses: Sequence[Course], unit: str) -> "View":
         return Curve(label, array([x for x, _ in points], float), array([y for _, y in points], float))
 
     blocks: list[Block] = []
-    for names, label in ((AMOUNTS, f"{unit}s"), (SHARES, "probability")):
+    for every, label in ((AMOUNTS, f"{unit}s"), (SHARES, "probability")):
+        names = known(courses, every)
         if not together:
             curves = tuple(curve(courses[0], name, name) for name in names)
             blocks.append(Plot(", ".join(names), x_label, label, curves))

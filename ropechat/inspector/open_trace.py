@@ -7,16 +7,18 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from ropechat.errors import RequestError
 from ropechat.inspector.draws import RecordedDraws
+from ropechat.inspector.made_up_ids import MadeUpIds
 from ropechat.sampling import Sampling
 from ropechat.trace import Candidate, Stage, TokenDistribution, TokenScore
 from ropechat.util.fields import Field
 from ropechat.util.text import limit_words
 
 SCHEMA = "ropechat.trace/1"
+_KNOWN = "a trace of `inspect` or `run`"
 MAX_LINE_BYTES = 64 << 20
 _MOST = 2**63 - 1
 _NAME = re.compile("[a-z_]{1,40}")
@@ -24,48 +26,54 @@ _NAME = re.compile("[a-z_]{1,40}")
 
 def read_trace(lines: Iterable[bytes], where: str) -> RecordedDraws:
     """Read the lines of one trace. where: the file's name, for messages. Raises RequestError, OSError."""
-    tokens, spellings = list[TokenScore](), dict[int, bytes]()
+    tokens, ids = list[TokenScore](), MadeUpIds()
     meta: dict[str, Any] | None = None
     following: TokenDistribution | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         place = f"{where}: line {number}"
-        record = Field(_parse(line, place), "", RequestError, place)
+        record = Field(parse(line, where, _KNOWN, number), "", RequestError, place)
         if meta is None:
             meta = _meta(record)
         elif record.of("schema").value is not None:
             raise record.of("schema").fail("in the first line only; open a file with one text")
         elif record.of("next").value is True:
             entropy = record.of("entropy").number()
-            following = _row(record, (tokens[-1].index if tokens else -1), entropy)
-            _spell(record, spellings)
+            following = _row(record, (tokens[-1].index if tokens else -1), entropy, ids)
         elif record.of("summary").value is not True:
-            tokens.append(_token(record, spellings))
+            tokens.append(_token(record, ids))
     if meta is None:
         raise RequestError(f"{where}: line 1: must describe a trace (got an empty file)")
     meta["tokens"] = len(tokens)
-    return RecordedDraws(tuple(tokens), meta, following, spellings)
+    return RecordedDraws(tuple(tokens), meta, following, ids.spelled)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def parse(data: bytes, where: str, wanted: str, line: int, *, is_strict: bool = True) -> Any:
+    """The value of JSON text that begins at a line of a file. is_strict: whether -Infinity is refused, too.
 
+    wanted: what to give, for messages. Raises RequestError.
+    """
 
-def _parse(line: bytes, where: str) -> Any:
-    if len(line) > MAX_LINE_BYTES:
-        raise RequestError(f"{where}: {limit_words(MAX_LINE_BYTES, len(line))}")
+    def constant(name: str) -> float:
+        if name != "-Infinity" or is_strict:
+            raise ValueError(f"{name} is not JSON")
+        return -math.inf
+
+    if len(data) > MAX_LINE_BYTES:
+        raise RequestError(f"{where}: line {line}: {limit_words(MAX_LINE_BYTES, len(data))}")
     try:
-        return json.loads(line, parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=constant)
     except (ValueError, RecursionError) as error:
-        # Without the position that JSON's error ends with: its line 1 is this line.
-        fault = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
-        raise RequestError(f"{where}: must be JSON ({fault}); give a trace of `inspect` or `run`") from None
+        fault: object = error
+        if isinstance(error, json.JSONDecodeError):
+            fault, line = f"{error.msg} at character {error.colno - 1}", line + error.lineno - 1
+        raise RequestError(f"{where}: line {line}: must be JSON ({fault}); give {wanted}") from None
 
 
 def _meta(record: Field) -> dict[str, Any]:
     if record.of("schema").value != SCHEMA:
-        raise record.of("schema").fail(f'"{SCHEMA}"; give a trace of `inspect` or `run`')
+        raise record.of("schema").fail(f'"{SCHEMA}"; give {_KNOWN}')
     meta: dict[str, Any] = {
         name: value for name, value in record.value.items() if isinstance(value, str | int | float)
     }
@@ -103,35 +111,35 @@ def _pair(field: Field) -> tuple[float, float] | None:
     return (found[0], found[1]) if found else None
 
 
-def _top(record: Field) -> tuple[tuple[int, float], ...]:
-    found = []
-    for item in record.of("top").value or ():
-        good = isinstance(item, list) and len(item) == 2 and type(item[0]) is int and 0 <= item[0] <= _MOST
+def _top(record: Field, ids: MadeUpIds) -> tuple[tuple[int, float], ...]:
+    """The candidates; their texts are kept for ids that no token spells exactly."""
+    found, texts = [], record.of("top_text").optional_items()
+    for place, item in enumerate(record.of("top").value or ()):
+        good = isinstance(item, list) and len(item) == 2
+        text = texts[place].text().encode() if place < len(texts) else None
+        good = good and (
+            (type(item[0]) is int and 0 <= item[0] <= _MOST) or (item[0] is None and text is not None)
+        )
         if not good or not (item[1] is None or (type(item[1]) in (int, float) and -1e9 < item[1] < 1e-6)):
             raise record.of("top").fail("a list of [id, logprob]")
-        found.append((item[0], -math.inf if item[1] is None else float(item[1])))
+        id = item[0] if text is None else ids.of(text, item[0])
+        found.append((id, -math.inf if item[1] is None else float(item[1])))
     return tuple(found)
 
 
-def _row(record: Field, position: int, entropy: float) -> TokenDistribution:
+def _row(record: Field, position: int, entropy: float, ids: MadeUpIds) -> TokenDistribution:
     mass = record.of("top_mass").optional() or 0.0
-    return TokenDistribution(position, _top(record), math.nan, entropy, mass)
+    return TokenDistribution(position, _top(record, ids), math.nan, entropy, mass)
 
 
-def _spell(record: Field, spellings: dict[int, bytes]) -> None:
-    """Keep the texts of the candidates, for ids that no token spells exactly."""
-    for (id, _), text in zip(_top(record), record.of("top_text").optional_items(), strict=False):
-        spellings.setdefault(id, text.text().encode())
-
-
-def _token(record: Field, spellings: dict[int, bytes]) -> TokenScore:
-    id, index, span = _count(record.of("id")), _count(record.of("i")), _pair(record.of("span"))
+def _token(record: Field, ids: MadeUpIds) -> TokenScore:
+    index, span = _count(record.of("i")), _pair(record.of("span"))
     if span is None:
         raise record.of("span").fail("a list of 2 numbers")
     data = bytes(one.count(255, required=True) for one in record.of("bytes").optional_items())
+    id = ids.of(data, None if record.of("id").value is None else _count(record.of("id")))
+    ids.spelled[id] = data
     entropy = record.of("entropy").number()
-    spellings[id] = data
-    _spell(record, spellings)
     sampler = record.of("sampler")
     has_stages = sampler.value is not None
     return TokenScore(
@@ -145,7 +153,7 @@ def _token(record: Field, spellings: dict[int, bytes]) -> TokenScore:
         rank=_optional_count(record.of("rank")),
         entropy=record.of("entropy").optional(),
         context=_optional_count(record.of("ctx")) or 0,
-        row=None if record.of("top").value is None else _row(record, index - 1, entropy),
+        row=None if record.of("top").value is None else _row(record, index - 1, entropy, ids),
         stages=tuple(map(_stage, sampler.of("stages").optional_items())) if has_stages else (),
         candidates=tuple(map(_candidate, sampler.of("candidates").optional_items())) if has_stages else (),
         interval=_pair(sampler.of("interval")) if has_stages else None,

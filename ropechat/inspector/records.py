@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ropechat.inspector.look_up import Found
+from ropechat.inspector.made_up_ids import real
 from ropechat.inspector.scored_text import LN2, ScoredText, Summary
 from ropechat.inspector.stages import Producible, sampler_record, settings_record
 from ropechat.trace import SUMMED, TokenDistribution, TokenScore, Totals
@@ -63,7 +64,7 @@ def meta_record(name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
         "top_k": meta.get("top_k"),
         "bos": meta.get("bos"),
         "log_base": "e",
-        "stage": "raw",
+        "stage": meta.get("stage") or "raw",
         **{fact: meta.get(fact) for fact in _LENGTHS},
         "roles": list(meta.get("roles") or SUMMED),
         **({"messages": meta["messages"]} if "messages" in meta else {}),
@@ -78,7 +79,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = 
     logprob, entropy = finite(token.logprob), finite(token.entropy)
     return {
         "i": token.index,
-        "id": token.id,
+        "id": real(token.id),
         "token": TokenText(token.bytes),
         "bytes": ByteValues(token.bytes),
         "span": token.span,
@@ -118,7 +119,7 @@ def _top(row: TokenDistribution | None, bytes_of: BytesOf) -> dict[str, Any]:
     if row is None:
         return {"top": None, "top_text": None, "top_mass": None}
     return {
-        "top": [[id, finite(logprob)] for id, logprob in row.top],
+        "top": [[real(id), finite(logprob)] for id, logprob in row.top],
         "top_text": [TokenText(bytes_of(id)) for id, _ in row.top],
         "top_mass": finite(row.top_mass),
     }

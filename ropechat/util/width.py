@@ -89,6 +89,16 @@ def fit(text: str, width: int) -> str:
     return text[:kept] + "…" + " " * (width - 1 - used)
 
 
+def fit_end(text: str, width: int) -> str:
+    """As `fit`, but cut at the beginning, which tells less of a path."""
+    start, used = 0, cell_width(text)
+    for _, end, size in graphemes(text):
+        if used <= width - (start > 0):
+            break
+        start, used = end, used - size
+    return fit("…" + text[start:] if start else text, width)
+
+
 def character_at(text: str, column: int) -> int:
     """The index of the character drawn at a column; the length of the text beyond its end."""
     if text.isascii():

@@ -143,9 +143,11 @@ def test_stages_take_the_users_settings(
         (["--stages", "--top-p", "2", "a"], "--top-p: must be a number above 0 to 1 (got 2.0)"),
         (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
         (["--replay", "a"], "--replay: requires --open; add it"),
-        (["--open", "{nothing}", "a"], "--open: not possible with TEXT; give only the trace"),
+        (["--open", "{nothing}", "a"], "--open: not possible with TEXT; give only the record"),
         (["--against-dtype", "f32", "a"], "--against-dtype: requires --interactive"),
-        (["--open", "{nothing}", "--stages"], "--stages: not possible with --open"),
+        (["--open", "{nothing}", "--stages"], "--stages: needs a model, which a record is not; add -m"),
+        (["--open", "{nothing}", "--lens"], "--lens: needs a model"),
+        (["--open", "{nothing}", "--look-up", "x"], "--look-up: needs a model"),
         (["-i", "x", "a"], "TEXT: not possible with -i"),
         *(
             (["-i", "x", *option], f"{option[0]}: not possible with -i; omit it")
