@@ -137,6 +137,13 @@ class TextReader:
                 self._count(index)
         self.version += 1
 
+    def page(self, engine: Engine, title: str) -> Iterator[str]:
+        """The page of the text in pieces. title: plain text. Raises what the engine raises."""
+        from ropechat.inspector.spec import InspectSpec, NamedText  # imported here: rarely needed
+
+        text = NamedText(title, lambda: self.text)
+        return InspectSpec([text], form="html", window=self.window).pieces(engine)
+
     # --- work ---
 
     def step(self, engine: Engine) -> bool:

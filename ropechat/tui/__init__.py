@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.live import LiveChat
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.text_reader import TextReader
     from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat", "run_reader"]
@@ -70,7 +71,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | N
 def run_reader(
     engine: Engine,
     title: str,
-    text: str,
+    text: str | TextReader,
     window: int | None,
     options: ChatOptions,
     against: Callable[[], Engine] | None = None,
@@ -78,6 +79,7 @@ def run_reader(
 ) -> int:
     """Open a text in the reader and return the exit code once it is closed.
 
+    text: one that a `TextReader` reads; a record, whose engine is `NoEngine`, is a reader of its own.
     against: loads the model that `c` compares with. against_name: what it is called.
     """
     from ropechat.tui.reader_app import ReaderApp

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding
 
 from ropechat.inspector.reader_thread import ReaderThread
+from ropechat.inspector.record_reader import RecordReader
 from ropechat.inspector.text_reader import TextReader
 from ropechat.tui.base_app import BaseApp
 from ropechat.tui.screens.reader import ReaderScreen
@@ -32,18 +33,18 @@ class ReaderApp(BaseApp):
         self,
         engine: Engine,
         title: str,
-        text: str,
+        text: str | TextReader,
         window: int | None,
         options: ChatOptions,
         against: Callable[[], Engine] | None = None,
         against_name: str = "",
     ) -> None:
         super().__init__(options)
-        reader = TextReader.of(engine, text, window)
+        reader = text if isinstance(text, TextReader) else TextReader.of(engine, text, window)
         self.thread = ReaderThread(
             engine, reader, lambda error: self.call_from_thread(self.reading.fail, error)
         )
-        spell = engine.tokenizer.token_bytes
+        spell = reader.spell if isinstance(reader, RecordReader) else engine.tokenizer.token_bytes
         self.reading = ReaderScreen(
             title, reader, self.thread, spell, self.keymap, Path.cwd(), against, against_name
         )

@@ -5,12 +5,14 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from textual.pilot import Pilot
 
 from ropechat.engine.engine import Engine
+from ropechat.inspector.others.read import read_records
+from ropechat.inspector.record_reader import NoEngine, RecordReader
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.reader_app import ReaderApp
 from ropechat.tui.screens.reader import ReaderScreen
@@ -247,3 +249,25 @@ async def test_a_file_over_the_chat(chat: Any, engine: Engine, tmp_path: Path) -
         await c.pilot.press("q")
         await c.until(lambda: c.app.screen is not screen)
         assert c.app.composer.has_focus
+
+
+async def test_a_record_is_read_without_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sample = Path(__file__).parents[1] / "inspector/recorded/llama_cpp_python_chat.json"
+    with sample.open("rb") as lines:
+        record = RecordReader(read_records(lines, "a.json"))
+    app = ReaderApp(cast("Engine", NoEngine()), "a.json", record, None, ChatOptions())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "1.24 bits/token" in shown(pilot))
+        assert "% scored" not in shown(pilot)
+        await pilot.press("right", "right")
+        await until(pilot, lambda: "raw 0.658  rank 1  0.6 bits  entropy –" in shown(pilot))
+        assert "2  ad" in shown(pilot)
+        for keys in (["g"], ["slash", "x", "enter"], ["f", "x", "enter"]):
+            await pilot.press(*keys)
+            await until(pilot, lambda: "needs a model, which a record is not" in shown(pilot))
+        await pilot.press("x")
+        await until(pilot, lambda: "written:" in shown(pilot))
+        assert "Étoile" not in (tmp_path / "a.inspect.html").read_text()  # each token has its span
+        assert 'data-first="0"' in (tmp_path / "a.inspect.html").read_text()
+        app.thread.close(30)

@@ -110,11 +110,11 @@ class Answer:
         if len(self.tokens) > MAX_TOKENS:
             raise RequestError(f"{where}: must have at most {MAX_TOKENS:,} tokens in an answer (got more)")
 
-    def scored(self) -> RecordedDraws:
-        """The answer as scored tokens."""
+    def scored(self, ids: MadeUpIds) -> RecordedDraws:
+        """The answer as scored tokens. ids: of all answers of the file, so that each means one text."""
         pieces = list(_texts([token.data for token in self.tokens]))
         ends = [0, *accumulate(len(piece.encode()) for piece in pieces)]
-        ids, widest = MadeUpIds(), max((len(token.top) for token in self.tokens), default=0)
+        widest = max((len(token.top) for token in self.tokens), default=0)
         roles = {token.role for token in self.tokens}
         found = tuple(
             _score(token, ids, place, (ends[place], ends[place + 1]), widest)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ropechat.errors import RequestError
 from ropechat.inspector.draws import RecordedDraws
+from ropechat.inspector.made_up_ids import MadeUpIds
 from ropechat.inspector.open_trace import MAX_LINE_BYTES, parse, read_trace
 from ropechat.inspector.others.answer import Answer
 from ropechat.inspector.others.formats import FORMATS, Found
@@ -91,7 +92,7 @@ class _Answers:
         self._where, self._note = where, note
         self._open: dict[str, Answer] = {}
         self._stream = ""
-        self._counts = Counter[str]()
+        self._counts, self._ids = Counter[str](), MadeUpIds()
         self._missing: RequestError | None = None
 
     def read(self, records: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, RecordedDraws]]:
@@ -148,5 +149,5 @@ class _Answers:
                     f"note: {self._where}: probabilities after the sampler, not the model's; for those, use "
                     "llama.cpp of 2025 or later without post_sampling_probs"
                 )
-            yield answer.label, answer.scored()
+            yield answer.label, answer.scored(self._ids)
         self._open = {}

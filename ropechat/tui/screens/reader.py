@@ -355,14 +355,14 @@ class ReaderScreen(ModalScreen[None]):
             self._hints.say(f"{one_line(str(path))}: exists; move it first")
             return
         self._hints.say("writing the page …")
-        text, window = self.reader.text, self.reader.window
+        reader = self.reader
 
         def job(engine: Engine) -> str:
             with path.open("x", encoding="utf-8") as file:
                 if compared is None:
-                    file.writelines(_scored_page(engine, text, window, self._title))
+                    file.writelines(reader.page(engine, self._title))
                 else:
-                    file.writelines(_compared_page(engine, compared.other, text, window))
+                    file.writelines(_compared_page(engine, compared.other, reader.text, reader.window))
             return f"written: {path}"
 
         self._submit(job, self._hints.say)
@@ -397,12 +397,6 @@ class ReaderScreen(ModalScreen[None]):
     def fail(self, error: BaseException) -> None:
         """Show an error of scoring."""
         self._hints.say(f"error: {error}", "$error")
-
-
-def _scored_page(engine: Engine, text: str, window: int, title: str) -> Iterator[str]:
-    from ropechat.inspector.spec import InspectSpec, NamedText
-
-    return InspectSpec([NamedText(title, lambda: text)], form="html", window=window).pieces(engine)
 
 
 def _compared_page(engine: Engine, other: Engine, text: str, window: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from ropechat.tui.render.wrap import wrap
 from ropechat.tui.widgets.inspector import draw_bar, fit_row, probability
 from ropechat.tui.widgets.styled import StyledWidget
 from ropechat.util.markdown.spans import StyledSpan
+from ropechat.util.records import number
 from ropechat.util.text import clean, token_name
 
 if TYPE_CHECKING:
@@ -67,17 +68,19 @@ class TokenPanel(StyledWidget):
             return [fit_row([StyledSpan(" Move to a token with ← →, or click it.", "quiet")], width)]
         token = self._token
         head = [StyledSpan(f" token #{self._index:,} of {self._count:,} ", "heading")]
-        if token is None:
-            about = "the first token has no context" if self._index == 0 else "computing …"
+        if token is None or token.logprob is None:
+            about = "computing …" if token is None else "no score is recorded"
+            about = "the first token has no context" if self._index == 0 else about
             return [
                 fit_row(head, width),
                 fit_row([StyledSpan(f" {about}", "quiet")], width),
                 *self._said(width),
             ]
         head.append(StyledSpan(token_name(token.id, token.bytes), "name"))
+        bits = "–" if token.entropy is None else f"{token.entropy / _LN2:.1f} bits"  # a record may lack both
         figures = (
-            f" raw {probability(math.exp(token.logprob or 0.0))}  rank {token.rank or 0:,}  "
-            f"{-(token.logprob or 0.0) / _LN2:.1f} bits  entropy {(token.entropy or 0.0) / _LN2:.1f} bits"
+            f" raw {probability(math.exp(token.logprob))}  rank {number(token.rank, ',')}  "
+            f"{-token.logprob / _LN2:.1f} bits  entropy {bits}"
         )
         rows = [fit_row(head, width), fit_row([StyledSpan(figures)], width)]
         if self._other is not None:
