@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ropechat.engine.spec import ModelSpec
     from ropechat.engine.templates.template import ChatTemplate
     from ropechat.errors import RopechatError
+    from ropechat.inspector.matrix_spec import MatrixSpec, MatrixWatcher
     from ropechat.inspector.spec import InspectSpec, InspectWatcher
     from ropechat.inspector.tree import Tree, TreeNode
     from ropechat.inspector.tree_spec import TreeSpec, TreeWatcher
@@ -56,6 +57,8 @@ __all__ = [
     "InspectWatcher",
     "Job",
     "LensRow",
+    "MatrixSpec",
+    "MatrixWatcher",
     "Message",
     "ModelSpec",
     "Pair",
@@ -96,6 +99,7 @@ _MODULES = {
     "conversation": ("Message", "Role"),
     "engine.engine": ("Engine",),
     "errors": ("RopechatError",),
+    "inspector.matrix_spec": ("MatrixSpec", "MatrixWatcher"),
     "inspector.spec": ("InspectSpec", "InspectWatcher"),
     "inspector.tree": ("Tree", "TreeNode"),
     "inspector.tree_spec": ("TreeSpec", "TreeWatcher"),

@@ -296,6 +296,15 @@ fail_below_option = click.option(
 )
 
 
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(["bit", "nat"]),
+    default="bit",
+    show_default=True,
+    help="Of surprisal and entropy in tables and charts; records have both.",
+)
+
+
 def overwrite_option(function: F) -> F:
     """--overwrite, see `refuse_existing`."""
     return click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")(function)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, fail_below_option, format_of, wants_color
+from ropechat.cli.common import STREAM, FileName, fail_below_option, format_of, unit_option, wants_color
 from ropechat.cli.option_groups import Rule, option_set
 from ropechat.inspector.spec import BY_SUFFIX, FORMS, Unit, View
 
@@ -82,13 +82,7 @@ output_options = option_set(
         help="With --by word: only words whose probability is below P; neighbours are joined.",
     ),
     fail_below_option,
-    click.option(
-        "--unit",
-        type=click.Choice(["bit", "nat"]),
-        default="bit",
-        show_default=True,
-        help="Of surprisal and entropy in tables and charts; records have both.",
-    ),
+    unit_option,
     click.option("--chart", is_flag=True, help="Draw a chart along each text (table, html, svg)."),
     click.option(
         "--look-up-whole",

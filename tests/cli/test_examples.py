@@ -18,7 +18,7 @@ from ropechat.cli import main
 from ropechat.cli.group import LateGroup
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("run", "inspect", "tree", "why", "compare", "rope")
+COMMANDS = ("run", "inspect", "tree", "why", "matrix", "compare", "rope")
 PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
@@ -31,6 +31,8 @@ FILES = {  # what the examples read
     "question.txt": "What is RoPE?",
     "reply.txt": "RoPE turns queries and keys.",
     "answer.txt": "The cat sat on the mat.",
+    "answer.json": (ROOT / "tests/inspector/recorded/llama_cpp_python_chat.json").read_text(),
+    "samples_capitals.jsonl": (ROOT / "tests/inspector/recorded/lm_eval_choices.jsonl").read_text(),
     "chat.json": '[{"role": "user", "content": "Which city?"}]',
     "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
     "notes.txt": "It has one sentence.\n",

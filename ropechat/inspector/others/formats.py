@@ -259,7 +259,11 @@ def _lm_eval(record: Field) -> Found:
         requests = [one.items() for one in arguments.items()]
     if len(requests) != len(responses):
         raise arguments.fail(f"as many requests as `resps` has, {len(responses)}")
-    parts = []
+    parts, target = [], _shown(record.of("target")) or ""
+    of = {
+        "doc": _shown(record.of("doc_id")),
+        "target": int(target) if target.isascii() and target.isdecimal() and len(target) < 5 else None,
+    }
     for index, (request, response) in enumerate(zip(requests, responses, strict=True)):
         first = next(iter(response.items()), response)
         value, greedy = [*(first.items() if isinstance(first.value, list) else [first]), None, None][:2]
@@ -269,8 +273,8 @@ def _lm_eval(record: Field) -> Found:
             rank = 1 if greedy is not None and str(greedy.value) in ("True", "1", "1.0") else None
             tokens = [Token(text.encode(), natural_log(value), rank=rank)]
         given = request[0].text() if len(request) > 1 and tokens else ""
-        facts = _facts(record, "lm-evaluation-harness", given=given)
-        label = f"doc {_shown(record.of('doc_id'))}, choice {index}"
+        facts = _facts(record, "lm-evaluation-harness", given=given, **of)
+        label = f"doc {of['doc']}, choice {index}"
         parts.append(Part(str(index), label, tokens, True, facts))
     return Found("", parts, "a task of loglikelihoods, not of generated texts", labelled=True)
 
