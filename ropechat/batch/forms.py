@@ -14,7 +14,9 @@ from ropechat.batch.hash_index import hash64
 from ropechat.batch.journal import INTERNAL, line_of
 from ropechat.batch.line import CHAT, COMPLETIONS
 from ropechat.batch.source import format_of
+from ropechat.engine.certainty import has_certainty
 from ropechat.errors import RequestError
+from ropechat.sampling.grammar import Grammar
 from ropechat.util.records import Csv
 
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
@@ -23,6 +25,8 @@ SHARD = "shard"
 STREAMED = ("jsonl", "openai", "csv", "tsv")
 """Forms that can be written to stdout line by line."""
 _PARQUET_ROWS = 256
+_KINDS = {"seed": "uint64", "confidence": "float64", "allowed": "float64"}
+"""Kinds of the Parquet columns that are no text, by the field of the record."""
 
 Records = Sequence[Mapping[str, Any]]
 """The records of one row: one per sample."""
@@ -44,17 +48,29 @@ class Form(Protocol):
         """The lines of a row."""
 
 
-def text_form(form: str, columns: Sequence[str], *, sampled: bool, model: Mapping[str, str]) -> Form:
+def result_columns(grammar: Grammar | None) -> list[str]:
+    """The columns that a table has besides the usual ones: what records say of answers that match this."""
+    return ["confidence", "allowed", "choices"] if has_certainty(grammar) else []
+
+
+def text_form(
+    form: str,
+    columns: Sequence[str],
+    *,
+    sampled: bool,
+    model: Mapping[str, str],
+    more: Sequence[str] = (),
+) -> Form:
     """A form by name. columns: kept fields, for csv and tsv. sampled: whether rows have several samples.
 
-    model: "name" and "fingerprint", for openai.
+    model: "name" and "fingerprint", for openai. more: `result_columns`.
     """
     if form == "openai":
         return OpenAiForm(model)
     if form == "json":
         return _Array()
     if form in ("csv", "tsv"):
-        return _Table(columns, sampled, "," if form == "csv" else "\t")
+        return _Table(_columns(columns, more, sampled=sampled), "," if form == "csv" else "\t")
     return _Whole() if form == SHARD else _Lines()
 
 
@@ -100,16 +116,24 @@ class _Column(NamedTuple):
     of: Callable[[Mapping[str, Any]], Any]
 
 
-def _columns(kept: Sequence[str], *, sampled: bool) -> list[_Column]:
-    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_."""
+def _columns(kept: Sequence[str], more: Sequence[str], *, sampled: bool) -> list[_Column]:
+    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_.
+
+    more: `result_columns`.
+    """
+
+    def of_result(name: str) -> _Column:
+        return _Column(name, _KINDS.get(name, "string"), lambda record: record.get(name))
+
     ends = (
-        _Column("text", "string", lambda record: record.get("text")),
-        _Column("finish_reason", "string", lambda record: record.get("finish_reason")),
+        of_result("text"),
+        *map(of_result, more),
+        of_result("finish_reason"),
         _Column("prompt_tokens", "int64", lambda record: record.get("usage", {}).get("prompt_tokens")),
         _Column(
             "completion_tokens", "int64", lambda record: record.get("usage", {}).get("completion_tokens")
         ),
-        _Column("seed", "uint64", lambda record: record.get("seed")),
+        of_result("seed"),
         _Column("error", "string", lambda record: None if record["ok"] else record["error"]["message"]),
     )
     taken = {"id", "sample", *(column.name for column in ends)}
@@ -125,8 +149,8 @@ def _columns(kept: Sequence[str], *, sampled: bool) -> list[_Column]:
 class _Table:
     tail = ""
 
-    def __init__(self, columns: Sequence[str], sampled: bool, delimiter: str) -> None:
-        self._columns = _columns(columns, sampled=sampled)
+    def __init__(self, columns: "Sequence[_Column]", delimiter: str) -> None:
+        self._columns = columns
         self._csv = Csv([column.name for column in self._columns], delimiter, "\n")
         self.head = self._csv.head
 
@@ -252,12 +276,17 @@ def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     return 500 if own else 400, {"error": body}
 
 
-def write_parquet(file: IO[bytes], rows: Iterator[Records], columns: Sequence[str], *, sampled: bool) -> None:
-    """Write records to a Parquet file; kept fields that are not texts are written as JSON."""
+def write_parquet(
+    file: IO[bytes], rows: Iterator[Records], columns: Sequence[str], more: Sequence[str], *, sampled: bool
+) -> None:
+    """Write records to a Parquet file; kept fields that are not texts are written as JSON.
+
+    more: `result_columns`.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = _columns(columns, sampled=sampled)
+    found = _columns(columns, more, sampled=sampled)
     schema = pa.schema([(column.name, getattr(pa, column.kind)()) for column in found])
     with pq.ParquetWriter(file, schema) as writer:
         batch: list[dict[str, Any]] = []

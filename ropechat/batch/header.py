@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ropechat.batch.forms import result_columns
 from ropechat.batch.journal import SCHEMA
 from ropechat.batch.row_template import canonical
 from ropechat.batch.spec import BatchSpec
@@ -36,6 +37,7 @@ def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
         "n": settings.samples,
         "logprobs": settings.logprobs,
         **({} if grammar is None else {"grammar": _sha(canonical(grammar).encode())}),
+        **({"columns": columns} if (columns := result_columns(spec.sampling.grammar)) else {}),
         **({"json_flexible": True} if rows.flexible else {}),
         "prompt_template": template,
         "prompt_field": rows.prompt_field,

@@ -18,6 +18,7 @@ _FACTS = (
     *("schema", "input", "ok", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),
     *("resumed", "copied", "elapsed_s", "tok_s", "shard"),
     *("answered", "accuracy", "accuracy_stderr", "accuracy_per_byte", "accuracy_per_byte_stderr"),
+    *("allowed_median", "allowed_low", "confidence_mean"),
 )
 """Fields of OUT.run.json about one run; the others are settings, which shards must share."""
 _OF_MODEL = ("model", "engine", "dtype", "kv_dtype", "isa", "context", "template", "template_vars")

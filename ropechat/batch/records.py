@@ -43,6 +43,7 @@ def _answer(
         "text": completion.text,
         **({"reasoning": completion.reasoning} if thought else {}),
         **({} if grammar is None or not grammar.is_json else {"parsed": grammar.parse(completion.text)}),
+        **completion.certainty,
         "finish_reason": completion.finish_reason,
         "usage": {
             "prompt_tokens": completion.prompt_tokens,

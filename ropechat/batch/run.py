@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.dedupe import Deduplicated
-from ropechat.batch.forms import SHARD, STREAMED, Form, form_of, require_parquet, text_form
+from ropechat.batch.findings import Findings
+from ropechat.batch.forms import SHARD, STREAMED, Form, form_of, require_parquet, result_columns, text_form
 from ropechat.batch.header import engine_header, model_header, settings_header
 from ropechat.batch.journal import Journal, differences, has_header, read_header
 from ropechat.batch.output import (
@@ -28,7 +29,6 @@ from ropechat.batch.reader import TABLES, AllAlikeError, BatchReader, table_colu
 from ropechat.batch.records import samples_of
 from ropechat.batch.report import BatchReport
 from ropechat.batch.runner import compute_rows
-from ropechat.batch.score import Accuracy
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.engine.native import load_core
 from ropechat.engine.validation import choose_seed
@@ -45,14 +45,14 @@ _Compute = Callable[[Sink, int], BatchReport]
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a run did. report: of this run. totals, accuracy: of all records, earlier runs included.
+    """What a run did. report: of this run. totals, findings: of all records, earlier runs included.
 
     After a cancelled run both are of no records.
     """
 
     report: BatchReport
     totals: Totals
-    accuracy: Accuracy
+    findings: Findings
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ def run_to_stream(
         raise RequestError(f"--out {form}: not possible on {name}; give a file (-o)")
     given = _read_input(spec, form, watcher)
     engine = None if given.total == 0 else watcher.load(watcher.find(spec.model), spec.sampling)
-    accuracy, report = Accuracy(), BatchReport(0)
+    findings, report = Findings(), BatchReport(0)
     form_with_model = _text_form(spec, form, given.columns, "" if engine is None else engine.name)
-    printed = Printed(put, form_with_model, accuracy.add)
+    printed = Printed(put, form_with_model, findings.add)
     try:
         if engine is not None:
             report = _with_engine(spec, given, engine, watcher)(printed, choose_seed(spec.sampling))
@@ -101,7 +101,7 @@ def run_to_stream(
     totals = Totals()
     for count in vars(totals):
         setattr(totals, count, getattr(report, count))
-    return BatchResult(report, totals, accuracy)
+    return BatchResult(report, totals, findings)
 
 
 def run_to_file(
@@ -174,7 +174,7 @@ def run_to_file(
             watcher.clear()
             if report.cancelled:
                 watcher.stopped(_results_of(journal), resumable=True)
-                return BatchResult(report, Totals(), Accuracy())
+                return BatchResult(report, Totals(), Findings())
             result = _write(spec, target, form, given.columns, before or header, sink, report)
         except AllAlikeError:
             watcher.clear()
@@ -312,7 +312,8 @@ def _find_all(spec: BatchSpec, given: _Input, sink: Journaled) -> BatchReport:
 
 def _text_form(spec: BatchSpec, form: str, columns: list[str], model: str) -> Form:
     facts = {"name": model, "fingerprint": f"ropechat-{load_core().__version__}"}
-    return text_form(form, columns, sampled=spec.prompts.samples > 1, model=facts)
+    more = result_columns(spec.sampling.grammar)
+    return text_form(form, columns, sampled=spec.prompts.samples > 1, model=facts, more=more)
 
 
 def _write(
@@ -325,11 +326,12 @@ def _write(
     report: BatchReport,
 ) -> BatchResult:
     """Write the output and the run record."""
-    totals, accuracy = Totals(), Accuracy()
+    totals, findings = Totals(), Findings()
     sink.journal.sync()
-    rows = accuracy.count(totals.count(sink.rows()))
+    rows = findings.count(totals.count(sink.rows()))
     if form == "parquet":
-        write_output(target, rows, None, columns=columns, sampled=spec.prompts.samples > 1)
+        more = result_columns(spec.sampling.grammar)
+        write_output(target, rows, None, columns=columns, sampled=spec.prompts.samples > 1, more=more)
     else:
         model = header.get("model", {}).get("name", "")
         write_output(target, rows, _text_form(spec, form, columns, model))
@@ -337,14 +339,14 @@ def _write(
         header,
         spec.source if isinstance(spec.source, Path) else "-",
         totals,
-        accuracy.facts(),
+        findings.facts(),
         resumed=report.found,
         **({"copied": report.copied} if spec.rows.dedupe else {}),
         elapsed_s=round(report.elapsed, 3),
         tok_s=round(report.tokens_per_second, 1),
     )
     write_run_record(target, record)
-    return BatchResult(report, totals, accuracy)
+    return BatchResult(report, totals, findings)
 
 
 def _results_of(journal: Journal) -> str:

@@ -16,6 +16,7 @@ from ropechat.batch.score import score_rows
 from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
+from ropechat.engine.certainty import has_certainty
 from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RequestError
 
@@ -40,7 +41,8 @@ def make_job(request: LineRequest, spec: BatchSpec, seed: int | None = None) -> 
         if isinstance(last, Message) and last.role is Role.ASSISTANT:
             prompt, prefix = prompt[:-1], last.content
     top_k = spec.prompts.logprobs if request.logprobs is None else request.logprobs
-    return Job(prompt, own, request.stop, request.template_vars, prefix, top_k or 0)
+    certainty = has_certainty(own.grammar)
+    return Job(prompt, own, request.stop, request.template_vars, prefix, top_k or 0, certainty=certainty)
 
 
 def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ropechat.batch.forms import Records
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import error_record, finish_record
@@ -139,13 +138,6 @@ class Accuracy:
             self.rows += 1
             self.correct += record["correct"]
             self.correct_per_byte += record["correct_per_byte"]
-
-    def count(self, rows: Iterator[Records]) -> Iterator[Records]:
-        """Yield the rows and count their records."""
-        for records in rows:
-            for record in records:
-                self.add(record)
-            yield records
 
     def facts(self) -> dict[str, Any]:
         """What OUT.run.json says; {} without answers. The standard error is that of a mean (n - 1)."""

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from ropechat.chat import events as ev
 from ropechat.chat.answering import answer
+from ropechat.chat.context import drop_messages
 from ropechat.conversation import with_seed
 from ropechat.errors import ContextFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from ropechat.chat.session import Session
+    from ropechat.conversation import Message
     from ropechat.engine.engine import Engine
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
@@ -21,7 +23,12 @@ if TYPE_CHECKING:
 
 
 class Question:
-    """A question at the end of the branch that a session shows. sampling: with the seed of the answer."""
+    """A question at the end of the branch that a session shows.
+
+    sampling: with the seed of the answer. messages: what the model reads, once it answers.
+    """
+
+    messages: Sequence[Message] = ()
 
     def __init__(self, session: Session, text: str, grammar: Grammar | None = None) -> None:
         self._session = session
@@ -40,10 +47,12 @@ class Question:
         """
         asked = self._turn.request
         assert asked is not None
+        self.messages = asked.messages
 
         def tell(event: ev.EngineEvent) -> None:
             if isinstance(event, ev.ContextTruncated):
                 self._session.truncate(self._turn.asked, event.cut)
+                self.messages = drop_messages(asked.messages, asked.cuts[0], event.cut)
             elif isinstance(event, ev.Prefilled):
                 on_prefill(event.done, event.total)
 

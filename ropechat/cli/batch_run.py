@@ -84,8 +84,8 @@ def answer_rows(
     watcher.finish(result.report)
     if not watcher.quiet:
         say(closing_line(result.report, result.totals, out))
-        if result.accuracy.rows:
-            say(result.accuracy.line())
+        for line in result.findings.lines():
+            say(line)
     return SOME_FAILED if result.totals.failed else OK
 
 

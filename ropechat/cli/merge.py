@@ -53,11 +53,11 @@ def merge(
     missing shard, a row that is in none or in two of them, and shards of different models, types, settings or
     instruction sets. The exit code is 3 if rows failed.
     """
+    from ropechat.batch.findings import Findings
     from ropechat.batch.forms import form_of, require_parquet, text_form
     from ropechat.batch.merge import Merged, ShardFile, common_header
     from ropechat.batch.output import Target, Totals, run_record, write_output, write_run_record
     from ropechat.batch.reader import BatchReader, RowOptions, table_columns
-    from ropechat.batch.score import Accuracy
 
     form = output_format or form_of(out)
     if form == "parquet":
@@ -76,29 +76,30 @@ def merge(
         overwrite=overwrite,
         resume=False,
     )
-    totals, accuracy, sampled = Totals(), Accuracy(), header["n"] > 1
-    rows = accuracy.count(totals.count(Merged(shards).rows(reader.ids())))
+    totals, findings, sampled = Totals(), Findings(), header["n"] > 1
+    more = header.get("columns", ())
+    rows = findings.count(totals.count(Merged(shards).rows(reader.ids())))
     if form == "parquet":
-        write_output(target, rows, None, columns=columns, sampled=sampled)
+        write_output(target, rows, None, columns=columns, sampled=sampled, more=more)
     else:
         facts = {
             "name": header.get("model", {}).get("name", ""),
             "fingerprint": f"ropechat-{header.get('engine', '')}",
         }
-        write_output(target, rows, text_form(form, columns, sampled=sampled, model=facts))
+        write_output(target, rows, text_form(form, columns, sampled=sampled, model=facts, more=more))
     seconds = sum(shard.elapsed for shard in shards)
     speed = {
         "resumed": sum(shard.resumed for shard in shards),
         "elapsed_s": round(seconds, 3),
         "tok_s": round(totals.completion_tokens / seconds, 1) if seconds else 0.0,
     }
-    facts = {**accuracy.facts(), "shards": len(shards)}
+    facts = {**findings.facts(), "shards": len(shards)}
     write_run_record(target, run_record(header, source, totals, facts, **speed))
     if not quiet:
         merged, parts = count_of(totals.ok + totals.failed, "row"), count_of(len(shards), "shard")
         say(f"{out}: {merged} of {parts}, {totals.failed} failed")
-        if accuracy.rows:
-            say(accuracy.line())
+        for line in findings.lines():
+            say(line)
     return SOME_FAILED if totals.failed else OK
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from ropechat.conversation import Message
     from ropechat.engine.engine import Engine
     from ropechat.inspector.by_word import Word
     from ropechat.inspector.draws import RecordedDraws
@@ -175,11 +176,15 @@ def begin(
         return engine.generate(
             (system or "") + prompt, sampling, top_k=candidates, on_prefill=timing.on_prefill
         )
+    messages = _messages(prompt, system)
+    return engine.reply(messages, sampling, top_k=candidates, on_prefill=timing.on_prefill)
+
+
+def _messages(prompt: str, system: str | None) -> "list[Message]":
     from ropechat.conversation import Message, Role  # imported here: not needed with --raw
 
     messages = [Message(Role.SYSTEM, system)] if system is not None else []
-    messages.append(Message(Role.USER, prompt))
-    return engine.reply(messages, sampling, top_k=candidates, on_prefill=timing.on_prefill)
+    return [*messages, Message(Role.USER, prompt)]
 
 
 def prompt_of(words: "Sequence[str]") -> str:
@@ -402,6 +407,14 @@ def run(
 
         found = record(timing, engine.name, "".join(pieces), grammar, sampling.seed)
         found |= {**settings_record(sampling), "sampling_from": sourced.table()}
+        if grammar is not None:
+            if raw:
+                ids = engine.tokenizer.encode((system or "") + text)
+            else:
+                messages = _messages(text, system) if chat is None else question.messages
+                ids = engine.prompt_ids(messages, None, sampling.thinking)
+            thought = (step.id for step in timing.steps if step.channel != "answer")
+            found |= engine.certainty([*ids, *thought], "".join(pieces), grammar)
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         if fail_below is not None:

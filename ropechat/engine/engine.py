@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
@@ -56,7 +57,7 @@ from ropechat.engine.validation import (
     validate_top_k,
     validate_window,
 )
-from ropechat.errors import CancelledError, InternalError, RequestError, RopechatError
+from ropechat.errors import CancelledError, ContextFullError, InternalError, RequestError, RopechatError
 from ropechat.models.recommended import own_sampling
 from ropechat.models.resolve import resolve
 from ropechat.models.speed import Speed, count_products, keep_speed, load_speed
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat.engine import _core
+    from ropechat.engine.certainty import Certainty, CertaintyReader
     from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
     from ropechat.engine.scoring import ScoreStream, Window
@@ -842,6 +844,34 @@ class Engine:
         pool = scoring.ScorePool(self._request(), top_k, window)
         return scoring.next_distributions(pool, map(self._ids, prompts))
 
+    @cached_property
+    def _certainty(self) -> CertaintyReader:
+        from ropechat.engine.certainty import CertaintyReader
+
+        return CertaintyReader(self.prompts, self.token_bytes, self.stop_ids)
+
+    def certainty(self, before: Sequence[int], text: str, grammar: Grammar) -> dict[str, Any]:
+        """How sure an answer is that had to match a grammar: see `ropechat.engine.certainty`; {} if unknown.
+
+        before: the ids of the prompt, and of a thought. A `Job` with `certainty` has it in its Completion.
+        Raises as `generate`.
+        """
+        from ropechat.engine import scoring
+
+        found = self._certainty.of(validate_ids(before), text, grammar)
+        if found is None:
+            return {}
+        pool = scoring.ScorePool(self._request(), 0, scoring.SIZE)
+        source = (window for weighing in found.weighings for window in weighing.windows)
+        for window, events, state in pool.run(source):
+            if isinstance(state.error, ContextFullError):
+                return {}
+            if state.error is not None:
+                raise state.error
+            for event in events:
+                window.owner.take(window, event)
+        return found.record()
+
     def rank(self, context: str | Sequence[int], choices: Iterable[str | Sequence[int]]) -> list[Score]:
         """The score of each choice as the continuation of a context, in the order of the choices.
 
@@ -948,6 +978,19 @@ class _Many:
 
     def record(self, event: _core.Event, reply: ReplyText) -> Step:
         return to_step(event, reply, self._engine.tokenizer)
+
+    def certainty(self, job: Job, ids: list[int], completion: Completion) -> Certainty | None:
+        grammar = (job.sampling or self._sampling).grammar
+        if grammar is None:
+            return None
+        before = [*ids, *completion.ids[: completion.reasoning_tokens]]
+        return self._engine._certainty.of(before, completion.text, grammar)
+
+    def look(self, window: Window) -> int:
+        core = self._request.core
+        sequence = core.score(window.ids, readout_top_k=0, start=window.start, read_next=False)
+        core.look_up(sequence, window.look_up)
+        return sequence
 
     def reused(self, sequence: int) -> int:
         return self._request.core.reused(sequence)

@@ -122,6 +122,17 @@ class PromptBuilder:
             return self._aligned(messages)
         return self.tokenizer.decode(ids) if self.tokenizer.present else None, self.tokenizer.align(ids)
 
+    def line_ids(self, text: str) -> tuple[int, ...]:
+        """The ids of a text at the beginning of a line, without what the tokenizer adds. Raises as `ids`."""
+
+        def plain(part: str) -> list[int]:
+            """The ids without those that have no text."""
+            return [token.id for token in self.encode_prompt(part)[1] if token.span != (0, 0)]
+
+        before, whole = plain("\n"), plain("\n" + text)
+        joined = whole[: len(before)] != before or len(whole) == len(before)
+        return tuple(plain(text) if joined else whole[len(before) :])
+
     def _with_bos(self, tokens: list[EncodedToken], bos: Bos) -> list[EncodedToken]:
         """The tokens of a text, with or without a BOS that is not part of the text."""
         has = bool(tokens) and tokens[0].role == "bos" and tokens[0].span == (0, 0)

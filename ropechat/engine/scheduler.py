@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ropechat.conversation import Message
-from ropechat.errors import CancelledError, InternalError, RopechatError, RowTimeoutError
+from ropechat.errors import CancelledError, ContextFullError, InternalError, RopechatError, RowTimeoutError
 
 if TYPE_CHECKING:
     from ropechat.engine import _core
+    from ropechat.engine.certainty import Certainty
     from ropechat.engine.reasoning import ReplyText
+    from ropechat.engine.scoring import Window
     from ropechat.sampling import Sampling
     from ropechat.trace import FinishReason, Step
 
@@ -46,6 +48,8 @@ class Job:
     """Candidates to record per token."""
     then: Callable[[Completion], Job | None] | None = None
     """Returns the job that follows a completion without error, in the same place of the order; None ends."""
+    certainty: bool = False
+    """Whether the completion says how sure the answer is: see `ropechat.engine.certainty`."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
         """Return (seed, stream) of prompt number `index` in a call with `seed`."""
@@ -75,6 +79,8 @@ class Completion:
     """How many of the ids, the first ones, belong to the thought and to what surrounds it."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
+    certainty: Mapping[str, Any] = field(default_factory=dict)
+    """What `ropechat.engine.certainty` says of the answer."""
 
 
 class RowState(NamedTuple):
@@ -121,6 +127,12 @@ class Backend(Protocol):
     def record(self, event: _core.Event, reply: ReplyText) -> Step:
         """Convert a token event to a Step."""
 
+    def certainty(self, job: Job, ids: list[int], completion: Completion) -> Certainty | None:
+        """How sure an answer to a prompt is; None if nothing can be said."""
+
+    def look(self, window: Window) -> int:
+        """Start to read a window; return its sequence number."""
+
     def reused(self, sequence: int) -> int:
         """The number of prompt tokens that came from the cache."""
 
@@ -161,7 +173,7 @@ class _Active:
 
     index: int
     seed: int
-    prompt_tokens: int
+    prompt: list[int]
     reply: ReplyText
     job: Job
     ids: list[int] = field(default_factory=list)
@@ -171,6 +183,16 @@ class _Active:
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     begun: float = 0.0
     read: int = 0
+
+
+@dataclass
+class _Judged:
+    """An answer whose certainty is being read. left: windows that are not read yet."""
+
+    active: _Active
+    result: Completion
+    certainty: Certainty
+    left: int = 0
 
 
 class Scheduler:
@@ -199,6 +221,9 @@ class Scheduler:
         self._read_at_once = LOOKAHEAD * window if grouped else 1
         self._on_tokens = on_tokens
         self._active: dict[int, _Active] = {}
+        self._looks: dict[int, tuple[_Judged, Window]] = {}
+        """Windows that are being read, by their sequence."""
+        self._to_look: deque[tuple[_Judged, Window]] = deque()
         self._done: dict[int, Completion] = {}
 
     def run(
@@ -220,9 +245,12 @@ class Scheduler:
             return next(iter(self._done), None)
 
         try:
-            while more or waiting or self._active:
+            while more or waiting or self._active or self._looks or self._to_look:
                 # Yield finished completions first: the caller may produce the next prompt from them.
-                while ready() is None and len(self._active) < self._window:
+                while ready() is None and self._has_room():
+                    if self._to_look:
+                        self._look()
+                        continue
                     if not waiting and more:
                         room = LOOKAHEAD * self._window - (read - yielded if ordered else 0)
                         wanted = min(room, self._read_at_once)
@@ -239,14 +267,28 @@ class Scheduler:
                 except CancelledError:
                     more = False
                     waiting.clear()
-                    for sequence in list(self._active):
-                        self._finish(sequence, "cancelled")
+                    self._cancel()
                 while (index := ready()) is not None:
                     yield index, self._done.pop(index)
                     yielded += 1
         finally:
-            for sequence in self._active:
+            for sequence in (*self._active, *self._looks):
                 self._backend.free(sequence)
+
+    def _has_room(self) -> bool:
+        """Whether a forward pass takes another sequence."""
+        return len(self._active) + len(self._looks) < self._window
+
+    def _cancel(self) -> None:
+        """End what is in progress."""
+        for sequence in list(self._active):
+            self._finish(sequence, "cancelled")
+        for judged, _ in (*self._looks.values(), *self._to_look):
+            self._done[judged.active.index] = replace(judged.result, finish_reason="cancelled")
+        for sequence in self._looks:
+            self._backend.free(sequence)
+        self._looks.clear()
+        self._to_look.clear()
 
     def _read(
         self, prompts: Iterator[Prompt | Job | None], first: int, most: int
@@ -279,7 +321,7 @@ class Scheduler:
             except RopechatError as refused:
                 error = refused
             else:
-                active = _Active(index, seed, len(ids), reply, job)
+                active = _Active(index, seed, ids, reply, job)
                 active.begun = time.monotonic() if begun is None else begun
                 active.read = self._backend.reused(sequence)
                 self._active[sequence] = active
@@ -288,26 +330,28 @@ class Scheduler:
 
     def _advance(self) -> None:
         """Run one forward pass over all active sequences."""
-        if not self._active:
+        before = len(self._active) + len(self._looks)
+        if not before:
             return
-        before = len(self._active)
         if self._on_pass is not None:
             self._on_pass(self._state())
         try:
-            events = self._backend.step(list(self._active))
+            events = self._backend.step([*self._active, *self._looks])
         except CancelledError:
             raise
         except RopechatError:
             events = self._advance_each()
-        if not events and len(self._active) == before:
+        if not events and len(self._active) + len(self._looks) == before:
             raise InternalError("engine: a pass over unfinished sequences made no progress")
         made = 0
         for event in events:
             # A sequence that ended with a stop string may have drafted tokens behind it.
             active = self._active.get(event.sequence)
             if active is None:
+                if event.kind == "score" and event.sequence in self._looks:
+                    self._take_row(event)
                 continue
-            read = event.done if event.kind == "prefill" else active.prompt_tokens
+            read = event.done if event.kind == "prefill" else len(active.prompt)
             self._read_tokens += max(0, read - active.read)
             active.read = max(read, active.read)
             if event.kind == "token":
@@ -321,7 +365,7 @@ class Scheduler:
         rows = tuple(
             RowState(
                 active.read,
-                active.prompt_tokens - active.read,
+                len(active.prompt) - active.read,
                 len(active.ids),
                 None if active.job.sampling is None else active.job.sampling.max_tokens,
             )
@@ -335,20 +379,29 @@ class Scheduler:
         if self._timeout is None:
             return
         latest = time.monotonic() - self._timeout
+        late = RowTimeoutError(f"not finished within {self._timeout:g} s")
         for sequence, active in list(self._active.items()):
             if active.begun < latest:
-                self._finish(sequence, None, RowTimeoutError(f"not finished within {self._timeout:g} s"))
+                self._finish(sequence, None, late)
+        for judged in [judged for judged, _ in (*self._looks.values(), *self._to_look)]:
+            if judged.active.begun < latest:
+                self._give_up(judged, late)
 
     def _advance_each(self) -> list[_core.Event]:
         """After a failed pass, which changed nothing, run each sequence alone to find the faulty one."""
         events: list[_core.Event] = []
-        for sequence in list(self._active):
+        for sequence in [*self._active, *self._looks]:
+            if sequence not in self._active and sequence not in self._looks:
+                continue  # of an answer that another of its rows has failed
             try:
                 events += self._backend.step([sequence])
             except CancelledError:
                 raise
             except RopechatError as error:
-                self._finish(sequence, None, error)
+                if sequence in self._active:
+                    self._finish(sequence, None, error)
+                else:
+                    self._give_up(self._looks[sequence][0], error)
         return events
 
     def _take(self, event: _core.Event) -> None:
@@ -369,26 +422,79 @@ class Scheduler:
         cached = self._backend.reused(sequence)
         self._backend.free(sequence)
         self._ended.append(len(active.ids))
+        if error is not None:
+            failed = Completion(prompt_tokens=len(active.prompt), seed=active.seed, error=error)
+            self._done[active.index] = failed
+            return
+        ids, logprobs = tuple(active.ids), tuple(active.logprobs)
+        result = Completion(
+            "".join(active.texts),
+            ids,
+            reason,
+            len(active.prompt),
+            len(ids),
+            logprobs,
+            active.seed,
+            cached_tokens=cached,
+            reasoning="".join(active.thoughts),
+            reasoning_tokens=len(active.thoughts),
+            top=tuple(active.top),
+        )
+        certainty = None
+        if active.job.certainty and reason != "cancelled":
+            certainty = self._backend.certainty(active.job, active.prompt, result)
+        if certainty is None:
+            self._settle(active, result)
+            return
+        judged = _Judged(active, result, certainty)
+        for weighing in certainty.weighings:
+            self._to_look.extend((judged, window) for window in weighing.windows)
+            judged.left += len(weighing.windows)
+        self._judge(judged)
+
+    def _look(self) -> None:
+        """Start to read the next window."""
+        judged, window = self._to_look.popleft()
+        try:
+            self._looks[self._backend.look(window)] = judged, window
+        except ContextFullError:  # an alternative is longer than what is left: the answer counts without
+            self._forget(judged)
+            self._settle(judged.active, judged.result)
+        except RopechatError as error:
+            self._give_up(judged, error)
+
+    def _take_row(self, event: _core.Event) -> None:
+        judged, window = self._looks[event.sequence]
+        window.owner.take(window, event)
+        if event.position == len(window.ids) - 1:
+            del self._looks[event.sequence]
+            self._backend.free(event.sequence)
+            judged.left -= 1
+            self._judge(judged)
+
+    def _judge(self, judged: _Judged) -> None:
+        """Settle an answer if all its windows are read."""
+        if not judged.left:
+            self._settle(judged.active, replace(judged.result, certainty=judged.certainty.record()))
+
+    def _forget(self, judged: _Judged) -> None:
+        """Read no more for this answer."""
+        for sequence in [number for number, (other, _) in self._looks.items() if other is judged]:
+            del self._looks[sequence]
+            self._backend.free(sequence)
+        self._to_look = deque(one for one in self._to_look if one[0] is not judged)
+
+    def _give_up(self, judged: _Judged, error: RopechatError) -> None:
+        """Let a row fail whose alternatives could not be read."""
+        self._forget(judged)
+        failed = Completion(prompt_tokens=len(judged.active.prompt), seed=judged.active.seed, error=error)
+        self._done[judged.active.index] = failed
+
+    def _settle(self, active: _Active, result: Completion) -> None:
+        """Announce a result, or begin the job that follows it."""
         following = None
-        if error is None:
-            ids, logprobs = tuple(active.ids), tuple(active.logprobs)
-            result = Completion(
-                "".join(active.texts),
-                ids,
-                reason,
-                active.prompt_tokens,
-                len(ids),
-                logprobs,
-                active.seed,
-                cached_tokens=cached,
-                reasoning="".join(active.thoughts),
-                reasoning_tokens=len(active.thoughts),
-                top=tuple(active.top),
-            )
-            if active.job.then is not None and reason != "cancelled":
-                following = active.job.then(result)
-        else:
-            result = Completion(prompt_tokens=active.prompt_tokens, seed=active.seed, error=error)
+        if active.job.then is not None and result.finish_reason != "cancelled":
+            following = active.job.then(result)
         if following is None:
             self._done[active.index] = result
         else:

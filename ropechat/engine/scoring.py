@@ -38,7 +38,8 @@ class Window:
 
     ids: its tokens. start: the position of the first one that is scored. begin: the index in the text of
     position 0. tokens: the scored ones. is_last: whether the row after the last token is wanted. owner: the
-    item that it is part of. error: why it cannot be scored.
+    item that it is part of. error: why it cannot be scored. look_up: ids whose logprob and rank are recorded
+    besides those of the pool. path: the ids that the owner is interested in.
     """
 
     ids: list[int]
@@ -48,6 +49,8 @@ class Window:
     is_last: bool
     owner: Any = None
     error: RopechatError | None = None
+    look_up: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
 
 
 def windows(tokens: TokenBuffer, first: int, size: int, stride: int) -> Iterator[Window]:
@@ -173,8 +176,8 @@ class ScorePool:
                 if self._explained is not None:
                     sampling, breakers = self._explained
                     self._core.explain(run.sequence, sampling, breakers=breakers)
-                if self._look_up:
-                    self._core.look_up(run.sequence, self._look_up)
+                if looked_up := (*self._look_up, *window.look_up):
+                    self._core.look_up(run.sequence, looked_up)
             except RopechatError as error:
                 run.error, run.done = error, True
             else:

@@ -35,17 +35,10 @@ def ids_of(engine: "Engine", string: str) -> tuple[int, ...]:
     """The tokens of a string at the beginning of a line. Raises RequestError for an empty string."""
     if not string:
         raise RequestError("--look-up: must have at least one character")
-
-    def plain(part: str) -> list[int]:
-        """The ids without those that the tokenizer adds, which have no text."""
-        return [token.id for token in engine.prompts.encode_prompt(part)[1] if token.span != (0, 0)]
-
-    before, whole = plain("\n"), plain("\n" + string)
-    joined = whole[: len(before)] != before or len(whole) == len(before)
-    found = plain(string) if joined else whole[len(before) :]
+    found = engine.prompts.line_ids(string)
     if not found:
         raise RequestError(f"--look-up: must have at least one token (got none for {string!r:.60})")
-    return tuple(found)
+    return found
 
 
 def look_up(engine: "Engine", ids: Sequence[int], wanted: Sequence[str]) -> list[Found]:

@@ -1,5 +1,6 @@
 """run, batch and the chat's documentation: answers of a given form, with the built-in model."""
 
+import csv
 import json
 import re
 import shutil
@@ -139,6 +140,42 @@ def test_batch_lines_and_options(door: Door, schema: Path, tmp_path: Path) -> No
         for window in (1, 7, 64)
     }
     assert all(records == found for records in again.values())
+
+
+def test_choices_say_how_sure_they_are(door: Door, tmp_path: Path) -> None:
+    rows, given = tmp_path / "in.csv", ["--choices", "yes,no,yes please", "--temperature", 0]
+    rows.write_text("id,text,allowed\n" + "".join(f"{n},Is it {n * 'very '}hot?,x\n" for n in range(5)))
+    one = tmp_path / "one.jsonl"
+    code, _, err = door("batch", rows, "-o", one, *given, "--window", 1)
+    records = [json.loads(line) for line in one.read_text().splitlines()]
+    assert code == OK
+    for record in records:
+        assert list(record["choices"]) == ["yes", "no", "yes please"]
+        assert record["confidence"] == record["choices"][record["text"]]
+        assert 0 < record["allowed"] < 0.1
+    assert "warning: in 5 of 5 rows the allowed answers had less than 10% of the probability" in err
+    facts = json.loads((tmp_path / "one.jsonl.run.json").read_text())
+    assert facts["allowed_median"] == sorted(record["allowed"] for record in records)[2]
+    assert facts["allowed_low"] == 5
+    assert facts["confidence_mean"] == pytest.approx(sum(record["confidence"] for record in records) / 5)
+    code, out, _ = door("run", "Is it hot?", *given, "--json")
+    same = json.loads(out)
+    code, found = batch_records(door, rows, *given, "--limit", 1)
+    assert [{name: record[name] for name in ("confidence", "allowed", "choices")} for record in found] == [
+        {name: same[name] for name in ("confidence", "allowed", "choices")}
+    ]
+    table = ["batch", rows, "-o", tmp_path / "t.csv", *given, "--seed", 1, "--keep", "allowed"]
+    door(*table)
+    for number in (1, 2):
+        door(*table, "--shard", f"{number}/2")
+    parts = [tmp_path / f"t.{number}of2.jsonl" for number in (1, 2)]
+    door("merge", tmp_path / "all.csv", *parts, "--order-of", rows)
+    assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+    head, first = list(csv.reader((tmp_path / "t.csv").read_text().splitlines()))[:2]
+    assert head[:6] == ["id", "input_allowed", "text", "confidence", "allowed", "choices"]
+    cells = dict(zip(head, first, strict=True))
+    expected = [records[0][name] for name in ("confidence", "allowed", "choices")]
+    assert [json.loads(cells[name]) for name in ("confidence", "allowed", "choices")] == expected
 
 
 def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:

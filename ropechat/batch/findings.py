@@ -1,0 +1,84 @@
+"""What the records of a run say together: how many choices were right, and how sure the answers are."""
+
+import statistics
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ropechat.batch.forms import Records
+from ropechat.batch.score import Accuracy
+from ropechat.util.text import count_of
+
+LOW = 0.1
+"""Allowed answers with a smaller probability, before the grammar, are hardly what the prompt asks for."""
+_WARNED = 0.05
+"""The share of such rows from which on the summary has a warning."""
+
+
+class Allowed:
+    """How probable the allowed answers were before the grammar, over the records that say it."""
+
+    def __init__(self) -> None:
+        self._allowed, self._confidence = array("d"), array("d")
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record."""
+        if "allowed" in record:
+            self._allowed.append(record["allowed"])
+            if record["confidence"] is not None:
+                self._confidence.append(record["confidence"])
+
+    @property
+    def low(self) -> int:
+        """Records whose allowed answers were improbable."""
+        return sum(value < LOW for value in self._allowed)
+
+    def facts(self) -> dict[str, Any]:
+        """What OUT.run.json says; {} without such records."""
+        if not self._allowed:
+            return {}
+        mean = statistics.fmean(self._confidence) if self._confidence else None
+        return {
+            "allowed_median": statistics.median(self._allowed),
+            "allowed_low": self.low,
+            "confidence_mean": mean,
+        }
+
+    def line(self) -> str:
+        """A warning if the prompts hardly ask for what is allowed, else ""."""
+        rows, low = len(self._allowed), self.low
+        if not rows or low < _WARNED * rows:
+            return ""
+        median = statistics.median(self._allowed)
+        return (
+            f"warning: in {low:,} of {count_of(rows, 'row')} the allowed answers had less than {LOW:.0%} of "
+            f"the probability before the others were cut (median of all {100 * median:.2g}%): the prompt "
+            "does not ask for these words; name them in it, written as the model would write them"
+        )
+
+
+class Findings:
+    """Sums over records, filled as they pass."""
+
+    def __init__(self) -> None:
+        self.accuracy, self.allowed = Accuracy(), Allowed()
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count a record."""
+        self.accuracy.add(record)
+        self.allowed.add(record)
+
+    def count(self, rows: Iterator[Records]) -> Iterator[Records]:
+        """Yield the rows and count their records."""
+        for records in rows:
+            for record in records:
+                self.add(record)
+            yield records
+
+    def facts(self) -> dict[str, Any]:
+        """What OUT.run.json says."""
+        return {**self.accuracy.facts(), **self.allowed.facts()}
+
+    def lines(self) -> list[str]:
+        """What the summary says."""
+        return [line for line in (self.accuracy.line(), self.allowed.line()) if line]

@@ -1,0 +1,231 @@
+"""How sure an answer is, beside NumPy: every alternative alone, from the logits of its own text."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropechat import Engine, Grammar, Job, Message, Role, Sampling
+from ropechat.engine.alternatives import MAX_ALTERNATIVES, Weighing, Weights, overlapping
+from ropechat.engine.certainty import Certainty
+from ropechat.engine.scheduler import Completion, Scheduler
+from ropechat.errors import CancelledError, ContextFullError, NonFiniteError, RowTimeoutError
+
+WORDS = [
+    *("yes", "no", "maybe", "positive", "negative", "hot", "cold", "rope", "token"),
+    *("low", "lower", "lowest", "A", "B", "1", "10", "é"),
+]
+CHOICES = ["no", "maybe so", "a tok", "a token", "a token of text", "é"]
+ANY = Grammar.choices(CHOICES)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine.load("builtin") as loaded:
+        yield loaded
+
+
+def logprobs(engine: Engine, ids: Sequence[int]) -> np.ndarray:
+    """Of each next token.  # float64 [len(ids), vocab_size]"""
+    logits = engine.logits(ids).astype(np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    found: np.ndarray = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    return found
+
+
+def alone(engine: Engine, before: Sequence[int], texts: Sequence[str]) -> list[float]:
+    """The probability of each text after `before`, one by one."""
+    found = []
+    for text in texts:
+        ids = engine.prompts.line_ids(text)
+        rows = logprobs(engine, [*before, *ids])[len(before) - 1 :]
+        value = math.fsum(rows[place, id] for place, id in enumerate(ids))
+        if any(other != text and other.startswith(text) for other in texts):
+            value += math.log(math.fsum(np.exp(rows[-1, sorted(engine.stop_ids)])))
+        found.append(math.exp(value))
+    return found
+
+
+def check_rows(engine: Engine, count: int) -> None:
+    """Random prompts and choices, many in a pass: each as if its choices were scored alone."""
+    draw = random.Random(count)
+    jobs, asked = [], []
+    for _ in range(count):
+        choices = draw.sample(WORDS, draw.randint(1, 6))
+        if draw.random() < 0.5:
+            choices.append(f"{draw.choice(WORDS)} {draw.choice(WORDS)}")
+        messages = [Message(Role.USER, " ".join(draw.choices(WORDS, k=draw.randint(1, 40))))]
+        grammar = Grammar.choices(dict.fromkeys(choices))
+        asked.append((messages, list(grammar.source)))
+        jobs.append(Job(messages, Sampling(max_tokens=20, seed=1, grammar=grammar), certainty=True))
+    for index, completion in engine.generate_many(jobs):
+        messages, choices = asked[index]
+        assert completion.error is None
+        found = completion.certainty
+        expected = alone(engine, engine.prompt_ids(messages), choices)
+        assert list(found["choices"]) == choices
+        assert found["allowed"] == pytest.approx(math.fsum(expected), rel=1e-9, abs=0)
+        for choice, value in zip(choices, expected, strict=True):
+            assert found["choices"][choice] == pytest.approx(value / math.fsum(expected), abs=1e-9)
+        assert math.fsum(found["choices"].values()) == pytest.approx(1, abs=1e-12)
+        assert found["confidence"] == found["choices"][completion.text]
+
+
+def test_choices_are_as_probable_as_each_alone(engine: Engine) -> None:
+    check_rows(engine, 6)
+
+
+@pytest.mark.trust
+def test_choices_of_a_thousand_rows(engine: Engine) -> None:
+    check_rows(engine, 1000)
+
+
+def test_the_same_for_each_door_and_in_any_company(engine: Engine) -> None:
+    jobs = [
+        Job([Message(Role.USER, text)], Sampling(max_tokens=9, seed=3, grammar=ANY), certainty=True)
+        for text in ("x", "rope " * 50, "Is it hot?", "x")
+    ]
+    runs = [
+        [(done.text, done.certainty) for _, done in engine.generate_many(jobs, window=window)]
+        for window in (1, 2, 16)
+    ]
+    assert runs[0] == runs[1] == runs[2]
+    for job, (text, certainty) in zip(jobs, runs[0], strict=True):
+        assert engine.certainty(engine.prompt_ids(job.prompt), text, ANY) == certainty  # type: ignore[arg-type]
+        assert certainty["confidence"] == certainty["choices"][text]
+
+
+def test_where_nothing_can_be_said(engine: Engine) -> None:
+    ids = engine.prompt_ids([{"role": "user", "content": "x"}])
+    many = Grammar.choices([f"n{number}" for number in range(MAX_ALTERNATIVES + 1)])
+    assert engine.certainty(ids, "n1", many) == {}
+    assert engine.certainty(ids, "1", Grammar.regex("[0-9]")) == {}
+    cut = engine.certainty(ids, "may", ANY)  # by max_tokens
+    assert (cut["confidence"], list(cut["choices"])) == (None, CHOICES)
+
+
+def test_a_choice_that_the_context_has_no_room_for() -> None:
+    with Engine.load("builtin", context=64) as small:
+        sampling = Sampling(max_tokens=1, seed=1, grammar=Grammar.choices(["no", "word " * 70]))
+        [(_, done)] = small.generate_many([Job("Once", sampling, certainty=True)])
+        assert (done.error, done.certainty, done.completion_tokens) == (None, {}, 1)
+        assert small.certainty([1], "no", Grammar.choices(["no", "word " * 70])) == {}
+
+
+def test_texts_that_begin_others() -> None:
+    texts = ["ab", "a", "b", "abc", "", "c"]
+    assert {texts[index] for index in overlapping(texts)} == {"", "a", "ab"}
+
+
+def test_weights_of_nothing_are_equal() -> None:
+    never = Weights((-math.inf, -math.inf))
+    assert (never.allowed, never.shares) == (0, [0.5, 0.5])
+    tiny = Weights((-2000.0, -2000.0 + math.log(3)))
+    assert (tiny.allowed, tiny.shares) == (0, pytest.approx([0.25, 0.75]))
+
+
+# ---- The scheduler, with a backend whose passes are given
+
+
+class Backend:
+    """One token answers a prompt of ids; then its alternatives are read, a row in each pass."""
+
+    seed = 0
+
+    def __init__(self) -> None:
+        self.alive: dict[int, Any] = {}
+        self.fault: dict[int, Exception] = {}
+        """What a pass over the window of a prompt's answer raises."""
+        self.refusal: Exception | None = None
+        self.steps: list[int] = []
+        self._next = 0
+
+    def encode(self, job: Job) -> list[int]:
+        assert isinstance(job.prompt, list)
+        return [part for part in job.prompt if isinstance(part, int)]
+
+    def _add(self, what: Any) -> int:
+        self._next += 1
+        self.alive[self._next] = what
+        return self._next
+
+    def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, Any]:
+        return self._add(None), None
+
+    def step(self, sequences: Sequence[int]) -> list[Any]:
+        self.steps.append(len(sequences))
+        events = []
+        for number in sequences:
+            window = self.alive[number]
+            if window is None:
+                events.append(SimpleNamespace(sequence=number, kind="token", done=0))
+                continue
+            if window.ids[0] in self.fault:
+                raise self.fault[window.ids[0]]
+            for position in range(window.start, len(window.ids)):
+                row = [(-1.0 - id, 1) for id in window.look_up]
+                events.append(
+                    SimpleNamespace(sequence=number, kind="score", position=position, looked_up=row)
+                )
+        return events
+
+    def record(self, event: Any, reply: Any) -> Any:
+        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason="stop", channel="answer")
+
+    def certainty(self, job: Job, ids: list[int], completion: Completion) -> Certainty:
+        weighing = Weighing(ids, [(1, 2), (1, 3), (4,)], {2}, [5])
+        return Certainty([weighing], lambda: {"logprobs": weighing.result().logprobs})
+
+    def look(self, window: Any) -> int:
+        if self.refusal is not None:
+            raise self.refusal
+        return self._add(window)
+
+    def reused(self, sequence: int) -> int:
+        return 0
+
+    def free(self, sequence: int) -> None:
+        del self.alive[sequence]
+
+
+def run(backend: Backend, window: int, prompts: Sequence[list[int]], **options: Any) -> list[Completion]:
+    jobs = [Job(prompt, certainty=True) for prompt in prompts]
+    found = [done for _, done in Scheduler(backend, window, None, **options).run(iter(jobs))]
+    assert backend.alive == {}
+    return found
+
+
+@pytest.mark.parametrize("window", [1, 2, 7])
+def test_the_scheduler_reads_alternatives_beside_other_rows(window: int) -> None:
+    backend = Backend()
+    found = run(backend, window, [[7, 8], [9], [10]])
+    assert [done.certainty for done in found] == [{"logprobs": (-5.0, -6.0, -5.0 - 6.0)}] * 3
+    assert max(backend.steps) <= window
+
+
+def test_a_fault_while_alternatives_are_read_is_that_row_s() -> None:
+    backend = Backend()
+    backend.fault[9] = NonFiniteError("NaN in the logits")
+    found = run(backend, 4, [[7], [9], [10]])
+    assert [type(done.error) for done in found] == [type(None), NonFiniteError, type(None)]
+    assert (found[1].ids, found[1].certainty) == ((), {})
+    backend = Backend()
+    backend.refusal = NonFiniteError("no")
+    assert run(backend, 4, [[7]])[0].error is backend.refusal
+    backend.refusal = ContextFullError("too long")
+    [done] = run(backend, 4, [[7]])
+    assert (done.error, done.ids, done.certainty) == (None, (0,), {})
+
+
+def test_a_cancel_and_a_timeout_while_alternatives_are_read() -> None:
+    backend = Backend()
+    backend.fault[9] = CancelledError("cancelled")
+    found = run(backend, 2, [[9], [9], [7]])
+    assert [done.finish_reason for done in found] == ["cancelled"] * 2
+    backend = Backend()
+    [done] = run(backend, 1, [[7]], timeout=1e-9)
+    assert isinstance(done.error, RowTimeoutError)
