@@ -25,8 +25,8 @@ class Allowed:
         """Count a record."""
         if "allowed" in record:
             self._allowed.append(record["allowed"])
-            if record["confidence"] is not None:
-                self._confidence.append(record["confidence"])
+        if record.get("confidence") is not None:
+            self._confidence.append(record["confidence"])
 
     @property
     def low(self) -> int:
@@ -35,14 +35,12 @@ class Allowed:
 
     def facts(self) -> dict[str, Any]:
         """What OUT.run.json says; {} without such records."""
-        if not self._allowed:
-            return {}
-        mean = statistics.fmean(self._confidence) if self._confidence else None
-        return {
-            "allowed_median": statistics.median(self._allowed),
-            "allowed_low": self.low,
-            "confidence_mean": mean,
-        }
+        found: dict[str, Any] = {}
+        if self._allowed:
+            found |= {"allowed_median": statistics.median(self._allowed), "allowed_low": self.low}
+        if self._confidence:
+            found["confidence_mean"] = statistics.fmean(self._confidence)
+        return found
 
     def line(self) -> str:
         """A warning if the prompts hardly ask for what is allowed, else ""."""

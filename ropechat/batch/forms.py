@@ -7,6 +7,7 @@ bytes: OpenAI's `created` is 0, and cached tokens are given in the run's record 
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from ropechat.batch.journal import INTERNAL, line_of
 from ropechat.batch.line import CHAT, COMPLETIONS
 from ropechat.batch.source import format_of
 from ropechat.engine.certainty import has_certainty
+from ropechat.engine.json_fields import leaves, name_of
 from ropechat.errors import RequestError
 from ropechat.sampling.grammar import Grammar
 from ropechat.util.records import Csv
@@ -25,9 +27,15 @@ SHARD = "shard"
 STREAMED = ("jsonl", "openai", "csv", "tsv")
 """Forms that can be written to stdout line by line."""
 _PARQUET_ROWS = 256
-_KINDS = {"seed": "uint64", "confidence": "float64", "allowed": "float64"}
-"""Kinds of the Parquet columns that are no text, by the field of the record."""
 
+_MOST_PROPERTIES = 256
+"""Properties of a schema that get columns."""
+_KIND_OF_TYPE = {"boolean": "bool_", "number": "float64"}
+"""Kinds of Parquet columns by the type of a JSON schema; integers may have any size."""
+_USUAL = (*("id", "sample", "text", "finish_reason", "prompt_tokens", "completion_tokens", "seed", "error"),)
+
+ResultColumn = list[str]
+"""[name, kind of the Parquet column, key in the record, key in that, ...]."""
 Records = Sequence[Mapping[str, Any]]
 """The records of one row: one per sample."""
 
@@ -48,9 +56,29 @@ class Form(Protocol):
         """The lines of a row."""
 
 
-def result_columns(grammar: Grammar | None) -> list[str]:
-    """The columns that a table has besides the usual ones: what records say of answers that match this."""
-    return ["confidence", "allowed", "choices"] if has_certainty(grammar) else []
+def result_columns(grammar: Grammar | None) -> list[ResultColumn]:
+    """The columns that a table has besides the usual ones: what records say of answers that match this.
+
+    Of a JSON schema there is one for each property, and one for how sure it is.
+    """
+    if grammar is None or not has_certainty(grammar):
+        return []
+    found: list[ResultColumn] = [[name, "float64", name] for name in ("confidence", "allowed")]
+    if not grammar.is_json:
+        return [*found, ["choices", "string", "choices"]]
+    taken = {*_USUAL, *(column[0] for column in found)}
+    for path, schema in islice(leaves(json.loads(grammar.source[0])), _MOST_PROPERTIES):
+        field = name_of(path)
+        name = field if field not in taken else f"parsed.{field}"
+        of_type = schema.get("type")
+        kind = _KIND_OF_TYPE.get(of_type, "string") if isinstance(of_type, str) else "string"
+        mine: list[ResultColumn] = [[name, kind, "parsed", *path]]
+        if of_type != "array":
+            mine.append([f"{name}.confidence", "float64", "fields", field, "confidence"])
+        if taken.isdisjoint(column[0] for column in mine):
+            found += mine
+            taken.update(column[0] for column in mine)
+    return found
 
 
 def text_form(
@@ -59,7 +87,7 @@ def text_form(
     *,
     sampled: bool,
     model: Mapping[str, str],
-    more: Sequence[str] = (),
+    more: Sequence[ResultColumn] = (),
 ) -> Form:
     """A form by name. columns: kept fields, for csv and tsv. sampled: whether rows have several samples.
 
@@ -116,24 +144,32 @@ class _Column(NamedTuple):
     of: Callable[[Mapping[str, Any]], Any]
 
 
-def _columns(kept: Sequence[str], more: Sequence[str], *, sampled: bool) -> list[_Column]:
+def _column(name: str, kind: str, *keys: str) -> _Column:
+    """A column of what a record has at some keys."""
+
+    def find(record: Mapping[str, Any]) -> Any:
+        value: Any = record
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        is_number = kind == "float64" and isinstance(value, int) and not isinstance(value, bool)
+        return float(value) if is_number else value
+
+    return _Column(name, kind, find)
+
+
+def _columns(kept: Sequence[str], more: Sequence[ResultColumn], *, sampled: bool) -> list[_Column]:
     """The columns of a row. A kept field that is named as a column of the result gets the prefix input_.
 
     more: `result_columns`.
     """
 
-    def of_result(name: str) -> _Column:
-        return _Column(name, _KINDS.get(name, "string"), lambda record: record.get(name))
-
     ends = (
-        of_result("text"),
-        *map(of_result, more),
-        of_result("finish_reason"),
-        _Column("prompt_tokens", "int64", lambda record: record.get("usage", {}).get("prompt_tokens")),
-        _Column(
-            "completion_tokens", "int64", lambda record: record.get("usage", {}).get("completion_tokens")
-        ),
-        of_result("seed"),
+        _column("text", "string", "text"),
+        *(_column(*column) for column in more),
+        _column("finish_reason", "string", "finish_reason"),
+        _column("prompt_tokens", "int64", "usage", "prompt_tokens"),
+        _column("completion_tokens", "int64", "usage", "completion_tokens"),
+        _column("seed", "uint64", "seed"),
         _Column("error", "string", lambda record: None if record["ok"] else record["error"]["message"]),
     )
     taken = {"id", "sample", *(column.name for column in ends)}
@@ -160,7 +196,7 @@ class _Table:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
 
 
 class OpenAiForm:
@@ -277,7 +313,12 @@ def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
 
 
 def write_parquet(
-    file: IO[bytes], rows: Iterator[Records], columns: Sequence[str], more: Sequence[str], *, sampled: bool
+    file: IO[bytes],
+    rows: Iterator[Records],
+    columns: Sequence[str],
+    more: Sequence[ResultColumn],
+    *,
+    sampled: bool,
 ) -> None:
     """Write records to a Parquet file; kept fields that are not texts are written as JSON.
 

@@ -293,9 +293,14 @@ def has_header(path: Path) -> bool:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where two headers differ, for the fields of `now`: `dtype: q8_0 there, f32 here`."""
+    """Where two headers differ, for the fields of `now`: `dtype: q8_0 there, f32 here`.
+
+    "columns" are those of the grammar, which is compared.
+    """
     found: list[str] = []
     for name, here in now.items():
+        if name == "columns":
+            continue
         there = before.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):
             found += differences(there, here, f"{prefix}{name}.")

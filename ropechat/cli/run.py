@@ -372,16 +372,17 @@ def run(
         sampling = replace(sourced.sampling, grammar=grammar)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
+        recorded = max(1, candidates) if as_json and grammar is not None else candidates
         steps: Iterator[Step]
         if chat is not None:
             question = chat.ask(engine.name, text, sampling, system, when_full)
             sourced = sourced._replace(sampling=sampling).changed(question.sampling)
             sampling = question.sampling
             # Closed before the store: after a signal, that writes the end of the answer.
-            steps = exits.enter_context(closing(question.answer(engine, candidates, timing.on_prefill)))
+            steps = exits.enter_context(closing(question.answer(engine, recorded, timing.on_prefill)))
         else:
             sampling = _with_seed(sampling) if candidates or as_json else sampling
-            steps = begin(engine, text, system, raw, sampling, timing, candidates)
+            steps = begin(engine, text, system, raw, sampling, timing, recorded)
         said = _with_thought if show_thinking else _answer_only
         shown = said if streams and out.is_terminal else None
         try:
@@ -408,13 +409,15 @@ def run(
         found = record(timing, engine.name, "".join(pieces), grammar, sampling.seed)
         found |= {**settings_record(sampling), "sampling_from": sourced.table()}
         if grammar is not None:
+            from ropechat.engine.certainty import Answer
+
             if raw:
                 ids = engine.tokenizer.encode((system or "") + text)
             else:
                 messages = _messages(text, system) if chat is None else question.messages
                 ids = engine.prompt_ids(messages, None, sampling.thinking)
             thought = (step.id for step in timing.steps if step.channel != "answer")
-            found |= engine.certainty([*ids, *thought], "".join(pieces), grammar)
+            found |= engine.certainty([*ids, *thought], Answer.of_steps(timing.steps), grammar)
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         if fail_below is not None:

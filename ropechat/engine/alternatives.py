@@ -56,6 +56,8 @@ class Speller:
 
     def ids(self, text: str) -> tuple[int, ...] | None:
         """The ids that spell a text; None if the tokenizer has none for exactly this text."""
+        if not text:
+            return ()
         if text not in self._known:
             if len(self._known) >= _KEPT_SPELLINGS:
                 self._known.clear()

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ropechat.engine import _core
-    from ropechat.engine.certainty import Certainty, CertaintyReader
+    from ropechat.engine.certainty import Answer, Certainty, CertaintyReader
     from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
     from ropechat.engine.scoring import ScoreStream, Window
@@ -848,17 +848,17 @@ class Engine:
     def _certainty(self) -> CertaintyReader:
         from ropechat.engine.certainty import CertaintyReader
 
-        return CertaintyReader(self.prompts, self.token_bytes, self.stop_ids)
+        return CertaintyReader(self.prompts, self.token_bytes, self.stop_ids, self.facts["vocab_size"])
 
-    def certainty(self, before: Sequence[int], text: str, grammar: Grammar) -> dict[str, Any]:
+    def certainty(self, before: Sequence[int], answer: Answer, grammar: Grammar) -> dict[str, Any]:
         """How sure an answer is that had to match a grammar: see `ropechat.engine.certainty`; {} if unknown.
 
-        before: the ids of the prompt, and of a thought. A `Job` with `certainty` has it in its Completion.
-        Raises as `generate`.
+        before: the ids of the prompt, and of a thought. Of JSON the steps of the answer need recorded stages
+        (top_k above 0). A `Job` with `certainty` has the same in its Completion. Raises as `generate`.
         """
         from ropechat.engine import scoring
 
-        found = self._certainty.of(validate_ids(before), text, grammar)
+        found = self._certainty.of(validate_ids(before), answer, grammar)
         if found is None:
             return {}
         pool = scoring.ScorePool(self._request(), 0, scoring.SIZE)
@@ -966,6 +966,8 @@ class _Many:
         stops = self._stops if job.stop is None else validate_stops(job.stop)
         top_k = self._top_k if job.top_k is None else job.top_k
         sampling = job.sampling or self._sampling
+        if job.certainty and sampling.grammar is not None and sampling.grammar.is_json:
+            top_k = max(1, top_k)  # which records the stages
         if engine._shared_prefix is not None:
             engine._shared_prefix.add(ids)
         thinks = _has_messages(job.prompt) and not job.prefix  # which is the beginning of an answer
@@ -983,8 +985,12 @@ class _Many:
         grammar = (job.sampling or self._sampling).grammar
         if grammar is None:
             return None
-        before = [*ids, *completion.ids[: completion.reasoning_tokens]]
-        return self._engine._certainty.of(before, completion.text, grammar)
+        from ropechat.engine.certainty import Answer
+
+        begin = completion.reasoning_tokens
+        logprobs, masses = completion.logprobs[begin:], completion.masses[begin:]
+        answer = Answer(completion.text, completion.ids[begin:], logprobs, masses)
+        return self._engine._certainty.of([*ids, *completion.ids[:begin]], answer, grammar)
 
     def look(self, window: Window) -> int:
         core = self._request.core

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ropechat.conversation import Message
+from ropechat.engine.certainty import mass_of
 from ropechat.errors import CancelledError, ContextFullError, InternalError, RopechatError, RowTimeoutError
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class Completion:
     """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
     certainty: Mapping[str, Any] = field(default_factory=dict)
     """What `ropechat.engine.certainty` says of the answer."""
+    masses: tuple[float, ...] = ()
+    """For each id `certainty.mass_of`, where a certainty needs it."""
 
 
 class RowState(NamedTuple):
@@ -181,6 +184,7 @@ class _Active:
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    masses: list[float] = field(default_factory=list)
     begun: float = 0.0
     read: int = 0
 
@@ -414,6 +418,8 @@ class Scheduler:
             active.thoughts.append(step.reasoning)
         if step.top:
             active.top.append(step.top)
+        if active.job.certainty:
+            active.masses.append(mass_of(step))
         if step.finish_reason is not None:
             self._finish(event.sequence, step.finish_reason)
 
@@ -439,6 +445,7 @@ class Scheduler:
             reasoning="".join(active.thoughts),
             reasoning_tokens=len(active.thoughts),
             top=tuple(active.top),
+            masses=tuple(active.masses),
         )
         certainty = None
         if active.job.certainty and reason != "cancelled":

@@ -15,7 +15,7 @@ RECIPES = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DO
 
 
 def test_the_recipes_are_found() -> None:
-    assert len(RECIPES) == 15
+    assert len(RECIPES) == 16
 
 
 def cases() -> list[Any]:

@@ -178,6 +178,62 @@ def test_choices_say_how_sure_they_are(door: Door, tmp_path: Path) -> None:
     assert [json.loads(cells[name]) for name in ("confidence", "allowed", "choices")] == expected
 
 
+def test_fields_of_a_schema_are_columns(door: Door, tmp_path: Path) -> None:
+    inner = {"type": "object", "properties": {"n": {"type": "number", "enum": [1, 2.5]}}, "required": ["n"]}
+    properties = {
+        "word": {"enum": ["cat", "dog"]},
+        "text": {"type": "boolean"},
+        "inner": {**inner, "additionalProperties": False},
+        "list": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 1},
+    }
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
+    given = ["--json-schema", json.dumps({**schema, "additionalProperties": False}), "--seed", 1]
+    rows = tmp_path / "in.csv"
+    rows.write_text("id,text\n1,A pet\n2,Two\n3,Three\n")
+    found = batch_records(door, rows, *given, "--max-tokens", 90)[1]
+    door("batch", rows, *given, "--max-tokens", 90, "-o", tmp_path / "t.csv")
+    head, *lines = csv.reader((tmp_path / "t.csv").read_text().splitlines())
+    assert head[2:11] == [
+        *("confidence", "allowed", "word", "word.confidence", "parsed.text", "parsed.text.confidence"),
+        *("inner.n", "inner.n.confidence", "list"),
+    ]
+    assert any(record["parsed"] is not None for record in found)
+    for record, line in zip(found, lines, strict=True):
+        cells, fields = dict(zip(head, line, strict=True)), record["fields"]
+        if record["parsed"] is None:
+            assert (fields, cells["word"], cells["confidence"]) == ({}, "", "")
+            continue
+        value = record["parsed"]
+        assert cells["word"] == value["word"]
+        assert json.loads(cells["list"]) == value["list"]
+        assert json.loads(cells["parsed.text"]) is value["text"]
+        assert float(cells["inner.n"]) == value["inner"]["n"]
+        assert float(cells["word.confidence"]) == fields["word"]["confidence"]
+        assert float(cells["inner.n.confidence"]) == fields["inner.n"]["confidence"]
+        assert [*fields] == ["word", "text", "inner.n", "list[0]"]
+        assert float(cells["allowed"]) == min(
+            fields[name]["allowed"] for name in fields if "values" in fields[name]
+        )
+    same = json.loads(
+        door("run", "A pet", *given[:2], "--seed", found[0]["seed"], "--json", "--max-tokens", 90)[1]
+    )
+    assert [same[name] for name in ("text", "fields")] == [found[0][name] for name in ("text", "fields")]
+
+
+def test_a_parquet_table_has_the_kinds_of_a_schema(door: Door, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = tmp_path / "in.csv"
+    rows.write_text("id,text\n1,A pet\n2,Two\n")
+    schema = (
+        '{"type": "object", "properties": {"a": {"type": "boolean"}, "n": {"type": "integer", "maximum": 9}}}'
+    )
+    door("batch", rows, "-o", tmp_path / "t.parquet", "--json-schema", schema, "--max-tokens", 30)
+    table = pq.read_table(tmp_path / "t.parquet")
+    kinds = {name: str(table.schema.field(name).type) for name in ("a", "a.confidence", "n", "confidence")}
+    assert kinds == {"a": "bool", "a.confidence": "double", "n": "string", "confidence": "double"}
+    assert table.num_rows == 2
+
+
 def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text('{"prompt": "A pet"}\n')

@@ -1,5 +1,6 @@
 """How sure an answer is, beside NumPy: every alternative alone, from the logits of its own text."""
 
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,8 @@ import pytest
 
 from ropechat import Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.engine.alternatives import MAX_ALTERNATIVES, Weighing, Weights, overlapping
-from ropechat.engine.certainty import Certainty
+from ropechat.engine.certainty import Answer, Certainty
+from ropechat.engine.json_fields import fields_of, name_of
 from ropechat.engine.scheduler import Completion, Scheduler
 from ropechat.errors import CancelledError, ContextFullError, NonFiniteError, RowTimeoutError
 
@@ -37,15 +39,17 @@ def logprobs(engine: Engine, ids: Sequence[int]) -> np.ndarray:
     return found
 
 
-def alone(engine: Engine, before: Sequence[int], texts: Sequence[str]) -> list[float]:
-    """The probability of each text after `before`, one by one."""
-    found = []
+def alone(
+    engine: Engine, before: Sequence[int], texts: Sequence[str], ends: Sequence[int] | None = None
+) -> list[float]:
+    """The probability of each text after `before`, one by one. ends: ids that end it; None: a reply's."""
+    found, ends = [], sorted(engine.stop_ids) if ends is None else ends
     for text in texts:
-        ids = engine.prompts.line_ids(text)
+        ids = engine.prompts.line_ids(text) if text else ()
         rows = logprobs(engine, [*before, *ids])[len(before) - 1 :]
         value = math.fsum(rows[place, id] for place, id in enumerate(ids))
         if any(other != text and other.startswith(text) for other in texts):
-            value += math.log(math.fsum(np.exp(rows[-1, sorted(engine.stop_ids)])))
+            value += math.log(math.fsum(np.exp(rows[-1, ends])))
         found.append(math.exp(value))
     return found
 
@@ -84,6 +88,105 @@ def test_choices_of_a_thousand_rows(engine: Engine) -> None:
     check_rows(engine, 1000)
 
 
+def said(text: str) -> Answer:
+    """An answer with one of some choices, of which only the text counts."""
+    return Answer(text, (), (), ())
+
+
+SHAPES: list[Any] = [
+    {"enum": ["low", "lower", "lowest", ""]},
+    {"enum": [1, 10, 100, None, "a"]},
+    {"type": "boolean"},
+    {"type": ["boolean", "null"]},
+    {"$ref": "#/$defs/pet"},
+    {"anyOf": [{"const": "é"}, {"$ref": "#/$defs/pet"}]},
+]
+DEFS = {"pet": {"enum": ["cat", "dog", 'a "dog"']}}
+
+
+def check_fields(engine: Engine, count: int) -> None:
+    """Random schemas of listed values: each as if its values were scored alone after the text before it."""
+    draw, jobs = random.Random(count), []
+    for number in range(count):
+        shapes = {f"f{place}": draw.choice(SHAPES) for place in range(draw.randint(1, 4))}
+        inner = {"type": "array", "items": draw.choice(SHAPES), "minItems": 1, "maxItems": 2}
+        properties = {**shapes, "list": inner}
+        schema = {"type": "object", "properties": properties, "required": [*properties], "$defs": DEFS}
+        grammar = Grammar.json_schema({**schema, "additionalProperties": False}, flexible=draw.random() < 0.3)
+        messages = [Message(Role.USER, " ".join(draw.choices(WORDS, k=draw.randint(1, 20))))]
+        sampling = Sampling(max_tokens=200, seed=number, temperature=1.0, grammar=grammar)
+        jobs.append(Job(messages, sampling, certainty=True))
+    listed = 0
+    for index, done in engine.generate_many(jobs):
+        prompt = engine.prompt_ids(jobs[index].prompt)  # type: ignore[arg-type]
+        assert done.error is None
+        found = done.certainty["fields"]
+        if done.finish_reason == "length":  # a flexible form may never end
+            assert done.certainty == {"confidence": None, "fields": {}}
+            continue
+        for place in fields_of(done.text):
+            field = found[name_of(place.path)]
+            first, last = field["tokens"]
+            if "values" not in field:
+                raw = math.fsum(done.logprobs[first:last])
+                assert math.log(field["confidence"] * field["allowed"]) == pytest.approx(raw, abs=1e-9)
+                continue
+            listed += 1
+            said = sum(len(engine.token_bytes(id)) for id in done.ids[:first])
+            lead = done.text[: place.start].encode()[said:].decode()
+            is_text = done.text[place.start - 1] == '"'
+            texts = [json.dumps(one, ensure_ascii=False)[1:-1] if is_text else one for one in field["values"]]
+            ends = ids_from(engine, b'"' if is_text else b",}] \t\r\n")
+            expected = alone(engine, [*prompt, *done.ids[:first]], [lead + text for text in texts], ends)
+            shares = [one / math.fsum(expected) for one in expected]
+            assert field["allowed"] == pytest.approx(math.fsum(expected), rel=1e-9)
+            assert [*field["values"].values()] == pytest.approx(shares, abs=1e-9)
+            own = texts.index(done.text[place.start : place.end])
+            assert field["confidence"] == pytest.approx(shares[own], abs=1e-9)
+        assert done.certainty["confidence"] == min(field["confidence"] for field in found.values())
+    assert listed > count
+
+
+def ids_from(engine: Engine, characters: bytes) -> list[int]:
+    """The ids whose text begins with one of these characters."""
+    texts = ((id, engine.token_bytes(id)) for id in range(engine.facts["vocab_size"]))
+    return [id for id, text in texts if text and text[0] in characters]
+
+
+def test_listed_values_are_as_probable_as_each_alone(engine: Engine) -> None:
+    check_fields(engine, 5)
+
+
+@pytest.mark.trust
+def test_listed_values_of_a_thousand_rows(engine: Engine) -> None:
+    check_fields(engine, 1000)
+
+
+def test_other_values_are_judged_by_their_tokens(engine: Engine) -> None:
+    """The probability after the stage `grammar` of each token of a value, and of what ends it."""
+    properties = {"name": {"type": "string", "maxLength": 6}, "n": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties, "required": ["name", "n"]}
+    grammar = Grammar.json_schema({**schema, "additionalProperties": False})
+    messages = [Message(Role.USER, "A pet")]
+    sampling = Sampling(max_tokens=80, seed=2, temperature=1.0, grammar=grammar)
+    steps = list(engine.reply(messages, sampling, top_k=3))
+    answer = Answer.of_steps(steps)
+    found = engine.certainty(engine.prompt_ids(messages), answer, grammar)
+    [(_, done)] = engine.generate_many([Job(messages, sampling, certainty=True)])
+    assert done.certainty == found
+    for field in found["fields"].values():
+        first, last = field["tokens"]
+        drawn = [one for step in steps[first:last] for one in step.candidates if one.id == step.id]
+        among = [one.by_stage[0] for one in drawn]
+        assert field["confidence"] == pytest.approx(math.prod(among), rel=1e-9)
+        raw = math.exp(math.fsum(step.logprob for step in steps[first:last]))
+        assert field["confidence"] * field["allowed"] == pytest.approx(raw, rel=1e-9)
+    ids = done.ids[slice(*found["fields"]["name"]["tokens"])]
+    assert json.loads(done.text)["name"] in b"".join(map(engine.token_bytes, ids)).decode()
+    cut = engine.certainty(engine.prompt_ids(messages), Answer.of_steps(steps[:3]), grammar)
+    assert cut == {"confidence": None, "fields": {}}
+
+
 def test_the_same_for_each_door_and_in_any_company(engine: Engine) -> None:
     jobs = [
         Job([Message(Role.USER, text)], Sampling(max_tokens=9, seed=3, grammar=ANY), certainty=True)
@@ -95,16 +198,16 @@ def test_the_same_for_each_door_and_in_any_company(engine: Engine) -> None:
     ]
     assert runs[0] == runs[1] == runs[2]
     for job, (text, certainty) in zip(jobs, runs[0], strict=True):
-        assert engine.certainty(engine.prompt_ids(job.prompt), text, ANY) == certainty  # type: ignore[arg-type]
+        assert engine.certainty(engine.prompt_ids(job.prompt), said(text), ANY) == certainty  # type: ignore[arg-type]
         assert certainty["confidence"] == certainty["choices"][text]
 
 
 def test_where_nothing_can_be_said(engine: Engine) -> None:
     ids = engine.prompt_ids([{"role": "user", "content": "x"}])
     many = Grammar.choices([f"n{number}" for number in range(MAX_ALTERNATIVES + 1)])
-    assert engine.certainty(ids, "n1", many) == {}
-    assert engine.certainty(ids, "1", Grammar.regex("[0-9]")) == {}
-    cut = engine.certainty(ids, "may", ANY)  # by max_tokens
+    assert engine.certainty(ids, said("n1"), many) == {}
+    assert engine.certainty(ids, said("1"), Grammar.regex("[0-9]")) == {}
+    cut = engine.certainty(ids, said("may"), ANY)  # by max_tokens
     assert (cut["confidence"], list(cut["choices"])) == (None, CHOICES)
 
 
@@ -113,7 +216,7 @@ def test_a_choice_that_the_context_has_no_room_for() -> None:
         sampling = Sampling(max_tokens=1, seed=1, grammar=Grammar.choices(["no", "word " * 70]))
         [(_, done)] = small.generate_many([Job("Once", sampling, certainty=True)])
         assert (done.error, done.certainty, done.completion_tokens) == (None, {}, 1)
-        assert small.certainty([1], "no", Grammar.choices(["no", "word " * 70])) == {}
+        assert small.certainty([1], said("no"), Grammar.choices(["no", "word " * 70])) == {}
 
 
 def test_texts_that_begin_others() -> None:
@@ -174,7 +277,8 @@ class Backend:
         return events
 
     def record(self, event: Any, reply: Any) -> Any:
-        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), finish_reason="stop", channel="answer")
+        ended = {"finish_reason": "stop", "channel": "answer", "stages": ()}
+        return SimpleNamespace(id=0, logprob=0.0, text="", top=(), **ended)
 
     def certainty(self, job: Job, ids: list[int], completion: Completion) -> Certainty:
         weighing = Weighing(ids, [(1, 2), (1, 3), (4,)], {2}, [5])
