@@ -18,6 +18,7 @@ RopechatError
 │   ├── MemoryLimitError          does not fit in memory
 │   ├── ContextFullError          more tokens than fit in the context
 │   ├── RowTimeoutError           a prompt of many took longer than was allowed
+│   ├── UnsureError               an answer has a smaller probability than was asked for
 │   ├── RequestError              an argument out of range
 │   ├── BatchInputError           a batch file cannot be read at all
 │   ├── SettingsError             the settings file or an environment variable is invalid
@@ -126,6 +127,10 @@ class ContextFullError(RefusedInputError):
 
 class RowTimeoutError(RefusedInputError):
     """A prompt of many took longer than was allowed."""
+
+
+class UnsureError(RefusedInputError):
+    """An answer has a smaller probability than was asked for."""
 
 
 class RequestError(RefusedInputError):

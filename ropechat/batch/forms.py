@@ -299,9 +299,13 @@ def _text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
     return {"text": record["text"], "index": index, "logprobs": logprobs, "finish_reason": _reason(record)}
 
 
+_OF_THE_SERVER = (*("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError", "UnsureError"),)
+"""Errors that are not of the request."""
+
+
 def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     """(status code, body) of a failed row."""
-    own = error["class"] in ("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError")
+    own = error["class"] in _OF_THE_SERVER
     full = error["class"] == "ContextFullError"
     body = {
         "message": error["message"],

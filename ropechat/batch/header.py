@@ -36,6 +36,7 @@ def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
         "raw": settings.raw,
         "n": settings.samples,
         "logprobs": settings.logprobs,
+        "fail_below": spec.fail_below,
         **({} if grammar is None else {"grammar": _sha(canonical(grammar).encode())}),
         **({"columns": columns} if (columns := result_columns(spec.sampling.grammar)) else {}),
         **({"json_flexible": True} if rows.flexible else {}),

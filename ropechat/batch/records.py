@@ -1,14 +1,17 @@
 """The records of a run: what a row's completions or its error become."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.journal import INTERNAL
 from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.reader import BatchRow
 from ropechat.engine.scheduler import Completion
-from ropechat.errors import RopechatError
+from ropechat.errors import RopechatError, UnsureError
 from ropechat.sampling.grammar import Grammar
+
+if TYPE_CHECKING:
+    from ropechat.inspector.unsure import Unsure
 
 _OWN = ("input", "endpoint", *INTERNAL)
 """Fields of a record that are of its row, not of the answer."""
@@ -91,6 +94,16 @@ def ok_record(
         }
         record |= {"seed": answers[0]["seed"], "turns": answers}
     return finish_record(record, row, sum(completion.cached_tokens for completion in completions))
+
+
+def unsure_record(
+    record: Mapping[str, Any], row: BatchRow, unsure: "Sequence[Unsure]", below: float
+) -> dict[str, Any]:
+    """The record of an answer with unsure parts: a failed one that keeps the answer."""
+    more = f" and {len(unsure) - 1:,} more" if len(unsure) > 1 else ""
+    message = f"{row.place}unsure: below {below:g}: {unsure[0].line}{more}"
+    found = {"ok": False, "error": {"class": UnsureError.__name__, "message": message}}
+    return {**record, **found, "unsure": [part.record for part in unsure]}
 
 
 def error_record(row: BatchRow, sample: int, error: RopechatError) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow, EarlyStop
-from ropechat.errors import BatchInputError
+from ropechat.errors import BatchInputError, UnsureError
 from ropechat.util.text import count_of
 
 
@@ -88,7 +88,7 @@ class Failures:
         self._count += 1
         if self._tell is not None:
             self._tell(error["message"])
-        if self._early is not None and not self._sink.found:
+        if self._early is not None and not self._sink.found and error["class"] != UnsureError.__name__:
             self._early.take(row.index, error["class"], error["message"])
         if self._max is not None and self._count > self._max:
             raise BatchInputError(f"more than {count_of(self._max, 'row')} failed (--max-errors)")

@@ -145,7 +145,8 @@ def run_to_file(
     header = settings_header(run_seed, spec)
 
     def require_same() -> None:
-        if before is not None and (found := differences(before, header)):
+        same = {**header, "fail_below": (before or header).get("fail_below")} if retry_failed else header
+        if before is not None and (found := differences(before, same)):
             raise BatchInputError(
                 f"{target.journal}: made with other settings: {'; '.join(found)}; use the same ones, or "
                 "replace --resume by --overwrite to start again"
@@ -175,7 +176,8 @@ def run_to_file(
             if report.cancelled:
                 watcher.stopped(_results_of(journal), resumable=True)
                 return BatchResult(report, Totals(), Findings())
-            result = _write(spec, target, form, given.columns, before or header, sink, report)
+            said = {**(before or header), "fail_below": spec.fail_below}
+            result = _write(spec, target, form, given.columns, said, sink, report)
         except AllAlikeError:
             watcher.clear()
             journal.remove()

@@ -10,7 +10,7 @@ from ropechat.batch.estimate import RowsEstimate
 from ropechat.batch.line import COMPLETIONS, Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
-from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of
+from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of, unsure_record
 from ropechat.batch.report import BatchReport, Failures
 from ropechat.batch.score import score_rows
 from ropechat.batch.seeds import row_seed, turn_seed
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ropechat.engine.engine import Engine
+    from ropechat.inspector.unsure import Unsure
 
 _MAX_NAMES = 5
 _MAX_NOTED = 20
@@ -224,8 +225,13 @@ def _answer_rows(
             failures.take(pending.row, error_record(pending.row, pending.sample, result.error))
         else:
             completions = [*pending.before, result]
-            sink.write(pending.row, _record(pending, completions, spec, engine.token_bytes))
-            report.ok += 1
+            record = _record(pending, completions, spec, engine.token_bytes)
+            unsure = _unsure(completions, spec.fail_below, engine)
+            if unsure:
+                failures.take(pending.row, unsure_record(record, pending.row, unsure, spec.fail_below or 0))
+            else:
+                sink.write(pending.row, record)
+                report.ok += 1
             for completion in completions:
                 report.prompt_tokens += completion.prompt_tokens
                 report.cached_tokens += completion.cached_tokens
@@ -233,6 +239,21 @@ def _answer_rows(
         tell()
     tell()
     return report
+
+
+def _unsure(completions: Sequence[Completion], below: float | None, engine: "Engine") -> "list[Unsure]":
+    """The parts of a row's answers with a smaller probability."""
+    if below is None:
+        return []
+    from ropechat.inspector.unsure import unsure_parts
+
+    return [
+        part
+        for completion in completions
+        for part in unsure_parts(
+            completion.answer, completion.certainty, below, engine.token_bytes, engine.stop_ids
+        )
+    ]
 
 
 def _record(

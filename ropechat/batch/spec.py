@@ -53,8 +53,10 @@ class BatchSpec:
     source: a file or an open stream. input_format: its format; None: by its suffix. rows: how rows are read.
     prompts: how they become prompts. sampling: of rows that set nothing of it; of the settings in `unset`
     the model's own value goes before. window: rows in one forward pass. max_errors: more failed rows end the
-    run. timeout: seconds after which a row fails. ray: compute on the Ray cluster of this address, "" for
-    that of this machine; any_isa: whose nodes may have different instruction sets.
+    run. timeout: seconds after which a row fails. fail_below: a row fails, but keeps its answer,
+    if a part of it has a smaller probability: see `ropechat.inspector.unsure`. ray: compute on the Ray
+    cluster of this address, "" for that of this machine; any_isa: whose nodes may have different instruction
+    sets.
     """
 
     source: Path | IO[bytes]
@@ -67,6 +69,7 @@ class BatchSpec:
     window: int = 16
     max_errors: int | None = None
     timeout: float | None = None
+    fail_below: float | None = None
     ray: str | None = None
     any_isa: bool = False
 

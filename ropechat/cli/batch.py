@@ -157,6 +157,12 @@ _run_options = option_set(
         help="Stop when more than n rows have failed, copies of --dedupe included.",
     ),
     click.option(
+        "--fail-below",
+        type=click.FloatRange(0.0, 1.0),
+        metavar="P",
+        help="Let a row fail whose choice, a field of whose JSON, or else a word, has a probability below P.",
+    ),
+    click.option(
         "--timeout-row",
         "timeout",
         metavar="SECONDS",
@@ -191,7 +197,7 @@ _prompt_options = option_set(
 
 
 _GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *OPTIONS, "json_flexible")
-_NOT_SCORED = f"samples logprobs dedupe timeout system {' '.join(_GENERATION)}"
+_NOT_SCORED = f"samples logprobs dedupe timeout fail_below system {' '.join(_GENERATION)}"
 """Options of generation."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
@@ -232,6 +238,7 @@ class _Options:
     retry_failed: bool
     max_errors: int | None
     timeout: float | None
+    fail_below: float | None
     window: int
     keep_prefix: str | None
     ray: str | None
@@ -326,6 +333,7 @@ def batch(source: Path | str, **given: Any) -> int:
         window=asked.window,
         max_errors=asked.max_errors,
         timeout=asked.timeout,
+        fail_below=asked.fail_below,
         ray=asked.ray,
         any_isa=asked.any_isa,
     )

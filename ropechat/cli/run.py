@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from ropechat.conversation import Message
     from ropechat.engine.engine import Engine
-    from ropechat.inspector.by_word import Word
     from ropechat.inspector.draws import RecordedDraws
+    from ropechat.inspector.unsure import Unsure
     from ropechat.sampling import Sampling
     from ropechat.sampling.grammar import Grammar
     from ropechat.trace import Step
@@ -240,13 +240,27 @@ def _with_seed(sampling: "Sampling") -> "Sampling":
     return replace(sampling, seed=choose_seed(sampling))
 
 
-def _unsure(engine: "Engine", steps: "list[Step]", sampling: "Sampling", below: float) -> "list[Word]":
-    """The spans of the answer, without a thought, whose words have a smaller probability."""
-    from ropechat.inspector.by_word import unsure, words_of
-    from ropechat.inspector.scored_text import ScoredText
+def _certainty(
+    engine: "Engine", asked: "str | Sequence[Message]", timing: Timing, sampling: "Sampling"
+) -> dict[str, Any]:
+    """How sure the answer is that had to match a grammar. asked: a text that was continued, or messages."""
+    from ropechat.engine.certainty import Answer
 
-    answer = [step for step in steps if step.channel == "answer"]
-    return list(unsure(words_of(ScoredText(_recorded(engine, answer, sampling, 0))), below))
+    if isinstance(asked, str):
+        ids = engine.tokenizer.encode(asked)
+    else:
+        ids = engine.prompt_ids(asked, None, sampling.thinking)
+    thought = [step.id for step in timing.steps if step.channel != "answer"]
+    assert sampling.grammar is not None
+    return engine.certainty([*ids, *thought], Answer.of_steps(timing.steps), sampling.grammar)
+
+
+def _unsure(engine: "Engine", steps: "list[Step]", certainty: dict[str, Any], below: float) -> "list[Unsure]":
+    """The parts of the answer, without a thought, with a smaller probability."""
+    from ropechat.engine.certainty import Answer
+    from ropechat.inspector.unsure import unsure_parts
+
+    return unsure_parts(Answer.of_steps(steps), certainty, below, engine.token_bytes, engine.stop_ids)
 
 
 def _recorded(
@@ -372,7 +386,7 @@ def run(
         sampling = replace(sourced.sampling, grammar=grammar)
         timing, out, pieces = Timing(), StdoutWriter(), []
         streams = not as_json and trace_file != STREAM
-        recorded = max(1, candidates) if as_json and grammar is not None else candidates
+        recorded = max(1, candidates) if grammar is not None else candidates
         steps: Iterator[Step]
         if chat is not None:
             question = chat.ask(engine.name, text, sampling, system, when_full)
@@ -400,7 +414,13 @@ def run(
             trace = _recorded(engine, timing.steps, sampling, candidates) if candidates else None
             if trace is not None and trace_file is not None:
                 write_trace(trace_file, trace, engine.token_bytes)
-    unsure = [] if fail_below is None else _unsure(engine, timing.steps, sampling, fail_below)
+    certainty: dict[str, Any] = {}
+    unsure: list[Unsure] = []
+    if grammar is not None and (as_json or fail_below is not None):
+        messages = _messages(text, system) if chat is None else question.messages
+        certainty = _certainty(engine, (system or "") + text if raw else messages, timing, sampling)
+    if fail_below is not None:
+        unsure = _unsure(engine, timing.steps, certainty, fail_below)
     if as_json and trace_file != STREAM:
         import json
 
@@ -408,22 +428,11 @@ def run(
 
         found = record(timing, engine.name, "".join(pieces), grammar, sampling.seed)
         found |= {**settings_record(sampling), "sampling_from": sourced.table()}
-        if grammar is not None:
-            from ropechat.engine.certainty import Answer
-
-            if raw:
-                ids = engine.tokenizer.encode((system or "") + text)
-            else:
-                messages = _messages(text, system) if chat is None else question.messages
-                ids = engine.prompt_ids(messages, None, sampling.thinking)
-            thought = (step.id for step in timing.steps if step.channel != "answer")
-            found |= engine.certainty([*ids, *thought], Answer.of_steps(timing.steps), grammar)
+        found |= certainty
         if trace is not None:
             found |= _of_trace(trace, engine.token_bytes)
         if fail_below is not None:
-            from ropechat.inspector.by_word import record as word_record
-
-            found |= {"unsure": [word_record(span) for span in unsure]}
+            found |= {"unsure": [part.record for part in unsure]}
         out.write(json.dumps(found, allow_nan=False) + "\n")
     if not quiet:
         if words and STREAM not in words and stdin_waits():
@@ -437,10 +446,8 @@ def run(
             say(f"note: the answer was truncated before it matched the {grammar.name} as a whole")
         if timing.thinking:
             say("note: the answer ended inside the thought; --think N limits it, --think off skips it")
-    for span in unsure:
-        from ropechat.inspector.by_word import line_of
-
-        say(f"unsure: {line_of(span)}")
+    for part in unsure:
+        say(f"unsure: {part.line}")
     if chat is not None and chat.lost:
         return IO_FAILED
     return CHECK_FAILED if unsure else OK

@@ -985,12 +985,8 @@ class _Many:
         grammar = (job.sampling or self._sampling).grammar
         if grammar is None:
             return None
-        from ropechat.engine.certainty import Answer
-
-        begin = completion.reasoning_tokens
-        logprobs, masses = completion.logprobs[begin:], completion.masses[begin:]
-        answer = Answer(completion.text, completion.ids[begin:], logprobs, masses)
-        return self._engine._certainty.of([*ids, *completion.ids[:begin]], answer, grammar)
+        before = [*ids, *completion.ids[: completion.reasoning_tokens]]
+        return self._engine._certainty.of(before, completion.answer, grammar)
 
     def look(self, window: Window) -> int:
         core = self._request.core

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ropechat.conversation import Message
-from ropechat.engine.certainty import mass_of
+from ropechat.engine.certainty import Answer, mass_of
 from ropechat.errors import CancelledError, ContextFullError, InternalError, RopechatError, RowTimeoutError
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ class Completion:
     """What `ropechat.engine.certainty` says of the answer."""
     masses: tuple[float, ...] = ()
     """For each id `certainty.mass_of`, where a certainty needs it."""
+
+    @property
+    def answer(self) -> Answer:
+        """The answer, without the thought."""
+        begin = self.reasoning_tokens
+        return Answer(self.text, self.ids[begin:], self.logprobs[begin:], self.masses[begin:])
 
 
 class RowState(NamedTuple):

@@ -234,6 +234,37 @@ def test_a_parquet_table_has_the_kinds_of_a_schema(door: Door, tmp_path: Path) -
     assert table.num_rows == 2
 
 
+def test_unsure_rows_fail_and_are_taken_up_again(door: Door, tmp_path: Path) -> None:
+    rows, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    rows.write_text("id,text\n" + "".join(f"{n},Is it {n * 'very '}hot?\n" for n in range(30)))
+    given = ["batch", rows, "-o", out, "--choices", "hot,cold", "--temperature", 1, "--seed", 1]
+    door(*given)
+    sure = [json.loads(line) for line in out.read_text().splitlines()]
+    below = sorted(record["confidence"] for record in sure)[25]
+    again = [*given, "--fail-below", below, "--overwrite"]
+    code, _, err = door(*again)
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (code, "30 rows, 5 ok, 25 failed" in err) == (SOME_FAILED, True)
+    for before, after in zip(sure, found, strict=True):
+        is_unsure = before["confidence"] < below
+        assert after.pop("ok") is not is_unsure
+        if is_unsure:
+            error = after.pop("error")
+            assert error["class"] == "UnsureError"
+            assert f"line {before['index'] + 2}: unsure: below {below:g}: " in error["message"]
+            assert after.pop("unsure") == [{"text": before["text"], "prob": before["confidence"]}]
+        assert after == {name: value for name, value in before.items() if name != "ok"}
+    again[-1] = "--resume"
+    assert door(*again, "--window", 3)[0] == SOME_FAILED
+    resume = [*given, "--fail-below", 0.0, "--resume"]
+    code, _, err = door(*resume)
+    assert (code, "fail_below: " in err) == (REFUSED, True)
+    code, _, err = door(*resume, "--retry-failed")
+    assert (code, "5 of an earlier run" in err) == (OK, True)
+    assert [json.loads(line) for line in out.read_text().splitlines()] == sure
+    assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["fail_below"] == 0
+
+
 def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     path.write_text('{"prompt": "A pet"}\n')
