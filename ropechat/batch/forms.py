@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from ropechat.batch.agree import agreed
 from ropechat.batch.hash_index import hash64
 from ropechat.batch.journal import INTERNAL, line_of
 from ropechat.batch.line import CHAT, COMPLETIONS
@@ -56,14 +57,19 @@ class Form(Protocol):
         """The lines of a row."""
 
 
-def result_columns(grammar: Grammar | None) -> list[ResultColumn]:
+def result_columns(grammar: Grammar | None, *, agree: bool = False) -> list[ResultColumn]:
     """The columns that a table has besides the usual ones: what records say of answers that match this.
 
-    Of a JSON schema there is one for each property, and one for how sure it is.
+    Of a JSON schema there is one for each property, and one for how sure it is. agree: also how far the
+    samples agree.
     """
+    found: list[ResultColumn] = []
+    if agree:
+        found.append(["agreement", "float64", "agreement", "share"])
+        found.append(["entropy", "float64", "agreement", "entropy"])
     if grammar is None or not has_certainty(grammar):
-        return []
-    found: list[ResultColumn] = [[name, "float64", name] for name in ("confidence", "allowed")]
+        return found
+    found += [[name, "float64", name] for name in ("confidence", "allowed")]
     if not grammar.is_json:
         return [*found, ["choices", "string", "choices"]]
     taken = {*_USUAL, *(column[0] for column in found)}
@@ -75,37 +81,64 @@ def result_columns(grammar: Grammar | None) -> list[ResultColumn]:
         mine: list[ResultColumn] = [[name, kind, "parsed", *path]]
         if of_type != "array":
             mine.append([f"{name}.confidence", "float64", "fields", field, "confidence"])
+            if agree:
+                mine.append([f"{name}.agreement", "float64", "agreement", "fields", field, "share"])
         if taken.isdisjoint(column[0] for column in mine):
             found += mine
             taken.update(column[0] for column in mine)
     return found
 
 
-def text_form(
-    form: str,
-    columns: Sequence[str],
-    *,
-    sampled: bool,
-    model: Mapping[str, str],
-    more: Sequence[ResultColumn] = (),
-) -> Form:
-    """A form by name. columns: kept fields, for csv and tsv. sampled: whether rows have several samples.
+class Shape(NamedTuple):
+    """What results are beside their form. columns: kept fields, for tables. more: `result_columns`.
 
-    model: "name" and "fingerprint", for openai. more: `result_columns`.
+    sampled: whether rows have several samples. agree: whether these become one record.
     """
+
+    columns: Sequence[str] = ()
+    more: Sequence[ResultColumn] = ()
+    sampled: bool = False
+    agree: bool = False
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], columns: Sequence[str]) -> "Shape":
+        """Of a run with this header."""
+        agree = bool(header.get("agree"))
+        return cls(columns, header.get("columns", ()), header["n"] > 1 and not agree, agree)
+
+
+def text_form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
+    """A form by name. model: "name" and "fingerprint", for openai."""
+    if form == SHARD:
+        return _Whole()
+    made = _form(form, shape, model)
+    return _Agreed(made) if shape.agree else made
+
+
+def _form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
     if form == "openai":
         return OpenAiForm(model)
     if form == "json":
         return _Array()
     if form in ("csv", "tsv"):
-        return _Table(_columns(columns, more, sampled=sampled), "," if form == "csv" else "\t")
-    return _Whole() if form == SHARD else _Lines()
+        return _Table(_columns(shape), "," if form == "csv" else "\t")
+    return _Lines()
 
 
 def result_of(record: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
     """A journal's record without what is internal. alone: it is the only one of its row."""
     dropped = (*INTERNAL, "endpoint", "sample") if alone else (*INTERNAL, "endpoint")
     return {name: value for name, value in record.items() if name not in dropped}
+
+
+class _Agreed:
+    """A form with one record for each row."""
+
+    def __init__(self, inner: Form) -> None:
+        self._inner, self.head, self.tail = inner, inner.head, inner.tail
+
+    def lines(self, records: Records) -> str:
+        return self._inner.lines(agreed(records))
 
 
 class _Lines:
@@ -157,15 +190,12 @@ def _column(name: str, kind: str, *keys: str) -> _Column:
     return _Column(name, kind, find)
 
 
-def _columns(kept: Sequence[str], more: Sequence[ResultColumn], *, sampled: bool) -> list[_Column]:
-    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_.
-
-    more: `result_columns`.
-    """
+def _columns(shape: Shape) -> list[_Column]:
+    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_."""
 
     ends = (
         _column("text", "string", "text"),
-        *(_column(*column) for column in more),
+        *(_column(*column) for column in shape.more),
         _column("finish_reason", "string", "finish_reason"),
         _column("prompt_tokens", "int64", "usage", "prompt_tokens"),
         _column("completion_tokens", "int64", "usage", "completion_tokens"),
@@ -178,8 +208,8 @@ def _columns(kept: Sequence[str], more: Sequence[ResultColumn], *, sampled: bool
         column = f"input_{name}" if name in taken else name
         return _Column(column, "string", lambda record: record.get("input", {}).get(name))
 
-    sample = [_Column("sample", "int64", lambda record: record["sample"])] if sampled else []
-    return [_Column("id", "string", lambda record: record["id"]), *sample, *map(of_input, kept), *ends]
+    sample = [_column("sample", "int64", "sample")] if shape.sampled else []
+    return [_column("id", "string", "id"), *sample, *map(of_input, shape.columns), *ends]
 
 
 class _Table:
@@ -316,22 +346,12 @@ def _error_body(error: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     return 500 if own else 400, {"error": body}
 
 
-def write_parquet(
-    file: IO[bytes],
-    rows: Iterator[Records],
-    columns: Sequence[str],
-    more: Sequence[ResultColumn],
-    *,
-    sampled: bool,
-) -> None:
-    """Write records to a Parquet file; kept fields that are not texts are written as JSON.
-
-    more: `result_columns`.
-    """
+def write_parquet(file: IO[bytes], rows: Iterator[Records], shape: Shape) -> None:
+    """Write records to a Parquet file; kept fields that are not texts are written as JSON."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = _columns(columns, more, sampled=sampled)
+    found = _columns(shape)
     schema = pa.schema([(column.name, getattr(pa, column.kind)()) for column in found])
     with pq.ParquetWriter(file, schema) as writer:
         batch: list[dict[str, Any]] = []
@@ -341,7 +361,7 @@ def write_parquet(
             batch.clear()
 
         for records in rows:
-            for record in records:
+            for record in agreed(records) if shape.agree else records:
                 values = ((name, kind, of(record)) for name, kind, of in found)
                 batch.append({name: _as_text(one) if kind == "string" else one for name, kind, one in values})
             if len(batch) >= _PARQUET_ROWS:

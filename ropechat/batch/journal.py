@@ -25,6 +25,8 @@ SYNC_SECONDS = 1.0
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _SUM = b',"crc32":"'
 _BLOCK = 1 << 16
+OF_RESULTS = ("columns", "agree")
+"""Fields of a header that records do not depend on."""
 INTERNAL = ("req", "cached_tokens")
 """Fields of a journal's record that results do not have."""
 
@@ -295,11 +297,11 @@ def has_header(path: Path) -> bool:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Where two headers differ, for the fields of `now`: `dtype: q8_0 there, f32 here`.
 
-    "columns" are those of the grammar, which is compared.
+    Without what only says how results are written.
     """
     found: list[str] = []
     for name, here in now.items():
-        if name == "columns":
+        if name in OF_RESULTS:
             continue
         there = before.get(name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ropechat.batch.forms import Form, Records, write_parquet
+from ropechat.batch.forms import Form, Records, Shape, write_parquet
 from ropechat.batch.journal import Journal, journal_name, line_of
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import tokens_of
@@ -234,15 +234,15 @@ class Totals:
             yield records
 
 
-def write_output(target: Target, rows: Iterator[Records], form: Form | None, **parquet: Any) -> None:
-    """Write the rows to OUT under a temporary name, sync and rename. form: None writes Parquet.
+def write_output(target: Target, rows: Iterator[Records], form: Form | Shape) -> None:
+    """Write the rows to OUT under a temporary name, sync and rename. form: a Shape writes Parquet.
 
     With an errors file, failed rows go there. Raises FileAccessError; OUT is then as before.
     """
     try:
-        if form is None:
+        if isinstance(form, Shape):
             with replacing(target.out, partial=target.temporary, sync=True) as file:
-                write_parquet(file, rows, **parquet)
+                write_parquet(file, rows, form)
             return
         packed = target.out.name.lower().endswith(".gz")
         if target.errors is None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.dedupe import Deduplicated
 from ropechat.batch.findings import Findings
-from ropechat.batch.forms import SHARD, STREAMED, Form, form_of, require_parquet, result_columns, text_form
+from ropechat.batch.forms import SHARD, STREAMED, Form, Shape, form_of, require_parquet, text_form
 from ropechat.batch.header import engine_header, model_header, settings_header
-from ropechat.batch.journal import Journal, differences, has_header, read_header
+from ropechat.batch.journal import OF_RESULTS, Journal, differences, has_header, read_header
 from ropechat.batch.output import (
     Journaled,
     Printed,
@@ -81,7 +81,9 @@ def run_to_stream(
     given = _read_input(spec, form, watcher)
     engine = None if given.total == 0 else watcher.load(watcher.find(spec.model), spec.sampling)
     findings, report = Findings(), BatchReport(0)
-    form_with_model = _text_form(spec, form, given.columns, "" if engine is None else engine.name)
+    form_with_model = _text_form(
+        settings_header(0, spec), form, given.columns, "" if engine is None else engine.name
+    )
     printed = Printed(put, form_with_model, findings.add)
     try:
         if engine is not None:
@@ -176,7 +178,7 @@ def run_to_file(
             if report.cancelled:
                 watcher.stopped(_results_of(journal), resumable=True)
                 return BatchResult(report, Totals(), Findings())
-            said = {**(before or header), "fail_below": spec.fail_below}
+            said = {**(before or header), **{name: header[name] for name in ("fail_below", *OF_RESULTS)}}
             result = _write(spec, target, form, given.columns, said, sink, report)
         except AllAlikeError:
             watcher.clear()
@@ -312,10 +314,9 @@ def _find_all(spec: BatchSpec, given: _Input, sink: Journaled) -> BatchReport:
 # ---- after the rows
 
 
-def _text_form(spec: BatchSpec, form: str, columns: list[str], model: str) -> Form:
+def _text_form(header: Mapping[str, Any], form: str, columns: list[str], model: str) -> Form:
     facts = {"name": model, "fingerprint": f"ropechat-{load_core().__version__}"}
-    more = result_columns(spec.sampling.grammar)
-    return text_form(form, columns, sampled=spec.prompts.samples > 1, model=facts, more=more)
+    return text_form(form, Shape.of(header, columns), facts)
 
 
 def _write(
@@ -332,11 +333,9 @@ def _write(
     sink.journal.sync()
     rows = findings.count(totals.count(sink.rows()))
     if form == "parquet":
-        more = result_columns(spec.sampling.grammar)
-        write_output(target, rows, None, columns=columns, sampled=spec.prompts.samples > 1, more=more)
+        write_output(target, rows, Shape.of(header, columns))
     else:
-        model = header.get("model", {}).get("name", "")
-        write_output(target, rows, _text_form(spec, form, columns, model))
+        write_output(target, rows, _text_form(header, form, columns, header.get("model", {}).get("name", "")))
     record = run_record(
         header,
         spec.source if isinstance(spec.source, Path) else "-",

@@ -23,13 +23,15 @@ class PromptOptions:
     """How rows become prompts.
 
     raw: no chat template. system: a system message for rows without one. samples: answers per row.
-    logprobs: candidates to record per token; None records no logprobs.
+    logprobs: candidates to record per token; None records no logprobs. agree: results have the most frequent
+    answer of each row, and how far the samples agree.
     """
 
     raw: bool = False
     system: str | None = None
     samples: int = 1
     logprobs: int | None = None
+    agree: bool = False
 
     def prompt(self, content: Content, *, raw: bool = False) -> "Prompt":
         """The prompt of a row for the engine. raw: use no chat template for this row."""

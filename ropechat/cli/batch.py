@@ -141,6 +141,11 @@ _output_options = option_set(
         help="Answers per row, each with its own seed.",
     ),
     click.option(
+        "--agree",
+        is_flag=True,
+        help="With --n: one record per row, of its most frequent answer, with how far the answers agree.",
+    ),
+    click.option(
         "--logprobs",
         type=click.IntRange(0, _MAX_LOGPROBS),
         help="Record the logprob of each token, with this many candidates.",
@@ -197,12 +202,13 @@ _prompt_options = option_set(
 
 
 _GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *OPTIONS, "json_flexible")
-_NOT_SCORED = f"samples logprobs dedupe timeout fail_below system {' '.join(_GENERATION)}"
+_NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system {' '.join(_GENERATION)}"
 """Options of generation."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
     *(Rule(name, excludes=" ".join(_TEMPLATES[:place])) for place, name in enumerate(_TEMPLATES)),
     Rule(_NOT_SCORED, excludes="score"),
+    Rule("agree", requires="samples"),
     Rule("keep_prefix", excludes="ray"),
     Rule("resume", excludes="overwrite"),
     Rule("any_isa", requires="ray"),
@@ -232,6 +238,7 @@ class _Options:
     dedupe: bool
     keep: str | None
     samples: int
+    agree: bool
     logprobs: int | None
     overwrite: bool
     resume: bool
@@ -312,6 +319,8 @@ def batch(source: Path | str, **given: Any) -> int:
     form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
     if asked.score and form not in ("jsonl", "json"):
         raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    if asked.agree and form == "openai":
+        raise click.UsageError("--agree: results must not be openai, whose choices are the samples")
     sourced = sourced_sampling(given)
     spec = BatchSpec(
         source if isinstance(source, Path) else stdin_stream(),
@@ -327,7 +336,7 @@ def batch(source: Path | str, **given: Any) -> int:
             flexible,
             asked.dedupe,
         ),
-        prompts=PromptOptions(asked.raw, asked.system, asked.samples, asked.logprobs),
+        prompts=PromptOptions(asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree),
         sampling=replace(sourced.sampling, grammar=grammar_of(given)),
         unset=frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),
         window=asked.window,

@@ -54,7 +54,7 @@ def merge(
     instruction sets. The exit code is 3 if rows failed.
     """
     from ropechat.batch.findings import Findings
-    from ropechat.batch.forms import form_of, require_parquet, text_form
+    from ropechat.batch.forms import Shape, form_of, require_parquet, text_form
     from ropechat.batch.merge import Merged, ShardFile, common_header
     from ropechat.batch.output import Target, Totals, run_record, write_output, write_run_record
     from ropechat.batch.reader import BatchReader, RowOptions, table_columns
@@ -69,6 +69,8 @@ def merge(
     reader.check()
     if header["score"] and form not in ("jsonl", "json"):
         raise click.UsageError(f"--out: results of --score must be jsonl or json (got {form})")
+    if header.get("agree") and form == "openai":
+        raise click.UsageError("--out: results of --agree must not be openai")
     columns = table_columns(reader, form)
     target = Target(out, errors=form == "openai")
     target.refuse(
@@ -76,17 +78,16 @@ def merge(
         overwrite=overwrite,
         resume=False,
     )
-    totals, findings, sampled = Totals(), Findings(), header["n"] > 1
-    more = header.get("columns", ())
+    totals, findings, shape = Totals(), Findings(), Shape.of(header, columns)
     rows = findings.count(totals.count(Merged(shards).rows(reader.ids())))
     if form == "parquet":
-        write_output(target, rows, None, columns=columns, sampled=sampled, more=more)
+        write_output(target, rows, shape)
     else:
         facts = {
             "name": header.get("model", {}).get("name", ""),
             "fingerprint": f"ropechat-{header.get('engine', '')}",
         }
-        write_output(target, rows, text_form(form, columns, sampled=sampled, model=facts, more=more))
+        write_output(target, rows, text_form(form, shape, facts))
     seconds = sum(shard.elapsed for shard in shards)
     speed = {
         "resumed": sum(shard.resumed for shard in shards),

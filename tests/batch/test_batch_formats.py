@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ropechat.batch.forms import form_of, text_form
+from ropechat.batch.forms import Shape, form_of, text_form
 from ropechat.batch.line import COMPLETIONS, parse_request
 from ropechat.batch.reader import AllAlikeError, BatchReader, BatchRow, RowOptions
 from ropechat.batch.row_template import RowTemplate
@@ -73,7 +73,7 @@ def test_a_table_survives_reading_and_writing(end: str, bom: str, tmp_path: Path
     for row, (_, prompt, more) in zip(found, rows, strict=True):
         assert row.kept == {"prompt": prompt, "more, or less": more}
         assert (row.request is None) == (prompt == "")
-    form = text_form("csv", ["prompt", "more, or less"], sampled=False, model={})
+    form = text_form("csv", Shape(["prompt", "more, or less"]), {})
     made = form.head + "".join(
         form.lines([{"id": row.id, "ok": True, "sample": 0, "input": row.kept, "text": "x"}]) for row in found
     )

@@ -13,6 +13,7 @@ import pytest
 from cli_door import CompiledDoor, Door
 
 from ropechat.cli.exit_codes import OK, REFUSED, SOME_FAILED
+from ropechat.engine.agreement import agreement_of
 
 SCHEMA = {
     "type": "object",
@@ -263,6 +264,43 @@ def test_unsure_rows_fail_and_are_taken_up_again(door: Door, tmp_path: Path) -> 
     assert (code, "5 of an earlier run" in err) == (OK, True)
     assert [json.loads(line) for line in out.read_text().splitlines()] == sure
     assert json.loads((tmp_path / "out.jsonl.run.json").read_text())["fail_below"] == 0
+
+
+def test_samples_that_agree_are_one_record(door: Door, tmp_path: Path) -> None:
+    rows, schema = tmp_path / "in.csv", '{"properties": {"a": {"type": "boolean"}}, "required": ["a"]}'
+    rows.write_text("id,text\n1,A pet\n2,Two\n3,Three\n")
+    given = ["batch", rows, "--n", 5, "--seed", 1, "--temperature", 1, "--max-tokens", 20]
+    given += ["--json-schema", schema[:-1] + ', "type": "object", "additionalProperties": false}']
+    door(*given, "-o", tmp_path / "all.jsonl")
+    samples = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    code, out, _ = door(*given, "-o", "-", "--agree")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (code, [record["id"] for record in found]) == (OK, ["1", "2", "3"])
+    for place, record in enumerate(found):
+        own = samples[5 * place : 5 * place + 5]
+        agreement = record.pop("agreement")
+        assert agreement == agreement_of([sample["text"] for sample in own], is_json=True)
+        assert {**record, "sample": 0} in [{**sample, "sample": 0} for sample in own]
+        assert agreement["answers"][record["text"]] == max(agreement["answers"].values())
+    for number in (1, 2):
+        door(*given, "-o", tmp_path / "t.csv", "--agree", "--shard", f"{number}/2")
+    parts = [tmp_path / f"t.{number}of2.jsonl" for number in (1, 2)]
+    door("merge", tmp_path / "all.csv", *parts, "--order-of", rows)
+    door(*given, "-o", tmp_path / "t.csv", "--agree")
+    assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+    head, first, *_ = csv.reader((tmp_path / "t.csv").read_text().splitlines())
+    cells = dict(zip(head, first, strict=True))
+    assert "sample" not in cells
+    of_first = agreement_of([sample["text"] for sample in samples[:5]], is_json=True)
+    assert float(cells["agreement"]) == of_first["share"]
+    assert float(cells["entropy"]) == of_first["entropy"]
+    assert float(cells["a.agreement"]) == of_first["fields"]["a"]["share"]
+    for wrong, words in (
+        (["--agree", "--out", "openai", "-o", "-"], "--agree: results must not be openai"),
+        (["--n", 1, "--agree", "-o", "-"], "--agree: requires --n"),
+    ):
+        code, _, err = door(*given, *wrong)
+        assert (code, words in err) == (REFUSED, True)
 
 
 def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:
