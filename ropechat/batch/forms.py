@@ -92,19 +92,22 @@ def result_columns(grammar: Grammar | None, *, agree: bool = False) -> list[Resu
 class Shape(NamedTuple):
     """What results are beside their form. columns: kept fields, for tables. more: `result_columns`.
 
-    sampled: whether rows have several samples. agree: whether these become one record.
+    sampled: whether rows have several samples. agree: whether these become one record. excel: the delimiter
+    of CSV that begins with a BOM; "" for a comma and no BOM.
     """
 
     columns: Sequence[str] = ()
     more: Sequence[ResultColumn] = ()
     sampled: bool = False
     agree: bool = False
+    excel: str = ""
 
     @classmethod
     def of(cls, header: Mapping[str, Any], columns: Sequence[str]) -> "Shape":
         """Of a run with this header."""
         agree = bool(header.get("agree"))
-        return cls(columns, header.get("columns", ()), header["n"] > 1 and not agree, agree)
+        sampled = header["n"] > 1 and not agree
+        return cls(columns, header.get("columns", ()), sampled, agree, header.get("excel", ""))
 
 
 def text_form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
@@ -121,7 +124,7 @@ def _form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
     if form == "json":
         return _Array()
     if form in ("csv", "tsv"):
-        return _Table(_columns(shape), "," if form == "csv" else "\t")
+        return _Table(_columns(shape), (shape.excel or ",") if form == "csv" else "\t", bom=bool(shape.excel))
     return _Lines()
 
 
@@ -215,10 +218,10 @@ def _columns(shape: Shape) -> list[_Column]:
 class _Table:
     tail = ""
 
-    def __init__(self, columns: "Sequence[_Column]", delimiter: str) -> None:
+    def __init__(self, columns: "Sequence[_Column]", delimiter: str, *, bom: bool) -> None:
         self._columns = columns
         self._csv = Csv([column.name for column in self._columns], delimiter, "\n")
-        self.head = self._csv.head
+        self.head = "\ufeff" * bom + self._csv.head
 
     def lines(self, records: Records) -> str:
         rows = ({name: _cell(of(record)) for name, _, of in self._columns} for record in records)

@@ -37,6 +37,7 @@ def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
         "n": settings.samples,
         "logprobs": settings.logprobs,
         "agree": settings.agree,
+        "stop": list(settings.stop) or None,
         "fail_below": spec.fail_below,
         **({} if grammar is None else {"grammar": _sha(canonical(grammar).encode())}),
         "columns": result_columns(spec.sampling.grammar, agree=settings.agree),

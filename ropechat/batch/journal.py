@@ -25,7 +25,7 @@ SYNC_SECONDS = 1.0
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _SUM = b',"crc32":"'
 _BLOCK = 1 << 16
-OF_RESULTS = ("columns", "agree")
+OF_RESULTS = ("columns", "agree", "excel")
 """Fields of a header that records do not depend on."""
 INTERNAL = ("req", "cached_tokens")
 """Fields of a journal's record that results do not have."""

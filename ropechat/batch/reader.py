@@ -80,6 +80,7 @@ class RowOptions:
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
     a completion or choices, see `score_line`. shard: read only its rows. flexible: allow whitespace in JSON
     that a row asks for. dedupe: rows with equal prompts and settings have equal seeds, and are computed once.
+    delimiter, encoding: of the input, see `Source`.
     """
 
     prompt_field: str | None = None
@@ -91,6 +92,8 @@ class RowOptions:
     shard: Shard | None = None
     flexible: bool = False
     dedupe: bool = False
+    delimiter: str | None = None
+    encoding: str | None = None
 
 
 @dataclass
@@ -121,8 +124,8 @@ class BatchReader:
         form: str | None = None,
         options: RowOptions | None = None,
     ) -> None:
-        self.source = Source(source, form)
         self.options = options or RowOptions(prompt_field)
+        self.source = Source(source, form, self.options.delimiter, self.options.encoding)
         self._total = 0  # until it is known
         self.above_limit = 0
         """Rows of a regular file that the limit leaves out, once `check` has counted them."""

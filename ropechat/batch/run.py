@@ -82,7 +82,7 @@ def run_to_stream(
     engine = None if given.total == 0 else watcher.load(watcher.find(spec.model), spec.sampling)
     findings, report = Findings(), BatchReport(0)
     form_with_model = _text_form(
-        settings_header(0, spec), form, given.columns, "" if engine is None else engine.name
+        _header(spec, given, 0), form, given.columns, "" if engine is None else engine.name
     )
     printed = Printed(put, form_with_model, findings.add)
     try:
@@ -144,7 +144,7 @@ def run_to_file(
         run_seed = 0
     else:
         run_seed = choose_seed(spec.sampling)
-    header = settings_header(run_seed, spec)
+    header = _header(spec, given, run_seed)
 
     def require_same() -> None:
         same = {**header, "fail_below": (before or header).get("fail_below")} if retry_failed else header
@@ -224,9 +224,14 @@ def _read_input(
     if check is not None:
         check(reader)
     reader.check_first_rows()
-    if (text := reader.warning) is not None:
+    for text in (*reader.source.notes, *([] if reader.warning is None else [reader.warning])):
         watcher.tell(text)
     return _Input(reader, total, columns)
+
+
+def _header(spec: BatchSpec, given: _Input, run_seed: int) -> dict[str, Any]:
+    """What is known before the model is loaded."""
+    return {**settings_header(run_seed, spec), "excel": given.reader.source.delimiter if spec.excel else ""}
 
 
 def _is_complete(spec: BatchSpec, given: _Input, journal: Journal) -> bool:

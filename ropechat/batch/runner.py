@@ -43,7 +43,8 @@ def make_job(request: LineRequest, spec: BatchSpec, seed: int | None = None) -> 
             prompt, prefix = prompt[:-1], last.content
     top_k = spec.prompts.logprobs if request.logprobs is None else request.logprobs
     certainty = has_certainty(own.grammar)
-    return Job(prompt, own, request.stop, request.template_vars, prefix, top_k or 0, certainty=certainty)
+    stop = spec.prompts.stop if request.stop is None else request.stop
+    return Job(prompt, own, stop, request.template_vars, prefix, top_k or 0, certainty=certainty)
 
 
 def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:

@@ -5,11 +5,13 @@ Formats: jsonl (a JSON object per line; OpenAI's batch format is one), json (an 
 A row that cannot be read has a `fault` instead of fields; the others are read.
 """
 
+import codecs
 import contextlib
 import csv
 import itertools
 import json
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -19,6 +21,7 @@ from typing import IO, Any, NamedTuple, Protocol, cast
 from ropechat.batch.line import LineError, parse_line, parse_value
 from ropechat.batch.pipe import PipeReader
 from ropechat.errors import BatchInputError, FileAccessError
+from ropechat.util.encodings import encoding_of
 from ropechat.util.text import format_bytes
 
 MAX_LINE_BYTES = 16 << 20
@@ -29,6 +32,7 @@ WRITER_SECONDS = 10.0
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
 PLAIN_FORMATS = ("csv", "tsv", "lines")
 """Formats whose fields are texts: settings in them would be guesses, so all fields are data."""
+_JSON_FORMATS = ("jsonl", "openai", "json")
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -41,10 +45,12 @@ _BY_SUFFIX = {
 _SHOWN_BYTES = 1 << 20  # how much of the first line is examined
 _PARQUET_ROWS = 256
 _BOM = b"\xef\xbb\xbf"
+_SAMPLE_BYTES = 1 << 16  # from which the encoding is guessed
+_DELIMITERS = ",;\t|"
 _NOT_TEXT = {
     b"\x1f\x8b": "compressed with gzip; unpack it first, or give it a name that ends in .gz",
-    b"\xff\xfe": "UTF-16; save it as UTF-8",
-    b"\xfe\xff": "UTF-16; save it as UTF-8",
+    b"\xff\xfe": "UTF-16; save it as UTF-8, or add --encoding utf-16",
+    b"\xfe\xff": "UTF-16; save it as UTF-8, or add --encoding utf-16",
     b"PK": "a zip archive; unpack it first",
     b"PAR1": "a Parquet file; add --in parquet",
 }
@@ -87,9 +93,18 @@ class Source:
     """Where rows come from. source: a path, or an open stream such as stdin.
 
     A regular file can be read several times. A stream, pipe or terminal is read once, row by row on demand.
+
+    delimiter: of CSV; None takes the one that the first line has most of. encoding: None is UTF-8, or of a
+    regular file the one that it is probably in; of JSON that of its BOM.
     """
 
-    def __init__(self, source: Path | IO[bytes], form: str | None = None) -> None:
+    def __init__(
+        self,
+        source: Path | IO[bytes],
+        form: str | None = None,
+        delimiter: str | None = None,
+        encoding: str | None = None,
+    ) -> None:
         is_path = isinstance(source, Path)
         self.form = form or (format_of(source) if isinstance(source, Path) else "jsonl")
         self.where, name = (str(source), source.name) if isinstance(source, Path) else ("stdin", "stdin")
@@ -99,6 +114,11 @@ class Source:
         self._rest: Iterator[RawRow] | None = None
         """The rows of a source that can be read only once."""
         self._pipe: PipeReader | None = None
+        self._delimiter, self._encoding = delimiter, encoding
+        self.delimiter = delimiter or ","
+        """Of a CSV file, once `check` was called."""
+        self.notes: list[str] = []
+        """What was guessed of the file, once `check` was called."""
         self.columns: list[str] = []
         """The columns of a CSV, TSV or Parquet file, once `check` was called."""
 
@@ -131,7 +151,7 @@ class Source:
         if self.form in ("jsonl", "openai"):
             rows.close()
             with self._damage_named(), self._open() as file:
-                return sum(1 for _ in _lines(self._unpacked(file)))
+                return sum(1 for _ in _lines(self._text(file)))
         return 1 + sum(1 for _ in rows)
 
     def rows(self) -> Iterator[RawRow]:
@@ -142,9 +162,9 @@ class Source:
         with self._damage_named():
             if isinstance(self._source, Path):
                 with self._open() as file:
-                    yield from self._rows_of(self._unpacked(file))
+                    yield from self._rows_of(self._text(file))
             else:
-                yield from self._rows_of(self._source)
+                yield from self._rows_of(self._text(self._source))
 
     @contextlib.contextmanager
     def _damage_named(self) -> Iterator[None]:
@@ -163,13 +183,13 @@ class Source:
         by_lines: dict[str, Callable[[_Lines], Iterator[RawRow]]] = {
             "jsonl": self._json_lines,
             "openai": self._json_lines,
-            "csv": lambda file: self._table(file, ","),
+            "csv": lambda file: self._table(file, self._delimiter),
             "tsv": lambda file: self._table(file, "\t"),
             "lines": self._text_lines,
         }
         if self.form in whole:
             return whole[self.form](file)
-        if not self.is_regular and not self._packed and _has_descriptor(file):
+        if not self.is_regular and not self._packed and self._encoding is None and _has_descriptor(file):
             self._pipe = PipeReader(file)
         return by_lines[self.form](self._pipe or file)
 
@@ -196,6 +216,25 @@ class Source:
         import gzip  # imported here: rarely needed
 
         return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+
+    def _text(self, file: IO[bytes]) -> IO[bytes]:
+        """The file unpacked, and if it is not in UTF-8 as UTF-8."""
+        unpacked = self._unpacked(file)
+        if self.form == "parquet":
+            return unpacked
+        if self._encoding is None and self.is_regular:
+            self._encoding = self._guess(unpacked.read(_SAMPLE_BYTES))
+            unpacked.seek(0)
+        if self._encoding in (None, "utf-8"):
+            return unpacked
+        return cast("IO[bytes]", _Recoded(unpacked, self._encoding))
+
+    def _guess(self, sample: bytes) -> str:
+        found = encoding_of(sample)
+        if found.startswith("utf-8") or (self.form in _JSON_FORMATS and not found.startswith("utf-")):
+            return "utf-8"
+        self.notes.append(f"note: {self.name}: read as {found}; --encoding sets another")
+        return found
 
     def _check_text(self, line: bytes) -> None:
         for magic, what in _NOT_TEXT.items():
@@ -269,11 +308,16 @@ class Source:
             except UnicodeDecodeError as error:
                 yield RawRow(line.number, {}, f"line: must be UTF-8 (byte {error.start} is not)")
 
-    def _table(self, file: _Lines, delimiter: str) -> Iterator[RawRow]:
+    def _table(self, file: _Lines, delimiter: str | None) -> Iterator[RawRow]:
         """The rows of a CSV or TSV file (RFC 4180): cells may be quoted and hold newlines."""
         csv.field_size_limit(MAX_LINE_BYTES)
         # surrogateescape: a byte that is not UTF-8 is an error of its row only
-        texts = (line.decode("utf-8", "surrogateescape") for line in self._table_lines(file))
+        lines = self._table_lines(file)
+        if delimiter is None:
+            first = next(lines, b"")
+            lines = itertools.chain([first], lines)
+            delimiter = self._find_delimiter(first.decode("utf-8", "replace"))
+        texts = (line.decode("utf-8", "surrogateescape") for line in lines)
         reader = csv.reader(texts, delimiter=delimiter, strict=True)
         header: list[str] | None = None
         while True:
@@ -296,6 +340,17 @@ class Source:
             if fault is None and len(cells) != len(header):
                 fault = f"cells: must be {len(header)}, as in the first line (got {len(cells)})"
             yield RawRow(number, {} if fault else dict(zip(header, cells, strict=True)), fault)
+
+    def _find_delimiter(self, line: str) -> str:
+        """The character that separates the names of the columns."""
+        plain = re.sub(r'"[^"]*"?', "", line)
+        found = max(_DELIMITERS, key=plain.count)
+        if found != "," and self.delimiter != found:
+            self.notes.append(
+                f"note: {self.name}: cells are separated by {found!r}; --delimiter sets another"
+            )
+        self.delimiter = found
+        return found
 
     def _table_lines(self, file: _Lines) -> Iterator[bytes]:
         line = file.readline(MAX_LINE_BYTES).removeprefix(_BOM)
@@ -335,6 +390,38 @@ class Source:
                     yield _typed(number, fields)
         except pyarrow.ArrowException as error:
             raise BatchInputError(f"{self.where}: not a valid Parquet file ({error})") from None
+
+
+class _Recoded:
+    """A text file as if it were in UTF-8. A byte that is no character stays as it is."""
+
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        errors = "replace" if encoding.startswith("utf") else "surrogateescape"
+        self._file, self._decoder = file, codecs.getincrementaldecoder(encoding)(errors)
+        self._ready, self._ended = bytearray(), False
+
+    def _fill(self) -> None:
+        data = self._file.read(_SAMPLE_BYTES)
+        self._ended = not data
+        text = self._decoder.decode(data, final=self._ended)
+        self._ready += text.removeprefix("\ufeff").encode("utf-8", "surrogateescape")
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._ready[:count])
+        del self._ready[:count]
+        return taken
+
+    def readline(self, limit: int, /) -> bytes:
+        seen = 0
+        while (end := self._ready.find(b"\n", seen)) < 0 and len(self._ready) < limit and not self._ended:
+            seen = len(self._ready)
+            self._fill()
+        return self._take(limit if end < 0 else min(end + 1, limit))
+
+    def read(self, limit: int, /) -> bytes:
+        while len(self._ready) < limit and not self._ended:
+            self._fill()
+        return self._take(limit)
 
 
 def _damages(*, packed: bool) -> tuple[type[Exception], ...]:

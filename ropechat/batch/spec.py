@@ -24,7 +24,8 @@ class PromptOptions:
 
     raw: no chat template. system: a system message for rows without one. samples: answers per row.
     logprobs: candidates to record per token; None records no logprobs. agree: results have the most frequent
-    answer of each row, and how far the samples agree.
+    answer of each row, and how far the samples agree. stop: texts that end the answer of a row without own
+    ones.
     """
 
     raw: bool = False
@@ -32,6 +33,7 @@ class PromptOptions:
     samples: int = 1
     logprobs: int | None = None
     agree: bool = False
+    stop: tuple[str, ...] = ()
 
     def prompt(self, content: Content, *, raw: bool = False) -> "Prompt":
         """The prompt of a row for the engine. raw: use no chat template for this row."""
@@ -58,7 +60,7 @@ class BatchSpec:
     run. timeout: seconds after which a row fails. fail_below: a row fails, but keeps its answer,
     if a part of it has a smaller probability: see `ropechat.inspector.unsure`. ray: compute on the Ray
     cluster of this address, "" for that of this machine; any_isa: whose nodes may have different instruction
-    sets.
+    sets. excel: CSV results have a BOM, and the delimiter of the source.
     """
 
     source: Path | IO[bytes]
@@ -74,6 +76,7 @@ class BatchSpec:
     fail_below: float | None = None
     ray: str | None = None
     any_isa: bool = False
+    excel: bool = False
 
     def reader(self) -> BatchReader:
         """The rows. Raises BatchInputError."""

@@ -72,6 +72,49 @@ class ShardName(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             self.fail(str(error), param, ctx)
 
 
+class Delimiter(click.ParamType):  # type: ignore[type-arg]
+    """A character that separates cells."""
+
+    name = "char"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = {"tab": "\t", "\\t": "\t"}.get(value, value)
+        if len(found) != 1 or found in '"\r\n':
+            self.fail(f"must be one character, or tab (got {value!r:.20})", param, ctx)
+        return found
+
+
+class Encoding(click.ParamType):  # type: ignore[type-arg]
+    """The name of a text encoding."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        import codecs
+
+        try:
+            found = codecs.lookup(value)
+            "a".encode(found.name)
+        except (LookupError, ValueError, TypeError):
+            self.fail(f"must be a text encoding such as cp1252 (got {value!r:.40})", param, ctx)
+        return found.name
+
+
+csv_options = option_set(
+    click.option(
+        "--delimiter",
+        type=Delimiter(),
+        metavar="CHAR",
+        help="What separates the cells of a CSV file; tab is one [default: the one that its first line has].",
+    ),
+    click.option(
+        "--encoding",
+        type=Encoding(),
+        metavar="NAME",
+        help="Encoding of IN, such as cp1252 [default: UTF-8, or of a file the one that it is probably in].",
+    ),
+    title="Input",
+)
 _input_options = option_set(
     in_format,
     click.option(
@@ -127,6 +170,11 @@ _output_options = option_set(
         help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
     ),
     out_form,
+    click.option(
+        "--excel",
+        is_flag=True,
+        help="CSV results for Excel: with a BOM, and with the delimiter of IN.",
+    ),
     click.option(
         "--keep",
         metavar="FIELD,...",
@@ -194,15 +242,35 @@ _run_options = option_set(
     click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr."),
     title="Run",
 )
+
+
+def _checked_stops(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The texts with their line breaks. Raises RequestError."""
+    if not texts:
+        return ()
+    from ropechat.engine.validation import validate_stops
+
+    return validate_stops([text.replace("\\n", "\n").replace("\\t", "\t") for text in texts])
+
+
 _prompt_options = option_set(
     click.option("--system", metavar="TEXT", help="A system message for rows without one."),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        callback=_checked_stops,
+        help="End an answer before this text; \\n is a line break. Repeatable.",
+    ),
     click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are."),
     title="Prompt",
 )
 
 
 _GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *OPTIONS, "json_flexible")
-_NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system {' '.join(_GENERATION)}"
+_NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system stop {' '.join(_GENERATION)}"
 """Options of generation."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
@@ -226,6 +294,9 @@ class _Options:
     out: Path | str | None
     input_format: str | None
     output_format: str | None
+    delimiter: str | None
+    encoding: str | None
+    excel: bool
     prompt: str | None
     prompt_file: Path | None
     messages_file: Path | None
@@ -253,6 +324,7 @@ class _Options:
     progress: str
     quiet: bool
     system: str | None
+    stop: tuple[str, ...]
     raw: bool
 
     def target(self) -> Path | str:
@@ -285,6 +357,7 @@ class _Options:
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("source", metavar="IN", type=FileName())
 @_input_options
+@csv_options
 @_output_options
 @_run_options
 @_prompt_options
@@ -319,6 +392,8 @@ def batch(source: Path | str, **given: Any) -> int:
     form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
     if asked.score and form not in ("jsonl", "json"):
         raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    if asked.excel and form != "csv" and asked.shard is None:
+        raise click.UsageError(f"--excel: results must be csv (got {form})")
     if asked.agree and form == "openai":
         raise click.UsageError("--agree: results must not be openai, whose choices are the samples")
     sourced = sourced_sampling(given)
@@ -335,8 +410,12 @@ def batch(source: Path | str, **given: Any) -> int:
             asked.shard,
             flexible,
             asked.dedupe,
+            asked.delimiter,
+            asked.encoding,
         ),
-        prompts=PromptOptions(asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree),
+        prompts=PromptOptions(
+            asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree, asked.stop
+        ),
         sampling=replace(sourced.sampling, grammar=grammar_of(given)),
         unset=frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),
         window=asked.window,
@@ -345,6 +424,7 @@ def batch(source: Path | str, **given: Any) -> int:
         fail_below=asked.fail_below,
         ray=asked.ray,
         any_isa=asked.any_isa,
+        excel=asked.excel,
     )
     if asked.dry_run:
         return batch_run.check_rows(spec, quiet=asked.quiet)

@@ -115,7 +115,7 @@ def check_rows(spec: "BatchSpec", *, quiet: bool) -> int:
     if not quiet:
         for name in reader.unkept:
             say(f"note: --keep: {name!r}: no row has this field")
-        if (text := reader.warning) is not None:
+        for text in (*reader.source.notes, *([] if reader.warning is None else [reader.warning])):
             say(text)
         rows = count_of(ok + failed, "row")
         say(f"{reader.source.where}: {rows}, {ok} ok, {failed} failed; nothing was computed")

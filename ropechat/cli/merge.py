@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.batch import in_format, out_form
+from ropechat.cli.batch import csv_options, in_format, out_form
 from ropechat.cli.common import Count
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
 from ropechat.util.text import count_of
@@ -31,6 +31,7 @@ Examples:
     help="The input of the shards; OUT has a record for each of its rows, in its order.",
 )
 @in_format
+@csv_options
 @out_form
 @click.option("--limit", type=Count(), help="Read only the first n rows of IN, as the shards did.")
 @click.option("--any-isa", is_flag=True, help="Accept shards of different instruction sets.")
@@ -43,6 +44,8 @@ def merge(
     input_format: str | None,
     output_format: str | None,
     limit: int | None,
+    delimiter: str | None,
+    encoding: str | None,
     any_isa: bool,
     overwrite: bool,
     quiet: bool,
@@ -64,7 +67,13 @@ def merge(
         require_parquet()
     shards = [ShardFile(path) for path in paths]
     header = common_header(shards, any_isa=any_isa)
-    options = RowOptions(keep=header["keep"], id_field=header["id_field"], limit=limit)
+    options = RowOptions(
+        keep=header["keep"],
+        id_field=header["id_field"],
+        limit=limit,
+        delimiter=delimiter,
+        encoding=encoding,
+    )
     reader = BatchReader(source, form=input_format, options=options)
     reader.check()
     if header["score"] and form not in ("jsonl", "json"):

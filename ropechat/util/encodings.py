@@ -1,6 +1,7 @@
 """Reading text of an unknown encoding."""
 
 import codecs
+import re
 import unicodedata
 from itertools import pairwise
 
@@ -14,6 +15,8 @@ _MARKS = (
 _WIDE = ("shift_jis", "euc_jp", "gb18030", "big5", "euc_kr")
 _NARROW = ("cp1252", "cp1251", "koi8_r", "cp1253", "cp1250")
 _SAMPLE = 1 << 16  # bytes that decide
+_EVIDENCE = 8  # bytes above 127 that tell other alphabets from damage
+_MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 
 
 def decode(data: bytes) -> tuple[str, str]:
@@ -34,6 +37,33 @@ def decode(data: bytes) -> tuple[str, str]:
         raise ValueError("not text")
     name = max((*_NARROW, *_WIDE), key=lambda name: _score(data, name))
     return data.decode(name, "replace"), name
+
+
+def encoding_of(sample: bytes) -> str:
+    """The encoding of a text by its beginning, of which the last character may be cut.
+
+    utf-8 where nothing else is plausible: also for a text with damaged bytes among characters of UTF-8, and
+    for what is no text.
+    """
+    for mark, name in _MARKS:
+        if sample.startswith(mark):
+            return name
+    try:
+        if b"\0" in sample:
+            return _of_pairs(sample[: len(sample) & ~1])[1]
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+    except UnicodeDecodeError:
+        high = sum(byte > 127 for byte in sample)
+        whole = sum(map(len, _MULTIBYTE.findall(sample)))  # of characters of UTF-8
+        if 2 * whole >= high or _controls(sample) > len(sample) // 200:
+            return "utf-8"
+        best = max((*_NARROW, *_WIDE), key=lambda name: _score(sample, name))
+        # A few bytes may be damage: they are letters of Western Europe, or nothing is said.
+        if high >= _EVIDENCE or (best == "cp1252" and b"\xff" not in sample):
+            return best
+    except ValueError:
+        pass
+    return "utf-8"
 
 
 def _controls(data: bytes) -> int:

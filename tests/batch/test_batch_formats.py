@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_door import Door
+from model_folders import chat_folder
 
 from ropechat.batch.forms import Shape, form_of, text_form
 from ropechat.batch.line import COMPLETIONS, parse_request
@@ -106,7 +108,7 @@ def test_rows_of_a_table_fail_alone(tmp_path: Path) -> None:
         (b"a,a\n", "column names must be unique ('a' occurs twice)"),
         (b"a,,b\n", "column 2 has no name"),
         (b"\xff,a\n", "must be UTF-8"),
-        (b"\xff\xfea\0", "UTF-16"),
+        (b"\xff\xfea\0,\0,\0b\0", "column 2 has no name"),
         (b"PAR1", "a Parquet file; add --in parquet"),
     ],
 )
@@ -115,6 +117,88 @@ def test_a_table_needs_names(data: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(BatchInputError) as caught:
         Source(tmp_path / "in.csv").check()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_table_of_another_program(encoding: str, delimiter: str, tmp_path: Path) -> None:
+    lines = [["id", 'a "quoted; name", x', "prompt"], ["1", "x", "Größe; 5 Äpfel, groß"]]
+    lines.append(["2", "y", 'café\r\n"Crème"'])
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter).writerows(lines)
+    (tmp_path / "in.csv").write_bytes(text.getvalue().encode(encoding))
+    source = Source(tmp_path / "in.csv")
+    assert source.check() == 2
+    assert [list(row.fields.values()) for row in source.rows()] == lines[1:]
+    assert source.columns == lines[0]
+    assert source.delimiter == delimiter
+    told = "\n".join(source.notes)
+    assert (f"separated by {delimiter!r}" in told) is (delimiter != ",")
+    assert (f"read as {encoding}" in told) is (not encoding.startswith("utf-8"))
+    named = Source(tmp_path / "in.csv", None, delimiter, encoding)
+    assert [row.fields for row in named.rows()] == [row.fields for row in source.rows()]
+    assert named.notes == []
+
+
+def test_json_lines_of_a_program_that_writes_utf_16(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes('{"prompt": "é\u2028"}\r\n\r\n{"prompt": "b"}\r\n'.encode("utf-16"))
+    source = Source(path)
+    assert source.check() == 2
+    rows = [(row.number, row.fields["prompt"]) for row in source.rows()]
+    assert rows == [(1, "é\u2028"), (3, "b")]
+    path.write_bytes('{"prompt": "é"}\n'.encode("cp1252"))  # JSON is never that
+    assert "UTF-8" in str([row.fault for row in Source(path).rows()])
+
+
+def test_a_stream_of_another_encoding_is_named() -> None:
+    data = "id;prompt\n1;Größe\n".encode("utf-16")
+    with pytest.raises(BatchInputError, match="UTF-16; save it as UTF-8, or add --encoding utf-16"):
+        Source(io.BytesIO(data), "csv").check()
+    [row] = Source(io.BytesIO(data), "csv", None, "utf-16").rows()
+    assert row.fields["prompt"] == "Größe"
+
+
+def test_results_for_excel(door: Door, tmp_path: Path) -> None:
+    rows = tmp_path / "in.csv"
+    rows.write_bytes("id;text;größe\n1;ab;ä\n2;cd;ö\n".encode("cp1252"))
+    given = ["batch", rows, "-m", chat_folder(tmp_path / "chat"), "--keep", "all", "--seed", 1]
+    out = tmp_path / "o.csv"
+    code, _, err = door(*given, "-o", out, "--excel")
+    assert code == 0, err
+    assert "note: in.csv: read as cp1252; --encoding sets another" in err
+    assert "note: in.csv: cells are separated by ';'; --delimiter sets another" in err
+    text = out.read_bytes().decode("utf-8-sig")
+    assert out.read_bytes().startswith(b"\xef\xbb\xbfid;")
+    lines = csv.DictReader(text.splitlines(), delimiter=";")
+    assert [line["größe"] for line in lines] == ["ä", "ö"]
+    for number in (1, 2):
+        door(*given, "-o", out, "--excel", "--shard", f"{number}/2")
+    parts = [tmp_path / f"o.{number}of2.jsonl" for number in (1, 2)]
+    code, _, err = door("merge", tmp_path / "all.csv", *parts, "--order-of", rows)
+    assert code == 0, err
+    assert (tmp_path / "all.csv").read_bytes() == out.read_bytes()
+    for wrong, words in (
+        (["--excel", "-o", "-"], "--excel: results must be csv (got jsonl)"),
+        (["--delimiter", "ab", "-o", "-"], "must be one character"),
+        (["--encoding", "rot13", "-o", "-"], "must be a text encoding"),
+    ):
+        code, _, err = door(*given, *wrong)
+        assert (code, words in err) == (2, True), err
+
+
+def test_texts_that_end_an_answer(door: Door, tmp_path: Path) -> None:
+    rows = tmp_path / "in.jsonl"
+    rows.write_text('{"prompt": "ab"}\n{"prompt": "ab", "stop": "g"}\n')
+    given = ["batch", rows, "-m", chat_folder(tmp_path / "chat"), "--raw", "--temperature", 0]
+    _, out, _ = door(*given, "-o", "-", "--stop", "f", "--stop", "e\\n")
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["cde", "cdef"]
+    journal = tmp_path / "o.jsonl"
+    door(*given, "-o", journal, "--stop", "f", "--resume")
+    code, _, err = door(*given, "-o", journal, "--resume")
+    assert (code, 'stop: ["f"] there, null here' in err) == (2, True)
+    code, _, err = door(*given, "-o", "-", "--stop", "")
+    assert (code, "stop: must be strings of 1 to" in err) == (2, True)
 
 
 def test_cells_are_data_not_settings(tmp_path: Path) -> None:

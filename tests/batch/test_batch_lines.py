@@ -149,7 +149,7 @@ def test_another_field_may_hold_the_prompt(tmp_path: Path) -> None:
     "data",
     [
         b'{"prompt":"a"}\r{"prompt":"b"}\r',
-        '{"prompt":"a"}\n'.encode("utf-16"),
+        "id,prompt\n".encode("utf-16"),
         b"\x1f\x8b\x08\x00",
         b'[\n {"prompt": "a"}\n]\n',
         b'[{"prompt": "a"}]\n',
