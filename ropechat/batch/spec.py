@@ -15,6 +15,7 @@ from ropechat.sampling import Sampling
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
+    from ropechat.engine.preview import ModelPreview
     from ropechat.engine.scheduler import Prompt
 
 
@@ -82,7 +83,7 @@ class BatchSpec:
         """The rows. Raises BatchInputError."""
         return BatchReader(self.source, form=self.input_format, options=self.rows)
 
-    def for_engine(self, engine: "Engine") -> "BatchSpec":
+    def for_engine(self, engine: "Engine | ModelPreview") -> "BatchSpec":
         """This spec with the engine's recommended settings where the run sets none."""
         own = engine.recommended(self.sampling.think)
         own = {name: value for name, value in own.items() if name in self.unset}

@@ -145,7 +145,7 @@ _input_options = option_set(
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Check all rows and print the first request; load no model, write nothing.",
+        help="Check all rows, count their tokens, print the first request; load no weights, write nothing.",
     ),
     click.option(
         "--score",
@@ -426,12 +426,12 @@ def batch(source: Path | str, **given: Any) -> int:
         any_isa=asked.any_isa,
         excel=asked.excel,
     )
+    model = take_model(given, raw=asked.raw)
+    spec = replace(spec, model=model.spec)
     if asked.dry_run:
         return batch_run.check_rows(spec, quiet=asked.quiet)
     if asked.shard is not None and not asked.score and spec.sampling.seed is None:
         raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
-    model = take_model(given, raw=asked.raw)
     watcher = batch_run.CommandWatcher(model, asked.keep_prefix, asked.progress, quiet=asked.quiet)
     files = {"overwrite": asked.overwrite, "resume": asked.resume, "retry_failed": asked.retry_failed}
-    spec = replace(spec, model=model.spec)
     return batch_run.answer_rows(spec, out, asked.output_format, watcher, **files)

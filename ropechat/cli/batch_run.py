@@ -22,12 +22,15 @@ from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.cli.keep_prefix import kept_prefix
 from ropechat.cli.loading import GivenModel, load
 from ropechat.conversation import Message
-from ropechat.util.text import count_of
+from ropechat.engine.preview import SharedTokens
+from ropechat.errors import ModelNotFoundError, RopechatError
+from ropechat.util.text import count_of, format_duration
 
 if TYPE_CHECKING:
     from ropechat.batch.reader import BatchRow
     from ropechat.batch.spec import BatchSpec
     from ropechat.engine.engine import Engine
+    from ropechat.engine.preview import ModelPreview
     from ropechat.engine.spec import ModelSpec
     from ropechat.sampling import Sampling
 
@@ -100,9 +103,13 @@ def _aside(watcher: CommandWatcher, write: Callable[[str], object]) -> Callable[
 
 
 def check_rows(spec: "BatchSpec", *, quiet: bool) -> int:
-    """Check all rows without a model; print the first request and a summary. Returns the exit code."""
+    """Check all rows without the weights; print the first request and a summary. Returns the exit code."""
     reader, out, status = spec.reader(), StdoutWriter(), BatchStatus(quiet=quiet)
     reader.check()
+    model, missing = _preview(spec)
+    if model is not None:
+        spec = spec.for_engine(model)
+    counts, answers, longest_answers = SharedTokens(), 0, 0
     ok = failed = 0
     for row in reader:
         if row.request is None:
@@ -112,14 +119,54 @@ def check_rows(spec: "BatchSpec", *, quiet: bool) -> int:
         if not ok:
             out.write(json.dumps(_request_record(row, spec), ensure_ascii=False) + "\n")
         ok += 1
+        job = make_job(row.request, spec)
+        samples = 1 if spec.rows.score else samples_of(row.request, spec.prompts.samples)
+        answers += samples
+        longest_answers += samples * (job.sampling or spec.sampling).max_tokens
+        if model is not None:
+            try:
+                counts.add(model.ids(job))
+            except RopechatError as error:
+                ok, failed = ok - 1, failed + 1
+                status.failure(f"{row.place}{error}")
     if not quiet:
         for name in reader.unkept:
             say(f"note: --keep: {name!r}: no row has this field")
         for text in (*reader.source.notes, *([] if reader.warning is None else [reader.warning])):
             say(text)
+        if missing:
+            say(f"note: no tokens and no settings of the model: {missing}")
+        elif model is not None:
+            say(_cost(counts, model, 0 if spec.rows.score else longest_answers, answers))
         rows = count_of(ok + failed, "row")
         say(f"{reader.source.where}: {rows}, {ok} ok, {failed} failed; nothing was computed")
     return SOME_FAILED if failed else OK
+
+
+def _preview(spec: "BatchSpec") -> "tuple[ModelPreview | None, str]":
+    """What is known of the model; None with the reason if it is not on this machine."""
+    from ropechat.engine.preview import ModelPreview
+
+    try:
+        return ModelPreview(spec.model), ""
+    except ModelNotFoundError as error:
+        return None, str(error)
+
+
+def _cost(counts: "SharedTokens", model: "ModelPreview", longest: int, answers: int) -> str:
+    """The tokens of a run, and how long they take if that was measured."""
+    shared = counts.tokens - counts.read
+    tokens = count_of(counts.tokens, "token")
+    text = f"prompts: {tokens}, {shared:,} shared; the longest has {counts.longest:,}"
+    speed = model.speed
+    if counts.read and speed.prefill:
+        text += f"; about {format_duration(counts.read / speed.prefill)} to read"
+    if longest:
+        text += f"; up to {longest:,} tokens of {count_of(answers, 'answer')}"
+        if speed.decode:
+            one = format_duration(longest / speed.decode)
+            text += f", which take at most {one} one by one, and less in company"
+    return text
 
 
 def _request_record(row: "BatchRow", spec: "BatchSpec") -> dict[str, Any]:

@@ -496,7 +496,9 @@ def test_too_many_errors(door: Door, tmp_path: Path, model: Path) -> None:
     assert (code, len(records(out.read_text()))) == (3, 5)
 
 
-def test_a_dry_run(door: Door, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run(
+    door: Door, tmp_path: Path, model: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fake_core
 
     monkeypatch.setattr(fake_core.Engine, "load", lambda *_, **__: pytest.fail("loads the model"))
@@ -506,9 +508,17 @@ def test_a_dry_run(door: Door, tmp_path: Path, source: Path, monkeypatch: pytest
     )
     (first,) = records(out)
     assert (code, first["prompt"], first["max_tokens"]) == (0, [{"role": "user", "content": "Say a"}], 4)
-    assert err == f"{source}: 12 rows, 12 ok, 0 failed; nothing was computed\n"
+    assert err.endswith(f"{source}: 12 rows, 12 ok, 0 failed; nothing was computed\n")
     assert door("batch", source, "--dry-run", "--prompt", "{{ note.x.y }}")[0] == 3
-    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl"}
+    monkeypatch.setattr("ropechat.engine.preview.own_sampling", lambda *_, **__: {"temperature": 0.25})
+    code, out, err = door("batch", source, "--dry-run", "--n", 2, "--max-tokens", 5, "--raw", "-m", model)
+    (first,) = records(out)
+    assert (code, first["temperature"]) == (0, 0.25)
+    assert err.startswith("prompts: 12 tokens, 0 shared; the longest has 1; up to 120 tokens of 24 answers\n")
+    code, out, err = door("batch", source, "-m", tmp_path / "none", "--dry-run")
+    assert (code, records(out)[0]["temperature"]) == (0, 0.7)
+    assert f"note: no tokens and no settings of the model: {tmp_path / 'none'}: " in err
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", model.name}
 
 
 # ---- stderr and usage
