@@ -83,15 +83,15 @@ def run_tests(tests: list[str]) -> Outcome:
 
 def build() -> None:
     """Compile the engine of the copy, as for tests: slower than the release, and compiled much sooner."""
-    run(["cargo", "build", "--profile", "test", "-p", "ropechat-python"])
+    run(["cargo", "build", "--profile", "test", "-p", "ropechat-python"], limit=None)
     [made] = [path for path in (CARGO / "debug").glob("lib_core.*") if path.suffix in (".so", ".dylib")]
     [engine] = (TREE / "ropechat" / "engine").glob("_core*.so")
     engine.unlink()
     shutil.copy(made, engine)
 
 
-def run(command: list[str]) -> Outcome:
-    """Run a command in the copy; end with an error if it cannot do its work."""
+def run(command: list[str], limit: float | None = LIMIT_S) -> Outcome:
+    """Run a command in the copy, for `limit` seconds at most; end with an error if it cannot do its work."""
     variables = {
         "CARGO_TARGET_DIR": str(CARGO),
         "PYO3_BUILD_EXTENSION_MODULE": "1",
@@ -109,10 +109,10 @@ def run(command: list[str]) -> Outcome:
         start_new_session=True,
     ) as process:
         try:
-            output = process.communicate(timeout=LIMIT_S)[0]
+            output = process.communicate(timeout=limit)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # with the programs that tests have started
-            return Outcome(False, f"no end after {LIMIT_S} s", "")
+            return Outcome(False, f"no end after {limit} s", "")
     if process.returncode not in (PASSED, FAILED, PANICKED) or "error: could not compile" in output:
         sys.exit(f"{' '.join(command)}: could not run (exit code {process.returncode})\n{output[-3000:]}")
     found = _NOTICED_BY.search(output)
