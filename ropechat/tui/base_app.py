@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from textual.app import App
@@ -30,9 +31,9 @@ class BaseApp(CompatApp):
         self.options, self.keymap = options, Keymap(options.keys)
         self.outcome = 70
 
-    @property
+    @cached_property
     def available_themes(self) -> dict[str, Theme]:
-        """Textual's themes and ropechat's; a property, since `App.__init__` already needs them."""
+        """Textual's themes and ropechat's; made when asked for, since `App.__init__` already needs them."""
         return super().available_themes | {own.name: own for own in theme.OWN_THEMES}
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

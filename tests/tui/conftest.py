@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import simulated_time
+from textual._compositor import Compositor
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
@@ -87,6 +88,30 @@ def styles_are_parsed_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def only_what_is_looked_at_is_drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are not rendered: nothing would write them. `Chat.screen` renders; so does the end of a test.
+
+    Tests that are about drawing ask for `every_frame`.
+    """
+    if "every_frame" in request.fixturenames:
+        return
+    render = Compositor.render_update
+
+    def render_update(compositor: Compositor, full: bool = False, **options: Any) -> Any:
+        if full:
+            return render(compositor, full, **options)
+        compositor._dirty_regions.clear()
+        return None
+
+    monkeypatch.setattr(Compositor, "render_update", render_update)
+
+
+@pytest.fixture
+def every_frame() -> None:
+    """Frames are rendered as at a terminal."""
+
+
 async def next_frame(*_: object) -> None:
     """What Textual's `wait_for_idle` waits for at least; it would measure the CPU time of the process."""
     await asyncio.sleep(0.02)
@@ -147,6 +172,7 @@ def chat() -> Callable[..., Any]:
                 )
                 await running.idle()
             yield running
+            running.strips()
         if hasattr(engine, "gate"):
             engine.gate.set()
         app.inference.shutdown(2.0)

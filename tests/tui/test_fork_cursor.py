@@ -44,6 +44,7 @@ async def test_the_cursor_goes_to_the_forked_token_and_the_inspector_explains_it
         assert c.app.transcript.cursor_token() == (last(c).node, index)
 
 
+@pytest.mark.usefixtures("every_frame")
 async def test_rows_that_both_answers_begin_with_are_not_drawn_again(
     chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ async def test_only_rows_that_changed_are_drawn_again(chat: Any, monkeypatch: py
         assert [region.y for region in regions] == [row]
 
 
+@pytest.mark.usefixtures("every_frame")
 async def test_a_row_that_says_what_it_said_is_not_made_again(
     chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

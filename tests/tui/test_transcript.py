@@ -270,6 +270,7 @@ async def test_an_end_draws_what_a_whole_redraw_draws(chat: Any, view: str) -> N
         assert kept > 5  # rows that stood were not drawn again at the end
 
 
+@pytest.mark.usefixtures("every_frame")
 async def test_many_rows_are_kept_but_not_without_end(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcript, "CACHED", 30)
     async with chat(FakeEngine("row\n" * 200)) as c:
