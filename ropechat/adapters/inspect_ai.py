@@ -46,7 +46,7 @@ class RopeChatAPI(ModelAPI):
         **options: Any,
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config)
-        from ropechat.adapters.collector import Collector
+        from ropechat.engine.collector import Collector
         from ropechat.engine.engine import Engine
 
         self._engine: Engine = Engine.load(model_name, **options)

@@ -1,7 +1,8 @@
 """Items that arrive while earlier ones are in progress."""
 
-import queue
-from collections.abc import Callable, Iterator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -10,25 +11,43 @@ T = TypeVar("T")
 class Arrivals(Generic[T]):
     """A queue for `Engine.generate_many`: it yields None while no item is waiting but others are in progress.
 
-    Thread-safe: any thread may `put`, one reads.
+    Items are taken in the order in which they came; of several lanes one item each in turn, so that a lane
+    with many items does not delay the others. Thread-safe: any thread may `put`, one reads.
     """
 
     def __init__(self) -> None:
-        self._items: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._lanes: OrderedDict[Hashable, deque[T]] = OrderedDict()
+        self._changed = threading.Condition()
+        self._closed = False
         self._first: T | None = None
 
-    def put(self, item: T) -> None:
+    def put(self, item: T, lane: Hashable = None) -> None:
         """Add an item."""
-        self._items.put(item)
+        with self._changed:
+            self._lanes.setdefault(lane, deque()).append(item)
+            self._changed.notify()
 
-    def close(self) -> None:
-        """Let `wait` end, once it has returned the items added before."""
-        self._items.put(None)
+    def drop(self, lane: Hashable = None) -> list[T]:
+        """Remove and return the items of a lane that are waiting."""
+        with self._changed:
+            return list(self._lanes.pop(lane, ()))
+
+    def close(self, *, drop: bool = False) -> list[T]:
+        """Let `wait` end, once it has returned the items added before; drop: return these here instead."""
+        with self._changed:
+            dropped = [item for items in self._lanes.values() for item in items] if drop else []
+            if drop:
+                self._lanes.clear()
+            self._closed = True
+            self._changed.notify()
+            return dropped
 
     def wait(self) -> bool:
         """Block until there is an item to `take`; False once closed."""
-        self._first = self._items.get()
-        return self._first is not None
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._lanes) or self._closed)
+            self._first = self._next()
+            return self._first is not None
 
     def take(self, is_busy: Callable[[], bool]) -> Iterator[T | None]:
         """Yield the items as they arrive, after `wait`; end when none is waiting and none is in progress.
@@ -39,11 +58,22 @@ class Arrivals(Generic[T]):
         while item is not None:
             yield item
             while True:
-                try:
-                    item = self._items.get_nowait()
+                with self._changed:
+                    item, closed = self._next(), self._closed
+                if item is not None or closed:
                     break
-                except queue.Empty:
-                    if not is_busy():
-                        return
-                    yield None
-        self.close()  # for `wait`
+                if not is_busy():
+                    return
+                yield None
+
+    def _next(self) -> T | None:
+        """Take the next item; None without one."""
+        if not self._lanes:
+            return None
+        lane, items = next(iter(self._lanes.items()))
+        item = items.popleft()
+        if items:
+            self._lanes.move_to_end(lane)
+        else:
+            del self._lanes[lane]
+        return item

@@ -958,6 +958,8 @@ class _Many:
         self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
     def encode(self, job: Job) -> list[int]:
+        if job.ids is not None:
+            return list(job.ids)
         sampling = job.sampling or self._sampling
         return self._engine._any_ids(job.prompt, job.template_vars, job.prefix, sampling.thinking)
 
@@ -970,6 +972,10 @@ class _Many:
             top_k = max(1, top_k)  # which records the stages
         if engine._shared_prefix is not None:
             engine._shared_prefix.add(ids)
+        if job.scores_prompt:
+            alone = len(ids) == 1  # the compiled engine reads out at least one row
+            sequence = self._request.core.score(ids, readout_top_k=top_k, read_next=alone)
+            return sequence, ReplyText(engine.tokenizer.stream(ids))
         thinks = _has_messages(job.prompt) and not job.prefix  # which is the beginning of an answer
         thoughts = _divided(engine.prompts.thoughts, ids) if thinks else None
         sequence = engine._add(self._request.core, ids, len(ids), sampling, seed, stream, top_k, thoughts)

@@ -30,6 +30,20 @@ BLOCK = 32
 """Tokens of a block of the KV cache, which prompts with a common prefix share."""
 
 
+class JobWatcher(Protocol):
+    """Who is told of one prompt's progress, in the thread that computes."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody wants the completion any more: its sequence is freed before the next pass."""
+
+    def begin(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Called when the prompt is started."""
+
+    def take(self, step: Step) -> None:
+        """Called with each new token."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A prompt with its own settings; None takes those of the call.
@@ -51,12 +65,27 @@ class Job:
     """Returns the job that follows a completion without error, in the same place of the order; None ends."""
     certainty: bool = False
     """Whether the completion says how sure the answer is: see `ropechat.engine.certainty`."""
+    ids: Sequence[int] | None = None
+    """The ids of the prompt, if it was encoded before."""
+    watcher: JobWatcher | None = None
+    scores_prompt: bool = False
+    """Score the tokens of the prompt, and make none: `Completion.scores`."""
 
     def draws(self, seed: int, index: int) -> tuple[int, int]:
         """Return (seed, stream) of prompt number `index` in a call with `seed`."""
         if self.sampling is None or self.sampling.seed is None:
             return seed, index
         return self.sampling.seed, 0
+
+
+class ScoredId(NamedTuple):
+    """A token of a prompt, scored under the tokens before it; the first one has none, and no score."""
+
+    id: int
+    logprob: float | None
+    rank: int | None
+    top: tuple[tuple[int, float], ...]
+    """(id, raw logprob) of the recorded candidates, most probable first."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +113,8 @@ class Completion:
     """What `ropechat.engine.certainty` says of the answer."""
     masses: tuple[float, ...] = ()
     """For each id `certainty.mass_of`, where a certainty needs it."""
+    scores: tuple[ScoredId, ...] = ()
+    """The tokens of the prompt, if the job scores them."""
 
     @property
     def answer(self) -> Answer:
@@ -191,6 +222,7 @@ class _Active:
     thoughts: list[str] = field(default_factory=list)
     top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     masses: list[float] = field(default_factory=list)
+    scores: list[ScoredId] = field(default_factory=list)
     begun: float = 0.0
     read: int = 0
 
@@ -327,6 +359,8 @@ class Scheduler:
         self._started += begun is None
         if ids is not None:
             try:
+                if job.watcher is not None and job.watcher.is_gone:
+                    raise CancelledError("generation: cancelled")
                 sequence, reply = self._backend.add(job, ids, seed, stream)
             except RopechatError as refused:
                 error = refused
@@ -335,11 +369,25 @@ class Scheduler:
                 active.begun = time.monotonic() if begun is None else begun
                 active.read = self._backend.reused(sequence)
                 self._active[sequence] = active
+                if job.watcher is not None:
+                    job.watcher.begin(len(ids), active.read)
                 return
         self._done[index] = Completion(seed=seed, error=error)
 
+    def _free_gone(self) -> None:
+        """End the sequences whose completion nobody wants any more."""
+        for sequence, active in list(self._active.items()):
+            if active.job.watcher is not None and active.job.watcher.is_gone:
+                self._finish(sequence, "cancelled")
+        for judged in [judged for judged, _ in (*self._looks.values(), *self._to_look)]:
+            watcher = judged.active.job.watcher
+            if watcher is not None and watcher.is_gone:
+                self._forget(judged)
+                self._done[judged.active.index] = replace(judged.result, finish_reason="cancelled")
+
     def _advance(self) -> None:
         """Run one forward pass over all active sequences."""
+        self._free_gone()
         before = len(self._active) + len(self._looks)
         if not before:
             return
@@ -367,6 +415,8 @@ class Scheduler:
             if event.kind == "token":
                 self._take(event)
                 made += 1
+            elif event.kind == "score":
+                self._take_score(event)
         self._made_tokens += made
         if made and self._on_tokens is not None:
             self._on_tokens(made)
@@ -414,6 +464,14 @@ class Scheduler:
                     self._give_up(self._looks[sequence][0], error)
         return events
 
+    def _take_score(self, event: _core.Event) -> None:
+        active = self._active[event.sequence]
+        top = () if event.row is None else tuple(zip(event.row.top_ids, event.row.top_logprobs, strict=True))
+        assert event.id is not None
+        active.scores.append(ScoredId(event.id, event.logprob, event.rank, top))
+        if len(active.scores) == len(active.prompt):
+            self._finish(event.sequence, "stop")
+
     def _take(self, event: _core.Event) -> None:
         active = self._active[event.sequence]
         step = self._backend.record(event, active.reply)
@@ -426,6 +484,8 @@ class Scheduler:
             active.top.append(step.top)
         if active.job.certainty:
             active.masses.append(mass_of(step))
+        if active.job.watcher is not None:
+            active.job.watcher.take(step)
         if step.finish_reason is not None:
             self._finish(event.sequence, step.finish_reason)
 
@@ -452,6 +512,7 @@ class Scheduler:
             reasoning_tokens=len(active.thoughts),
             top=tuple(active.top),
             masses=tuple(active.masses),
+            scores=tuple(active.scores),
         )
         certainty = None
         if active.job.certainty and reason != "cancelled":

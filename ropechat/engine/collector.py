@@ -1,11 +1,12 @@
 """Calls from many callers, computed together: each joins the forward passes of those in progress."""
 
 import threading
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from ropechat.engine.arrivals import Arrivals
-from ropechat.engine.scheduler import Completion, Job
+from ropechat.engine.scheduler import Completion, Job, RunState
 from ropechat.errors import CancelledError
 
 if TYPE_CHECKING:
@@ -13,34 +14,62 @@ if TYPE_CHECKING:
 
     from ropechat.engine.engine import Engine
 
+_PATIENCE = 0.1
+"""Seconds until a call in progress is cancelled again."""
+
 
 class Collector:
-    """Collects jobs into one window of an engine. Thread-safe."""
+    """Collects jobs into one window of an engine. Thread-safe.
 
-    def __init__(self, engine: "Engine", window: int = 16) -> None:
+    window, timeout, on_pass: as for `Engine.generate_many`.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        window: int = 16,
+        *,
+        timeout: float | None = None,
+        on_pass: Callable[[RunState], None] | None = None,
+    ) -> None:
         self._engine, self._window = engine, window
+        self._timeout, self._on_pass = timeout, on_pass
         self._arrivals = Arrivals[tuple[Job, Future[Completion]]]()
         self._running: dict[int, Future[Completion]] = {}
         self._thread = threading.Thread(target=self._run, name="ropechat-calls", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> Future[Completion]:
-        """Start a job as soon as there is room. The future raises the job's error."""
+    def submit(self, job: Job, lane: Hashable = None) -> Future[Completion]:
+        """Start a job as soon as there is room; of several lanes one job each in turn.
+
+        The future raises the job's error.
+        """
         future: Future[Completion] = Future()
-        self._arrivals.put((job, future))
+        self._arrivals.put((job, future), lane)
         return future
 
+    def drop(self, lane: Hashable) -> None:
+        """Cancel the jobs of a lane that have not started."""
+        for _, future in self._arrivals.drop(lane):
+            future.cancel()
+
     def close(self) -> None:
-        """Cancel what is in progress, and end."""
-        self._arrivals.close()
-        self._engine.cancel()
-        self._thread.join()
+        """Cancel what waits and what is in progress, and end."""
+        for _, future in self._arrivals.close(drop=True):
+            future.cancel()
+        while self._thread.is_alive():  # a call that begins in this moment hears of the next one
+            self._engine.cancel()
+            self._thread.join(_PATIENCE)
 
     def _run(self) -> None:
         while self._arrivals.wait():
             try:
                 for number, completion in self._engine.generate_many(
-                    self._jobs(), window=self._window, ordered=False
+                    self._jobs(),
+                    window=self._window,
+                    ordered=False,
+                    timeout=self._timeout,
+                    on_pass=self._on_pass,
                 ):
                     self._finish(self._running.pop(number), completion)
             except BaseException as error:
