@@ -263,7 +263,7 @@ class OpenAiForm:
         prompt = records[0]["usage"]["prompt_tokens"]
         made = sum(record["usage"]["completion_tokens"] for record in records)
         thought = sum(record["usage"].get("reasoning_tokens", 0) for record in records)
-        choice = _chat_choice if chat else _text_choice
+        choice = chat_choice if chat else text_choice
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
             "object": "chat.completion" if chat else "text_completion",
@@ -280,7 +280,8 @@ class OpenAiForm:
         }
 
 
-def _reason(record: Mapping[str, Any]) -> str:
+def openai_reason(record: Mapping[str, Any]) -> str:
+    """OpenAI's finish_reason of a record."""
     return "stop" if record["finish_reason"] == "stop" else "length"
 
 
@@ -289,9 +290,10 @@ def _bytes_of(text: str) -> list[int] | None:
     return None if "\ufffd" in text else list(text.encode("utf-8"))
 
 
-def _chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+def chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as a choice of a chat.completion."""
     tokens = record.get("logprobs")
-    content = None if tokens is None else [_chat_token(token) for token in tokens]
+    content = None if tokens is None else [chat_token(token) for token in tokens]
     return {
         "index": index,
         "message": {
@@ -301,11 +303,12 @@ def _chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
             "refusal": None,
         },
         "logprobs": None if content is None else {"content": content, "refusal": None},
-        "finish_reason": _reason(record),
+        "finish_reason": openai_reason(record),
     }
 
 
-def _chat_token(token: Mapping[str, Any]) -> dict[str, Any]:
+def chat_token(token: Mapping[str, Any]) -> dict[str, Any]:
+    """A token's logprobs, as a chat.completion has them."""
     top = [
         {"token": text, "logprob": logprob, "bytes": _bytes_of(text)}
         for _, logprob, text in token.get("top", [])
@@ -313,23 +316,32 @@ def _chat_token(token: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: token[name] for name in ("token", "logprob", "bytes")}, "top_logprobs": top}
 
 
-def _text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+def text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as a choice of a text_completion."""
     tokens = record.get("logprobs")
-    logprobs = None
-    if tokens is not None:
-        offsets, at = [], 0
-        for token in tokens:
-            offsets.append(at)
-            at += len(token["token"])
-        logprobs = {
-            "tokens": [token["token"] for token in tokens],
-            "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [
-                {text: logprob for _, logprob, text in reversed(token.get("top", []))} for token in tokens
-            ],
-            "text_offset": offsets,
-        }
-    return {"text": record["text"], "index": index, "logprobs": logprobs, "finish_reason": _reason(record)}
+    logprobs = None if tokens is None else text_logprobs(tokens)
+    return {
+        "text": record["text"],
+        "index": index,
+        "logprobs": logprobs,
+        "finish_reason": openai_reason(record),
+    }
+
+
+def text_logprobs(tokens: Sequence[Mapping[str, Any]], at: int = 0) -> dict[str, Any]:
+    """The logprobs of tokens, as a text_completion has them. at: the offset of the first one."""
+    offsets = []
+    for token in tokens:
+        offsets.append(at)
+        at += len(token["token"])
+    return {
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
+        "top_logprobs": [
+            {text: logprob for _, logprob, text in reversed(token.get("top", []))} for token in tokens
+        ],
+        "text_offset": offsets,
+    }
 
 
 _OF_THE_SERVER = (*("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError", "UnsureError"),)

@@ -203,7 +203,7 @@ def parse_request(
     elif name == "turns":
         content, *turns = _turns(prompt)
     elif endpoint == COMPLETIONS:
-        content = _completion_prompt(prompt)
+        content = completion_prompt(prompt)
     else:
         content = _prompt_text(name, prompt)
     content = _with_system(content, fields.pop("system", None), endpoint)
@@ -304,8 +304,8 @@ def _prompt_text(name: str, value: object) -> str:
     return text
 
 
-def _completion_prompt(value: object) -> str | list[int]:
-    """The prompt of /v1/completions: a text, ids, or a list of one of these."""
+def completion_prompt(value: object) -> str | list[int]:
+    """The prompt of /v1/completions: a text, ids, or a list of one of these. Raises LineError."""
     if isinstance(value, list) and value and not isinstance(value[0], int):
         if len(value) > 1:
             reject(f"prompt: must be one prompt (got a list of {len(value)}); write one line for each")

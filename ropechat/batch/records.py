@@ -21,26 +21,32 @@ BytesOf = Callable[[int], bytes]
 def token_records(completion: Completion, count: int, bytes_of: BytesOf) -> list[dict[str, Any]]:
     """A completion's tokens: {"id", "token", "bytes", "logprob", "top": [[id, logprob, text], ...]}."""
     tops = completion.top or ((),) * len(completion.ids)
-    found = []
-    for id, logprob, top in zip(completion.ids, completion.logprobs, tops, strict=True):
-        data = bytes_of(id)
-        token: dict[str, Any] = {
-            "id": id,
-            "token": data.decode("utf-8", "replace"),
-            "bytes": list(data),
-            "logprob": logprob,
-        }
-        if count:
-            token["top"] = [
-                [other, value, bytes_of(other).decode("utf-8", "replace")] for other, value in top
-            ]
-        found.append(token)
-    return found
+    return [
+        token_record(id, logprob, top, count, bytes_of)
+        for id, logprob, top in zip(completion.ids, completion.logprobs, tops, strict=True)
+    ]
 
 
-def _answer(
+def token_record(
+    id: int, logprob: float | None, top: Sequence[tuple[int, float]], count: int, bytes_of: BytesOf
+) -> dict[str, Any]:
+    """One token, as in `token_records`. count: of the candidates; 0 has no "top"."""
+    data = bytes_of(id)
+    token: dict[str, Any] = {
+        "id": id,
+        "token": data.decode("utf-8", "replace"),
+        "bytes": list(data),
+        "logprob": logprob,
+    }
+    if count:
+        token["top"] = [[other, value, bytes_of(other).decode("utf-8", "replace")] for other, value in top]
+    return token
+
+
+def answer_of(
     completion: Completion, logprobs: int | None, bytes_of: BytesOf, grammar: Grammar | None
 ) -> dict[str, Any]:
+    """The fields of a record that a completion determines."""
     thought = completion.reasoning_tokens
     answer: dict[str, Any] = {
         "text": completion.text,
@@ -83,7 +89,7 @@ def ok_record(
 
     grammar: what the answers had to match; of JSON, "parsed" has the value, null if it was cut.
     """
-    answers = [_answer(completion, logprobs, bytes_of, grammar) for completion in completions]
+    answers = [answer_of(completion, logprobs, bytes_of, grammar) for completion in completions]
     record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
     if row.request is not None and row.request.echo:
         record["text"] = _prompt_text(row.request, bytes_of) + record["text"]

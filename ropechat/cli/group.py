@@ -26,12 +26,14 @@ _COMMANDS = {
     "models": "List, download, show, check and remove models.",
     "config": "Show and check the settings.",
     "serve": "Serve the chat to a browser on this machine.",
+    "api": "Serve a model over HTTP in the form of OpenAI's API.",
     "bench": "Measure how fast this machine is with a model.",
 }
 _COMMANDS_WITH_SETTINGS = {
     "chat": True,
     "run": True,
     "batch": True,
+    "api": True,
     "inspect": False,
     "tree": False,
     "why": False,

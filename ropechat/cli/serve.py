@@ -1,6 +1,5 @@
 """`ropechat serve`: the chat in a browser."""
 
-import ipaddress
 import os
 import shlex
 import sys
@@ -11,19 +10,11 @@ from ropechat.cli.chat import chat
 from ropechat.cli.common import read_user_settings, sampling_of
 from ropechat.cli.config import checked_keys
 from ropechat.cli.exit_codes import say
+from ropechat.cli.listening import is_loopback
 from ropechat.cli.loading import take_model
 from ropechat.errors import RequestError
 
 INSTALL = "textual-serve is not installed; pip install 'ropechat[serve]'"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -38,7 +29,7 @@ def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> 
     other users of this machine, can chat and can read your stored chats and files. Requires the extra
     `serve`: pip install 'ropechat[serve]'.
     """
-    if not _is_loopback(host):
+    if not is_loopback(host):
         if not expose:
             raise RequestError(
                 f"--host: must be a loopback address such as 127.0.0.1 (got {host!r:.60}); or add --expose"

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shlex
-import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +11,8 @@ from urllib.parse import urlsplit
 from aiohttp import WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
+
+from ropechat.cli.listening import host_names, shown_name
 
 MAX_PAGES = 8
 """Open pages; each has a process with its own copy of the model."""
@@ -75,12 +76,9 @@ class WebServer(Server):
 
     def __init__(self, command: str, host: str, port: int, *, exposed: bool) -> None:
         self._exposed = exposed
-        shown = f"[{host}]" if ":" in host else host
-        if host in ("0.0.0.0", "::"):
-            shown = socket.gethostname()
-        super().__init__(command, host, port, "ropechat", public_url=f"http://{shown}:{port}")
+        super().__init__(command, host, port, "ropechat", public_url=f"http://{shown_name(host)}:{port}")
         self._sockets = self.public_url.replace("http", "ws", 1)
-        self._names = {f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]")}
+        self._names = host_names(host, port)
         self._pages: dict[ChatProcess, web.WebSocketResponse] = {}
 
     async def _make_app(self) -> web.Application:

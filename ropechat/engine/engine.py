@@ -655,6 +655,18 @@ class Engine:
             breakers=self._breakers.of(sampling),
         )
 
+    def prepared(self, job: Job) -> Job:
+        """A job for `generate_many` whose prompt is encoded and whose grammar is compiled.
+
+        Any thread may do this work, so that no forward pass waits for it. Raises what would be the error of
+        its Completion.
+        """
+        sampling = job.sampling or self.sampling()
+        if sampling.grammar is not None:
+            self.compile(sampling.grammar)
+        ids = self._any_ids(job.prompt, job.template_vars, job.prefix, sampling.thinking)
+        return replace(job, ids=ids)
+
     def generate_many(
         self,
         prompts: Iterable[Prompt | Job | None],

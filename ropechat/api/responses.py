@@ -1,0 +1,215 @@
+"""Responses of OpenAI's form: choices, usage and chunks of a stream, from completions and steps."""
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ropechat.api.requests import Ask
+from ropechat.batch.forms import chat_choice, chat_token, openai_reason, text_choice, text_logprobs
+from ropechat.batch.line import CHAT, LineRequest
+from ropechat.batch.records import answer_of, token_record
+from ropechat.engine.scheduler import Completion, ScoredId
+
+if TYPE_CHECKING:
+    from ropechat.trace import Step
+
+LOWEST = -9999.0
+"""A logprob of minus infinity, in OpenAI's form."""
+BytesOf = Callable[[int], bytes]
+
+
+def to_json(value: object) -> bytes:
+    """A value as JSON in ASCII: a line of a stream has no separators of lines that clients might split at."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else LOWEST
+
+
+def _with_finite(token: dict[str, Any]) -> dict[str, Any]:
+    """A token record whose logprobs are numbers of JSON."""
+    token["logprob"] = _finite(token["logprob"])
+    if "top" in token:
+        token["top"] = [[id, _finite(value), text] for id, value, text in token["top"]]
+    return token
+
+
+class Responses:
+    """The responses to one request. head: id, created, model and fingerprint of each.
+
+    bytes_of: of a token.
+    """
+
+    def __init__(self, ask: Ask, model: str, fingerprint: str, created: int, bytes_of: BytesOf) -> None:
+        self.ask, self._bytes_of = ask, bytes_of
+        self.is_chat = ask.endpoint == CHAT
+        self._logprobs = ask.first.logprobs
+        self._named = {
+            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+            "created": created,
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
+
+    def whole(
+        self, completions: Sequence[Completion], scores: Sequence[Sequence[ScoredId]]
+    ) -> dict[str, Any]:
+        """The response that is not streamed. scores: of each prompt, () if they were not asked for."""
+        samples = self.ask.samples
+        choices = [
+            self._choice(number, completion, self.ask.requests[number // samples], scores[number // samples])
+            for number, completion in enumerate(completions)
+        ]
+        made = {
+            **self._named,
+            "object": "chat.completion" if self.is_chat else "text_completion",
+            "choices": choices,
+            "usage": usage_of(completions, samples),
+        }
+        if self.ask.prompt_logprobs and self.is_chat:
+            made["prompt_logprobs"] = self._prompt_logprobs(scores[0])
+        return made
+
+    def _choice(
+        self, number: int, completion: Completion, request: LineRequest, scores: Sequence[ScoredId]
+    ) -> dict[str, Any]:
+        record = answer_of(completion, self._logprobs, self._bytes_of, None)
+        if "logprobs" in record:
+            record["logprobs"] = list(map(_with_finite, record["logprobs"]))
+        if self.is_chat:
+            return {**chat_choice(number, record), "seed": completion.seed}
+        if request.echo:
+            record["text"] = self.prompt_text(request) + record["text"]
+            if "logprobs" in record:
+                record["logprobs"] = [*self._prompt_tokens(scores), *record["logprobs"]]
+        choice = text_choice(number, record)
+        _mark_first(choice["logprobs"])
+        if self.ask.prompt_logprobs:
+            choice["prompt_logprobs"] = self._prompt_logprobs(scores)
+        return {**choice, "seed": completion.seed}
+
+    def prompt_text(self, request: LineRequest) -> str:
+        """The prompt of a text_completion as text."""
+        if isinstance(request.content, str):
+            return request.content
+        ids = [part for part in request.content if isinstance(part, int)]
+        return b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
+
+    def _prompt_tokens(self, scores: Sequence[ScoredId]) -> list[dict[str, Any]]:
+        count = self._logprobs or 0
+        return [
+            _with_finite(token_record(id, logprob, top[:count], count, self._bytes_of))
+            for id, logprob, _, top in scores
+        ]
+
+    def _prompt_logprobs(self, scores: Sequence[ScoredId]) -> list[dict[str, Any] | None]:
+        """vLLM's form: for each token its logprob and those of the candidates, by id; the first has none."""
+        found: list[dict[str, Any] | None] = []
+        for id, logprob, rank, top in scores:
+            if logprob is None:
+                found.append(None)
+                continue
+            ranked = {other: (value, place) for place, (other, value) in enumerate(top, 1)}
+            found.append(
+                {
+                    str(other): {
+                        "logprob": _finite(value),
+                        "rank": place,
+                        "decoded_token": self._bytes_of(other).decode("utf-8", "replace"),
+                    }
+                    for other, (value, place) in {id: (logprob, rank), **ranked}.items()
+                }
+            )
+        return found
+
+    # ---- streams
+
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """A chunk of a stream."""
+        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
+        usage = {"usage": None} if self.ask.include_usage else {}
+        return {**self._named, "object": kind, "choices": choices, **usage, **more}
+
+    def opening(self, number: int, scores: Sequence[ScoredId]) -> dict[str, Any] | None:
+        """The first chunk of a choice: the role, or the prompt that is echoed; None without one."""
+        if self.is_chat:
+            return self.chunk([self._part(number, {"role": "assistant", "content": ""}, None, None)])
+        request = self.ask.requests[number // self.ask.samples]
+        if not request.echo:
+            return None
+        logprobs = None if self._logprobs is None else text_logprobs(self._prompt_tokens(scores))
+        _mark_first(logprobs)
+        return self.chunk([self._part(number, self.prompt_text(request), logprobs, None)])
+
+    def step(self, number: int, step: "Step", offset: int) -> dict[str, Any] | None:
+        """The chunk of a token; None if it has nothing to say. offset: of its text in a text_completion."""
+        logprobs: dict[str, Any] | None = None
+        if self._logprobs is not None and step.channel == "answer":
+            token = _with_finite(
+                token_record(step.id, step.logprob, step.top, self._logprobs, self._bytes_of)
+            )
+            logprobs = (
+                {"content": [chat_token(token)], "refusal": None}
+                if self.is_chat
+                else text_logprobs([token], offset)
+            )
+        elif not step.text and not step.reasoning:
+            return None
+        if not self.is_chat:
+            return self.chunk([self._part(number, step.text, logprobs, None)])
+        delta = {"reasoning_content": step.reasoning} if step.reasoning else {}
+        if step.text or not delta:
+            delta["content"] = step.text
+        return self.chunk([self._part(number, delta, logprobs, None)])
+
+    def prompt_length(self, number: int, scores: Sequence[ScoredId]) -> int:
+        """The length of the prompt that a choice echoes, as `text_logprobs` counts it."""
+        if not self.ask.requests[number // self.ask.samples].echo:
+            return 0
+        return sum(self._length(one.id) for one in scores)
+
+    def token_length(self, step: "Step") -> int:
+        """The length of a token, likewise."""
+        return self._length(step.id)
+
+    def _length(self, id: int) -> int:
+        return len(self._bytes_of(id).decode("utf-8", "replace"))
+
+    def closing(self, number: int, completion: Completion) -> dict[str, Any]:
+        """The last chunk of a choice."""
+        reason = openai_reason({"finish_reason": completion.finish_reason})
+        part = self._part(number, {} if self.is_chat else "", None, reason)
+        return self.chunk([{**part, "seed": completion.seed}])
+
+    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """The chunk with the usage of the whole request."""
+        return self.chunk([], usage=usage_of(completions, self.ask.samples))
+
+    def _part(
+        self, number: int, said: Any, logprobs: Mapping[str, Any] | None, reason: str | None
+    ) -> dict[str, Any]:
+        name = "delta" if self.is_chat else "text"
+        return {"index": number, name: said, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _mark_first(logprobs: dict[str, Any] | None) -> None:
+    """The first token of an echoed prompt has no candidates: null, as for its logprob."""
+    if logprobs and logprobs["token_logprobs"] and logprobs["token_logprobs"][0] is None:
+        logprobs["top_logprobs"][0] = None
+
+
+def usage_of(completions: Sequence[Completion], samples: int) -> dict[str, Any]:
+    """The tokens of a request: each prompt counts once."""
+    prompt = sum(one.prompt_tokens for one in completions[::samples])
+    cached = sum(one.cached_tokens for one in completions[::samples])
+    made = sum(one.completion_tokens for one in completions)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": sum(one.reasoning_tokens for one in completions)},
+    }
