@@ -123,6 +123,11 @@ class Answers:
         """Call a function that takes time, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, function)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is computed."""
+        return self._collector.is_idle
+
     def close(self) -> None:
         """Cancel all requests, and end."""
         self._collector.close()

@@ -91,7 +91,7 @@ def read_ask(endpoint: str, body: Mapping[str, Any], names: tuple[str, ...], mos
     if not answers:
         fields["max_tokens"] = 1
     if endpoint == CHAT:
-        fields["messages"] = _messages(fields.get("messages"))
+        fields["messages"] = _messages(fields)
     request = parse_request({"custom_id": "", "url": endpoint, "body": fields})
     if request.unused:
         raise refuse(f"{request.unused[0]}: not supported; omit it")
@@ -120,11 +120,13 @@ def check_model(name: object, names: tuple[str, ...]) -> None:
 def _check_names(endpoint: str, fields: Mapping[str, Any]) -> None:
     allowed = _ALLOWED[endpoint]
     for name in fields:
-        if name in allowed or name in NOT_OFFERED:
+        if name in allowed:
             continue
         other = next((one for one in _ALLOWED if one != endpoint and name in _ALLOWED[one]), None)
         if other is not None:
             raise refuse(f"{name}: not a field of {endpoint}, but of {other}")
+        if name in NOT_OFFERED:
+            continue
         meant = closest_name(name, allowed)
         raise refuse(f"{name:.60}: unknown field; " + (f"did you mean {meant}?" if meant else "omit it"))
 
@@ -170,10 +172,13 @@ def _candidates(fields: dict[str, Any]) -> int | None:
     return value
 
 
-def _messages(value: object) -> object:
+def _messages(fields: Mapping[str, Any]) -> object:
     """Messages without the fields that are empty, as in an answer that is sent back."""
+    if "messages" not in fields:
+        raise refuse("messages: missing")
+    value = fields["messages"]
     if not isinstance(value, list):
-        return value if value is not None else []
+        return value
     return [
         {name: one for name, one in message.items() if name == "content" or one not in (None, [], {})}
         if isinstance(message, dict)

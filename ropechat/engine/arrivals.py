@@ -27,6 +27,11 @@ class Arrivals(Generic[T]):
             self._lanes.setdefault(lane, deque()).append(item)
             self._changed.notify()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no item is waiting."""
+        return not self._lanes
+
     def drop(self, lane: Hashable = None) -> list[T]:
         """Remove and return the items of a lane that are waiting."""
         with self._changed:

@@ -53,6 +53,11 @@ class Collector:
         for _, future in self._arrivals.drop(lane):
             future.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job waits and none is computed."""
+        return not self._running and self._arrivals.is_empty
+
     def close(self) -> None:
         """Cancel what waits and what is in progress, and end."""
         for _, future in self._arrivals.close(drop=True):

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ropechat.engine.arrivals import Arrivals
 from ropechat.engine.scheduler import BLOCK, Job, RunState, Scheduler
+from ropechat.errors import CancelledError
 
 
 class Backend:
@@ -17,6 +19,8 @@ class Backend:
         """passes: (kind, tokens of the prompt that are read) of the first sequence's events in each pass."""
         self._passes = deque(passes)
         self.added: list[list[int]] = []
+        self.freed: list[int] = []
+        self.stepped: list[list[int]] = []
 
     def encode(self, job: Job) -> list[int]:
         assert isinstance(job.prompt, list)
@@ -27,6 +31,7 @@ class Backend:
         return len(self.added), None
 
     def step(self, sequences: Sequence[int]) -> list[Any]:
+        self.stepped.append(list(sequences))
         if not self._passes:  # every sequence ends with its first token
             return [SimpleNamespace(sequence=number, kind="token", done=0) for number in sequences]
         given = self._passes.popleft()
@@ -40,7 +45,7 @@ class Backend:
         return 0
 
     def free(self, sequence: int) -> None:
-        pass
+        self.freed.append(sequence)
 
 
 def started(prompts: list[list[int]]) -> list[int]:
@@ -75,3 +80,48 @@ def test_a_prompt_that_is_read_again_counts_once() -> None:
     assert completion.completion_tokens == 2
     assert [state.read for state in states] == [0, 4, 8, 9, 9, 9]
     assert [state.made for state in states] == [0, 0, 0, 1, 1, 1]
+
+
+class Watcher:
+    """Leaves after so many tokens."""
+
+    def __init__(self, after: int) -> None:
+        self.left, self.begun, self.steps = after, 0, 0
+
+    @property
+    def is_gone(self) -> bool:
+        return self.steps >= self.left
+
+    def begin(self, prompt_tokens: int, cached_tokens: int) -> None:
+        self.begun = prompt_tokens
+
+    def take(self, step: Any) -> None:
+        self.steps += 1
+
+
+def test_a_sequence_that_nobody_wants_is_freed_before_the_next_pass() -> None:
+    """The first sequence has a token in each pass; the second one has none until the end."""
+    backend = Backend([[("token", 0)]] * 4)
+    watcher, gone = Watcher(2), Watcher(0)
+    jobs = [Job([1], watcher=watcher), Job([2, 3]), Job([4], watcher=gone)]
+    found = dict(Scheduler(backend, 3, None).run(iter(jobs)))
+    assert backend.stepped[:3] == [[1, 2], [1, 2], [2]]
+    assert backend.added == [[1], [2, 3]]  # the third was left before its start
+    assert sorted(backend.freed) == [1, 2]
+    assert (watcher.begun, watcher.steps, found[0].finish_reason) == (1, 2, "cancelled")
+    assert found[1].finish_reason == "stop"
+    assert isinstance(found[2].error, CancelledError)
+
+
+def test_lanes_take_turns() -> None:
+    arrivals = Arrivals[str]()
+    for item in ("a1", "a2", "a3", "b1", "c1", "b2", "d1"):
+        arrivals.put(item, item[0])
+    assert arrivals.wait()
+    taken = arrivals.take(lambda: False)
+    assert [next(taken) for _ in range(3)] == ["a1", "b1", "c1"]
+    assert arrivals.drop("a") == ["a2", "a3"]
+    assert list(taken) == ["d1", "b2"]
+    arrivals.put("e1")
+    assert arrivals.close(drop=True) == ["e1"]
+    assert not arrivals.wait()

@@ -1,4 +1,4 @@
-"""A client of an ASGI application in the same event loop: requests, streams of events, clients that go away."""
+"""A client of an ASGI application in the same event loop: requests, streams, clients that go away."""
 
 import asyncio
 import contextlib
