@@ -48,6 +48,7 @@ class Api:
             "/v1/models": ("GET", self._list_models),
             "/tokenize": ("POST", self._tokenize),
             "/detokenize": ("POST", self._detokenize),
+            "/tokenizer_info": ("GET", self._tell_tokenizer),
             _OPEN: ("GET", self._tell_health),
             "/metrics": ("GET", self._tell_metrics),
         }
@@ -265,6 +266,22 @@ class Api:
     async def _tell_metrics(self, exchange: Exchange) -> None:
         text = self.metrics.text(self._engine.kv_bytes)
         await exchange.reply_bytes(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def _tell_tokenizer(self, exchange: Exchange) -> None:
+        """What lm-evaluation-harness asks for, in vLLM's form."""
+        engine = self._engine
+        template, ids = engine.prompts.template, sorted(engine.facts["eos_token_id"])
+        eos = next(iter(ids), min(engine.stop_ids, default=None))
+        await exchange.reply(
+            200,
+            {
+                "eos_token": None if eos is None else engine.tokenizer.token(eos),
+                "bos_token": None
+                if engine.tokenizer.bos_id is None
+                else engine.tokenizer.token(engine.tokenizer.bos_id),
+                "chat_template": None if template is None else template.source,
+            },
+        )
 
     async def _tokenize(self, exchange: Exchange) -> None:
         body = await exchange.body()
