@@ -161,7 +161,9 @@ class Answers:
         )
         if not call.ask.answers:
             for number, job in enumerate(jobs):
-                made = Completion(finish_reason="length", prompt_tokens=len(job.ids or ()))
+                assert job.sampling is not None
+                size, seed = len(job.ids or ()), job.sampling.seed or 0
+                made = Completion(finish_reason="length", prompt_tokens=size, seed=seed)
                 yield Told(number, completion=made)
             return
         async for told in self._run(call, jobs, call.ask.samples):

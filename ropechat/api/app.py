@@ -36,7 +36,7 @@ class Api:
         self, engine: "Engine", spec: ApiSpec | None = None, log: Callable[[str], None] = lambda line: None
     ) -> None:
         self._engine, self._spec, self._log = engine, spec or ApiSpec(), log
-        self.names = (engine.name, *self._spec.aliases)
+        self.names = tuple(dict.fromkeys((engine.name, *self._spec.aliases)))
         self.metrics = Metrics()
         self._answers: Answers | None = None
         self._created = int(time.time())
@@ -71,18 +71,17 @@ class Api:
             return
         exchange = Exchange(scope, receive, send, self._spec.limits)
         begun, self.metrics.in_progress = time.monotonic(), self.metrics.in_progress + 1
-        note = ""
         try:
             await self._answer(exchange)
         except ClientGoneError:
             self.metrics.disconnects += 1
-            note = ", client gone"
+            exchange.note += ", client gone"
         except SlowClientError:
             self.metrics.disconnects += 1
-            note = ", client takes nothing"
+            exchange.note += ", client takes nothing"
         except Exception as error:
             failed = error_of(error)
-            note = f", {failed.code or 'refused'}"
+            exchange.note += f", {failed.code or 'refused'}"
             with contextlib.suppress(SlowClientError):
                 await self._fail(exchange, failed)
         finally:
@@ -92,7 +91,7 @@ class Api:
             self.metrics.requests[path, status] += 1
             took = time.monotonic() - begun
             if path != _OPEN:
-                self._log(f"{exchange.method} {path} {status}, {took:.3f} s{note}")
+                self._log(f"{exchange.method} {path} {status}, {took:.3f} s{exchange.note}")
 
     @staticmethod
     async def _fail(exchange: Exchange, error: ApiError) -> None:
@@ -183,6 +182,7 @@ class Api:
         finally:
             watching.cancel()
             self._count(call)
+            exchange.note = f", {call.prompt_tokens} + {call.made_tokens} tokens"
 
     def _count(self, call: Call) -> None:
         metrics = self.metrics

@@ -29,6 +29,8 @@ class Exchange:
         self.status: int | None = None
         self.added: tuple[tuple[str, str], ...] = ()
         """Headers of every response."""
+        self.note = ""
+        """What the log says of it."""
 
     def header(self, name: str) -> str | None:
         """A header of the request by its lower-case name."""

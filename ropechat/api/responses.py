@@ -38,21 +38,14 @@ def _with_finite(token: dict[str, Any]) -> dict[str, Any]:
 
 
 class Responses:
-    """The responses to one request. head: id, created, model and fingerprint of each.
-
-    bytes_of: of a token.
-    """
+    """The responses to one request. created: the time in seconds. bytes_of: of a token."""
 
     def __init__(self, ask: Ask, model: str, fingerprint: str, created: int, bytes_of: BytesOf) -> None:
         self.ask, self._bytes_of = ask, bytes_of
         self.is_chat = ask.endpoint == CHAT
         self._logprobs = ask.first.logprobs
-        self._named = {
-            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
-            "created": created,
-            "model": model,
-            "system_fingerprint": fingerprint,
-        }
+        self._id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._facts = {"created": created, "model": model, "system_fingerprint": fingerprint}
 
     def whole(
         self, completions: Sequence[Completion], scores: Sequence[Sequence[ScoredId]]
@@ -64,8 +57,9 @@ class Responses:
             for number, completion in enumerate(completions)
         ]
         made = {
-            **self._named,
+            "id": self._id,
             "object": "chat.completion" if self.is_chat else "text_completion",
+            **self._facts,
             "choices": choices,
             "usage": usage_of(completions, samples),
         }
@@ -131,7 +125,7 @@ class Responses:
         """A chunk of a stream."""
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         usage = {"usage": None} if self.ask.include_usage else {}
-        return {**self._named, "object": kind, "choices": choices, **usage, **more}
+        return {"id": self._id, "object": kind, **self._facts, "choices": choices, **usage, **more}
 
     def opening(self, number: int, scores: Sequence[ScoredId]) -> dict[str, Any] | None:
         """The first chunk of a choice: the role, or the prompt that is echoed; None without one."""

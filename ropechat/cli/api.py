@@ -131,7 +131,7 @@ def api(host: str, port: int, expose: bool, api_key_file: Path | None, **given: 
             sourced.sampling,
             frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),
             given["system"],
-            given["aliases"],
+            (*_own_name(model.spec.name), *given["aliases"]),
             key,
             None if expose else host_names(host, number),
             frozenset(given["origins"]),
@@ -146,6 +146,11 @@ def api(host: str, port: int, expose: bool, api_key_file: Path | None, **given: 
             serve(application, [listener])
         finally:
             application.close()
+
+
+def _own_name(name: str) -> tuple[str, ...]:
+    """What -m calls the model, unless it is a path."""
+    return () if Path(name).exists() else (name,)
 
 
 def _read_key(file: Path | None) -> str | None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,3 +247,15 @@ async def test_hostile_requests_get_a_clear_error(client: Client) -> None:
 @pytest.mark.trust
 async def test_many_hostile_requests(client: Client) -> None:
     await refuse_all(client, 500, 2)
+
+
+async def test_the_requests_of_the_page_are_understood(served: Callable[..., Client]) -> None:
+    client = served(aliases=("smollm2:135m",))
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    asked = re.findall(
+        r"curl http://127.0.0.1:8080(\S+) [^']*'Content-Type: application/json'[^']*-d '([^']*)'", text
+    )
+    assert len(asked) == 4
+    for path, body in asked:
+        response = await client.ask(path, {"max_tokens": 2, **json.loads(body)})
+        assert (response.status == 200) != ("temprature" in body), response.body

@@ -3,7 +3,7 @@
     python tests/bench/streams.py MODEL [--streams 64] [--tokens 64] [--rounds 3] [--threads 2]
 
 The server, the client of all streams and `generate_many` are processes of their own. The two are measured in
-turns; each figure is the median of its rounds, and the ratio that of a round's two figures. The client takes its
+turns; each figure is the median of its rounds, the ratio that of a round's two figures. The client takes its
 part of the same cores. Every prompt begins in its own way, so that none is shared. The delay is the server's
 own measure: from the token's step to the end of sending its event.
 """
