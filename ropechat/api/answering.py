@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ropechat.trace import Step
 
 T = TypeVar("T")
+_STOPPING = "generation: cancelled; the server stops"
 _READERS = 2
 """Threads that parse bodies, render templates and encode prompts beside the engine."""
 
@@ -120,8 +121,12 @@ class Answers:
         self._knows_tool = template is None or template.mentions("tool")
 
     async def work(self, function: Callable[[], T]) -> T:
-        """Call a function that takes time, beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, function)
+        """Call a function that takes time, beside the event loop. Raises CancelledError once closed."""
+        try:
+            future = self._readers.submit(function)
+        except RuntimeError:  # shut down
+            raise CancelledError(_STOPPING) from None
+        return await asyncio.wrap_future(future)
 
     @property
     def is_idle(self) -> bool:
@@ -131,7 +136,7 @@ class Answers:
     def close(self) -> None:
         """Cancel all requests, and end."""
         self._collector.close()
-        self._readers.shutdown(cancel_futures=True)
+        self._readers.shutdown()
 
     async def scores(self, call: Call) -> list[tuple[ScoredId, ...]]:
         """The scores of the tokens of each prompt; () where they are not asked for."""
@@ -212,8 +217,7 @@ class Answers:
 def _telling(call: Call, number: int) -> Callable[["asyncio.Future[Completion]"], Any]:
     def tell(future: "asyncio.Future[Completion]") -> None:
         if future.cancelled():
-            stopped = CancelledError("generation: cancelled; the server stops")
-            call.told.put_nowait(ClientGoneError() if call.is_gone else stopped)
+            call.told.put_nowait(ClientGoneError() if call.is_gone else CancelledError(_STOPPING))
             return
         error = future.exception()
         call.told.put_nowait(Told(number, completion=future.result()) if error is None else error)

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import hmac
+import os
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -81,6 +83,8 @@ class Api:
             exchange.note += ", client takes nothing"
         except Exception as error:
             failed = error_of(error)
+            if failed.status == 500 and os.environ.get("ROPECHAT_DEBUG"):
+                traceback.print_exc()
             exchange.note += f", {failed.code or 'refused'}"
             with contextlib.suppress(SlowClientError):
                 await self._fail(exchange, failed)

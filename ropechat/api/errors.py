@@ -64,4 +64,4 @@ def error_of(error: BaseException) -> ApiError:
             if isinstance(error, kind):
                 return refuse(str(error), status=status, code=code)
         return refuse(str(error))
-    return ApiError(500, f"a bug in ropechat: {type(error).__name__}")
+    return ApiError(500, f"a bug in ropechat: {type(error).__name__}; ROPECHAT_DEBUG=1 shows where")

@@ -21,11 +21,13 @@ class Arrivals(Generic[T]):
         self._closed = False
         self._first: T | None = None
 
-    def put(self, item: T, lane: Hashable = None) -> None:
-        """Add an item."""
+    def put(self, item: T, lane: Hashable = None) -> bool:
+        """Add an item; return whether it is taken: not once closed."""
         with self._changed:
-            self._lanes.setdefault(lane, deque()).append(item)
-            self._changed.notify()
+            if not self._closed:
+                self._lanes.setdefault(lane, deque()).append(item)
+                self._changed.notify()
+            return not self._closed
 
     @property
     def is_empty(self) -> bool:

@@ -42,10 +42,11 @@ class Collector:
     def submit(self, job: Job, lane: Hashable = None) -> Future[Completion]:
         """Start a job as soon as there is room; of several lanes one job each in turn.
 
-        The future raises the job's error.
+        The future raises the job's error; once closed it is cancelled.
         """
         future: Future[Completion] = Future()
-        self._arrivals.put((job, future), lane)
+        if not self._arrivals.put((job, future), lane):
+            future.cancel()
         return future
 
     def drop(self, lane: Hashable) -> None:

@@ -162,6 +162,8 @@ async def test_a_stopping_server_says_so(engine: Engine, served: Callable[..., C
             await asyncio.sleep(0)
     assert running.events[-1]["error"]["code"] == "stopping"
     assert (waiting.status, waiting.json["error"]["code"]) == (503, "stopping")
+    late = await client.ask(COMPLETIONS, {"prompt": "x"})
+    assert (late.status, late.json["error"]["code"]) == (503, "stopping")
 
 
 async def test_an_answer_that_takes_too_long(engine: Engine, served: Callable[..., Client]) -> None:

@@ -124,4 +124,5 @@ def test_lanes_take_turns() -> None:
     assert list(taken) == ["d1", "b2"]
     arrivals.put("e1")
     assert arrivals.close(drop=True) == ["e1"]
+    assert not arrivals.put("f1")
     assert not arrivals.wait()

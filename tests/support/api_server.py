@@ -19,9 +19,10 @@ HEADERS = {"Content-Type": "application/json"}
 class Running:
     """A server in a thread. ended: released once for each request that is over."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, **spec: Any) -> None:
+        """spec: fields of ApiSpec."""
         self.ended = threading.Semaphore(0)
-        self.api = Api(engine, ApiSpec(), lambda line: self.ended.release())
+        self.api = Api(engine, ApiSpec(**spec), lambda line: self.ended.release())
         self.socket = server.listen("127.0.0.1", 0)
         self.address: tuple[str, int] = self.socket.getsockname()
         self._server = uvicorn.Server(server.config(self.api))
