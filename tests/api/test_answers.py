@@ -162,9 +162,12 @@ async def test_a_stream_says_what_the_whole_response_says(client: Client) -> Non
                     assert [value for one in logprobs for value in one[name]] == values
 
 
-async def test_samples_have_seeds_that_repeat_them(client: Client) -> None:
+async def test_samples_have_seeds_that_repeat_them(engine: Engine, client: Client) -> None:
     body = {"prompt": "A token", "n": 3, "temperature": 2, "max_tokens": 8, "seed": 5}
-    choices = (await client.ask(COMPLETIONS, body)).json["choices"]
+    whole = (await client.ask(COMPLETIONS, body)).json
+    choices, usage = whole["choices"], whole["usage"]
+    assert usage["prompt_tokens"] == len(engine.tokenizer.encode("A token"))  # once, not for each sample
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert len({choice["text"] for choice in choices}) > 1
     assert choices[0]["seed"] == 5
     for choice in choices:

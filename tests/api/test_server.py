@@ -51,6 +51,11 @@ def test_requests_follow_each_other_on_one_connection(running: Running) -> None:
         response = connection.getresponse()
         assert response.status == 200
         assert b"text" in response.read()
+    (kept,) = running.connections()
+    accepted = kept.transport.get_extra_info("socket")
+    assert accepted.getsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY
+    )  # else each event waits for the last one
     connection.close()
 
 

@@ -1,10 +1,11 @@
 """lm-evaluation-harness with `ropechat` and with its own `hf`, both in f32: choices and documents per second.
 
-    python tests/bench/harness.py PROMPTS MODEL [--count 500] [--batch-size 16] [--threads 2]
+    python tests/bench/harness.py PROMPTS MODEL [--count 500] [--batch-size 16] [--threads 2] [--http]
 
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
 Three tasks are made of them, in the forms of arc_easy (a question, four answers), hellaswag (a text, four
-endings) and piqa (a goal, two solutions). MODEL: a Hugging Face folder. Needs
+endings) and piqa (a goal, two solutions). MODEL: a Hugging Face folder. --http: `ropechat api` and `local-completions`
+in place of `ropechat`; the server is a process of its own. Needs
 `pip install lm_eval torch transformers accelerate`. Each model has a process of its own, one after the other;
 the seconds are those of its scoring. A choice differs if it is another one and the two are not within 1e-4 of
 each other. The exit code is 1 if one differs.
@@ -14,11 +15,13 @@ hf stops at a document whose context ends in the middle of a token of the whole 
 """
 
 import argparse
+import atexit
 import json
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +115,38 @@ def evaluate(kind: str, model: str, folder: Path, batch_size: int, threads: int)
 
         torch.set_num_threads(threads)
         given = {"pretrained": model, "dtype": "float32", "batch_size": batch_size, "device": "cpu"}
+    elif kind == "local-completions":
+        server = [
+            "api",
+            "-m",
+            model,
+            "--dtype",
+            "f32",
+            "--port",
+            "0",
+            "--window",
+            batch_size,
+            "--threads",
+            threads,
+        ]
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import sys; from ropechat.cli import main; sys.exit(main())",
+                *map(str, server),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(process.terminate)
+        assert process.stderr is not None
+        said = process.stderr
+        address = next(line for line in said if line.startswith("http")).split()[0]
+        threading.Thread(target=said.read, daemon=True).start()
+        size = json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"]
+        given = {"model": None, "base_url": f"{address}/completions", "tokenizer_backend": "remote"}
+        given |= {"num_concurrent": batch_size, "max_length": size, "max_retries": 1}
     else:
         import ropechat.adapters.lm_eval  # noqa: F401  (registers the model)
 
@@ -169,7 +204,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="documents per task")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--worker", choices=("ropechat", "hf"), help=argparse.SUPPRESS)
+    parser.add_argument("--http", action="store_true", help="ropechat over HTTP")
+    parser.add_argument("--worker", choices=("ropechat", "local-completions", "hf"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
@@ -180,7 +216,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sizes = write_tasks(folder, given.prompts, given.model, given.count)
-        ours, theirs = (run_worker(kind, given, folder) for kind in ("ropechat", "hf"))
+        own = "local-completions" if given.http else "ropechat"
+        ours, theirs = (run_worker(kind, given, folder) for kind in (own, "hf"))
         for task, count in sizes.items():
             a, b = ours["logprobs"][task], theirs["logprobs"][task]
             differences = list(compare(folder, task, a, b))

@@ -29,6 +29,10 @@ class Running:
         self._thread = threading.Thread(target=self._server.run, args=([self.socket],))
         self._thread.start()
 
+    def connections(self) -> list[Any]:
+        """The open connections."""
+        return list(self._server.server_state.connections)
+
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, timeout=60)
 
