@@ -4,14 +4,17 @@
 
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
 Three tasks are made of them, in the forms of arc_easy (a question, four answers), hellaswag (a text, four
-endings) and piqa (a goal, two solutions). MODEL: a Hugging Face folder. --http: `ropechat api` and `local-completions`
-in place of `ropechat`; the server is a process of its own. Needs
+endings) and piqa (a goal, two solutions). MODEL: a Hugging Face folder. Needs
 `pip install lm_eval torch transformers accelerate`. Each model has a process of its own, one after the other;
 the seconds are those of its scoring. A choice differs if it is another one and the two are not within 1e-4 of
 each other. The exit code is 1 if one differs.
 
 hf stops at a document whose context ends in the middle of a token of the whole text
 (lm-evaluation-harness#4055); such documents are left out.
+
+--http: `ropechat api` and the harness's `local-completions` in place of `ropechat`; the server is a process of
+its own. Documents that do not fit in the context are left out then, because `local-completions` cuts them at one
+token less than `hf` does.
 """
 
 import argparse
@@ -78,14 +81,21 @@ def documents(prompts: Path, count: int) -> dict[str, list[dict[str, Any]]]:
     return {"arc_form": arc, "hellaswag_form": swag, "piqa_form": piqa}
 
 
-def is_possible(encode: Any, each: dict[str, Any]) -> bool:
-    """Whether no token of the text lies on both sides of the join for any ending."""
-    context = encode(each["context"])
-    return all(len(encode(f"{each['context']} {ending}")) > len(context) for ending in each["endings"])
+def is_possible(encode: Any, each: dict[str, Any], most: int | None) -> bool:
+    """Whether no token of the text lies on both sides of the join for any ending. most: tokens of a text."""
+    context = len(encode(each["context"]))
+    sizes = [len(encode(f"{each['context']} {ending}")) for ending in each["endings"]]
+    return min(sizes) > context and (most is None or max(sizes) <= most)
 
 
-def write_tasks(folder: Path, prompts: Path, model: str, count: int) -> dict[str, int]:
-    """Write the tasks; return how many documents each has."""
+def context_of(model: str) -> int:
+    """The most tokens that a Hugging Face folder's model reads."""
+    found: int = json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"]
+    return found
+
+
+def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int | None) -> dict[str, int]:
+    """Write the tasks; return how many documents each has. most: tokens of each text."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)  # that of `hf`, which may differ from tokenizer.json
@@ -96,7 +106,7 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int) -> dict[str
 
     sizes = {}
     for name, found in documents(prompts, count).items():
-        kept = [each for each in found if is_possible(encode, each)][:count]
+        kept = [each for each in found if is_possible(encode, each, most)][:count]
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(each) + "\n" for each in kept))
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, file=file))
@@ -144,9 +154,8 @@ def evaluate(kind: str, model: str, folder: Path, batch_size: int, threads: int)
         said = process.stderr
         address = next(line for line in said if line.startswith("http")).split()[0]
         threading.Thread(target=said.read, daemon=True).start()
-        size = json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"]
         given = {"model": None, "base_url": f"{address}/completions", "tokenizer_backend": "remote"}
-        given |= {"num_concurrent": batch_size, "max_length": size, "max_retries": 1}
+        given |= {"num_concurrent": batch_size, "max_length": context_of(model), "max_retries": 1}
     else:
         import ropechat.adapters.lm_eval  # noqa: F401  (registers the model)
 
@@ -215,7 +224,8 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sizes = write_tasks(folder, given.prompts, given.model, given.count)
+        most = context_of(given.model) - 2 if given.http else None
+        sizes = write_tasks(folder, given.prompts, given.model, given.count, most)
         own = "local-completions" if given.http else "ropechat"
         ours, theirs = (run_worker(kind, given, folder) for kind in (own, "hf"))
         for task, count in sizes.items():
