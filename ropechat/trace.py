@@ -180,6 +180,8 @@ class LensRow(NamedTuple):
     logprob: float | None
     entropy: float
     top: tuple[tuple[int, float], ...]
+    looked_up: tuple[tuple[float, int], ...] = ()
+    """(logprob, rank) of each id that was asked for."""
 
 
 SUMMED = ("text",)

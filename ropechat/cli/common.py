@@ -229,6 +229,7 @@ encoding_options = option_set(
         show_default=True,
         help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
     ),
+    title="Prompt",
 )
 
 

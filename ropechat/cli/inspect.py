@@ -27,6 +27,7 @@ from ropechat.cli.inspect_options import (
     ScoreOptions,
     inside_options,
     output_options,
+    row_options,
     rules,
     score_options,
 )
@@ -34,10 +35,18 @@ from ropechat.cli.inspect_reader import READER_OPTIONS, read_interactively, read
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.keep_prefix import keep_prefix_option, kept_prefix
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import check_rules, given_flags, refuse_given, take
+from ropechat.cli.option_groups import (
+    GroupedCommand,
+    check_rules,
+    given_flags,
+    option_set,
+    refuse_given,
+    take,
+)
 from ropechat.cli.stages import (
     STAGE_SETTINGS,
     open_records,
+    record_options,
     replay_trace,
     show_records,
     stage_options,
@@ -46,7 +55,7 @@ from ropechat.cli.stages import (
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.conversation import Message, Role
 from ropechat.errors import RequestError, RopechatError
-from ropechat.inspector.spec import TOKENS, InspectSpec, InspectWatcher, NamedText
+from ropechat.inspector.spec import INSIDE, InspectSpec, InspectWatcher, NamedText
 from ropechat.trace import Pair, TokenScore
 from ropechat.util.progress import Progress
 
@@ -63,6 +72,7 @@ Examples:
   ropechat inspect "The capital of Italy is Madrid" --look-up " Rome" --look-up " Lyon" --top-k 1
   ropechat inspect "The cat sat on the mat." -o cat.html
   ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
+  ropechat inspect --attention-map 1,2 "Zorba Quimby met Lena. Then Zorba Quimby"
   ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
   ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
   ropechat inspect --by word --below 0.01 "The capital of Italy is Madrid, I think."
@@ -147,6 +157,10 @@ class _Progress(_Watcher):
         if self._appears:
             self._shown.close()
 
+    def looked(self, tokens: int) -> None:
+        if self.stop is not None:
+            self.stop.tokens = tokens
+
     def _read(self) -> Progress:
         """How much is scored: in tokens, or in bytes of a text whose tokens are not counted yet.
 
@@ -162,54 +176,48 @@ class _Progress(_Watcher):
         return Progress("scoring", self._count, tokens)
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("text", required=False)
-@model_options
-@click.option(
-    "--top-k",
-    type=click.IntRange(0, 1000),
-    help="Candidates per position [default: "
-    f"{TOKENS['jsonl'].top_k} as jsonl, else {TOKENS['table'].top_k}].",
-)
-@output_options
-@encoding_options
-@click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message.")
-@template_options
 @score_options
+@option_set(
+    click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message."),
+    keep_prefix_option("the text of --given-file"),
+    title="Texts",
+)
+@encoding_options
+@template_options
+@row_options
 @stage_options
 @inside_options
+@record_options
 @reader_option
-@keep_prefix_option("the text of --given-file")
-@progress_option
+@output_options
+@option_set(progress_option, title="Output")
+@model_options
 def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **given: Any) -> int:
     """Show the probability, rank, entropy and candidates of each token of TEXT or of files (-: stdin).
 
-    Surprisal and entropy are in bits, unless --unit names nats; logprobs are in nats.
+    \b
+    It has four jobs:
+      score   TEXT or files: rows of tokens, words or lines, charts, stages of the sampler
+      inside  what layers predict and where heads attend: --lens, --attention, --attention-map
+      open    what was recorded, here or by another program: --open, --replay
+      read    a file in a reader: -i
 
-    With --chat, tokens of the template have the role "template" and are excluded from sums; spans in jsonl
-    refer to the rendered text, which is in the first line. To inspect the output of `ropechat template`, add
-    --special tokens.
+    Surprisal and entropy are in bits, unless --unit names nats; logprobs are in nats. Numbers are those of
+    the types that the model runs with; --dtype f32 --kv-dtype f32 gives the model's own.
 
-    Numbers are those of the types that the model runs with; --dtype f32 --kv-dtype f32 gives the model's own.
+    Score: sums cover the text, or with --messages the assistant's texts; what a chat template writes has the
+    role "template". With --given-file, only TEXT is shown and summed, and the file's text is its context. A
+    text above the trained length is scored in windows of that length: each token once, with at least half a
+    window of context. With --stages, each token has what every stage of the sampler leaves and which stage
+    cuts it. The probability of a word is the product over its tokens. To inspect the output of `ropechat
+    template`, add --special tokens.
 
-    A text above the trained length is scored in windows of that length: each token once, with at least half
-    a window of context.
+    Inside: of one text, as table or jsonl; --lens and --attention-map also as html.
 
-    With --messages, the texts of a conversation have the roles system, user and assistant, and sums cover the
-    assistant's. With --given-file, only TEXT is shown and summed, and the file's text is its context.
-
-    With --stages, each token has what every stage of the sampler leaves and which stage cuts it; the last
-    line says how many of the tokens the settings can produce.
-
-    --open shows recorded logprobs without a model, in each view but --lens, --attention, --look-up and
-    --stages, for which -m reads the record's text again. Its format is found by its content.
-
-    With --lens, tokens by layers: the best token of each layer and the rank of the text's token there. With
-    --attention, the mean attention weights of each head. Both of one text, as table or jsonl; --lens also as
-    html.
-
-    With --by word, the probability of a word is the product over its tokens. --chart draws surprisal, entropy
-    and the probabilities of token, runner-up and rest along a text, or along several in one chart.
+    Open: a record is shown without a model, in each view but those of the inside, --look-up and --stages, for
+    which -m reads its text again. Its format is found by its content.
 
     The exit code is 3 if one of several files failed (the others are written), or if --replay finds a draw
     that does not follow from its record; 1 if --fail-below found a word.
@@ -238,6 +246,7 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
         view=shown.view,
         form=shown.format(stages=mode.stages),
         layers=shown.layers,
+        attended=(0, 0) if shown.attention_map is None else (shown.attention_map[0], shown.attention_map[1]),
         top_k=shown.top_k,
         sort=cast("Sort", shown.sort or "line"),
         head=shown.head,
@@ -269,7 +278,7 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
     texts = (
         _texts(text, shown.files, asked, chat=chat) if mode.opened is None else _recorded(mode.opened, asked)
     )
-    if spec.view in ("lens", "attention") and len(texts) > 1:
+    if spec.view in INSIDE and len(texts) > 1:
         raise click.UsageError(f"--{spec.view}: must be of one text (got {len(texts)})")
     if len(texts) == 1:
         name, item = texts[0].name, texts[0].read()  # before the model is loaded

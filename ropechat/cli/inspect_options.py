@@ -1,5 +1,6 @@
 """The options of `ropechat inspect`: as types, and which of them exclude or require each other."""
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import click
 
 from ropechat.cli.common import STREAM, FileName, fail_below_option, format_of, unit_option, wants_color
 from ropechat.cli.option_groups import Rule, option_set
-from ropechat.inspector.spec import BY_SUFFIX, FORMS, Unit, View
+from ropechat.inspector.spec import BY_SUFFIX, FORMS, INSIDE, TOKENS, Unit, View
 
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
 _TEXT_WIDTH = 100  # of a table in a file
@@ -26,40 +27,19 @@ def _roles(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 
 
 def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
-    """Parse "0,2,4"."""
+    """Parse "0,2,4"; of a map a layer and a head."""
     if text is None:
         return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.UsageError(f"--layers: must be numbers such as 0,2,4 (got {text!r:.60})", ctx) from None
+    is_map = parameter.name == "attention_map"
+    with contextlib.suppress(ValueError):
+        numbers = [int(part) for part in text.split(",")]
+        if not is_map or len(numbers) == 2:
+            return numbers
+    wanted = "a layer and a head such as 5,0" if is_map else "numbers such as 0,2,4"
+    raise click.UsageError(f"{parameter.opts[0]}: must be {wanted} (got {text!r:.60})", ctx)
 
 
-output_options = option_set(
-    click.option(
-        "-f",
-        "--file",
-        "files",
-        multiple=True,
-        type=FileName(),
-        metavar="FILE",
-        help="A text. Repeatable.",
-    ),
-    click.option(
-        "-o",
-        "--out",
-        type=FileName(),
-        default=STREAM,
-        metavar="OUT",
-        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
-    ),
-    click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(FORMS["tokens"]),
-        help="[default: by the suffix of OUT, else table]",
-    ),
+row_options = option_set(
     click.option(
         "--by",
         type=click.Choice(["token", "word", "line"]),
@@ -82,12 +62,12 @@ output_options = option_set(
         help="With --by word: only words whose probability is below P; neighbours are joined.",
     ),
     fail_below_option,
-    unit_option,
     click.option("--chart", is_flag=True, help="Draw a chart along each text (table, html, svg)."),
     click.option(
-        "--look-up-whole",
-        is_flag=True,
-        help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
+        "--top-k",
+        type=click.IntRange(0, 1000),
+        help="Candidates per position [default: "
+        f"{TOKENS['jsonl'].top_k} as jsonl, else {TOKENS['table'].top_k}].",
     ),
     click.option(
         "--look-up",
@@ -97,9 +77,44 @@ output_options = option_set(
         help="Also show the probability of STRING in the place of each token, and after the text; of a "
         "string of several tokens, that of the first one. Repeatable.",
     ),
+    click.option(
+        "--look-up-whole",
+        is_flag=True,
+        help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
+    ),
+    title="Rows and charts",
+)
+
+output_options = option_set(
+    click.option(
+        "-o",
+        "--out",
+        type=FileName(),
+        default=STREAM,
+        metavar="OUT",
+        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMS["tokens"]),
+        help="[default: by the suffix of OUT, else table]",
+    ),
+    unit_option,
+    title="Output",
 )
 
 score_options = option_set(
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        type=FileName(),
+        metavar="FILE",
+        help="A text. Repeatable.",
+    ),
     click.option(
         "--roles",
         metavar="NAMES",
@@ -128,6 +143,7 @@ score_options = option_set(
         type=click.IntRange(min=2),
         help="Tokens of a window of a long text [default: the trained length, or --context].",
     ),
+    title="Texts",
 )
 
 inside_options = option_set(
@@ -138,17 +154,24 @@ inside_options = option_set(
         help="Show where each head attends: first token, previous token, mean distance.",
     ),
     click.option(
+        "--attention-map",
+        metavar="LAYER,HEAD",
+        callback=_numbers,
+        help="Show where each token attends in one head, both from 0 (table, jsonl, html).",
+    ),
+    click.option(
         "--layers",
         metavar="N,N,...",
         callback=_numbers,
         help="Layers for --lens and --attention, from 0 [default: all, or those that fit in a table].",
     ),
+    title="Inside the model",
 )
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is shown, and where. The values of `output_options` and `inside_options`, and --top-k."""
+    """What is shown, and where: the values of `row_options`, `output_options`, `inside_options`."""
 
     files: tuple[Path | str, ...]
     out: Path | str
@@ -165,11 +188,14 @@ class OutputOptions:
     look_up_whole: bool
     lens: bool
     attention: bool
+    attention_map: list[int] | None
     layers: list[int] | None
     top_k: int | None
 
     @property
     def view(self) -> View:
+        if self.attention_map is not None:
+            return "attention-map"
         if self.lens or self.attention:
             return "lens" if self.lens else "attention"
         if self.chart:
@@ -213,7 +239,7 @@ class OutputOptions:
     @property
     def needs_model(self) -> str:
         """The flag of what a record of logprobs does not have; "" if nothing else is shown."""
-        return "--look-up" if self.look_up else f"--{self.view}" if self.view in ("lens", "attention") else ""
+        return f"--{self.view}" if self.view in INSIDE else "--look-up" if self.look_up else ""
 
 
 @dataclass(frozen=True)
@@ -232,7 +258,7 @@ class ScoreOptions:
 def rules(settings: str) -> tuple[Rule, ...]:
     """Which options exclude and require which. settings: names of the options of the sampler."""
     scoring = "window stride one_sequence messages answer given_file roles"
-    other_view = f"by chart look_up stages fail_below unit {scoring}"
+    other_view = f"by chart look_up_whole stages fail_below unit {scoring}"
     return (
         Rule("replay", requires="opened"),
         Rule(settings, requires="stages"),
@@ -253,7 +279,8 @@ def rules(settings: str) -> tuple[Rule, ...]:
         Rule("chart", excludes="by look_up"),
         Rule("look_up", excludes="by"),
         Rule("look_up_whole", requires="look_up"),
-        Rule("lens", excludes=f"attention {other_view}"),
-        Rule("attention", excludes=other_view),
+        Rule("lens", excludes=f"attention attention_map {other_view}"),
+        Rule("attention", excludes=f"attention_map look_up {other_view}"),
+        Rule("attention_map", excludes=f"look_up {other_view}"),
         Rule("layers", requires="lens attention"),
     )

@@ -34,6 +34,7 @@ reader_option = option_set(
         type=click.Choice(DTYPES),
         help="With -i: the key c compares with the model in this type.",
     ),
+    title="Reader",
 )
 
 

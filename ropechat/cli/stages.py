@@ -52,6 +52,9 @@ stage_options = option_set(
         help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
     ),
     *map(_setting_option, _SETTINGS),
+    title="Sampler",
+)
+record_options = option_set(
     click.option(
         "--open",
         "opened",
@@ -63,6 +66,7 @@ stage_options = option_set(
     click.option(
         "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
     ),
+    title="Records",
 )
 
 

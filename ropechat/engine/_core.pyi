@@ -307,6 +307,9 @@ class LensRow:
     def rank(self) -> int | None: ...
     @property
     def row(self) -> Row: ...
+    @property
+    def looked_up(self) -> list[tuple[float, int]]:
+        """Logprob and rank of each id that was asked for."""
 
 @final
 class Reading:
@@ -466,7 +469,13 @@ class Engine:
     def read(self, ids: Sequence[int]) -> Reading:
         """A text for `lens`; nothing is computed yet."""
     def lens(
-        self, reading: Reading, layers: Sequence[int], cancel: CancelToken, *, top_k: int
+        self,
+        reading: Reading,
+        layers: Sequence[int],
+        cancel: CancelToken,
+        *,
+        top_k: int,
+        look_up: Sequence[int] = [],
     ) -> list[LensRow]:
         """What each layer predicts in the next rows of the text, by position and layer; [] at its end.
 

@@ -374,18 +374,24 @@ class Engine:
         return request.core.logits(ids, request.token, start_position=start_position)
 
     def lens(
-        self, prompt: str | Sequence[int], layers: Iterable[int] | None = None, top_k: int = 5
+        self,
+        prompt: str | Sequence[int],
+        layers: Iterable[int] | None = None,
+        top_k: int = 5,
+        *,
+        look_up: Sequence[int] = (),
     ) -> Iterator[LensRow]:
         """Yield what each layer would predict, were it the last one (logit lens), by token and layer.
 
         For each token but the first, and for the token after the last: final norm and lm_head of the residual
         stream after each of `layers` (numbered from 0; None: all), read out as `score` does. The last layer
-        has the numbers of `score`. Raises as `generate`, RequestError, CancelledError.
+        has the numbers of `score`. look_up: ids whose logprob and rank each row has, too. Raises as
+        `generate`, RequestError, CancelledError.
         """
         ids = self._ids(prompt)
         validate_top_k(top_k)
         request, of_layers = self._request(), inside.layer_indices(layers, self.facts)
-        return inside.lens(request, request.core.read(ids), of_layers, top_k)
+        return inside.lens(request, request.core.read(ids), of_layers, top_k, list(look_up))
 
     def capture(
         self,
@@ -896,6 +902,11 @@ class Engine:
             if score.error is not None:
                 raise score.error
         return scores
+
+    @property
+    def lm_head_share(self) -> float:
+        """The part of reading a token that its logits over the whole vocabulary take."""
+        return float(self.facts["hidden_size"] * self.facts["vocab_size"] / max(1, self.speed.products))
 
     @property
     def window(self) -> int:

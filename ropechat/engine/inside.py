@@ -43,12 +43,14 @@ def layer_indices(layers: Iterable[int] | None, facts: Mapping[str, Any]) -> lis
     return _indices(layers, facts["num_hidden_layers"], "layers")
 
 
-def lens(request: Request, reading: _core.Reading, layers: Sequence[int], top_k: int) -> Iterator[LensRow]:
+def lens(
+    request: Request, reading: _core.Reading, layers: Sequence[int], top_k: int, look_up: Sequence[int]
+) -> Iterator[LensRow]:
     """Yield what each layer predicts, by position and layer. Raises CancelledError."""
-    while rows := request.core.lens(reading, layers, request.token, top_k=top_k):
+    while rows := request.core.lens(reading, layers, request.token, top_k=top_k, look_up=look_up):
         for found in rows:
-            row = to_distribution(found.row, found.position - 1)
-            yield LensRow(found.position, found.layer, found.rank, found.logprob, row.entropy, row.top)
+            row, asked = to_distribution(found.row, found.position - 1), tuple(found.looked_up)
+            yield LensRow(found.position, found.layer, found.rank, found.logprob, row.entropy, row.top, asked)
 
 
 def capture(

@@ -1,8 +1,10 @@
 """Styles of text for a terminal (ECMA-48, SGR)."""
 
 RESET, BOLD, DIM, REVERSE = "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[7m"
-_RANK_COLORS = ((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"))
-_FAR_COLOR = "\x1b[31m"
+_RANK_COLORS = (
+    *((1, "\x1b[32m"), (10, "\x1b[36m"), (100, "\x1b[33m"), (1000, "\x1b[35m"), (10_000, "\x1b[31m")),
+)
+_FAR_COLOR = "\x1b[2;31m"
 
 
 def rank_color(rank: int | None) -> str:

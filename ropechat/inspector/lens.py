@@ -5,9 +5,12 @@ A cell is the best token of a layer and the rank of the text's token there, colo
 #  token    0            1            2            3
 1  ·upon    ·door  1204  ·time    38  ·upon     1  ·upon     1
 
+Below it, a line for each string that is looked up has the rank of its first token in each layer.
+
 JSON: line 1 describes the text; one line per token and layer follows: `i` is the token that is predicted,
 `logprob` and `rank` are those of the text's token (null after the last token), `top` has [id, logprob] and
-`top_text` the tokens' text. All numbers are raw (temperature 1, no filter), in nats.
+`top_text` the tokens' text, `lookup` {string: {"first_logprob", "rank"}} of strings that are looked up. All
+numbers are raw (temperature 1, no filter), in nats.
 """
 
 import math
@@ -19,12 +22,12 @@ from typing import Any
 from ropechat.inspector.ansi import DIM, paint, rank_color
 from ropechat.trace import LensRow
 from ropechat.util.records import TokenText, json_line
-from ropechat.util.text import token_name
+from ropechat.util.text import token_name, visible
 from ropechat.util.width import fit
 
 SCHEMA = "ropechat.lens/1"
 _TOKEN, _RANK, _GAP = 12, 4, 2
-_CELL = range(10, 17)
+_CELL = range(14, 21)
 """Columns of a cell, at least and at most, with the gap after it."""
 
 
@@ -36,6 +39,7 @@ class Layout:
     word: int
     layers: tuple[int, ...]
     color: bool
+    strings: tuple[str, ...] = ()
 
 
 def layers_that_fit(layers: Sequence[int], tokens: int, width: int) -> list[int]:
@@ -48,11 +52,13 @@ def layers_that_fit(layers: Sequence[int], tokens: int, width: int) -> list[int]
     return [layers[round(place * (len(layers) - 1) / (room - 1))] for place in range(room)]
 
 
-def layout(layers: Sequence[int], tokens: int, width: int, *, color: bool) -> Layout:
-    """Choose the widths."""
+def layout(
+    layers: Sequence[int], tokens: int, width: int, *, color: bool, strings: Sequence[str] = ()
+) -> Layout:
+    """Choose the widths. strings: that are looked up."""
     cell = (width - _fixed(tokens)) // len(layers)
     cell = max(_CELL.start, min(_CELL.stop - 1, cell))
-    return Layout(_index(tokens), cell - _RANK - 1 - _GAP, tuple(layers), color)
+    return Layout(_index(tokens), cell - _RANK - 1 - _GAP, tuple(layers), color, tuple(strings))
 
 
 def _index(tokens: int) -> int:
@@ -72,7 +78,7 @@ def table(
     """
     cells = "".join(f"{layer:<{at.word + _RANK + 1 + _GAP}}" for layer in at.layers)
     yield paint(f"{'#'.rjust(at.index)}  {'token'.ljust(_TOKEN)}  {cells}".rstrip(), DIM, at.color) + "\n"
-    sums = dict.fromkeys(at.layers, 0.0)
+    sums, scored = dict.fromkeys(at.layers, 0.0), 0
     for i, of_token in groupby(rows, lambda row: row.i):
         name = fit(token_name(ids[i], bytes_of(ids[i])), _TOKEN) if i < len(ids) else "next".ljust(_TOKEN)
         number = (str(i) if i < len(ids) else "→").rjust(at.index)
@@ -82,17 +88,23 @@ def table(
         yield (
             f"{number}  {name}  " + (" " * _GAP).join(_cell(row, bytes_of, at) for row in found)
         ).rstrip() + "\n"
-    if len(ids) > 1:
-        bits = "".join(
-            f"{sums[layer] / (len(ids) - 1):<{at.word + _RANK + 1 + _GAP}.2f}" for layer in at.layers
-        )
+        for place, string in enumerate(at.strings):
+            ranks = (_ranked("", row.looked_up[place][1], at) for row in found)
+            name = fit(visible(string.encode()), _TOKEN)
+            yield f"{'?'.rjust(at.index)}  {name}  " + (" " * _GAP).join(ranks) + "\n"
+        scored += i < len(ids)
+    if scored:
+        bits = "".join(f"{sums[layer] / scored:<{at.word + _RANK + 1 + _GAP}.2f}" for layer in at.layers)
         yield paint(f"{' ' * at.index}  {'bits/token'.ljust(_TOKEN)}  {bits}".rstrip(), DIM, at.color) + "\n"
 
 
 def _cell(row: LensRow, bytes_of: Callable[[int], bytes], at: Layout) -> str:
-    word = fit(token_name(row.top[0][0], bytes_of(row.top[0][0])) if row.top else "", at.word)
-    text = f"{word} {_short(row.rank):>{_RANK}}"
-    return paint(text, rank_color(row.rank), at.color)
+    return _ranked(token_name(row.top[0][0], bytes_of(row.top[0][0])) if row.top else "", row.rank, at)
+
+
+def _ranked(name: str, rank: int | None, at: Layout) -> str:
+    """A name and a rank in the width of a cell, coloured by the rank."""
+    return paint(f"{fit(name, at.word)} {_short(rank):>{_RANK}}", rank_color(rank), at.color)
 
 
 def _short(rank: int | None) -> str:
@@ -102,8 +114,10 @@ def _short(rank: int | None) -> str:
     return str(rank) if rank < 10_000 else f"{rank // 1000}k"
 
 
-def record(row: LensRow, bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
-    """The JSON record of a token and layer."""
+def record(row: LensRow, bytes_of: Callable[[int], bytes], strings: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON record of a token and layer. strings: that were looked up."""
+    found = zip(strings, row.looked_up, strict=True)
+    lookup = {string: {"first_logprob": logprob, "rank": rank} for string, (logprob, rank) in found}
     return {
         "i": row.i,
         "layer": row.layer,
@@ -112,12 +126,16 @@ def record(row: LensRow, bytes_of: Callable[[int], bytes]) -> dict[str, Any]:
         "entropy": row.entropy,
         "top": row.top,
         "top_text": [TokenText(bytes_of(id)) for id, _ in row.top],
+        **({"lookup": lookup} if strings else {}),
     }
 
 
 def json_lines(
-    rows: Iterable[LensRow], meta: dict[str, Any], bytes_of: Callable[[int], bytes]
+    rows: Iterable[LensRow],
+    meta: dict[str, Any],
+    bytes_of: Callable[[int], bytes],
+    strings: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the JSON lines. meta: what line 1 says of the text and the model."""
+    """Yield the JSON lines. meta: what line 1 says of the text and the model. strings: looked up."""
     yield json_line({"schema": SCHEMA, "log_base": "e", "stage": "raw", **meta})
-    yield from (json_line(record(row, bytes_of)) for row in rows)
+    yield from (json_line(record(row, bytes_of, strings)) for row in rows)

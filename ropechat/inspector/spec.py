@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ropechat.engine.spec import ModelSpec
 from ropechat.errors import CancelledError, RequestError, RopechatError
+from ropechat.inspector.cost import exactness, told_seconds, told_windows
 from ropechat.inspector.look_up import Strings
 from ropechat.inspector.scored_text import Observer, ScoredText
 from ropechat.sampling import Sampling
 from ropechat.util.files import read_text, text_output
-from ropechat.util.text import one_line
+from ropechat.util.text import count_of, one_line
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from ropechat.engine.score_input import ScoreItem
     from ropechat.inspector.by_line import Sort
     from ropechat.inspector.by_word import Word
+    from ropechat.trace import LensRow
 
-View = Literal["tokens", "words", "lines", "chart", "lens", "attention"]
+View = Literal["tokens", "words", "lines", "chart", "lens", "attention", "attention-map"]
+INSIDE = ("lens", "attention", "attention-map")
+"""Views of what is inside the model, of one text."""
 Unit = Literal["bit", "nat"]
 
 
@@ -81,6 +85,7 @@ FORMS: Mapping[View, Sequence[str]] = {
     "chart": ("table", "html", "svg"),
     "lens": ("table", "jsonl", "html"),
     "attention": ("table", "jsonl"),
+    "attention-map": ("table", "jsonl", "html"),
 }
 BY_SUFFIX = {form.suffix: name for name, form in TOKENS.items()}
 _MAX_DISTANCE = 255
@@ -106,6 +111,9 @@ class InspectWatcher(Observer):
     def failure(self, name: str, error: RopechatError) -> None:
         """Called for each of several texts that cannot be scored; the others are written."""
 
+    def looked(self, tokens: int) -> None:
+        """Called with the number of tokens that a lens has looked at so far."""
+
 
 @dataclass(frozen=True)
 class InspectSpec:
@@ -113,8 +121,9 @@ class InspectSpec:
 
     texts: as for `Engine.score_stream`, or files. special to by_author, sampling: as there; sampling adds
     what the stages of the sampler do to each token. roles: that sums cover. view: a row per token, word or
-    line, a chart along the texts, or of one text what each layer predicts (lens) or where each head attends.
-    form: one of FORMS of the view. layers: of a lens or attention. top_k: candidates per token, by default as
+    line, a chart along the texts, or of one text what each layer predicts (lens), where each head attends, or
+    where the tokens of one head attend (attention-map). form: one of FORMS of the view. layers: of a lens or
+    attention. attended: (layer, head) of an attention-map. top_k: candidates per token, by default as
     many as the form says. sort, head: of words and lines. below: only words with a smaller probability.
     fail_below: the watcher is told of such words, in each view of scores. look_up: strings whose probability
     is shown in each place; look_up_whole: of all their tokens, not the first one. width, color, unit: of a
@@ -134,6 +143,7 @@ class InspectSpec:
     view: View = "tokens"
     form: str = "table"
     layers: Sequence[int] | None = None
+    attended: tuple[int, int] = (0, 0)
     top_k: int | None = None
     sort: "Sort" = "line"
     head: int | None = None
@@ -167,7 +177,7 @@ class InspectSpec:
         watcher = watcher or InspectWatcher()
         if self.form not in FORMS[self.view]:
             raise RequestError(f"form: must be one of {', '.join(FORMS[self.view])} (got {self.form!r:.40})")
-        if self.view in ("lens", "attention"):
+        if self.view in INSIDE:
             return self._inside(engine, watcher)
         names = [self._named(text).name for text in self.texts]
         title = names[0] or "Inspected text" if len(names) == 1 else f"{len(names)} inspected texts"
@@ -227,6 +237,8 @@ class InspectSpec:
             stream.meta["roles"] = tuple(self.roles)
         stream.meta["only_counted"] = self.by_author and is_answered(item)
         if note := _note(stream.meta):
+            if (size := stream.meta["window"]) is not None:
+                note += told_windows(engine, stream.meta["tokens"], size, stream.meta["stride"])
             watcher.note(note.replace(": ", f": {name}: ", 1) if name else note)
         return ScoredText(stream, name, engine.token_bytes, strings, stream.before, self.watch(name, watcher))
 
@@ -261,7 +273,7 @@ class InspectSpec:
 
     def _inside(self, engine: "Engine", watcher: InspectWatcher) -> Iterator[str]:
         """The pieces of a lens or attention of the text."""
-        from ropechat.inspector import attention, lens, lens_page
+        from ropechat.inspector import attention, lens, lens_page, look_up
 
         if len(self.texts) != 1:
             raise RequestError(f"{self.view}: must be of one text (got {len(self.texts)})")
@@ -275,22 +287,68 @@ class InspectSpec:
             )
         named = {name: facts[name] for name in ("dtype", "kv_dtype", "isa")}
         meta = {"model": engine.name, "revision": engine.revision, **named, "ids": ids, "text": text}
+        every = range(facts["num_hidden_layers"])
+        layers = sorted(set(every if self.layers is None else self.layers))
+        if self.form == "table" and self.layers is None:
+            layers = lens.layers_that_fit(every, len(ids), self.width)
+        logits = len(layers) if self.view == "lens" else 0
+        work = len(ids) * (1.0 + logits * engine.lm_head_share)
+        watcher.note(f"note: {_work(work, len(ids))}{told_seconds(engine, work)}{exactness(engine)}")
         if self.view == "attention":
             is_table = self.form == "table"
             found = engine.attention_by_distance(
                 ids, self.layers, max_distance=1 if is_table else _MAX_DISTANCE
             )
             return attention.table(found) if is_table else attention.json_lines(found, meta)
-        every, layers = range(facts["num_hidden_layers"]), self.layers
+        if self.view == "attention-map":
+            return self._map(engine, ids, meta)
+        strings = tuple(self.look_up)
+        asked = [look_up.ids_of(engine, string)[0] for string in strings]
+        rows = engine.lens(ids, layers, 1 if self.form == "table" else self.candidates, look_up=asked)
+        rows = _until_stopped(rows, watcher)
         if self.form == "jsonl":
-            return lens.json_lines(engine.lens(ids, layers, self.candidates), meta, spell)
+            return lens.json_lines(rows, meta, spell, strings)
         if self.form == "html":
-            layers = sorted(set(every if layers is None else layers))
-            rows = engine.lens(ids, layers, self.candidates)
-            return lens_page.render(rows, ids, layers, f"{engine.name}: layer by layer", spell)
-        layers = sorted(set(lens.layers_that_fit(every, len(ids), self.width) if layers is None else layers))
-        at = lens.layout(layers, len(ids), self.width, color=self.color)
-        return lens.table(engine.lens(ids, layers, 1), ids, spell, at)
+            title = f"{engine.name}: layer by layer"
+            return lens_page.render(rows, ids, layers, title, spell, facts["vocab_size"], strings)
+        at = lens.layout(layers, len(ids), self.width, color=self.color, strings=strings)
+        return lens.table(rows, ids, spell, at)
+
+    def _map(self, engine: "Engine", ids: Sequence[int], meta: dict[str, Any]) -> Iterator[str]:
+        """The pieces of an attention map."""
+        from ropechat.inspector import attention_map
+
+        layer, head = self.attended
+        found = engine.capture(ids, [layer], [head], what=["attn_row"])
+        weights, spell = found["attn_row"][0, 0].tolist(), engine.token_bytes
+        if self.form == "jsonl":
+            told = {**meta, "layer": layer, "head": head, "notes": found["notes"]}
+            return attention_map.json_lines(weights, ids, spell, told)
+        if self.form == "html":
+            title = f"{engine.name}: layer {layer}, head {head}"
+            return attention_map.render(weights, ids, spell, title)
+        return attention_map.lines(weights, ids, spell, self.width, color=self.color)
+
+
+def _work(work: float, tokens: int) -> str:
+    """What a look inside takes, in tokens of reading."""
+    more = "" if work < tokens + 1 else f", the work of reading {work:,.0f}"
+    return f"{count_of(tokens, 'token')}{more}"
+
+
+def _until_stopped(rows: "Iterable[LensRow]", watcher: InspectWatcher) -> "Iterator[LensRow]":
+    """Yield rows until the watcher stops them, and tell it of each token."""
+    at = -1
+    try:
+        for row in rows:
+            if watcher.is_stopped and row.i != at:
+                return
+            yield row
+            if row.i != at:
+                watcher.looked(at := row.i)
+    except CancelledError:
+        if not watcher.is_stopped:
+            raise
 
 
 def _note(meta: Mapping[str, Any]) -> str:

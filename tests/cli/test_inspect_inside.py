@@ -1,15 +1,21 @@
 """`ropechat inspect --lens` and `--attention` on the built-in model."""
 
 import json
+import math
+import math
+import os
+import re
 import shlex
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builtin_config import HEADS, LAYERS, TRAINED_LENGTH
 from click.testing import CliRunner
 
 from ropechat.cli import main
-from ropechat.cli.inspect import inspect
+from ropechat.cli.inspect import _Progress, inspect
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -69,24 +75,83 @@ def test_attention_records_cover_the_text(capfd: pytest.CaptureFixture[str]) -> 
         ),
         (["--lens", "-f", "a", "-f", "b"], "--lens: must be of one text (got 2)"),
         (["--attention", "--by", "line", "a"], "--attention: not possible with --by line"),
+        (["--attention", "--look-up", "b", "a"], "--attention: not possible with --look-up"),
+        (["--attention-map", "1", "a"], "--attention-map: must be a layer and a head such as 5,0 (got '1')"),
+        (["--attention-map", "0,99", "a b"], f"error: heads: must be from 0 to {HEADS - 1} (got 99)"),
+        (["--attention-map", "0,0", "--lens", "a"], "--lens: not possible with --attention-map"),
     ],
 )
 def test_refusals(arguments: list[str], words: str, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert words in err
+    *notes, last = err.splitlines()
+    assert (code, out) == (2, "")
+    assert all(note.startswith("note: ") for note in notes)
+    assert words in last + "\n"
 
 
 def test_a_view_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text, out = tmp_path / "a.txt", tmp_path / "a.jsonl"
     text.write_text(TEXT)
-    assert run(capfd, "--lens", "-f", str(text), "-o", str(out)) == (0, "", "")
+    code, _, err = run(capfd, "--lens", "-f", str(text), "-o", str(out))
+    assert (code, err.count("\n")) == (0, 1)
+    assert re.match(
+        r"note: 9 tokens, the work of reading \d\d; bf16 weights: .* --dtype f32 --kv-dtype f32\)", err
+    )
     shown = run(capfd, "--lens", "--format", "jsonl", TEXT)[1]
     assert out.read_text() == shown
     page = tmp_path / "a.html"
-    assert run(capfd, "--lens", TEXT, "-o", str(page)) == (0, "", "")
+    assert run(capfd, "--lens", TEXT, "-o", str(page))[0] == 0
     assert page.read_text().count("<td class=") == len(shown.splitlines()) - 1  # a cell for each record
     assert run(capfd, "--attention", TEXT, "-o", str(tmp_path / "a.txt2"))[0] == 2
+
+
+def test_a_string_in_each_layer(capfd: pytest.CaptureFixture[str]) -> None:
+    ask = ("--lens", "--format", "jsonl", "--top-k", "1", TEXT)
+    code, out, _ = run(capfd, *ask, "--look-up", " girl", "--look-up", " boy")
+    meta, *records = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [*records[0]["lookup"]] == [" girl", " boy"]
+    girl = [one for one in records if one["i"] == len(meta["ids"]) - 1]  # the text's last token
+    assert [(one["rank"], one["logprob"]) for one in girl] == [
+        (one["lookup"][" girl"]["rank"], one["lookup"][" girl"]["first_logprob"]) for one in girl
+    ]
+    plain = [json.loads(line) for line in run(capfd, *ask)[1].splitlines()][1:]
+    assert [{name: one[name] for name in plain[0]} for one in records] == plain
+    table = run(capfd, "--lens", "--layers", "0", TEXT, "--look-up", " boy")[1].splitlines()
+    assert [line.split()[1] for line in table[2::2]] == ["·boy"] * len(meta["ids"])
+
+
+def test_the_map_has_the_weights_of_a_capture(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "--attention-map", "1,2", "--format", "jsonl", TEXT)
+    meta, *rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, meta["layer"], meta["head"], len(rows)) == (0, 1, 2, len(meta["ids"]))
+    for row in rows:
+        assert len(row["weights"]) == row["i"] + 1
+        assert math.fsum(row["weights"]) == pytest.approx(1.0, abs=1e-5)
+    _, out, _ = run(capfd, "--attention", "--layers", "1", "--format", "jsonl", TEXT)
+    head = json.loads(out.splitlines()[3])
+    assert (head["layer"], head["head"]) == (1, 2)
+    sink = [row["weights"][0] for row in rows[1:]]
+    assert head["sink"] == pytest.approx(math.fsum(sink) / len(sink), abs=1e-6)
+    assert len(run(capfd, "--attention-map", "1,2", TEXT)[1].splitlines()) == len(rows) + 2
+
+
+def test_a_signal_keeps_the_tokens_of_a_lens(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any, tokens: int) -> None:
+        usual(self, tokens)
+        if tokens == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    usual = _Progress.looked
+    monkeypatch.setattr(_Progress, "looked", interrupted)
+    code, _, err = run(capfd, "--lens", TEXT, "-o", str(tmp_path / "a.jsonl"))
+    assert code == 130
+    assert "a.jsonl.partial contains the first 3 tokens" in err
+    _, *records = map(json.loads, (tmp_path / "a.jsonl.partial").read_text().splitlines())
+    assert {one["i"] for one in records} == {1, 2, 3}
+    assert len(records) == 3 * LAYERS
 
 
 def test_the_examples_of_the_help_run(
@@ -96,7 +161,7 @@ def test_the_examples_of_the_help_run(
     text = CliRunner().invoke(inspect, ["--help"]).output
     lines = [line.strip() for line in text.splitlines()]
     examples = [line for line in lines if line.startswith(("ropechat inspect --l", "ropechat inspect --a"))]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for line in examples:
         code, _, err = run(capfd, *shlex.split(line)[2:])
         assert (code, err.count("error")) == (0, 0), (line, err)

@@ -3,11 +3,13 @@
 import json
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ropechat.inspector import attention, lens, lens_page
+from ropechat.errors import RequestError
+from ropechat.inspector import attention, attention_map, lens, lens_page
 from ropechat.trace import LensRow
 from ropechat.util.width import cell_width
 
@@ -48,7 +50,7 @@ def test_the_heat_map_fits(width: int) -> None:
 
 def test_every_layer_is_shown_where_there_is_room() -> None:
     assert lens.layers_that_fit(range(4), 9, 100) == [0, 1, 2, 3]
-    assert lens.layers_that_fit(range(32), 9, 100) == [0, 4, 9, 13, 18, 22, 27, 31]
+    assert lens.layers_that_fit(range(32), 9, 100) == [0, 8, 16, 23, 31]
     assert lens.layers_that_fit(range(32), 9, 10) == [31]
 
 
@@ -88,8 +90,8 @@ def test_lens_records_are_json() -> None:
 
 def test_the_page_holds_no_element_of_a_token() -> None:
     names = dict.fromkeys(range(6), b'<script>alert("1")</script>\x1b]0;x\x07')
-    html = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "<b>title</b>", names.__getitem__))
-    plain = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "title", lambda id: b"a"))
+    html = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "<b>title</b>", names.__getitem__, 9))
+    plain = "".join(lens_page.render(rows([0, 3]), IDS, [0, 3], "title", lambda id: b"a", 9))
     assert re.findall(r"<[a-z/]+", html) == re.findall(r"<[a-z/]+", plain)
     assert "\x1b" not in html
     assert plain.count('<td class="t') == 5 * 2
@@ -131,3 +133,73 @@ def test_attention_records_are_json() -> None:
         "learned_sink": 0.0,
         "mean": [0.5, 0.5],
     }
+
+
+def mapped(count: int, width: int, **options: Any) -> list[str]:
+    weights = [[1.0 / (at + 1)] * count for at in range(count)]
+    ids = [at % 6 for at in range(count)]
+    return "".join(attention_map.lines(weights, ids, NAMES.__getitem__, width, **options)).splitlines()
+
+
+def test_the_map_of_a_head() -> None:
+    weights = [[1.0, 9.0, 9.0], [0.04, 0.96, 9.0], [0.6, 0.0, 0.4]]
+    shown = "".join(attention_map.lines(weights, [0, 3, 3], NAMES.__getitem__, 80)).splitlines()
+    assert shown[0].startswith(" #  token         0    attends most to")
+    assert shown[1].startswith(" 0  ·the          █    100% #0 ·the")
+    assert shown[2].startswith(" 1  日本          ·█")
+    assert shown[3].startswith(" 2  日本          ▓ ▓  ")
+    assert re.search(r" 60% #0 ·the +40% #2 日本$", shown[3])
+    assert shown[4] == "from · 1%  ░ 5%  ▒ 15%  ▓ 35%  █ 65%"
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 30), (5, 30), (40, 60), (200, 100), (300, 160)])
+def test_the_map_fits(count: int, width: int) -> None:
+    shown = mapped(count, width)
+    assert len(shown) == count + 2
+    assert all(cell_width(line) <= width for line in shown)
+    assert not any(character in "".join(shown) for character in "\x1b\n")
+    grouped = re.search(r", (\d+) tokens in a column$", shown[-1])
+    assert (grouped is not None) == (count >= 40)
+    assert [re.sub(r"\x1b\[[\d;]+m", "", line) for line in mapped(count, width, color=True)] == shown
+
+
+def test_the_map_as_records_and_page() -> None:
+    weights = [[1.0, 0.0], [0.25, 0.75]]
+    meta, *found = map(json.loads, attention_map.json_lines(weights, [0, 3], NAMES.__getitem__, {"layer": 1}))
+    assert (meta["schema"], meta["layer"], meta["tokens"]) == (
+        "ropechat.attention_map/1",
+        1,
+        [" the", "日本"],
+    )
+    assert found == [{"i": 0, "weights": [1.0]}, {"i": 1, "weights": [0.25, 0.75]}]
+    names = dict.fromkeys(range(6), b'<script>alert("1")</script>\x1b]0;x\x07')
+    html = "".join(attention_map.render(weights, [0, 3], names.__getitem__, "<b>title</b>"))
+    plain = "".join(attention_map.render(weights, [0, 3], lambda id: b"a", "title"))
+    assert re.findall(r"<[a-z/]+", html) == re.findall(r"<[a-z/]+", plain)
+    assert re.findall(r'<td class="(t\d)" title="([^"]*)">', plain) == [
+        *(("t9", "#0 a to #0 a: 100.0%"), ("t2", "#1 a to #0 a: 25.0%"), ("t7", "#1 a to #1 a: 75.0%")),
+    ]
+    with pytest.raises(RequestError, match="at most 256 tokens"):
+        list(attention_map.render([], [0] * 257, NAMES.__getitem__, ""))
+
+
+def test_a_string_that_is_looked_up_has_a_rank_in_each_layer() -> None:
+    asked = [row._replace(looked_up=((-1.0, 7 * 10**row.layer),)) for row in rows([0, 3])]
+    at = lens.layout([0, 3], len(IDS), 80, color=False, strings=(" Rome",))
+    shown = "".join(lens.table(asked, IDS, NAMES.__getitem__, at)).splitlines()
+    assert len(shown) == 1 + 2 * 5 + 1
+    assert shown[2].split() == ["?", "·Rome", "7", "7000"]
+    assert shown[2].index("7000") == shown[1].index("1000")  # below the rank of the text's token
+    record = lens.record(asked[1], NAMES.__getitem__, (" Rome",))
+    assert record["lookup"] == {" Rome": {"first_logprob": -1.0, "rank": 7000}}
+    page = "".join(lens_page.render(asked, IDS, [0, 3], "t", NAMES.__getitem__, 10_000, (" Rome",)))
+    assert page.count('<tr class="asked">') == 5
+    assert 'class="t0" title="surprisal 1.44 bit' in page  # the best token has no tint
+    assert '<td class="t9" title="36.8%"><small>7,000</small></td>' in page
+
+
+def test_a_lens_that_is_stopped_has_the_tokens_so_far() -> None:
+    at = lens.layout([0, 3], len(IDS), 80, color=False)
+    shown = "".join(lens.table(rows([0, 3])[:4], IDS, NAMES.__getitem__, at)).splitlines()
+    assert len(shown) == 1 + 2 + 1
+    assert shown[-1].split() == ["bits/token", "1.44", "5.77"]

@@ -627,12 +627,12 @@ fn the_last_layer_of_the_lens_predicts_what_the_model_does() {
         let expected = run(&mut engine, &[alone]).remove(0);
         let mut is_layer = |layer: &usize| {
             let mut first_token = engine.read(&ids[..1], 0).unwrap();
-            engine.lens(&mut first_token, &[*layer], 1, &CancelToken::default()).is_ok()
+            engine.lens(&mut first_token, &[*layer], &[], 1, &CancelToken::default()).is_ok()
         };
         let last = (1..).take_while(&mut is_layer).last().unwrap();
         let (mut reading, mut found, mut layers) = (engine.read(ids, 0).unwrap(), Vec::new(), [0; 8]);
         loop {
-            let rows = engine.lens(&mut reading, &[last, 0], 3, &CancelToken::default()).unwrap();
+            let rows = engine.lens(&mut reading, &[last, 0], &[], 3, &CancelToken::default()).unwrap();
             if rows.is_empty() {
                 break;
             }

@@ -454,7 +454,7 @@ impl PyEngine {
         self.with(py, |engine| engine.read(&ids, 0)).map(PyReading::new)
     }
 
-    #[pyo3(signature = (reading, layers, cancel, *, top_k))]
+    #[pyo3(signature = (reading, layers, cancel, *, top_k, look_up = Vec::new()))]
     fn lens(
         &self,
         py: Python<'_>,
@@ -462,9 +462,12 @@ impl PyEngine {
         layers: Vec<usize>,
         cancel: &PyCancelToken,
         top_k: usize,
+        look_up: Vec<u32>,
     ) -> PyResult<Vec<PyLensRow>> {
         let cancel = Arc::clone(&cancel.0);
-        let rows = self.with(py, |engine| reading.with(|text| engine.lens(text, &layers, top_k, &cancel)))?;
+        let read =
+            |engine: &mut Engine| reading.with(|text| engine.lens(text, &layers, &look_up, top_k, &cancel));
+        let rows = self.with(py, read)?;
         rows.into_iter().map(|row| PyLensRow::new(py, row)).collect()
     }
 

@@ -29,13 +29,14 @@ pub(super) struct PyLensRow {
     logprob: Option<f64>,
     rank: Option<usize>,
     row: Py<PyRow>,
+    looked_up: Vec<(f64, usize)>,
 }
 
 impl PyLensRow {
     pub fn new(py: Python<'_>, found: LensRow) -> PyResult<Self> {
-        let LensRow { position, layer, token, row } = found;
+        let LensRow { position, layer, token, row, looked_up } = found;
         let (logprob, rank) = token.unzip();
-        Ok(Self { position, layer, logprob, rank, row: Py::new(py, PyRow(row))? })
+        Ok(Self { position, layer, logprob, rank, row: Py::new(py, PyRow(row))?, looked_up })
     }
 }
 

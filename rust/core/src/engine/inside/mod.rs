@@ -51,6 +51,8 @@ pub struct LensRow {
     pub token: Option<(f64, usize)>,
     /// The distribution.
     pub row: Logprobs,
+    /// Log probability and rank of each id that was asked for.
+    pub looked_up: Vec<(f64, usize)>,
 }
 
 impl Engine {
@@ -108,22 +110,25 @@ impl Engine {
     /// What each of `layers` predicts in the next chunk of the text, ordered by position and layer; empty at its end.
     ///
     /// # Errors
-    /// Request: layers that the model does not have. As [`Engine::step`]; the reading is then as it was.
+    /// Request: layers or ids to look up that the model does not have. As [`Engine::step`]; the reading is then as it
+    /// was.
     pub fn lens(
         &mut self,
         reading: &mut Reading,
         layers: &[usize],
+        look_up: &[u32],
         top_k: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<LensRow>> {
         let (first, rows) = (reading.cache.len(), reading.left().min(READOUT_ROWS));
         let layers = self.known_layers(layers)?;
+        self.check_ids(look_up)?;
         if rows == 0 {
             return Ok(Vec::new());
         }
         let mut residuals = Residuals { layers: &layers, found: Vec::new() };
         self.read_chunk(reading, rows, Some(&mut residuals), cancel)?;
-        let found = self.read_lens(reading, first, &residuals, top_k, cancel);
+        let found = self.read_lens(reading, first, &residuals, look_up, top_k, cancel);
         match found {
             Ok(_) => reading.cache.commit(rows),
             Err(_) => self.cache.kv.rollback(&mut reading.cache),
@@ -136,6 +141,7 @@ impl Engine {
         reading: &Reading,
         first: usize,
         residuals: &Residuals<'_>,
+        look_up: &[u32],
         top_k: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<LensRow>> {
@@ -153,7 +159,8 @@ impl Engine {
                 let logits = &logits[..vocab_size];
                 *found = Some(read_logprobs(logits, top_k, *at).map(|row| {
                     let token = reading.ids.get(*at + 1).map(|&id| logprob_and_rank(&row, logits, id));
-                    LensRow { position: *at + 1, layer: *layer, token, row }
+                    let looked_up = look_up.iter().map(|&id| logprob_and_rank(&row, logits, id)).collect();
+                    LensRow { position: *at + 1, layer: *layer, token, row, looked_up }
                 }));
             });
             for (_, found) in jobs {
