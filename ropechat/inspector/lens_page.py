@@ -15,7 +15,7 @@ _STYLE = """
 .lens th, .lens td { width: 7.5rem; padding: .15rem .5rem; white-space: nowrap; overflow: hidden;
   text-overflow: ellipsis; }
 .lens th:first-child { width: 3.5rem; text-align: right; font-weight: 400; }
-.lens td small { float: right; color: var(--dim); margin-left: .4em; }
+.lens td small { float: right; opacity: .8; margin-left: .4em; }
 .lens .asked td { font-style: italic; }
 """
 _LEAD = (

@@ -14,7 +14,7 @@ _STYLE = """
   white-space: nowrap; }
 .matrix th:first-child { width: 22rem; text-align: left; font-weight: 400; direction: rtl; }
 .matrix td { text-align: right; font-variant-numeric: tabular-nums; }
-.matrix td small { color: var(--dim); margin-left: .5em; }
+.matrix td small { opacity: .8; margin-left: .5em; }
 .matrix td.best { font-weight: 700; }
 .matrix td.target { outline: 2px solid var(--good); outline-offset: -2px; }
 """

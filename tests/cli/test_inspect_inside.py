@@ -2,7 +2,6 @@
 
 import json
 import math
-import math
 import os
 import re
 import shlex
@@ -95,7 +94,7 @@ def test_a_view_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     code, _, err = run(capfd, "--lens", "-f", str(text), "-o", str(out))
     assert (code, err.count("\n")) == (0, 1)
     assert re.match(
-        r"note: 9 tokens, the work of reading \d\d; bf16 weights: .* --dtype f32 --kv-dtype f32\)", err
+        r"note: 9 tokens, the work of reading \d\d; bf16 weights: .*--dtype f32 --kv-dtype f32\)", err
     )
     shown = run(capfd, "--lens", "--format", "jsonl", TEXT)[1]
     assert out.read_text() == shown
