@@ -475,7 +475,7 @@ class Engine:
         cancel: CancelToken,
         *,
         top_k: int,
-        look_up: Sequence[int] = [],
+        look_up: Sequence[int] = ...,
     ) -> list[LensRow]:
         """What each layer predicts in the next rows of the text, by position and layer; [] at its end.
 
