@@ -65,7 +65,7 @@ def _steps(
         return "cancelled"
     thinking = request.sampling.thinking
     ids = engine.prompt_ids(request.messages, thinking=thinking)
-    given = prefix_steps(engine, request, len(ids))
+    given = _given(engine, request, len(ids))
     if len(ids) + len(given) >= engine.context:
         least = len(engine.prompt_ids(keep_last(request.messages), thinking=thinking)) + len(given)
         slides = least < engine.context
@@ -77,7 +77,7 @@ def _steps(
         tell(ev.ContextTruncated(serial, cut))
         request = replace(request, messages=drop_messages(request.messages, request.cuts[0], cut))
         ids = engine.prompt_ids(request.messages, thinking=thinking)
-        given = prefix_steps(engine, request, len(ids))
+        given = _given(engine, request, len(ids))
     tell(ev.Started(serial, len(ids), tuple(ids)))
     writing.begin(engine.name, len(ids), given)
     if given:
@@ -115,15 +115,23 @@ def _steps(
     return reason or "cancelled"
 
 
+def _given(engine: Engine, request: ev.Reply, prompt_tokens: int) -> list[Step]:
+    """As `prefix_steps`; a last token that ends a text has no text, as where the model draws it."""
+    found = prefix_steps(engine, request, prompt_tokens)
+    if found and found[-1].id in engine.stop_ids:
+        found[-1] = found[-1]._replace(text="", reasoning="", finish_reason="stop")
+    return found
+
+
 def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: int) -> list[Step]:
     """The steps of the tokens that an answer begins with, with their bytes and texts filled in."""
     prefix = request.prefix
     if prefix is None:
         return []
     known, thinking = prefix.steps, request.thinking
-    if prefix.written is None:  # all but the last were drawn as they are
+    if prefix.written is None:
         ids = [step.id for step in known] + (engine.closing_ids if prefix.closes else [])
-        found = list(known if prefix.closes else known[:-1])
+        found = list(prefix.drawn)
     else:
         found = list(known[: thought_length(known)])  # the answer is written anew, its thought stays
         ids = [step.id for step in found]

@@ -74,12 +74,18 @@ class AssistantPrefix:
 
     steps: their records; bytes and texts are filled in. written: words of the user's instead, which are the
     whole answer; the records serve as far as the tokens are the same. closes: the thought ends behind these
-    tokens, and the answer begins.
+    tokens, and the answer begins. new: how many of the last steps have no text yet.
     """
 
     steps: tuple[Step, ...]
     written: str | None = None
     closes: bool = False
+    new: int = 1
+
+    @property
+    def drawn(self) -> tuple[Step, ...]:
+        """The steps that are complete, so that they can be drawn before the model is asked."""
+        return self.steps if self.closes else self.steps[: len(self.steps) - self.new]
 
 
 @dataclass(frozen=True)

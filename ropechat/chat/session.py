@@ -294,8 +294,7 @@ class Session:
         messages = self._messages(question)
         node = self.tree.answer(question, self.info.name if self.info else self.model, used, origin)
         if prefix is not None and prefix.written is None:
-            drawn = prefix.steps if prefix.closes else prefix.steps[:-1]
-            node.steps += drawn  # known already, so they can be drawn before the model is asked
+            node.steps += prefix.drawn
         asked = self._clock()
         request = ev.Reply(
             messages,
@@ -365,9 +364,14 @@ class Session:
 
     def preview(self, node: str, prefix: ev.AssistantPrefix) -> ev.Preview:
         """A request for a preview of another continuation of an answer."""
+        messages, thinking = self.asked(node)
+        return ev.Preview(messages, prefix, self._next(), thinking=thinking)
+
+    def asked(self, node: str) -> tuple[tuple[Message, ...], Thinking]:
+        """What the model read before an answer."""
         question, used = self.tree[node].parent, self.tree[node].sampling or self.sampling
         assert question is not None
-        return ev.Preview(self._messages(question), prefix, self._next(), thinking=self._thinking_of(used))
+        return self._messages(question), self._thinking_of(used)
 
     def await_model(self, model: str) -> None:
         """Record that another model is being loaded."""

@@ -122,6 +122,21 @@ class TextReader:
         begin = self._begin(index)
         return [*(token.id for token in self._lead if begin), *self.ids[begin:index]]
 
+    def split_at(self, index: int, room: int, after: int) -> tuple[str, str, str]:
+        """The text before a token in its window, the token as whole characters, and what follows it.
+
+        room: tokens of the window that stay free. after: bytes of what follows, at most.
+        """
+        first = max(self._begin(index), index - max(1, self.window - room))
+        begin, (start, end) = self.starts[first], self.span(index)
+        while start > begin and self.data[start] & 0xC0 == 0x80:
+            start -= 1
+        while end < len(self.data) and self.data[end] & 0xC0 == 0x80:
+            end += 1
+        pieces = self.data[begin:start], self.data[start:end], self.data[end : end + after]
+        before, own, rest = (piece.decode("utf-8", "replace") for piece in pieces)
+        return before, own, rest
+
     def take_over(self, old: "TextReader") -> None:
         """Take the scores of the tokens that this text begins with in common with an older one."""
         while not self.is_encoded and len(self.ids) < old.scored:

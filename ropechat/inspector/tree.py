@@ -20,10 +20,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.errors import CancelledError, ContextFullError, RequestError
+from ropechat.trace import Step
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.trace import TokenDistribution
+
+    Known = dict[tuple[int, ...], TokenDistribution]
+    """Rows by the path that they follow."""
 
 ROWS = 16
 """Paths in a forward pass."""
@@ -112,6 +116,20 @@ class Tree:
         """The bytes of a path."""
         return b"".join(node.bytes for node in self.path(index))
 
+    def steps(self, index: int, position: int) -> list[Step]:
+        """A path as records of an answer, whose first token is at this position; texts and settings are open.
+
+        The candidates of a token are those in the tree.
+        """
+        made = list[Step]()
+        for node in self.path(index):
+            before = self.nodes[node.parent or 0]
+            beside = tuple((self.nodes[one].id, self.nodes[one].logprob) for one in before.children)
+            entropy = math.nan if before.entropy is None else before.entropy
+            facts = (node.id, node.bytes, "", node.logprob, node.rank, entropy, beside, None)
+            made.append(Step(*facts, position + len(made), None, (), None))
+        return made
+
     def rest(self, index: int) -> float:
         """The probability of a node that its children do not cover; 0 for a leaf."""
         node = self.nodes[index]
@@ -148,9 +166,9 @@ class _Open(NamedTuple):
 class _Rows:
     """The distributions after paths, computed in passes of several."""
 
-    def __init__(self, engine: "Engine", prompt: Sequence[int], top_k: int) -> None:
+    def __init__(self, engine: "Engine", prompt: Sequence[int], top_k: int, known: "Known | None") -> None:
         self._engine, self._prompt, self._top_k = engine, prompt, top_k
-        self._known: dict[tuple[int, ...], TokenDistribution] = {}
+        self._known: Known = {} if known is None else known
 
     @property
     def computed(self) -> int:
@@ -173,10 +191,16 @@ class _Search:
     """A search in progress."""
 
     def __init__(
-        self, engine: "Engine", prompt: Sequence[int], given: Sequence[int], limits: Limits, tree: Tree
+        self,
+        engine: "Engine",
+        prompt: Sequence[int],
+        given: Sequence[int],
+        limits: Limits,
+        tree: Tree,
+        rows: "Known | None",
     ) -> None:
         self._engine, self._given, self._limits, self._tree = engine, tuple(given), limits, tree
-        self._rows = _Rows(engine, prompt, limits.top_k)
+        self._rows = _Rows(engine, prompt, limits.top_k, rows)
         self._open: list[_Open] = []  # best first; no more than there are nodes left
         self._texts: dict[tuple[bytes | int, ...], int] = {}
         self._complete = 0.0
@@ -280,12 +304,14 @@ def grow(
     meta: Mapping[str, Any] | None = None,
     on_node: Callable[[int], None] = lambda index: None,
     is_stopped: Callable[[], bool] = lambda: False,
+    rows: "Known | None" = None,
 ) -> Tree:
     """The tree of continuations of these ids.
 
     given: what really follows, marked in the tree. on_node(index): called for each node. is_stopped: asked
-    before each node; what is there then is returned, as after `Engine.cancel` from another thread. Raises
-    RequestError, ContextFullError, and as `Engine.next_distributions`.
+    before each node; what is there then is returned, as after `Engine.cancel` from another thread. rows: of
+    an earlier tree of the same ids with the same `top_k`, which are not computed again; new ones are added.
+    Raises RequestError, ContextFullError, and as `Engine.next_distributions`.
     """
     limits = limits or Limits()
     limits.check()
@@ -296,7 +322,7 @@ def grow(
         )
     tree = Tree({**engine.trace_facts(limits.top_k), **(meta or {})}, [TreeNode(None, 0)])
     try:
-        _Search(engine, prompt, given, limits, tree).run(on_node, is_stopped)
+        _Search(engine, prompt, given, limits, tree, rows).run(on_node, is_stopped)
     except CancelledError:
         tree.stopped = True
     return tree

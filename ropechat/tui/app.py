@@ -14,6 +14,7 @@ from ropechat.tui.commands import palette
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.features.answers import AnswersFeature
 from ropechat.tui.features.chart import ChartFeature
+from ropechat.tui.features.continuations import ContinuationsFeature
 from ropechat.tui.features.frames import FramesFeature
 from ropechat.tui.features.history import HistoryFeature
 from ropechat.tui.features.keyboard import KeyboardFeature
@@ -28,6 +29,7 @@ from ropechat.tui.features.stepping import StepFeature
 from ropechat.tui.features.system_prompt import SystemPromptFeature
 from ropechat.tui.features.terminal import TerminalFeature
 from ropechat.tui.features.turns import TurnsFeature
+from ropechat.tui.features.why import WhyFeature
 from ropechat.tui.features.writing import DraftsFeature, WritingFeature
 from ropechat.tui.format import status
 from ropechat.tui.options import ChatOptions
@@ -107,6 +109,8 @@ class ChatApp(BaseApp):
         self.writing, self.drafts = add(WritingFeature), add(DraftsFeature)
         self.system_prompt, self.sampling = add(SystemPromptFeature), add(SamplingFeature)
         self.answers, self.find, self.reading = add(AnswersFeature), add(FindFeature), add(ReadingFeature)
+        add(ContinuationsFeature)
+        add(WhyFeature)
         self.history, self.models = add(HistoryFeature), add(ModelsFeature)
         add(OverflowFeature)
         add(StepFeature)

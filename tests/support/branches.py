@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ropechat.tui.render.cursor import TokenPlace
+
 
 def last(c: Any) -> Any:
     return c.app.session.last
@@ -33,3 +35,10 @@ async def read(c: Any) -> None:
     await c.pilot.pause(0)
     if c.app.transcript.cursor is None:
         await c.pilot.press("right")
+
+
+def at_token(c: Any, index: int) -> None:
+    """Read at a token of the newest answer that has tokens."""
+    block = [one for one in c.app.transcript.blocks if getattr(one, "steps", ())][-1]
+    c.app.transcript.move_to(TokenPlace(block, index))
+    c.app.transcript.focus()

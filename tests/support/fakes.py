@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import simulated_time
 
 from ropechat.engine.engine import SpelledToken
+from ropechat.errors import CancelledError
+from ropechat.models.speed import Speed
 from ropechat.sampling import AUTO
-from ropechat.trace import Step, TokenDistribution
+from ropechat.tokenizer import EncodedToken
+from ropechat.trace import Score, Step, TokenDistribution, TokenScore, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 
     from ropechat.conversation import Message
     from ropechat.sampling import Sampling, Thinking
-    from ropechat.trace import Channel
+    from ropechat.trace import Channel, Pair
 
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the big, green park. "
@@ -75,6 +80,13 @@ class FakePrompts:
 
     def unused(self) -> list[str]:
         return self.told_in_vain
+
+    def encode_long(
+        self, text: str, special: str = "text", bos: str = "auto"
+    ) -> Iterator[list[EncodedToken]]:
+        """The toy tokens with their places."""
+        ends = list(accumulate(map(len, pieces(text))))
+        yield [EncodedToken(7, (start, end), "text") for start, end in pairwise([0, *ends])]
 
 
 class FakePrefill:
@@ -152,6 +164,10 @@ class FakeEngine:
         self.read_gate = Gate(self._changed, True)  # closed: a step waits, until it is cancelled
         self.read: list[FakePrefill] = []
         self.cancels = 0
+        self.rows = 0  # that `score_many` computed
+        self.hold_at = 0  # the row before which `score_many` closes the gate
+        self.speed = Speed(prefill=100.0)
+        self.tokenizer = SimpleNamespace(control_ids=frozenset())
         self._cancelled = Gate(self._changed)
 
     def recommended(self, think: str = "auto") -> Mapping[str, float]:
@@ -281,6 +297,37 @@ class FakeEngine:
             ids.append(id)
             data = data[len(token) :]
         return ids + [5000 + byte for byte in data]
+
+    @property
+    def window(self) -> int:
+        return self.context
+
+    def score_many(
+        self, items: Sequence[Pair], *, top_k: int = 0, window: int = 16, special: str = "", bos: str = ""
+    ) -> Iterator[tuple[int, Score]]:
+        """The first token costs 60 bits, less 0.1 for each token of the context; the gate holds each item."""
+        self._cancelled.clear()
+        for number, pair in enumerate(items):
+            self.rows += 1
+            if self.rows == self.hold_at:
+                self.gate.clear()
+            if self._wait(0.0):
+                raise CancelledError("cancelled")
+            before, row = len(pair.context), TokenDistribution(0, (), 1.0, 1.0, 0.0)
+            tokens = []
+            for at, id in enumerate(pair.continuation):
+                logprob = 0.0 if at else -(60 - before / 10) * math.log(2)
+                data = self.token_bytes(int(id))
+                token = TokenScore(
+                    before + at, int(id), data, data.decode(), (0, 1), "text", logprob, 1, 1.0, row
+                )
+                tokens.append(token)
+            trace = Trace(tuple(tokens), row, {"tokens": before + len(tokens), "text": ""})
+            yield number, Score(tokens[0].logprob or 0.0, len(tokens), 1, True, trace)
+
+    def trace_facts(self, top_k: int) -> dict[str, Any]:
+        """Nothing that a screen shows."""
+        return {"model": self.name, "top_k": top_k}
 
     def _steps(
         self,

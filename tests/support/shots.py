@@ -155,6 +155,24 @@ async def surprise(stage: Stage, answer: int = -1) -> None:
     await stage.pilot.pause(0.2)
 
 
+async def causes(stage: Stage) -> None:
+    """Why a token, and what could follow there."""
+    from ropechat.tui.screens.why import WhyScreen
+
+    await stage.press("a")
+    await stage.until(lambda: isinstance(stage.app.screen, WhyScreen))
+    await stage.until(lambda: stage.app.screen._examination.is_done)
+    await stage.press("enter")
+    await stage.take("why")
+    while isinstance(stage.app.screen, WhyScreen):
+        await stage.press("escape")
+    await stage.press("F")
+    await stage.until(lambda: getattr(stage.app.screen, "_tree", None) is not None)
+    await stage.press("right")
+    await stage.take("continuations")
+    await stage.press("escape")
+
+
 async def branches(stage: Stage) -> None:
     """Fork at a less likely alternative, regenerate, and see both."""
     await stage.press("9")
@@ -387,7 +405,7 @@ def main() -> int:
         os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
         for size in args.size:
             to = args.to or FOLDER
-            scenes = [first, earlier, reading, branches, sheets, writing]
+            scenes = [first, earlier, reading, causes, branches, sheets, writing]
             asyncio.run(play(scenes, size, to, wanted, home, model))
             asyncio.run(play([full], size, to, wanted, home, model, context=CONTEXT))
     return 0

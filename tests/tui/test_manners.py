@@ -17,6 +17,7 @@ from ropechat.tui.screens.branches import BranchesScreen
 from ropechat.tui.screens.chats import ChatsScreen
 from ropechat.tui.screens.compare import CompareScreen
 from ropechat.tui.screens.context import ContextScreen
+from ropechat.tui.screens.continuations import ContinuationsScreen
 from ropechat.tui.screens.dialog import Dialog
 from ropechat.tui.screens.fork import ForkScreen
 from ropechat.tui.screens.help import HelpScreen
@@ -26,6 +27,7 @@ from ropechat.tui.screens.reader import ReaderScreen
 from ropechat.tui.screens.rope import RopeScreen
 from ropechat.tui.screens.settings import SettingsScreen
 from ropechat.tui.screens.step import StepScreen
+from ropechat.tui.screens.why import WhyScreen
 from ropechat.tui.terminal.clipboard import MAX_BASE64, osc52_sequence
 from ropechat.tui.widgets.sampling_panel import SamplingPanel
 
@@ -35,6 +37,7 @@ SHEETS = {
     "branches": BranchesScreen,
     "compare": CompareScreen,
     "alternatives": ForkScreen,
+    "continuations": ContinuationsScreen,
     "models": ModelsScreen,
     "step": StepScreen,
     "dials": SamplingPanel,
@@ -44,6 +47,7 @@ SHEETS = {
     "help": HelpScreen,
     "reader": ReaderScreen,
     "rope": RopeScreen,
+    "why": WhyScreen,
 }
 
 

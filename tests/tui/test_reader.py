@@ -1,6 +1,7 @@
 """The reader of a text, headless: keys, questions, what it shows while it scores."""
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ from ropechat.inspector.others.read import read_records
 from ropechat.inspector.record_reader import NoEngine, RecordReader
 from ropechat.tui.options import ChatOptions
 from ropechat.tui.reader_app import ReaderApp
+from ropechat.tui.screens.continuations import ContinuationsScreen
 from ropechat.tui.screens.reader import ReaderScreen
+from ropechat.tui.screens.why import WhyScreen
 
 TEXT = "The cat sat on the mat.\n" + "Once upon a time there was a zzqx little girl.\n" * 30
 
@@ -120,6 +123,48 @@ async def test_another_text_in_the_place_of_a_token(engine: Engine) -> None:
         await until(pilot, lambda: "XYZ" in screen.reader.text)
         data = TEXT.encode()
         assert screen.reader.text == (data[:begin] + b"XYZ" + data[end:]).decode()
+        await until(pilot, lambda: screen.reader.is_done)
+
+
+@pytest.mark.slow
+async def test_why_a_token_stands_there(engine: Engine) -> None:
+    async with reader(engine, TEXT) as pilot:
+        screen = app_of(pilot).reading
+        await pilot.press("a")
+        assert "select a token first" in shown(pilot)
+        await pilot.press(*["right"] * 5)
+        at = screen.text_view.cursor
+        await until(pilot, lambda: not math.isnan(screen.reader.bits[at]))
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(pilot.app.screen, WhyScreen))
+        sheet = pilot.app.screen
+        assert isinstance(sheet, WhyScreen)
+        await until(pilot, lambda: sheet._examination.is_done)
+        why = sheet._examination.why
+        assert why is not None
+        assert why.bits == pytest.approx(screen.reader.bits[at], rel=1e-6)  # float32 there
+        assert {one.part.level for one in why.walk()} == {"word"}
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.reader.is_done)  # which goes on
+
+
+@pytest.mark.slow
+async def test_a_path_of_the_tree_replaces_a_token(engine: Engine) -> None:
+    async with reader(engine, TEXT) as pilot:
+        screen = app_of(pilot).reading
+        await pilot.press("F")
+        assert "select a token first" in shown(pilot)
+        await pilot.press("right", "right", "right")
+        index, old = screen.text_view.cursor, screen.reader
+        begin, end = old.span(index)
+        await pilot.press("F")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ContinuationsScreen))
+        tree = pilot.app.screen
+        await until(pilot, lambda: getattr(tree, "_tree", None) is not None)
+        await pilot.press("right", "right", "enter")
+        await until(pilot, lambda: screen.reader is not old)
+        assert screen.reader.data[:begin] == old.data[:begin]
+        assert screen.reader.data.endswith(old.data[end:])
         await until(pilot, lambda: screen.reader.is_done)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING
 
-from ropechat.errors import CancelledError
+from ropechat.inspector.stoppable import Stoppable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,46 +18,24 @@ TOKENS = {"shift": 128}
 MOST_TOKENS = 512
 
 
-class Measurement:
+class Measurement(Stoppable):
     """One view of a loaded model on a text; call it with the engine, in the engine's thread.
 
     ids: gives the tokens of the text, of which the first ones are measured.
     """
 
     def __init__(self, name: str, ids: Callable[[Engine], Sequence[int]], options: ViewOptions) -> None:
+        super().__init__("positions")
         self.name, self._ids, self._wishes = name, ids, options
-        self._lock = Lock()
-        self._engine: Engine | None = None  # while this computes
-        self._is_stopped = False
 
     def __call__(self, engine: Engine) -> list[View]:
         """The views. Raises CancelledError after `stop`, and as `report.weight_views`."""
         from ropechat.inspector.rope import report  # imports numpy, so late
 
         ids = list(self._ids(engine)[: TOKENS.get(self.name, MOST_TOKENS)])
-        with self._lock:
-            self._check()
-            self._engine = engine
-        try:
+        with self.running(engine):
             found = []
             for view in report.weight_views(engine, ids, (self.name,), self._wishes):
-                self._check()
+                self.check()
                 found.append(view)
             return found
-        finally:
-            with self._lock:
-                self._engine = None
-
-    def stop(self) -> None:
-        """End the computation within one layer of the model, or keep it from beginning; from any thread.
-
-        Other requests of the engine continue: the thread of this one runs no other at the same time.
-        """
-        with self._lock:
-            self._is_stopped = True
-            if self._engine is not None:
-                self._engine.cancel()
-
-    def _check(self) -> None:
-        if self._is_stopped:
-            raise CancelledError("positions: stopped")

@@ -41,6 +41,7 @@ class Context:
 
     text: all texts, with empty lines between them. messages: whose contents the texts are; () for texts
     themselves, which with `chat` are one message of the user. question: follows them and is never changed.
+    reply: where in `text` the beginning of the answer itself is; its parts are compared with each other only.
     """
 
     text: str
@@ -48,6 +49,11 @@ class Context:
     messages: tuple[Message, ...] = ()
     question: str = ""
     chat: bool = False
+    reply: Span = (0, 0)
+
+    def is_reply(self, span: Span) -> bool:
+        """Whether a stretch of `text` is in the beginning of the answer."""
+        return self.reply[0] <= span[0] < self.reply[1]
 
     @classmethod
     def of_texts(cls, named: Sequence[tuple[str, str]], question: str = "", *, chat: bool = False) -> Context:

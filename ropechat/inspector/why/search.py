@@ -8,17 +8,15 @@ tokens: of those at the beginning, as attention makes later ones more expensive.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import math
 import time
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ropechat.engine.score_input import encode_item
 from ropechat.errors import CancelledError, ContextFullError, RequestError
 from ropechat.inspector.scored_text import LN2
-from ropechat.inspector.why.context import Context, Edit
+from ropechat.inspector.why.context import Edit
 from ropechat.inspector.why.parts import divide, every, whole
 from ropechat.inspector.why.result import Asked, Cost, PartScore, Why, WhyWatcher
 
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
 
     from ropechat.engine.engine import Engine
     from ropechat.engine.prompt import Special
+    from ropechat.inspector.why.answer import Question
     from ropechat.inspector.why.context import Item
     from ropechat.inspector.why.parts import Span
-    from ropechat.tokenizer import EncodedToken
     from ropechat.trace import Score, Trace
 
 FEWEST = 8
@@ -79,92 +77,126 @@ def check_length(engine: Engine, count: int, more: str = "") -> None:
 
 
 class Search:
-    """An examination of a context. places: of its text. of: the asked characters of the answer."""
+    """An examination of a context. places: of its text. chunk: changed contexts that are made at a time."""
 
     def __init__(
         self,
         engine: Engine,
-        context: Context,
+        question: Question,
         places: Places,
-        answer: str,
-        of: Span,
         asked: Asked,
         watcher: WhyWatcher,
+        chunk: int = _CHUNK,
     ) -> None:
-        """Raises RequestError, ContextFullError, and as `encode_item`."""
-        self._engine, self._context, self._places = engine, context, places
-        self._asked, self._watcher = asked, watcher
-        self._answer = self._shortened(answer, of)
-        self._of = tuple(_size(answer[:at]) for at in of)
-        self._tokens = len(self._encoded(self._answer))
+        """Raises RequestError, ContextFullError."""
+        self._engine, self._question, self._places = engine, question, places
+        self._context, self._tokens = question.context, question.length
+        self._asked, self._watcher, self._chunk = asked, watcher, chunk
         check_length(engine, self._tokens)
-        root = whole(context.text, [text.span for text in context.texts])
+        root = whole(self._context.text, [text.span for text in self._context.texts])
         if not root.units:
             raise RequestError("context: must have at least one word (got none)")
-        self._root = PartScore(root, -1, places.count(root.span))
+        self._root = PartScore(root, -1, self._places.count(root.span))
         self._known: dict[bytes, tuple[float | None, str]] = {}
         self._growth = self._spent = self._work = 0.0
+        self._has_without = False
+        self._too_much = set[PartScore]()  # parts that the budget does not allow to divide
+        self._wanted: PartScore | None = None
+        self.result: Why | None = None
 
     def run(self) -> Why:
         """Score. Raises RequestError, as `Engine.score_many`, and CancelledError before the first part."""
+        for _ in self.work():
+            pass
+        assert self.result is not None
+        return self.result
+
+    def want(self, part: PartScore) -> None:
+        """Have `work` divide a part next, whatever it costs; from any thread."""
+        self._wanted = part
+
+    def work(self) -> Iterator[None]:
+        """Score as `run`; yield when no request of the engine is open. Goes on where it was stopped."""
+        if self.result is None:
+            self._begin()
+            yield
+        result = self.result
+        assert result is not None
+        result.complete = True
+        try:
+            if not self._has_without:
+                result.without, error = next(self._changed([Edit((self._root.part.cut,))]))
+                if self._asked.only and result.without is None:
+                    raise RequestError(f"only: without the context nothing can be scored: {error}")
+                self._has_without = True
+                yield
+            while parts := self._next():
+                yield from self._score(parts)
+        except CancelledError:
+            result.complete = False
+        parts = result.parts
+        if result.complete and not any(one.bits is not None for one in parts):
+            raise RequestError(f"context: no part can be left out; use --chat or --bos yes: {parts[0].error}")
+
+    def _begin(self) -> None:
+        """Score the whole context, and divide it."""
         self._check()
         started = time.monotonic()
-        (score,) = self._scores([self._context.item(self._answer)], top_k=_TOP_K)
+        (score,) = self._scores([self._question.item()], top_k=_TOP_K)
         if score.error is not None:
             raise score.error
-        trace, inside = score.trace, self._inside(score.trace)
+        trace, inside = score.trace, self._question.inside(score.trace)
         speed = self._engine.speed.with_read(score.cached_tokens, self._tokens, time.monotonic() - started)
-        self._result = Why(
+        self._growth = speed.growth
+        self._spent = self._cost(0, self._tokens)
+        self._work = max(LEAST_WORK, self._asked.budget * self._spent)
+        parts = self._root.parts = self._divided(self._root)
+        if not any(one.skipped for one in parts):
+            self._work = self._spent + sum(map(self._cost_of, parts))
+        seconds = self._work / speed.prefill if speed.prefill else None
+        self._watcher.planned(Cost(len(parts), int(self._work), seconds))
+        result = Why(
             self._context,
             self._asked,
-            self._answer,
+            self._question.text,
             trace,
             inside,
             _bits(trace, inside),
             self._tokens,
             self._words(trace),
+            parts=parts,
         )
-        self._count(score)
-        self._growth = speed.growth
-        self._spent = self._cost(0, self._tokens)
-        self._work = max(LEAST_WORK, self._asked.budget * self._spent)
-        parts = self._divided(self._root)
-        if not any(one.skipped for one in parts):
-            self._work = self._spent + sum(map(self._cost_of, parts))
-        seconds = self._work / speed.prefill if speed.prefill else None
-        self._watcher.planned(Cost(len(parts), int(self._work), seconds))
-        self._root.parts = self._result.parts = parts
-        try:
-            self._examine(parts)
-        except CancelledError:
-            self._result.complete = False
-        errors = [one.error for one in parts if one.bits is None]
-        if self._result.complete and len(errors) == len(parts):
-            raise RequestError(f"context: no part can be left out; use --chat or --bos yes: {errors[0]}")
-        return self._result
+        self._count(result, score)
+        self.result = result
 
-    def _examine(self, parts: list[PartScore]) -> None:
-        """Score the parts, then those within the strongest ones, until the budget is spent."""
-        self._result.without, error = next(self._changed([Edit((self._root.part.cut,))]))
-        if self._asked.only and self._result.without is None:
-            raise RequestError(f"only: without the context nothing can be scored: {error}")
-        strongest, waiting = 0.0, list[tuple[float, int, PartScore]]()
-        while parts:
-            self._score(parts)
-            strongest = max([strongest, *(one.change for one in parts)])
-            for one in parts:
-                if one.skipped:
-                    heapq.heappush(waiting, (-one.change, one.span[0], one))
-            parts = []
-            while waiting and not parts:
-                _, _, owner = heapq.heappop(waiting)
-                if owner.change < max(LEAST_BITS, LEAST_SHARE * strongest):
-                    return
-                parts = self._divided(owner)
-                if self._spent + sum(map(self._cost_of, parts)) > self._work:
-                    self._result.limited, parts = True, []
-            if parts:
+    def _next(self) -> list[PartScore]:
+        """The parts to score next: those that were divided but not scored, else of the strongest part."""
+        assert self.result is not None
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and wanted.skipped:
+            wanted.parts, wanted.skipped = self._divided(wanted), False
+            return wanted.parts
+        scored = list(self.result.walk())
+        if unscored := [one for one in scored if one.bits is None and not one.error]:
+            return unscored
+        strongest = {True: LEAST_BITS, False: LEAST_BITS}
+        for one in scored:
+            own = self._context.is_reply(one.span)
+            strongest[own] = max(strongest[own], one.change)
+        shares = {one: one.change / strongest[self._context.is_reply(one.span)] for one in scored}
+        waiting = [one for one in scored if one.skipped and one not in self._too_much]
+        for owner in sorted(waiting, key=lambda one: (-shares[one], one.span[0])):
+            if shares[owner] < LEAST_SHARE:
+                break
+            if owner.change < LEAST_BITS:
+                continue
+            parts = self._divided(owner)
+            if self._spent + sum(map(self._cost_of, parts)) <= self._work:
                 owner.parts, owner.skipped = parts, False
+                return parts
+            self.result.limited = True
+            self._too_much.add(owner)
+        return []
 
     def _divided(self, owner: PartScore) -> list[PartScore]:
         """The parts of a part; of a single word, itself."""
@@ -187,20 +219,22 @@ class Search:
             for one in found
         ]
 
-    def _score(self, parts: Sequence[PartScore]) -> None:
+    def _score(self, parts: Sequence[PartScore]) -> Iterator[None]:
         """Score parts: the last ones first, which share most with the context."""
         order = sorted(parts, key=lambda one: -one.part.cut[0])
-        for at in range(0, len(order), _CHUNK):
-            chunk = order[at : at + _CHUNK]
+        for at in range(0, len(order), self._chunk):
+            chunk = order[at : at + self._chunk]
             costs = [self._cost_of(one) for one in chunk]
             changed = self._changed([self._edit(one) for one in chunk], sum(costs))
+            assert self.result is not None
             for one, cost, (bits, error) in zip(chunk, costs, changed, strict=True):
                 one.error = error
                 if bits is not None:
-                    without = self._result.without or 0.0
-                    one.bits = without - bits if self._asked.only else bits - self._result.bits
+                    without = self.result.without or 0.0
+                    one.bits = without - bits if self._asked.only else bits - self.result.bits
                 self._spent += cost
                 self._watcher.progress(int(min(self._spent, self._work)), int(self._work))
+            yield
 
     def _edit(self, one: PartScore) -> Edit:
         part = one.part
@@ -213,7 +247,7 @@ class Search:
 
     def _changed(self, edits: Sequence[Edit], work: float = 0.0) -> Iterator[tuple[float | None, str]]:
         """The answer's bits in each changed context, or why there are none."""
-        items = [self._context.item(self._answer, edit) for edit in edits]
+        items = [self._question.item(edit) for edit in edits]
         keys = [hashlib.blake2b(repr(item).encode("utf-8", "replace")).digest() for item in items]
         new = {key: item for key, item in zip(keys, items, strict=True) if key not in self._known}
         window = min(_PASS_ITEMS, max(1, int(_PASS * len(new) / work))) if work else 1
@@ -238,42 +272,14 @@ class Search:
     def _read(self, score: Score) -> tuple[float | None, str]:
         if score.error is not None:
             return None, str(score.error)
-        self._count(score)
-        return _bits(score.trace, self._inside(score.trace)), ""
+        assert self.result is not None
+        self._count(self.result, score)
+        return _bits(score.trace, self._question.inside(score.trace)), ""
 
-    def _count(self, score: Score) -> None:
-        self._result.scorings += 1
-        self._result.computed += score.trace.meta["tokens"] - score.cached_tokens
-
-    def _encoded(self, answer: str) -> list[EncodedToken]:
-        item = self._context.item(answer)
-        given = encode_item(self._engine.prompts, item, self._asked.special, self._asked.bos)
-        return [token for piece in given.pieces for token in piece]
-
-    def _shortened(self, answer: str, of: Span) -> str:
-        """The answer up to what is asked, if its tokens are the same without what follows."""
-        if of[1] == len(answer):
-            return answer
-        tokens, left = self._encoded(answer), _size(answer[of[1] :])
-        end = tokens[-1].span[1]
-        count = next(at for at, token in enumerate(tokens, 1) if token.span[1] >= end - left)
-        kept = _size(answer) - (end - tokens[count - 1].span[1])
-        shorter = answer.encode("utf-8", "surrogatepass")[:kept].decode("utf-8", "ignore")
-        same = [token.id for token in self._encoded(shorter)] == [token.id for token in tokens[:count]]
-        return shorter if same else answer
-
-    def _inside(self, trace: Trace) -> tuple[int, int]:
-        """Which of the scored tokens cover what is asked: from the first to after the last.
-
-        At the start of the answer, spaces before it count too, see `Pair`.
-        """
-        begin = _size(trace.meta["text"]) - _size(self._answer)
-        first, last = (begin + at for at in self._of)
-        first = first if self._of[0] else 0
-        found = [
-            at for at, token in enumerate(trace.tokens) if token.span[0] < last and token.span[1] > first
-        ]
-        return (found[0], found[-1] + 1) if found else (0, 0)
+    @staticmethod
+    def _count(result: Why, score: Score) -> None:
+        result.scorings += 1
+        result.computed += score.trace.meta["tokens"] - score.cached_tokens
 
     def _words(self, trace: Trace) -> dict[int, bytes]:
         """The bytes of the tokens and candidates of the answer."""

@@ -10,6 +10,7 @@ from ropechat.conversation import Message, Role
 from ropechat.engine.spec import ModelSpec
 from ropechat.engine.validation import validate_messages
 from ropechat.errors import RequestError
+from ropechat.inspector.why.answer import TextQuestion
 from ropechat.inspector.why.context import Context
 from ropechat.inspector.why.parts import LEVELS, Level, Span
 from ropechat.inspector.why.result import Asked, Why, WhyWatcher
@@ -81,7 +82,8 @@ class WhySpec:
         if answer is None:
             answer = self._written(engine, context)
         asked = Asked(self.by, self.replace, self.only, self.every, self.budget, self.special, self.bos)
-        return Search(engine, context, places, answer, self._place(answer, watcher), asked, watcher).run()
+        question = TextQuestion(engine, context, answer, self._place(answer, watcher), asked)
+        return Search(engine, question, places, asked, watcher).run()
 
     def write(self, out: Path, engine: Engine | None = None, *, overwrite: bool = False) -> None:
         """Write a file as `ropechat why -o` does, in the form of its suffix.

@@ -21,6 +21,8 @@ CONTEXTS = {
     "branches": "Among the branches",
     "compare": "In a comparison",
     "alternatives": "Among alternatives",
+    "why": "In why this token",
+    "continuations": "In what could follow",
     "models": "Among the models",
     "step": "In step mode",
     "dials": "In the sampling",
@@ -146,6 +148,38 @@ ALTERNATIVES = (
         key_names="p",
     ),
 )
+WHY = (
+    Command(
+        "why.open",
+        "enter,right,l",
+        "open",
+        "Show the parts of this part",
+        "open",
+        key_names="⏎ →",
+        both="Show the parts of this part; go back to those it is among",
+    ),
+    Command("why.back", "left,h", "back", "Show the parts that this one is among", "back"),
+    Command("why.only", "o", "only this", "Show what each part gives by itself, or takes away", "only"),
+    Command("why.replace", "r", "replace", "Give a text that comes in the place of a part", "replace"),
+    Command("why.go_on", "m", "go on", "Continue after it was stopped", "go_on"),
+)
+CONTINUATIONS = (
+    Command(
+        "continuations.open",
+        "right,l",
+        "open",
+        "Open a path, or go to its first continuation",
+        "unfold",
+        both="Open a path, or go to its first continuation; close it, or go back",
+    ),
+    Command("continuations.close", "left,h", "close", "Close a path, or go back by a token", "fold"),
+    Command(
+        "continuations.take", "enter", "go on from here", "Continue from this path, in a new answer", "take"
+    ),
+    Command("continuations.drop", "x", "drop", "Leave a path out", "drop"),
+    Command("continuations.undo", "u", "undo", "Bring back the path dropped last", "undo"),
+    Command("continuations.more", "m", "more", "Find twice as many tokens", "more"),
+)
 MODELS = (
     Command("models.complete", "tab", "complete", "Complete a path or a name", "complete", priority=True),
     Command("models.pause", "ctrl+t", "pause", "Pause or resume the download", "pause", priority=True),
@@ -201,6 +235,8 @@ READER = (
         "reader.replace", "f", "replace", "Another text in this place; the rest is scored again", "replace"
     ),
     Command("reader.continue", "g", "continue", "How the model would go on from here", "continue"),
+    Command("reader.why", "a", "why", "Show which parts of the text a token comes from", "why"),
+    Command("reader.follow", "F", "what follows", "Show what else could stand here", "follow"),
     Command("reader.tint", "t", "tint", "Tint by surprisal, entropy or rank", "tint"),
     Command("reader.chart", "v", "chart", "Chart: how sure the model was at each token", "chart"),
     Command("reader.compare", "c", "compare", "A second model beside this one, or no longer", "compare"),
@@ -211,8 +247,8 @@ READER = (
     Command("reader.end", "end,G", "end", "To the end", "end(1)"),
 )
 READER_ITEMS = (
-    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.chart"),
-    *("reader.tint", "reader.compare", "reader.export", "sheet.leave"),
+    *("reader.surprise", "reader.look_up", "reader.replace", "reader.continue", "reader.why"),
+    *("reader.follow", "reader.chart", "reader.tint", "reader.compare", "reader.export", "sheet.leave"),
 )
 ROPE = (
     Command("rope.left", "left,h", "view before", "The view before", "turn(-1)"),
@@ -242,7 +278,7 @@ HELP = (
 )
 DIALOGS = (
     *(*COMMON, *CHATS, *BRANCHES, *COMPARE, *ALTERNATIVES, *MODELS, *STEP, *DIALS, *PERSONAS, *FULL),
-    *(*READER, *ROPE, *SETTINGS, *HELP),
+    *(*WHY, *CONTINUATIONS, *READER, *ROPE, *SETTINGS, *HELP),
 )
 
 # --- in the chat ---
@@ -479,6 +515,14 @@ READING = (  # keys of the transcript
     Command("alternative.less", "minus", "disfavour", "Make it less likely in what comes"),
     Command("read.preview", "p", "preview", "Preview how the alternative would continue"),
     Command("read.details", "d", "details", "Id, bytes and the sampler's stages of this token"),
+    Command("read.why", "a", "why", "Show which parts of the chat a token comes from", typed="why [WORDS]"),
+    Command(
+        "read.follow",
+        "F",
+        "what follows",
+        "Show what could follow here",
+        typed="continuations",
+    ),
     Command("read.find", "slash", "find", "Find in this chat", "app.command('view.find')"),
     Command("read.tint", "T", "tint", "Change what the colours show"),
     Command("read.write", "i", "write", "Back to writing; the token stays in sight"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ropechat.chat.answer import Turn
     from ropechat.conversation import Node
+    from ropechat.trace import Step
 
 
 class AnswersFeature(Feature):
@@ -214,25 +215,50 @@ class AnswersFeature(Feature):
         self.choose_fork(turn.node, int(words) - 1)
         return ""
 
+    def take(self, node: str, index: int, steps: Sequence[Step]) -> None:
+        """Continue an answer from a token on with others, and from there, in a new answer."""
+        self.chat.when_idle(lambda: self._branch(node, index, steps))
+
     def _fork(self, id: str, index: int, token: int) -> None:
+        known = self.session.tree.nodes.get(id)
+        drawn = known.steps[index : index + 1] if known is not None else []
+        self._branch(id, index, [replace_token(step, token) for step in drawn])
+
+    def _branch(self, id: str, index: int, steps: Sequence[Step]) -> None:
         known = self.session.tree.nodes.get(id)
         if known is None:  # another chat was opened while the list of alternatives was shown
             self.ui.hint("that answer is in another chat; nothing was changed")
             return
         node = self.same_model(known)
-        if node is None or not 0 <= index < len(node.steps):
+        if node is None or not steps:
             return
         used = remaining_sampling(node, index)
-        if token != node.steps[index].id:  # the forked answer gets the full length again
-            used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)
-        prefix, origin = self._forked(node, index, token), Origin(id, index, "fork")
-        turn = self.session.answer(node.parent or "", prefix, origin, used)
+        if [step.id for step in steps] != [step.id for step in node.steps[index : index + len(steps)]]:
+            used = dataclasses.replace(used, max_tokens=self.session.sampling.max_tokens)  # again
+        prefix = ev.AssistantPrefix((*node.steps[:index], *steps), new=len(steps))
+        turn = self.session.answer(node.parent or "", prefix, Origin(id, index, "fork"), used)
         self._ask(turn)
         self.transcript.await_token(self.turns.block_of(turn), index)
 
     @staticmethod
     def _forked(node: Node, index: int, token: int) -> ev.AssistantPrefix:
         return ev.AssistantPrefix((*node.steps[:index], replace_token(node.steps[index], token)))
+
+    def place(self) -> tuple[Node, int] | None:
+        """(answer, index of a token) under the cursor; without one where the newest answer ends.
+
+        Only of an answer that the loaded model wrote; None after a hint.
+        """
+        cursor, last = self.transcript.cursor_token(), self.session.last
+        id = cursor[0] if cursor is not None else (last.node or "" if last is not None else "")
+        node = self.session.tree.nodes.get(id)
+        if node is None or not node.steps:
+            self.ui.hint("put the cursor on a token of an answer first")
+        elif self.session.info is None:
+            self.ui.hint("no model is loaded yet")
+        elif self.same_model(node) is not None:
+            return node, cursor[1] if cursor is not None else len(steps_to_continue(node))
+        return None
 
     def tried(self, node: str, index: int) -> set[int]:
         """The tokens at `index` of all versions of the answer with the same beginning."""

@@ -350,6 +350,8 @@ class ReadingFeature(Feature):
         if len(session.tree.siblings(node.id)) > 1:
             versions = (key("sibling.previous", "sibling.next"), "version")
             keys += [versions, (key("answer.compare"), "compare")]
+        if cursor is not None:
+            keys += [(key("read.why"), "why"), (key("read.follow"), "what follows")]
         keys += [(key("read.tint"), "tint"), (key("read.find"), "find")]
         keys += [(key("answer.chart"), "chart"), (key("answer.step"), "step")]
         return [*keys, (key("answer.copy"), "copy"), (key("answer.regenerate"), "regenerate")]

@@ -78,6 +78,13 @@ def tint_styles(dark: bool, ansi: bool, colourless: bool = False) -> tuple[str, 
     return _TINT_16 if ansi else _TINT_DARK if dark else _TINT_LIGHT
 
 
+def against_style(dark: bool, ansi: bool, colourless: bool = False) -> str:
+    """The style of what makes a token less probable, beside `tint_styles`."""
+    if colourless:
+        return "italic"
+    return "bright_white on blue" if ansi else "on #23405a" if dark else "on #cfe0ee"
+
+
 def for_content(style: str) -> str:
     """A style of `tint_styles`, which has Rich's names, with Textual's names of the terminal's colours."""
     return " ".join(f"ansi_{word}" if word in _NAMES_16 else word for word in style.split())

@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from ropechat.inspector.reader_comparison import ReaderComparison
 from ropechat.inspector.text_reader import TextReader
+from ropechat.inspector.tree import MAX_DEPTH
 from ropechat.tui.commands import registry as keys
 from ropechat.tui.widgets.bars import Bar, KeyHints
 from ropechat.tui.widgets.chart_panel import ChartPanel, line_of
@@ -29,12 +30,18 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.inspector.look_up import Found
     from ropechat.inspector.text_reader import Worker
+    from ropechat.inspector.why.answer import Question
+    from ropechat.inspector.why.result import Asked
     from ropechat.tui.commands.keymap import Keymap
+    from ropechat.tui.screens.why import Whys
 
 POLL_S = 0.05  # seconds between two polls of the scores
 SURPRISE = 4.0  # bits from which `n` stops at a token
 DIVERGENCE = 0.1  # the same in nats while two models are compared
 CONTINUED = 48  # tokens of a continuation
+ROOM = 32  # tokens of a window that a question why leaves free
+SHOWN_AFTER = 40  # bytes after a token, so that the tokens stay the same
+SHOWN_BEFORE = 400  # bytes of the text before a token
 
 
 class ReaderScreen(ModalScreen[None]):
@@ -60,6 +67,8 @@ class ReaderScreen(ModalScreen[None]):
         self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
         self.text_view, self.panel = TextView(reader, id="text"), TokenPanel(spell, id="token")
         self.chart = ChartPanel(id="chart")
+        self._keymap = keymap
+        self._whys: dict[int, Whys] = {}  # those of the tokens of this text that were asked about
         self._bar, self._hints = Bar(id="title"), KeyHints(keys.READER_ITEMS, keymap)
         self._ask = Input(id="ask", compact=True)
         self._asked: Callable[[str], None] = lambda text: None
@@ -291,6 +300,48 @@ class ReaderScreen(ModalScreen[None]):
         self._hints.say("writing …")
         self._run(index, job, lambda text: f"greedy: …{text}")
 
+    def action_why(self) -> None:
+        """Show which parts of the text before this token it comes from."""
+        from ropechat.inspector.why.answer import TextQuestion
+        from ropechat.inspector.why.context import Context
+        from ropechat.tui.screens.why import Whys, WhyScreen
+
+        index, reader = self.text_view.cursor, self.reader
+        if index <= 0:
+            self._hints.say("select a token first: ← →, n, or a click")
+            return
+        before, own, rest = reader.split_at(index, ROOM, SHOWN_AFTER)
+
+        def ask(engine: Engine, asked: Asked) -> Question:
+            context = Context.of_texts([("", before)])
+            return TextQuestion(engine, context, own + rest, (0, len(own)), asked)
+
+        if index not in self._whys:
+            self._whys[index] = Whys(ask, f"token #{index:,} of {len(reader):,}")
+        screen = WhyScreen(self._whys[index], self._worker, self._keymap)
+        self.app.push_screen(screen, lambda result: self._score())
+
+    def action_follow(self) -> None:
+        """Show what could stand in the place of this token, as a tree; a path that is taken replaces it."""
+        from ropechat.inspector.growth import Growth
+        from ropechat.tui.screens.continuations import ContinuationsScreen, Taken
+
+        index, reader = self.text_view.cursor, self.reader
+        if index <= 0:
+            self._hints.say("select a token first: ← →, n, or a click")
+            return
+        begin, _ = reader.span(index)
+        before = reader.data[max(0, begin - SHOWN_BEFORE) : begin].decode("utf-8", "replace")
+        ids = reader.context_of(index), [*reader.ids[index : index + MAX_DEPTH]]
+
+        def done(taken: Taken | None) -> None:
+            if taken is not None:
+                self._replace(taken.tree.text(taken.node).decode("utf-8", "replace"))
+
+        growth = Growth(lambda engine: ids)
+        screen = ContinuationsScreen(growth, self._worker.submit, before, self._keymap, "replace")
+        self.app.push_screen(screen, done)
+
     def _replace(self, text: str) -> None:
         index, old = self.text_view.cursor, self.reader
         begin, end = old.span(index)
@@ -304,6 +355,7 @@ class ReaderScreen(ModalScreen[None]):
 
         def done(reader: TextReader) -> None:
             self.reader = reader
+            self._whys.clear()
             self._kept = (
                 None if self._kept is None else ReaderComparison(reader, self._kept.other, self._kept.name)
             )
@@ -342,6 +394,10 @@ class ReaderScreen(ModalScreen[None]):
         self.text_view.comparison = self.comparison
         if on or self.text_view.figure == KL:
             self.text_view.figure = KL if on else FIGURES[0]
+        self._score()
+
+    def _score(self) -> None:
+        """Have the text, or the comparison, computed from now on."""
         self._worker.read(self.reader if self.comparison is None else self.comparison)
         self._drawn = (-1, -1, -1)
         self._look()

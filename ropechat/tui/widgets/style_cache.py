@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.dom import DOMNode
 
-from ropechat.tui.format.theme import tint_styles
+from ropechat.tui.format.theme import against_style, tint_styles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +46,8 @@ class StyleCache:
     def _mixed(self, look: str) -> Style:
         style = self._widget.rich_style
         for name in look.split():
-            if name.startswith("tint"):
-                style += self._tint(int(name[4:]))
+            if name == "against" or name.startswith("tint"):
+                style += self._tint(name)
             else:
                 style += self._look(name)
         return style
@@ -67,9 +67,10 @@ class StyleCache:
         self._widget.app.stylesheet.apply(node)
         return node.styles.partial_rich_style
 
-    def _tint(self, level: int) -> Style:
+    def _tint(self, name: str) -> Style:
         app = self._widget.app
-        words = tint_styles(app.current_theme.dark, app.native_ansi_color, app.no_color)[level]
+        colours = app.current_theme.dark, app.native_ansi_color, app.no_color
+        words = against_style(*colours) if name == "against" else tint_styles(*colours)[int(name[4:])]
         return Style.parse(words) if words else Style.null()
 
     def segments(self, pieces: Iterable[StyledSpan], look: str = "") -> list[Segment]:
