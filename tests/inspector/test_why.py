@@ -15,11 +15,14 @@ from browser import Browser
 from cli_door import CompiledDoor, Door
 
 import ropechat
-from ropechat.conversation import Message, Role
+from ropechat.conversation import Message, Role, unscored_step
 from ropechat.errors import CancelledError, ContextFullError, RequestError
+from ropechat.inspector.why.answer import ReplyQuestion
+from ropechat.inspector.why.context import Edit
 from ropechat.inspector.why.parts import LEVELS, divide, every, whole
 from ropechat.inspector.why.result import Cost, PartScore, Why, WhyWatcher
-from ropechat.trace import Pair
+from ropechat.sampling import AUTO
+from ropechat.trace import Pair, Step, TokenDistribution, Trace
 from ropechat.util.text import one_line
 from ropechat.util.width import cell_width
 
@@ -509,3 +512,47 @@ def test_hostile_text_is_shown_as_text(engine: ropechat.Engine) -> None:
     assert "<b>An" not in html
     table = "".join(ropechat.WhySpec("", width=40).pieces(why))
     assert "\x1b" not in table
+
+
+def steps_of(engine: ropechat.Engine, text: str, **channels: Any) -> list[Step]:
+    """A reply with the tokens of a text. channels: of tokens, by their places."""
+    ids = engine.reply_ids([Message(Role.USER, "Hi")], text)
+    return [
+        unscored_step(id, at)._replace(
+            bytes=engine.token_bytes(id), channel=channels.get(f"at{at}", "answer")
+        )
+        for at, id in enumerate(ids)
+    ]
+
+
+def test_tokens_of_a_reply_are_scored_after_the_ids_that_the_model_read(engine: ropechat.Engine) -> None:
+    asked = [Message(Role.USER, "Name a fox. Be brief.")]
+    steps = steps_of(engine, "A fox: \U0001f98a\U0001f98a runs and runs.")
+    ids, prompt = [step.id for step in steps], engine.prompt_ids(asked)
+    for at in range(len(steps)):
+        question = ReplyQuestion(engine, asked, AUTO, steps, (at, at + 1), ["you"])
+        assert question.item() == Pair([*prompt, *ids[:at]], ids[at : at + 1])
+        said = question.context.messages[-1].content
+        assert b"".join(step.bytes for step in steps[:at]).startswith(said.encode())  # whole characters
+        assert [name for name, _ in question.context.texts] == ["you", "answer so far"]
+    question = ReplyQuestion(engine, asked, AUTO, steps, (len(ids) - 1, len(ids)), ["you"])
+    start = question.context.reply[0]
+    without = question.item(Edit(((start, start + 2),)))  # "A "
+    changed = engine.reply_ids(asked, question.context.messages[-1].content[2:])
+    assert without == Pair([*prompt, *changed], ids[-1:])
+    shorter = question.item(Edit(((0, 12),)))
+    assert shorter == Pair([*engine.prompt_ids([Message(Role.USER, "Be brief.")]), *ids[:-1]], ids[-1:])
+
+
+def test_the_thought_before_an_answer_stays(engine: ropechat.Engine) -> None:
+    asked = [Message(Role.USER, "Hi")]
+    steps = steps_of(
+        engine, "x one two y so three four", at0="marker", at1="thought", at2="thought", at3="marker"
+    )
+    first = ReplyQuestion(engine, asked, AUTO, steps, (2, 3), ["you"])
+    assert first.context.messages[-1].content == steps[1].bytes.decode()
+    last = ReplyQuestion(engine, asked, AUTO, steps, (5, 7), ["you"])
+    assert last.context.messages[-1].content == steps[4].bytes.decode()
+    without = last.item(Edit((last.context.reply,)))
+    assert without.context == [*engine.prompt_ids(asked), *(step.id for step in steps[:4])]
+    assert last.inside(Trace((), TokenDistribution(0, (), 0.0, 0.0, 0.0))) == (0, 2)

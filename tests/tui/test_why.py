@@ -121,7 +121,7 @@ async def test_an_answer_that_streams_is_not_disturbed_and_esc_stops(chat: Any) 
         await c.until(lambda: c.app.session.generating and c.app.session.last.answer.started)
         at_token(c, 3)
         await c.pilot.press("a")
-        await c.until(lambda: "reading the context" in c.screen())
+        await c.until(lambda: "waits for the model" in c.screen())
         assert not engine.rows
         engine.gate.set()
         await done(c)

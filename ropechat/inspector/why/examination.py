@@ -26,7 +26,8 @@ CHUNK = 4
 class Examination(Stoppable, WhyWatcher):
     """Which parts of a context some tokens come from. `why` is what is found so far; None before that.
 
-    done of work: as `WhyWatcher.progress`; cost: None until it is known. error: why there is no result.
+    done of work: as `WhyWatcher.progress`; cost: None until it is known. reading: tokens of the whole
+    context, and how many seconds they take at most (None: not measured). error: why there is no result.
     version rises with every change. As the `Steps` of a `Worker`, it is computed by `step`.
     """
 
@@ -36,6 +37,7 @@ class Examination(Stoppable, WhyWatcher):
         self._search: Search | None = None
         self._work: Iterator[None] | None = None
         self.cost: Cost | None = None
+        self.reading: tuple[int, float | None] = (0, None)
         self.done = self.work = self.version = 0
         self.error: BaseException | None = None
         self.is_done = False
@@ -53,6 +55,8 @@ class Examination(Stoppable, WhyWatcher):
             with self.running(engine):
                 if self._search is None:
                     question = self._ask(engine, self.asked)
+                    self.reading = question.length, engine.speed.seconds_to_read(0, question.length)
+                    self.version += 1
                     places = Places(engine, question.context.text, self.asked.special)
                     self._search = Search(engine, question, places, self.asked, self, CHUNK)
                 if self._work is None:

@@ -77,7 +77,9 @@ class WhyFeature(Feature):
         """Read on at the token."""
         if self._opened is not None and not self._opened.is_current and self.transcript.cursor is not None:
             self.ui.give_keys(self.transcript)
+        if self._opened is not None and not self._opened.is_current:
             self._opened = None
+            self.chat.read_ahead(self.composer.text)  # what the changed contexts took from the KV cache
 
     @event(ev.ModelLoaded)
     def _replaced(self, event: ev.ModelLoaded) -> None:

@@ -144,8 +144,13 @@ class WhyScreen(Dialog[None]):
         stop = self.keymap.first("sheet.leave")
         if found.error is not None:
             self.say(one_line(str(found.error)), "$error")
-        elif found.is_done or why is None:
-            self.say("" if found.is_done else f"reading the context … · {stop} stops")
+        elif found.is_done:
+            self.say("")
+        elif why is None:
+            tokens, seconds = found.reading
+            doing = f"reading {count_of(tokens, 'token')}" if tokens else "waits for the model"
+            doing += f", at most {format_duration(seconds)}" if seconds and seconds > WORTH_SAYING_S else ""
+            self.say(f"{doing} … · {stop} stops")
         elif found.is_stopped:
             more = self.keymap.first("why.go_on")
             self.say(f"stopped after {count_of(why.scorings, 'scoring')}; {more} goes on")
