@@ -11,8 +11,14 @@ from ropechat.util.text import count_of
 
 LOW = 0.1
 """Allowed answers with a smaller probability, before the grammar, are hardly what the prompt asks for."""
+_WORD_TOKENS = 3  # of a scored choice, with what ends an answer
 _WARNED = 0.05
 """The share of such rows from which on the summary has a warning."""
+
+
+def _is_short(record: Mapping[str, Any]) -> bool:
+    """Whether the choices are words; of long texts, whose probability is small, it says nothing."""
+    return all(score["tokens"] <= _WORD_TOKENS for score in record.get("scores", ()))
 
 
 class Allowed:
@@ -23,7 +29,7 @@ class Allowed:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count a record."""
-        if "allowed" in record:
+        if "allowed" in record and _is_short(record):
             self._allowed.append(record["allowed"])
         if record.get("confidence") is not None:
             self._confidence.append(record["confidence"])
@@ -50,8 +56,8 @@ class Allowed:
         median = statistics.median(self._allowed)
         return (
             f"warning: in {low:,} of {count_of(rows, 'row')} the allowed answers had less than {LOW:.0%} of "
-            f"the probability before the others were cut (median of all {100 * median:.2g}%): the prompt "
-            "does not ask for these words; name them in it, written as the model would write them"
+            f"the model's probability (median of all {100 * median:.2g}%): the prompt does not ask for these "
+            "words; name them in it, or give examples, in the way the model writes them"
         )
 
 

@@ -5,6 +5,7 @@ bytes: OpenAI's `created` is 0, and cached tokens are given in the run's record 
 """
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -93,7 +94,7 @@ class Shape(NamedTuple):
     """What results are beside their form. columns: kept fields, for tables. more: `result_columns`.
 
     sampled: whether rows have several samples. agree: whether these become one record. excel: the delimiter
-    of CSV that begins with a BOM; "" for a comma and no BOM.
+    of CSV that begins with a BOM; "" for a comma and no BOM. score: whether they are scores.
     """
 
     columns: Sequence[str] = ()
@@ -101,13 +102,15 @@ class Shape(NamedTuple):
     sampled: bool = False
     agree: bool = False
     excel: str = ""
+    score: bool = False
 
     @classmethod
     def of(cls, header: Mapping[str, Any], columns: Sequence[str]) -> "Shape":
         """Of a run with this header."""
         agree = bool(header.get("agree"))
         sampled = header["n"] > 1 and not agree
-        return cls(columns, header.get("columns", ()), sampled, agree, header.get("excel", ""))
+        more, excel = header.get("columns", ()), header.get("excel", "")
+        return cls(columns, more, sampled, agree, excel, bool(header["score"]))
 
 
 def text_form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
@@ -193,18 +196,42 @@ def _column(name: str, kind: str, *keys: str) -> _Column:
     return _Column(name, kind, find)
 
 
-def _columns(shape: Shape) -> list[_Column]:
-    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_."""
+_ERROR = _Column("error", "string", lambda record: None if record["ok"] else record["error"]["message"])
+_OF_CHOICES = (
+    *(("text", "string"), ("answer", "string"), ("correct", "bool_"), ("correct_per_byte", "bool_")),
+    *(("confidence", "float64"), ("allowed", "float64"), ("best", "int64"), ("best_per_byte", "int64")),
+)
+"""Columns of a scored row: of its choices."""
+_OF_SCORE = (("logprob", "float64"), ("tokens", "int64"), ("bytes", "int64"), ("bits_per_byte", "float64"))
+"""And of its completion or best choice."""
 
-    ends = (
+
+def _of_best(record: Mapping[str, Any], *, name: str) -> Any:
+    found: Any = record["scores"][record["best"]] if "scores" in record else record
+    return found.get(name)
+
+
+def _score_columns() -> list[_Column]:
+    found = [_column(name, kind, name) for name, kind in _OF_CHOICES]
+    found += [_Column(name, kind, functools.partial(_of_best, name=name)) for name, kind in _OF_SCORE]
+    return [*found, _ERROR]
+
+
+def _answer_columns(more: Sequence[ResultColumn]) -> list[_Column]:
+    return [
         _column("text", "string", "text"),
-        *(_column(*column) for column in shape.more),
+        *(_column(*column) for column in more),
         _column("finish_reason", "string", "finish_reason"),
         _column("prompt_tokens", "int64", "usage", "prompt_tokens"),
         _column("completion_tokens", "int64", "usage", "completion_tokens"),
         _column("seed", "uint64", "seed"),
-        _Column("error", "string", lambda record: None if record["ok"] else record["error"]["message"]),
-    )
+        _ERROR,
+    ]
+
+
+def _columns(shape: Shape) -> list[_Column]:
+    """The columns of a row. A kept field that is named as a column of the result gets the prefix input_."""
+    ends = _score_columns() if shape.score else _answer_columns(shape.more)
     taken = {"id", "sample", *(column.name for column in ends)}
 
     def of_input(name: str) -> _Column:

@@ -46,6 +46,7 @@ def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
         "prompt_field": rows.prompt_field,
         "id_field": rows.id_field,
         "score": rows.score,
+        "choices": list(rows.choices) or None,
         "dedupe": rows.dedupe,
         "keep": rows.keep if isinstance(rows.keep, str) else list(rows.keep),
         **({} if rows.shard is None else {"shard": [rows.shard.number, rows.shard.count]}),

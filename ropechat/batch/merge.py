@@ -18,6 +18,7 @@ _FACTS = (
     *("schema", "input", "ok", "failed", "prompt_tokens", "cached_tokens", "completion_tokens"),
     *("resumed", "copied", "elapsed_s", "tok_s", "shard"),
     *("answered", "accuracy", "accuracy_stderr", "accuracy_per_byte", "accuracy_per_byte_stderr"),
+    *("f1_macro", "confusion"),
     *("allowed_median", "allowed_low", "confidence_mean"),
 )
 """Fields of OUT.run.json about one run; the others are settings, which shards must share."""

@@ -80,7 +80,7 @@ class RowOptions:
     id_field: the field of the id; None takes id or custom_id. limit: read only so many rows. score: rows have
     a completion or choices, see `score_line`. shard: read only its rows. flexible: allow whitespace in JSON
     that a row asks for. dedupe: rows with equal prompts and settings have equal seeds, and are computed once.
-    delimiter, encoding: of the input, see `Source`.
+    delimiter, encoding: of the input, see `Source`. choices: with score, those of all rows.
     """
 
     prompt_field: str | None = None
@@ -94,6 +94,7 @@ class RowOptions:
     dedupe: bool = False
     delimiter: str | None = None
     encoding: str | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass
@@ -228,7 +229,7 @@ class BatchReader:
         return read_id(fields, number)
 
     def _scored(self, fields: Mapping[str, Any], index: int) -> LineRequest:
-        return scored_request(fields, lambda others: self._request(others, index))
+        return scored_request(fields, lambda others: self._request(others, index), self.options.choices)
 
     def _request(self, fields: Mapping[str, Any], index: int) -> LineRequest:
         options = self.options

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from ropechat.batch.records import error_record, finish_record
 from ropechat.batch.report import BatchReport, Failures
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message
+from ropechat.engine.alternatives import Weights
 from ropechat.errors import CancelledError, InternalError, RopechatError
 from ropechat.trace import Pair, Score
 from ropechat.util.records import finite
@@ -20,6 +21,10 @@ from ropechat.util.text import count_of
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.score_input import ScoreItem
+
+
+MAX_LABELS = 20
+"""Most choices of all rows together for which there is a confusion table."""
 
 
 def score_rows(
@@ -104,9 +109,19 @@ def score_record(row: BatchRow, scores: Sequence[Score]) -> dict[str, Any]:
         return finish_record({**record, **_facts(scores[0])}, row, cached)
     best = max(range(len(scores)), key=lambda place: (scores[place].logprob, -place))
     per_byte = max(range(len(scores)), key=lambda place: (_per_byte(scores[place]), -place))
-    record |= {"scores": [_facts(score) for score in scores], "best": best, "best_per_byte": per_byte}
+    weights = Weights(tuple(score.logprob for score in scores))
+    record |= {
+        "text": request.choices[best].strip(),
+        "confidence": weights.shares[best],
+        "allowed": min(1.0, weights.allowed),
+        "scores": [_facts(score) for score in scores],
+        "best": best,
+        "best_per_byte": per_byte,
+    }
     if request.answer is not None:
-        record |= {"correct": best == request.answer, "correct_per_byte": per_byte == request.answer}
+        right = request.answer
+        record |= {"answer": request.choices[right].strip()}
+        record |= {"correct": best == right, "correct_per_byte": per_byte == right}
     return finish_record(record, row, cached)
 
 
@@ -131,6 +146,9 @@ class Accuracy:
 
     def __init__(self) -> None:
         self.rows = self.correct = self.correct_per_byte = 0
+        self.confusion: Counter[tuple[str, str]] = Counter()
+        """How often (right choice, best choice) occurred, for up to `MAX_LABELS` choices."""
+        self._labels: set[str] = set()
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count a record."""
@@ -138,6 +156,10 @@ class Accuracy:
             self.rows += 1
             self.correct += record["correct"]
             self.correct_per_byte += record["correct_per_byte"]
+            pair = record.get("answer", ""), record.get("text", "")
+            if len(self._labels) <= MAX_LABELS:
+                self._labels.update(pair)
+                self.confusion[pair] += 1
 
     def facts(self) -> dict[str, Any]:
         """What OUT.run.json says; {} without answers. The standard error is that of a mean (n - 1)."""
@@ -149,7 +171,30 @@ class Accuracy:
             "accuracy_stderr": self._error(self.correct),
             "accuracy_per_byte": self.correct_per_byte / self.rows,
             "accuracy_per_byte_stderr": self._error(self.correct_per_byte),
+            **({} if self.f1 is None else {"f1_macro": self.f1, "confusion": self._table()}),
         }
+
+    @property
+    def f1(self) -> float | None:
+        """The mean over the choices of the harmonic mean of precision and recall; None for too many choices.
+
+        A choice that is neither right nor best anywhere does not count.
+        """
+        if not self.rows or len(self._labels) > MAX_LABELS:
+            return None
+        found = []
+        for label in sorted(self._labels):
+            right = sum(count for (answer, _), count in self.confusion.items() if answer == label)
+            said = sum(count for (_, best), count in self.confusion.items() if best == label)
+            found.append(2 * self.confusion[label, label] / (right + said))
+        return math.fsum(found) / len(found)
+
+    def _table(self) -> dict[str, dict[str, int]]:
+        """The right choice -> the best choice -> how often."""
+        table: dict[str, dict[str, int]] = {}
+        for (answer, best), count in sorted(self.confusion.items()):
+            table.setdefault(answer, {})[best] = count
+        return table
 
     def _error(self, correct: int) -> float | None:
         share = correct / self.rows
@@ -164,4 +209,6 @@ class Accuracy:
             for name, correct in (("accuracy", self.correct), ("per byte", self.correct_per_byte))
             for error in (self._error(correct),)
         ]
+        if self.f1 is not None:
+            shown.append(f"macro F1 {self.f1:.4f}")
         return f"{', '.join(shown)}; {count_of(self.rows, 'row')} with an answer"

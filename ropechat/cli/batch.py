@@ -150,7 +150,8 @@ _input_options = option_set(
     click.option(
         "--score",
         is_flag=True,
-        help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy.',
+        help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy; '
+        "with --choices the same ones for all rows.",
     ),
     click.option(
         "--dedupe",
@@ -269,9 +270,10 @@ _prompt_options = option_set(
 )
 
 
-_GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *OPTIONS, "json_flexible")
+_GRAMMARS = (*(name for name in OPTIONS if name != "choices"), "json_flexible")
+_GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *_GRAMMARS)
 _NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system stop {' '.join(_GENERATION)}"
-"""Options of generation."""
+"""Options of generation; --choices are also what is scored."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
     *(Rule(name, excludes=" ".join(_TEMPLATES[:place])) for place, name in enumerate(_TEMPLATES)),
@@ -390,13 +392,15 @@ def batch(source: Path | str, **given: Any) -> int:
     check_rules(*_RULES)
     out, flexible = asked.target(), given["json_flexible"]
     form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
-    if asked.score and form not in ("jsonl", "json"):
-        raise click.UsageError(f"--score: results must be jsonl or json (got {form})")
+    if asked.score and form == "openai":
+        raise click.UsageError("--score: results must not be openai")
     if asked.excel and form != "csv" and asked.shard is None:
         raise click.UsageError(f"--excel: results must be csv (got {form})")
     if asked.agree and form == "openai":
         raise click.UsageError("--agree: results must not be openai, whose choices are the samples")
     sourced = sourced_sampling(given)
+    grammar = grammar_of(given)
+    choices = grammar.source if asked.score and grammar is not None else ()
     spec = BatchSpec(
         source if isinstance(source, Path) else stdin_stream(),
         input_format=asked.input_format,
@@ -412,11 +416,12 @@ def batch(source: Path | str, **given: Any) -> int:
             asked.dedupe,
             asked.delimiter,
             asked.encoding,
+            choices,
         ),
         prompts=PromptOptions(
             asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree, asked.stop
         ),
-        sampling=replace(sourced.sampling, grammar=grammar_of(given)),
+        sampling=replace(sourced.sampling, grammar=None if asked.score else grammar),
         unset=frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),
         window=asked.window,
         max_errors=asked.max_errors,

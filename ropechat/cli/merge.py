@@ -76,8 +76,8 @@ def merge(
     )
     reader = BatchReader(source, form=input_format, options=options)
     reader.check()
-    if header["score"] and form not in ("jsonl", "json"):
-        raise click.UsageError(f"--out: results of --score must be jsonl or json (got {form})")
+    if header["score"] and form == "openai":
+        raise click.UsageError("--out: results of --score must not be openai")
     if header.get("agree") and form == "openai":
         raise click.UsageError("--out: results of --agree must not be openai")
     columns = table_columns(reader, form)

@@ -1,7 +1,9 @@
 """`ropechat batch --score`: completions and choices instead of answers."""
 
+import csv
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +97,10 @@ def test_files_are_the_same_for_any_window_and_after_a_stop(
         ({"prompt": "a", "completion": "\ud800"}, "completion: must be valid Unicode"),
         ({"prompt": "a", "choices": []}, "choices: must be a list of 1 to"),
         ({"prompt": "a", "choices": ["b", 3]}, r"choices\[1\]: must be a string"),
-        ({"prompt": "a", "choices": ["b"], "answer": 1}, "answer: must be the index of a choice, 0 to 0"),
-        ({"prompt": "a", "choices": ["b"], "answer": True}, "answer: must be the index"),
+        ({"prompt": "a", "choices": ["b"], "answer": 1}, "answer: must be a choice: its text, its letter"),
+        ({"prompt": "a", "choices": ["b"], "answer": True}, r"its index, 0 to 0 \(got True\)"),
+        ({"prompt": "a", "choices": ["b", "c"], "answer": "d"}, "answer: must be a choice"),
+        ({"prompt": "a", "choices": ["b", "c"], "answer": "C"}, r"\(got 'C'\)"),
         ({"turns": ["a", "b"], "completion": "c"}, "turns: not possible with --score"),
         ({"prompt": "a", "completion": "c", "n": 2}, "n: must be 1 with --score"),
         ({"completion": "c"}, "prompt: "),
@@ -112,11 +116,71 @@ def test_options_that_are_of_no_use_are_refused(door: Door, model: Path, rows: P
     for arguments, what in (
         (["-o", "-", "--n", 2], "--n: not possible with --score"),
         (["-o", "-", "--logprobs", 2], "--logprobs: not possible with --score"),
-        (["-o", tmp_path / "a.csv"], "--score: results must be jsonl or json (got csv)"),
+        (["-o", "-", "--out", "openai"], "--score: results must not be openai"),
+        (["-o", "-", "--regex", "a"], "--regex: not possible with --score"),
     ):
         code, _, err = door(*batch, *arguments)
         assert code == 2
         assert what in err
+
+
+@pytest.mark.parametrize(
+    ("answer", "index"),
+    [
+        *((0, 0), ("0", 0), ("b", 1), (" b ", 1), ("A", 0), ("c", 2), ("2", 2), ("7", 3)),
+        *(("", None), (None, None)),
+    ],
+)
+def test_the_right_choice_by_its_text_letter_or_index(answer: object, index: int | None) -> None:
+    fields = {"prompt": "a", "choices": [" x", " b", " y", " 7"], "answer": answer}
+    assert scored_request(fields, parse_request).answer == index
+
+
+def test_choices_of_all_rows_and_a_table(door: Door, model: Path, tmp_path: Path) -> None:
+    rows, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    rows.write_text("id,question,answer,choices\n1,ab,c,-\n2,cd,B,-\n3,xy,,-\n4,xy,none,-\n")
+    given = ["batch", rows, "-m", model, "--score", "--prompt", "{{ question }}"]
+    given += ["--choices", "c,f", "--keep", "choices"]
+    code, _, err = door(*given, "-o", out)
+    assert code == 3
+    assert "; 2 rows with an answer" in err
+    table = list(csv.DictReader(out.read_text().splitlines()))
+    code, text, _ = door(*given, "-o", "-")
+    records = [json.loads(line) for line in text.splitlines()]
+    engine_scores = [record["scores"] for record in records[:3]]
+    for record, line, scores in zip(records, table, engine_scores, strict=False):
+        total = sum(math.exp(score["logprob"]) for score in scores)
+        best = scores[record["best"]]
+        assert record["allowed"] == pytest.approx(total)
+        assert record["confidence"] == pytest.approx(math.exp(best["logprob"]) / total)
+        assert record["text"] == ["c", "f"][record["best"]]
+        assert (line["text"], line["choices"]) == (record["text"], "-")
+        assert float(line["logprob"]) == best["logprob"]
+        assert float(line["confidence"]) == record["confidence"]
+    assert [line["answer"] for line in table] == ["c", "f", "", ""]
+    assert (table[0]["correct"], table[2]["correct"]) == (json.dumps(records[0]["correct"]), "")
+    assert "answer: must be a choice" in table[3]["error"]
+    run = json.loads((tmp_path / "out.csv.run.json").read_text())
+    assert sum(count for line in run["confusion"].values() for count in line.values()) == 2
+
+
+def test_f1_is_that_of_its_definition() -> None:
+    accuracy = Accuracy()
+    draw = random.Random(1)
+    pairs = [(draw.choice("abc"), draw.choice("abcd")) for _ in range(40)]
+    for answer, text in pairs:
+        accuracy.add({"correct": answer == text, "correct_per_byte": True, "answer": answer, "text": text})
+    found = []
+    for label in "abcd":
+        hits = sum(pair == (label, label) for pair in pairs)
+        precision = hits / max(1, sum(text == label for _, text in pairs))
+        recall = hits / max(1, sum(answer == label for answer, _ in pairs))
+        found.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    assert accuracy.f1 == pytest.approx(sum(found) / 4)
+    assert accuracy.facts()["confusion"]["a"].get("b", 0) == pairs.count(("a", "b"))
+    for number in range(30):
+        accuracy.add({"correct": True, "correct_per_byte": True, "answer": str(number), "text": str(number)})
+    assert "confusion" not in accuracy.facts()
 
 
 def test_accuracy_has_the_error_of_a_mean() -> None:

@@ -112,8 +112,9 @@ def test_scores_are_merged_with_their_accuracy(door: Door, model: Path, tmp_path
     code, _, err = door("merge", tmp_path / "all.jsonl", *shards, "--order-of", rows)
     assert "accuracy 0.5" in err
     assert (tmp_path / "all.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    code, _, err = door("merge", tmp_path / "all.csv", *shards, "--order-of", rows)
-    assert (code, "must be jsonl or json (got csv)" in err) == (2, True)
+    door("batch", rows, "-m", model, "-o", tmp_path / "one.csv", "--score")
+    assert door("merge", tmp_path / "all.csv", *shards, "--order-of", rows)[0] == 0
+    assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
 
 
 def test_merging_refuses_what_one_run_would_not_write(

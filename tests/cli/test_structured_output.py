@@ -154,7 +154,7 @@ def test_choices_say_how_sure_they_are(door: Door, tmp_path: Path) -> None:
         assert list(record["choices"]) == ["yes", "no", "yes please"]
         assert record["confidence"] == record["choices"][record["text"]]
         assert 0 < record["allowed"] < 0.1
-    assert "warning: in 5 of 5 rows the allowed answers had less than 10% of the probability" in err
+    assert "warning: in 5 of 5 rows the allowed answers had less than 10% of the model's probability" in err
     facts = json.loads((tmp_path / "one.jsonl.run.json").read_text())
     assert facts["allowed_median"] == sorted(record["allowed"] for record in records)[2]
     assert facts["allowed_low"] == 5
