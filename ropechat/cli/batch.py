@@ -154,6 +154,13 @@ _input_options = option_set(
         "with --choices the same ones for all rows.",
     ),
     click.option(
+        "--grid",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Run the variants (models, prompts, settings) of this TOML or JSON file over the rows, and "
+        "check their answers. Requires -o.",
+    ),
+    click.option(
         "--dedupe",
         is_flag=True,
         help="Compute rows with the same prompt and settings once; they then have the same seed. Requires "
@@ -279,13 +286,14 @@ _RULES = (
     *(Rule(name, excludes=" ".join(_TEMPLATES[:place])) for place, name in enumerate(_TEMPLATES)),
     Rule(_NOT_SCORED, excludes="score"),
     Rule("agree", requires="samples"),
+    Rule("grid", excludes="samples score shard ray dry_run retry_failed excel"),
     Rule("keep_prefix", excludes="ray"),
     Rule("resume", excludes="overwrite"),
     Rule("any_isa", requires="ray"),
     Rule("retry_failed", requires="resume"),
     Rule("shard", excludes="output_format", hint="use --out with `ropechat merge`"),
 )
-_OF_FILES = ("dedupe", "ray", "resume", "shard")
+_OF_FILES = ("dedupe", "grid", "ray", "resume", "shard")
 """Options of an output that is a file."""
 
 
@@ -308,6 +316,7 @@ class _Options:
     shard: "Shard | None"
     dry_run: bool
     score: bool
+    grid: Path | None
     dedupe: bool
     keep: str | None
     samples: int
@@ -435,6 +444,11 @@ def batch(source: Path | str, **given: Any) -> int:
     spec = replace(spec, model=model.spec)
     if asked.dry_run:
         return batch_run.check_rows(spec, quiet=asked.quiet)
+    if asked.grid is not None:
+        files = {"overwrite": asked.overwrite, "resume": asked.resume}
+        options = (asked.keep_prefix, asked.progress, asked.quiet)
+        keep = asked.keep or ""
+        return batch_run.run_variants(spec, asked.grid, out, form, keep, model, options, **files)
     if asked.shard is not None and not asked.score and spec.sampling.seed is None:
         raise click.UsageError("--shard: requires --seed, the same for all shards, such as --seed 0")
     watcher = batch_run.CommandWatcher(model, asked.keep_prefix, asked.progress, quiet=asked.quiet)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropechat.batch.reader import ALL
 from ropechat.batch.records import samples_of
 from ropechat.batch.run import run_to_file, run_to_stream
 from ropechat.batch.runner import make_job
 from ropechat.batch.spec import BatchWatcher
 from ropechat.cli.batch_progress import BatchStatus, closing_line
 from ropechat.cli.common import StdoutWriter, output
-from ropechat.cli.exit_codes import INTERRUPTED, OK, SOME_FAILED, say
+from ropechat.cli.exit_codes import CHECK_FAILED, INTERRUPTED, OK, SOME_FAILED, say
 from ropechat.cli.group import ARGUMENTS
 from ropechat.cli.interrupt import cancel_on_signal
 from ropechat.cli.keep_prefix import kept_prefix
@@ -90,6 +91,58 @@ def answer_rows(
         for line in result.findings.lines():
             say(line)
     return SOME_FAILED if result.totals.failed else OK
+
+
+class _GridWatcher(CommandWatcher):
+    """Keeps a model that several variants have."""
+
+    _loaded: "tuple[ModelSpec, Engine] | None" = None
+
+    def find(self, model: "ModelSpec") -> "ModelSpec":
+        return self._model._replace(spec=model).find()
+
+    def load(self, model: "ModelSpec", sampling: "Sampling") -> "Engine":
+        if self._loaded is None or self._loaded[0] != model:
+            if self._loaded is not None:
+                self._loaded[1].close()
+            self._loaded = model, super().load(model, sampling)
+        return self._loaded[1]
+
+
+def run_variants(
+    spec: "BatchSpec",
+    file: Path,
+    out: Path | str,
+    form: str,
+    keep: str,
+    model: GivenModel,
+    options: "tuple[str | None, str, bool]",
+    **files: bool,
+) -> int:
+    """Run the variants of a grid and say how they compare; return the exit code.
+
+    keep: the fields that the table has. options: of `CommandWatcher`. files: of `run_grid`.
+    """
+    from ropechat.batch.grid import FORMS, read_grid, run_grid
+
+    if form not in FORMS or not isinstance(out, Path):
+        raise click.UsageError(f"--grid: results must be {', '.join(FORMS)} (got {form})")
+    if not isinstance(spec.source, Path) or not spec.source.is_file():
+        raise click.UsageError("--grid: IN must be a file, which each variant reads")
+    if keep == ALL:
+        raise click.UsageError("--keep: must name the fields of the table with --grid")
+    grid = read_grid(file, spec)
+    watcher = _GridWatcher(model, *options[:2], quiet=options[2])
+    names = [name for name in keep.split(",") if name]
+    result = run_grid(grid, out, form, keep=names, watcher=watcher, **files)
+    if result.cancelled:
+        return INTERRUPTED
+    if not watcher.quiet:
+        for line in result.lines():
+            say(line)
+    if not result.passes:
+        return CHECK_FAILED
+    return SOME_FAILED if any(sums.failed for sums in result.sums.values()) else OK
 
 
 def _aside(watcher: CommandWatcher, write: Callable[[str], object]) -> Callable[[str], None]:
