@@ -12,9 +12,9 @@ each other. The exit code is 1 if one differs.
 hf stops at a document whose context ends in the middle of a token of the whole text
 (lm-evaluation-harness#4055); such documents are left out.
 
---http: `ropechat api` and the harness's `local-completions` in place of `ropechat`; the server is a process of
-its own. Documents that do not fit in the context are left out then, because `local-completions` cuts them at one
-token less than `hf` does.
+--http: `ropechat api` and the harness's `local-completions` in place of `ropechat`; the server is a process
+of its own. Documents that do not fit in the context are left out then, because `local-completions` cuts them
+at one token less than `hf` does.
 """
 
 import argparse
