@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ropechat.inspector.why.result import PartScore, Why
     from ropechat.tui.commands.keymap import Keymap
 
+BUDGET = 10.0
+"""Times the work of one reading at most, before the user opens parts."""
 POLL_S = 0.1  # seconds between two looks at an examination
 BAR = 8
 FACTS = 30  # cells of a row that are not text
@@ -41,7 +43,7 @@ class Whys:
     def __init__(self, ask: Ask, what: str) -> None:
         """ask: makes the question. what: is asked about, for the title."""
         self._ask, self.what = ask, what
-        self.asked = Asked()
+        self.asked = Asked(budget=BUDGET)
         self._made: dict[Asked, Examination] = {}
 
     @property
@@ -205,12 +207,12 @@ class WhyScreen(Dialog[None]):
 
     def action_only(self) -> None:
         """What each part gives by itself, or again what leaving it out takes."""
-        self._use(Asked(only=not self._whys.asked.only))
+        self._use(only=not self._whys.asked.only)
 
     def action_replace(self) -> None:
         """Ask for a text that comes in the place of each part; again: leave parts out."""
         if self._whys.asked.replace is not None:
-            self._use(Asked())
+            self._use()
             return
         self._ask.value = ""
         self._ask.placeholder = "in the place of each part: (⏎ esc)"
@@ -221,16 +223,16 @@ class WhyScreen(Dialog[None]):
     def _answered(self, event: Input.Submitted) -> None:
         self._close_question()
         if event.value:
-            self._use(Asked(replace=event.value))
+            self._use(replace=event.value)
 
     def _close_question(self) -> None:
         self._ask.display = False
         self.set_focus(self.query_one(OptionList))
 
-    def _use(self, asked: Asked) -> None:
+    def _use(self, *, only: bool = False, replace: str | None = None) -> None:
         """Look at another mode."""
         self._examination.stop()
-        self._whys.asked = asked
+        self._whys.asked = Asked(only=only, replace=replace, budget=BUDGET)
         self._within, self._chosen, self._is_moved = [], None, False
         self._begin()
 
