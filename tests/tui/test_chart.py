@@ -101,6 +101,7 @@ async def test_in_the_reader(chat: Any, tmp_path: Path) -> None:
         await c.until(lambda: screen.text_view.cursor == 20 * screen.chart._each)
         assert screen.chart.cursor == screen.text_view.cursor
         assert "the mean of" in c.screen()
+        assert f"token #{screen.text_view.cursor} of {len(reader):,}" in screen.chart.text
 
 
 class Stage(ChartPanel):

@@ -66,7 +66,7 @@ class ReaderScreen(ModalScreen[None]):
         super().__init__()
         self._title, self.reader, self._worker, self._folder = title, reader, worker, folder
         self.text_view, self.panel = TextView(reader, id="text"), TokenPanel(spell, id="token")
-        self.chart = ChartPanel(id="chart")
+        self.chart = ChartPanel(id="chart", numbered=True)
         self._keymap = keymap
         self._whys: dict[int, Whys] = {}  # those of the tokens of this text that were asked about
         self._bar, self._hints = Bar(id="title"), KeyHints(keys.READER_ITEMS, keymap)

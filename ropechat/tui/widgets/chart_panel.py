@@ -72,7 +72,10 @@ def line_of(reader: TextReader) -> Line:
 
 
 class ChartPanel(StyledWidget):
-    """One or two texts on the same scales. cursor: the token of the first text; -1: none."""
+    """One or two texts on the same scales. cursor: the token of the first text; -1: none.
+
+    numbered: whether tokens have their number in the text, from #0, as in the reader; else they are counted.
+    """
 
     ALLOW_SELECT = False
 
@@ -83,9 +86,10 @@ class ChartPanel(StyledWidget):
             super().__init__()
             self.index = index
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, numbered: bool = False) -> None:
         super().__init__(id=id)
         self.display = False
+        self._numbered = numbered
         self.lines: list[Line] = []
         self.cursor = -1
         self._about = ""
@@ -195,14 +199,17 @@ class ChartPanel(StyledWidget):
             words = StyledSpan("  go to a token, here or in the text", "quiet")
             return fit_row([StyledSpan(" chart", "heading"), words], width)
         row = [
-            StyledSpan(f" token {self.cursor + 1:,}", "heading"),
+            StyledSpan(f" token {self._number(self.cursor)}", "heading"),
             StyledSpan(f" of {len(self.lines[0]):,} ", "quiet"),
             StyledSpan(one_line(self._about), "name"),
         ]
         return fit_row(row, width)
 
+    def _number(self, index: int) -> str:
+        return f"#{index:,}" if self._numbered else f"{index + 1:,}"
+
     def _axis(self, longest: int, width: int) -> Row:
-        words = f"1 to {longest:,}"
+        words = f"{self._number(0)} to {self._number(longest - 1)}"
         if self._each > 1:
             words += f", the mean of {count_of(self._each, 'token')} in a column"
         others = (
