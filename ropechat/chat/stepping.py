@@ -98,7 +98,7 @@ def lead(engine: Engine, place: Place, candidates: Iterable[int]) -> dict[int, T
 
 
 class Lexicon:
-    """The texts of a model's vocabulary. fold: whether a search ignores case."""
+    """The texts of a model's vocabulary."""
 
     def __init__(self, engine: Engine) -> None:
         size = int(engine.facts.get("vocab_size", 0))

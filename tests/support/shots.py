@@ -275,6 +275,38 @@ async def writing(stage: Stage) -> None:
     await stage.press("escape")
 
 
+async def charts(stage: Stage) -> None:
+    """The chart of an answer, and of two versions of it."""
+    await stage.say(STORY)
+    await surprise(stage)
+    await stage.press("v")
+    await stage.take("chart")
+    await stage.press("r")
+    await stage.idle()
+    await surprise(stage)
+    await stage.press("V")
+    await stage.take("chart-two")
+    await stage.press("v", "escape", "escape")
+
+
+async def stepping(stage: Stage) -> None:
+    """Step mode: candidates, a search."""
+    await stage.write(f"/step {CAPITAL}")
+    await stage.press("enter")
+    await stage.until(lambda: len(stage.app.screen_stack) > 1 and bool(stage.app.screen.view.leads))
+    view = stage.app.screen.view
+    for _ in range(3):
+        before = len(view.steps)
+        await stage.press("1")
+        await stage.until(lambda before=before: len(view.steps) > before and bool(view.leads))
+    await stage.take("step")
+    await stage.press(*"fra")
+    await stage.until(lambda: view.found is not None)
+    await stage.idle()
+    await stage.take("step-find")
+    await stage.press("escape", "escape")
+
+
 async def full(stage: Stage) -> None:
     """A question that does not fit."""
     questions = itertools.cycle((CAPITAL, CAT, STORY))
@@ -405,7 +437,7 @@ def main() -> int:
         os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
         for size in args.size:
             to = args.to or FOLDER
-            scenes = [first, earlier, reading, causes, branches, sheets, writing]
+            scenes = [first, earlier, reading, causes, branches, charts, stepping, sheets, writing]
             asyncio.run(play(scenes, size, to, wanted, home, model))
             asyncio.run(play([full], size, to, wanted, home, model, context=CONTEXT))
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from branches import last, read, transcript
+from branches import last, transcript
 from fakes import STORY, FakeEngine
 
 from ropechat.conversation import surprisal_bits
@@ -71,7 +71,7 @@ async def test_two_versions_in_one_chart(chat: Any) -> None:
         panel = panel_of(c)
         first, second = c.app.session.tree.children(last(c).asked)
         assert [len(line) for line in panel.lines] == [len(second.steps), len(first.steps)]
-        assert "1: version 2 of 2 · 2: version 1 of 2" in c.screen()
+        assert "1: version 2 of 2   2: version 1 of 2" in c.screen()
         assert "surprisal 1" in c.screen()
         await transcript(c, "left_square_bracket")
         assert [len(line) for line in panel.lines] == [len(first.steps)]
@@ -134,7 +134,8 @@ def test_bars_scales_and_the_column_of_a_token() -> None:
     assert rows[0] == " token 3 of 3"
     assert rows[1].startswith("surprisal   4.0 b│   ▂▂▂███"), rows[1]
     assert rows[3].startswith("chosen         6%│   ▄▄▄▁▁▁"), rows[3]
-    assert rows[-1].strip() == "└ 1 to 3"
+    assert rows[-1].strip() == "└      ▲ 1 to 3"
+    assert drawn([line(*[1.0] * 20)], 19, (60, 7))[-1].strip() == "└ 1 to 20" + " " * 30 + "▲"
     many = drawn([line(*[1.0] * 200)], -1, (70, 7))
     assert many[-1].strip() == "└ 1 to 200, the mean of 4 tokens in a column"
     assert drawn([line()], -1, (60, 7)) == [" No token to draw yet."]
@@ -146,15 +147,3 @@ def test_the_curves_fill_the_height(texts: int, height: int) -> None:
     rows = drawn([line(1.0, 2.0)] * texts, 1, (40, height))
     assert len(rows) == height or height - len(rows) < texts
     assert height < 4 or "└" in rows[-1]
-
-
-async def test_the_cursor_is_seen_without_colours(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with chat(FakeEngine("One two three.")) as c:
-        await c.ask("Hi?")
-        await c.idle()
-        await read(c)
-        await c.pilot.press("v")
-        await c.until(lambda: panel_of(c).display and panel_of(c).cursor >= 0)
-        row = panel_of(c).render_line(2)
-        assert any(part.style is not None and part.style.reverse for part in row)

@@ -189,33 +189,39 @@ class ChartPanel(StyledWidget):
         end = start + self._wide
         return [
             StyledSpan(cells[:start], look),
-            StyledSpan(cells[start:end], "cursor"),
+            StyledSpan(cells[start:end], "asked"),
             StyledSpan(cells[end:], look),
         ]
 
     def _head(self, width: int) -> Row:
         """The token under the cursor, and which texts these are."""
-        if self.cursor < 0:
-            words = StyledSpan("  go to a token, here or in the text", "quiet")
-            return fit_row([StyledSpan(" chart", "heading"), words], width)
-        row = [
-            StyledSpan(f" token {self._number(self.cursor)}", "heading"),
-            StyledSpan(f" of {len(self.lines[0]):,} ", "quiet"),
-            StyledSpan(one_line(self._about), "name"),
-        ]
-        return fit_row(row, width)
+        words = StyledSpan("  go to a token, here or in the text", "quiet")
+        row = [StyledSpan(" chart", "heading"), words]
+        if self.cursor >= 0:
+            row = [
+                StyledSpan(f" token {self._number(self.cursor)}", "heading"),
+                StyledSpan(f" of {len(self.lines[0]):,} ", "quiet"),
+                StyledSpan(one_line(self._about), "name"),
+            ]
+        names = [one_line(f"   {at}: {line.name}") for at, line in enumerate(self.lines, 1) if line.name]
+        return fit_row([*row, StyledSpan("".join(names), "quiet")], width)
 
     def _number(self, index: int) -> str:
         return f"#{index:,}" if self._numbered else f"{index + 1:,}"
 
     def _axis(self, longest: int, width: int) -> Row:
-        words = f"{self._number(0)} to {self._number(longest - 1)}"
+        """The first and the last token, and a mark below the column of the cursor."""
+        words = f" {self._number(0)} to {self._number(longest - 1)}"
         if self._each > 1:
             words += f", the mean of {count_of(self._each, 'token')} in a column"
-        others = (
-            [f"{at}: {line.name}" for at, line in enumerate(self.lines, 1)] if len(self.lines) > 1 else []
-        )
-        return fit_row([StyledSpan(f"{'':17}└ {' · '.join([words, *others])}", "quiet")], width)
+        row = [StyledSpan(f"{'':{LABEL - 1}}└", "quiet")]
+        if self.cursor < 0:
+            return fit_row([*row, StyledSpan(words, "quiet")], width)
+        column = self.cursor // self._each * self._wide
+        if column < len(words) + 1:
+            return fit_row([*row, StyledSpan(f"{'':{column}}▲", "asked"), StyledSpan(words, "quiet")], width)
+        row += [StyledSpan(f"{words:{column}}", "quiet"), StyledSpan("▲", "asked")]
+        return fit_row(row, width)
 
 
 def _figure(name: str, value: float) -> str:
