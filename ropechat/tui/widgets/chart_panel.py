@@ -146,7 +146,7 @@ class ChartPanel(StyledWidget):
         rows = [self._head(width)]
         for name, lines in self._heights(height - 2).items():
             rows += self._curve(name, lines, width)
-        self._rows = [*rows, self._axis(longest, width)][:height]
+        self._rows = [*rows, self._axis()][:height]
 
     def _heights(self, height: int) -> dict[str, int]:
         """The lines of each curve of each text; the last curves go where there is no room for them."""
@@ -195,12 +195,13 @@ class ChartPanel(StyledWidget):
 
     def _head(self, width: int) -> Row:
         """The token under the cursor, and which texts these are."""
-        words = StyledSpan("  go to a token, here or in the text", "quiet")
-        row = [StyledSpan(" chart", "heading"), words]
+        count = len(self.lines[0])
+        row = [StyledSpan(f" {count_of(count, 'token')}", "heading")]
+        row.append(StyledSpan(": go to one, here or in the text", "quiet"))
         if self.cursor >= 0:
             row = [
                 StyledSpan(f" token {self._number(self.cursor)}", "heading"),
-                StyledSpan(f" of {len(self.lines[0]):,} ", "quiet"),
+                StyledSpan(f" of {count:,} ", "quiet"),
                 StyledSpan(one_line(self._about), "name"),
             ]
         names = [one_line(f"   {at}: {line.name}") for at, line in enumerate(self.lines, 1) if line.name]
@@ -209,19 +210,13 @@ class ChartPanel(StyledWidget):
     def _number(self, index: int) -> str:
         return f"#{index:,}" if self._numbered else f"{index + 1:,}"
 
-    def _axis(self, longest: int, width: int) -> Row:
-        """The first and the last token, and a mark below the column of the cursor."""
-        words = f" {self._number(0)} to {self._number(longest - 1)}"
-        if self._each > 1:
-            words += f", the mean of {count_of(self._each, 'token')} in a column"
-        row = [StyledSpan(f"{'':{LABEL - 1}}└", "quiet")]
-        if self.cursor < 0:
-            return fit_row([*row, StyledSpan(words, "quiet")], width)
-        column = self.cursor // self._each * self._wide
-        if column < len(words) + 1:
-            return fit_row([*row, StyledSpan(f"{'':{column}}▲", "asked"), StyledSpan(words, "quiet")], width)
-        row += [StyledSpan(f"{words:{column}}", "quiet"), StyledSpan("▲", "asked")]
-        return fit_row(row, width)
+    def _axis(self) -> Row:
+        """Of how many tokens a column is the mean, and a mark below the column of the cursor."""
+        words = f"mean of {self._each:,} " if self._each > 1 else ""
+        row = [StyledSpan(f"{words:>{LABEL - 1}}└", "quiet")]
+        if self.cursor >= 0:
+            row.append(StyledSpan(f"{'':{self.cursor // self._each * self._wide}}▲", "asked"))
+        return row
 
 
 def _figure(name: str, value: float) -> str:
