@@ -244,7 +244,7 @@ async def test_reading_is_framed_and_letters_act_in_it(chat: Any) -> None:
         await told(c)
         await c.pilot.press("escape")
         words = " ".join(frame(c).split())
-        assert words == "READING e edit T tint / find y copy r regenerate esc i write"
+        assert words == "READING e edit T tint / find v chart y copy r regenerate esc i write"
         assert c.line("footer").split()[:6] == ["↑", "↓", "scroll", "←", "→", "token"]
         await c.pilot.press("left")
         index = c.app.transcript.cursor.index
