@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.engine.engine import Engine
+from ropechat.inspector.chart import runner_up
 from ropechat.inspector.text_reader import KEPT, TOP_K, TextReader
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class ReaderComparison:
                 if math.isnan(self.kl[index]):
                     self.count, self._sum = self.count + 1, self._sum + row.kl
                 self.kl[index] = row.kl
-                self.reader.take(index, row.logprobs[0], row.ranks[0], row.a.entropy)
+                best = runner_up(self.reader.ids[index], zip(row.a.top_ids, row.a.top_logprobs, strict=True))
+                self.reader.take(index, row.logprobs[0], row.ranks[0], row.a.entropy, best)
                 top = tuple(zip(row.b.top_ids, row.b.top_logprobs, strict=True))
                 self._details[index] = Other(row.kl, row.js, row.logprobs[1], row.ranks[1], top)
                 self._details.move_to_end(index)

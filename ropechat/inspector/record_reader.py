@@ -7,6 +7,7 @@ from typing import Any
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
+from ropechat.inspector.chart import runner_up
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.scored_text import ScoredText
 from ropechat.inspector.text_reader import TextReader
@@ -47,7 +48,9 @@ class RecordReader(TextReader):
             self._encode()
         for index, token in enumerate(self.tokens):
             if token.logprob is not None and math.isfinite(token.logprob):
-                self.take(index, token.logprob, token.rank or 0, math.nan)
+                best = runner_up(token.id, () if token.row is None else token.row.top)
+                entropy = math.nan if token.entropy is None else token.entropy
+                self.take(index, token.logprob, token.rank or 0, entropy, best)
 
     @property
     def is_done(self) -> bool:

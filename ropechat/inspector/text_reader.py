@@ -264,15 +264,17 @@ class TextReader:
     def _take(self, index: int, token: TokenScore) -> None:
         if token.logprob is None or token.rank is None:
             return
-        self.take(index, token.logprob, token.rank, math.nan if token.entropy is None else token.entropy)
         best = runner_up(token.id, () if token.row is None else token.row.top)
-        self.rival[index] = math.nan if best is None else best
+        entropy = math.nan if token.entropy is None else token.entropy
+        self.take(index, token.logprob, token.rank, entropy, best)
         self._details[index] = token
 
-    def take(self, index: int, logprob: float, rank: int, entropy: float) -> None:
-        """Take the figures of a token, in nats; from the thread that calls `step`."""
+    def take(self, index: int, logprob: float, rank: int, entropy: float, best: float | None = None) -> None:
+        """Take the figures of a token, in nats, and the probability of the runner-up; from the thread that
+        calls `step`."""
         is_new = math.isnan(self.bits[index])
         self.bits[index], self.entropy[index], self.rank[index] = -logprob / _LN2, entropy / _LN2, rank
+        self.rival[index] = math.nan if best is None else best
         if is_new:
             self._count(index)
 

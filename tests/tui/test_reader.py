@@ -308,6 +308,9 @@ async def test_a_record_is_read_without_a_model(tmp_path: Path, monkeypatch: pyt
         await pilot.press("right", "right")
         await until(pilot, lambda: "raw 0.658  rank 1  0.6 bits  entropy –" in shown(pilot))
         assert "2  ad" in shown(pilot)
+        await pilot.press("v")
+        await until(pilot, lambda: "66%│" in app.reading.chart.text)
+        assert "15%│" in app.reading.chart.text  # of the runner-up
         for keys in (["g"], ["slash", "x", "enter"], ["f", "x", "enter"]):
             await pilot.press(*keys)
             await until(pilot, lambda: "needs a model, which a record is not" in shown(pilot))

@@ -164,14 +164,18 @@ class ChartPanel(StyledWidget):
     def _curve(self, name: str, height: int, width: int) -> list[Row]:
         """The rows of a curve; before them the end of the scale, and the value at the cursor."""
         columns = [line.columns(name, self._each) for line in self.lines]
-        top = 1.0 if name in SHARES else max((max(one, default=0.0) for one in columns), default=0.0) or 1.0
+        most = max((max(one, default=0.0) for one in columns), default=0.0)
+        end = 1.0 if name in SHARES else most or math.nan  # of the scale
+        top = 1.0 if math.isnan(end) else end
         rows: list[Row] = []
         for number, (line, values) in enumerate(zip(self.lines, columns, strict=True)):
             label = f"{name if not number else '':9}"
             label += f" {number + 1}" if len(self.lines) > 1 else "  "
             for at, drawn in enumerate(bars([value / top for value in values], height)):
                 here = self.cursor >= 0 and at == min(1, height - 1)
-                figure = _figure(name, line.at(name, self.cursor) if here else top) if here or not at else ""
+                figure = (
+                    _figure(name, line.at(name, self.cursor)) if here else "" if at else _figure(name, end)
+                )
                 before = [
                     StyledSpan(label if not at else f"{'':11}", "quiet"),
                     StyledSpan(f"{figure:>6}", "" if here else "quiet"),
