@@ -9,7 +9,9 @@ from browser import Browser, Page
 from hostile_html import strings
 from readings import reading
 
-from ropechat.inspector import strip, trace_page
+from ropechat.inspector import attention_map, lens_page, matrix_page, strip, trace_page
+from ropechat.inspector.matrix import Cell, Matrix, Row
+from ropechat.trace import LensRow
 
 WORDS = ["The", " cat", " sat", " on", " the", " mat", ".\n", "It", " slept", " <b>", " x", " y", " z", "!"]
 AT = "[...document.querySelectorAll('.tokens > span')].findIndex((span) => span.classList.contains('at'))"
@@ -268,3 +270,50 @@ def test_the_page_of_a_chat_shows_markdown_and_its_signs_when_they_are_asked_for
         "document.querySelectorAll('.gradient .t1, .gradient .t2, .gradient .t3, .gradient .t6').length"
     )
     assert page.faults() == []
+
+
+@pytest.mark.slow
+def test_tables_of_hostile_texts(browser: Browser, tmp_path: Path) -> None:
+    """Of a lens, an attention map and a matrix: cells of one width, no element of a text, no request."""
+    texts = list(strings())[:100]
+    ids = list(range(len(texts)))
+    spelled = [text.encode("utf-8", "replace") for text in texts]
+    rows = [
+        LensRow(i, layer, 1 + 7**layer, -2.0, 1.0, ((i % len(ids), -0.5),), ((-3.0, 9),))
+        for i in range(1, len(ids))
+        for layer in (0, 1)
+    ]
+    weights = [[1.0 / len(ids)] * len(ids)] * len(ids)
+    cells: list[Cell | None] = [Cell(-1.0, 1, 1, True), Cell(-2.0, 1, 1, False)]
+    matrix = Matrix([Row(text, texts[:2], cells, 0) for text in texts], texts[:2], {"model": texts[3]})
+    known = {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "h1",
+        "p",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+    }
+    known |= {"tr", "th", "td", "small", "span", "bdi", "dl", "dt", "dd", "script"}
+    for name, pieces in (
+        ("lens", lens_page.render(rows, ids, [0, 1], texts[4], spelled.__getitem__, 50_000, texts[5:6])),
+        ("map", attention_map.render(weights, ids, spelled.__getitem__, texts[4])),
+        ("matrix", matrix_page.render(matrix, texts[4])),
+    ):
+        path = tmp_path / f"{name}.html"
+        path.write_text("".join(pieces), "utf-8")
+        page = browser.open(path)
+        assert {*page.value("[...document.querySelectorAll('*')].map((one) => one.localName)")} <= known, name
+        widths = "[...document.querySelectorAll('td:last-child')].map((one) => one.offsetWidth)"
+        assert len({*page.value(widths)}) == 1, name
+        assert page.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (
+            name
+        )
+        assert page.requests() == page.faults() == []
