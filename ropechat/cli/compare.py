@@ -227,7 +227,7 @@ _RULES = (
 @click.option(
     "--window", type=Count(), help="Tokens of a window of a long text [default: what both were trained for]."
 )
-@click.option("--max-kl", type=Real(), help="Exit code 1 if the mean KLD is larger.")
+@click.option("--max-kl", type=Real(), help="Exit code 1 if the mean KLD in nats is larger.")
 @click.option("--max-ppl", type=Real(), help="Exit code 1 if B's perplexity is larger.")
 @click.option(
     "--format",

@@ -89,7 +89,7 @@ def _token(pairing: Pairing, pair: TokenPair, text: str, full: float, is_linked:
 
 def _worst_table(result: Comparison) -> Iterator[str]:
     pairing = result.pairing
-    yield "<h2>Worst places by KL divergence</h2>\n"
+    yield "<h2>Worst places by KL divergence, in nats</h2>\n"
     header = ("", "KL", "JS", "text", "A: token", "rank", "best", "B: token", "rank", "best")
     rows = (
         (

@@ -46,7 +46,11 @@ def render(
         for name, value in summary_rows(result.summary):
             yield f"{name:<{_LABEL}}{value}"
         yield ""
-        yield style.heading("Worst places by KL divergence") if result.worst else "No place was asked for."
+        yield (
+            style.heading("Worst places by KL divergence, in nats")
+            if result.worst
+            else "No place was asked for."
+        )
         for pair in result.worst:
             yield from _place(result.pairing, pair, candidates, style)
         return
@@ -92,12 +96,12 @@ def summary_rows(found: Summary) -> list[tuple[str, str]]:
         ("PPL(A)", number(found.ppl_a, ",.4f")),
         ("PPL(B)", number(found.ppl_b, ",.4f")),
         ("ln(PPL(B)/PPL(A))", _with_error(found.ln_ppl_ratio, found.ln_ppl_ratio_error, 6)),
-        ("mean KLD(A, B)", f"{nats(found.mean_kld)} ± {nats(found.mean_kld_error)}"),
-        ("median KLD", nats(found.median_kld)),
-        ("99% KLD", nats(found.p99_kld)),
-        ("maximum KLD", nats(found.max_kld)),
-        ("mean KLD(B, A)", nats(found.mean_kld_back)),
-        ("mean JSD", nats(found.mean_js)),
+        ("mean KLD(A, B)", f"{nats(found.mean_kld)} ± {nats(found.mean_kld_error)} nat"),
+        ("median KLD", f"{nats(found.median_kld)} nat"),
+        ("99% KLD", f"{nats(found.p99_kld)} nat"),
+        ("maximum KLD", f"{nats(found.max_kld)} nat"),
+        ("mean KLD(B, A)", f"{nats(found.mean_kld_back)} nat"),
+        ("mean JSD", f"{nats(found.mean_js)} nat"),
         ("same top token", _with_error(100 * found.same_top, 100 * found.same_top_error, 3) + " %"),
     ]
 
