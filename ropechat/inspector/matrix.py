@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ropechat.errors import CancelledError, RopechatError
+from ropechat.errors import CancelledError, RequestError, RopechatError
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.scored_text import LN2
 
@@ -148,9 +148,8 @@ def of_records(answers: Iterable[tuple[str, RecordedDraws]]) -> Matrix:
 
     Answers that follow one another with the same prompt are a row. Raises RequestError without a prompt.
     """
-    from ropechat.errors import RequestError
-
-    rows, meta, before = list[Row](), dict[str, Any](), None
+    rows, before = list[Row](), None
+    meta = dict[str, Any]()
     for name, draws in answers:
         prompt, doc = draws.meta.get("given"), draws.meta.get("doc")
         if not prompt:
@@ -159,23 +158,20 @@ def of_records(answers: Iterable[tuple[str, RecordedDraws]]) -> Matrix:
             )
         if doc is None or doc != before:
             rows.append(Row(prompt, [], target=draws.meta.get("target")))
-            rows[-1].cells = []
-        before, row, totals = doc, rows[-1], draws.tokens
-        nats = [token.logprob for token in totals]
-        row.answers = [*row.answers, draws.meta["text"]]
-        known = [one for one in nats if one is not None]
-        row.cells.append(
-            Cell(
-                math.fsum(known),
-                len(totals),
-                len(draws.meta["text"].encode()),
-                all(one.rank == 1 for one in totals),
-            )
-            if len(known) == len(nats)
-            else None
-        )
-        meta = meta or {name: draws.meta.get(name) for name in ("model", "engine", "stage")}
-    same = all(row.answers == rows[0].answers for row in rows)
+        rows[-1].answers = [*rows[-1].answers, draws.meta["text"]]
+        rows[-1].cells.append(_recorded(draws))
+        before = doc
+        meta = meta or {fact: draws.meta.get(fact) for fact in ("model", "engine", "stage")}
     for row in rows:
         row.target = row.target if row.target is not None and row.target < len(row.answers) else None
-    return Matrix(rows, rows[0].answers if rows and same else None, meta)
+    same = rows and all(row.answers == rows[0].answers for row in rows)
+    return Matrix(rows, rows[0].answers if same else None, meta)
+
+
+def _recorded(draws: RecordedDraws) -> Cell | None:
+    """The cell of a recorded answer; None if a token has no logprob."""
+    known = [token.logprob for token in draws if token.logprob is not None]
+    if len(known) < len(draws):
+        return None
+    greedy = all(token.rank == 1 for token in draws)
+    return Cell(math.fsum(known), len(draws), len(draws.meta["text"].encode()), greedy)
