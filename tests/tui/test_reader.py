@@ -276,6 +276,11 @@ async def test_what_was_looked_up_is_shown_at_the_next_token_too(engine: Engine)
         first = screen.panel.text
         await pilot.press("right")
         await until(pilot, lambda: "' dog'" in screen.panel.text and screen.panel.text != first)
+        await pilot.press("slash")
+        assert "' dog'" not in screen.panel.text
+        assert not screen._ask.display
+        await pilot.press("slash")
+        assert screen._ask.display
 
 
 async def test_a_file_over_the_chat(chat: Any, engine: Engine, tmp_path: Path) -> None:

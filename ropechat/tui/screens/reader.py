@@ -235,11 +235,12 @@ class ReaderScreen(ModalScreen[None]):
     # --- questions ---
 
     def action_look_up(self) -> None:
-        """Ask for a string, and show how probable it is at this place."""
+        """Ask for a string, and show how probable it is at this place; the second press ends it."""
         if self._sought:
-            self._sought, self._notes = [], []  # the second press ends it
+            self._sought, self._notes = [], []
             self._show_token()
-        self._question("a string to look up, here and where you move to", self._look_up)
+        else:
+            self._question("a string to look up, here and where you move to", self._look_up)
 
     def action_replace(self) -> None:
         """Ask for a text in the place of this token, and score the rest again."""
