@@ -29,6 +29,7 @@ from ropechat.batch.reader import TABLES, AllAlikeError, BatchReader, table_colu
 from ropechat.batch.records import samples_of
 from ropechat.batch.report import BatchReport
 from ropechat.batch.runner import compute_rows
+from ropechat.batch.score import Accuracy
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.engine.native import load_core
 from ropechat.engine.validation import choose_seed
@@ -53,6 +54,11 @@ class BatchResult:
     report: BatchReport
     totals: Totals
     findings: Findings
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Of scored choices."""
+        return self.findings.accuracy
 
 
 @dataclass(frozen=True)
