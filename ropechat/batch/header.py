@@ -38,6 +38,7 @@ def settings_header(run_seed: int, spec: BatchSpec) -> dict[str, Any]:
         "logprobs": settings.logprobs,
         "agree": settings.agree,
         "stop": list(settings.stop) or None,
+        "truncate_prompt": settings.truncate,
         "fail_below": spec.fail_below,
         **({} if grammar is None else {"grammar": _sha(canonical(grammar).encode())}),
         "columns": result_columns(spec.sampling.grammar, agree=settings.agree),

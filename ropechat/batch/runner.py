@@ -17,6 +17,7 @@ from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
 from ropechat.engine.certainty import has_certainty
+from ropechat.engine.fitting import Side, fitted
 from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RequestError
 
@@ -61,6 +62,8 @@ class _Pending:
 
     row: BatchRow
     sample: int
+    truncated: int = 0
+    """Characters of its prompts that were cut."""
     before: list[Completion] = field(default_factory=list)
 
 
@@ -73,11 +76,13 @@ class _Jobs:
         spec: BatchSpec,
         run_seed: int,
         watcher: BatchWatcher,
-        knows_tool: bool,
+        engine: "Engine",
         has_row: Callable[[], bool],
     ) -> None:
+        template = engine.prompts.template
+        self._knows_tool = template is None or template.mentions("tool")
         self._sink, self._spec, self._run_seed = sink, spec, run_seed
-        self._watcher, self._knows_tool, self._has_row = watcher, knows_tool, has_row
+        self._watcher, self._engine, self._has_row = watcher, engine, has_row
         self._noted: set[str] = set()  # names of ignored fields
         self._waiting: dict[int, _Pending] = {}
         self._count = 0
@@ -129,9 +134,18 @@ class _Jobs:
             for part in request.content:
                 if isinstance(part, Message) and part.role is Role.TOOL:
                     return RequestError("messages: the role tool is not in this model's chat template")
+        if self._spec.prompts.truncate is not None:
+            job, cut = self._fitted(job, self._spec.prompts.truncate)
+            pending.truncated += cut
         if not request.turns:
             return job
         return dataclasses.replace(job, then=lambda completion: self._next_turn(pending, request, completion))
+
+    def _fitted(self, job: Job, side: Side) -> tuple[Job, int]:
+        """The job, with room in the context for its answer: for half of the context at most."""
+        engine, context = self._engine, self._engine.context
+        limit = (job.sampling or self._spec.sampling).max_tokens
+        return fitted(job, context - min(limit, context // 2), side, engine.job_ids, engine.tokenizer)
 
     def _next_turn(self, pending: _Pending, request: LineRequest, completion: Completion) -> Job | None:
         turn = len(pending.before) + 1
@@ -194,9 +208,7 @@ def _answer_rows(
     estimate = RowsEstimate(spec.sampling.max_tokens, spec.window, engine.progress.read, engine.speed)
     report, begun = BatchReport(total, estimate=estimate), time.monotonic()
     failures = Failures(report, sink, spec.max_errors, watcher.failure, early_stop=early_stop)
-    template = engine.prompts.template
-    knows_tool = template is None or template.mentions("tool")
-    jobs = _Jobs(sink, spec, run_seed, watcher, knows_tool, has_row)
+    jobs = _Jobs(sink, spec, run_seed, watcher, engine, has_row)
 
     def tell() -> None:
         report.elapsed = time.monotonic() - begun
@@ -265,4 +277,5 @@ def _record(
     own = None if request is None else request.logprobs
     logprobs = spec.prompts.logprobs if own is None else own
     grammar = ({} if request is None else request.sampling).get("grammar", spec.sampling.grammar)
-    return ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)
+    record = ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)
+    return {**record, "truncated": pending.truncated} if pending.truncated else record

@@ -9,6 +9,7 @@ from ropechat.batch.line import Content
 from ropechat.batch.reader import BatchReader, RowOptions
 from ropechat.batch.report import BatchReport
 from ropechat.conversation import Message, Role
+from ropechat.engine.fitting import Side
 from ropechat.engine.spec import ModelSpec
 from ropechat.models.resolve import resolve
 from ropechat.sampling import Sampling
@@ -26,7 +27,7 @@ class PromptOptions:
     raw: no chat template. system: a system message for rows without one. samples: answers per row.
     logprobs: candidates to record per token; None records no logprobs. agree: results have the most frequent
     answer of each row, and how far the samples agree. stop: texts that end the answer of a row without own
-    ones.
+    ones. truncate: which side of the longest text of a prompt is cut if the prompt does not fit.
     """
 
     raw: bool = False
@@ -35,6 +36,7 @@ class PromptOptions:
     logprobs: int | None = None
     agree: bool = False
     stop: tuple[str, ...] = ()
+    truncate: Side | None = None
 
     def prompt(self, content: Content, *, raw: bool = False) -> "Prompt":
         """The prompt of a row for the engine. raw: use no chat template for this row."""

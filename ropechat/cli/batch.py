@@ -30,6 +30,7 @@ from ropechat.sampling.sources import DEFAULT
 if TYPE_CHECKING:
     from ropechat.batch.row_template import RowTemplate
     from ropechat.batch.shard import Shard
+    from ropechat.engine.fitting import Side
 
 # As in ropechat.batch.source, forms and line, which are imported late.
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
@@ -272,6 +273,12 @@ _prompt_options = option_set(
         callback=_checked_stops,
         help="End an answer before this text; \\n is a line break. Repeatable.",
     ),
+    click.option(
+        "--truncate-prompt",
+        "truncate",
+        type=click.Choice(("start", "end")),
+        help="Cut the start or the end of the longest text of a prompt that does not fit in the context.",
+    ),
     click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are."),
     title="Prompt",
 )
@@ -279,7 +286,7 @@ _prompt_options = option_set(
 
 _GRAMMARS = (*(name for name in OPTIONS if name != "choices"), "json_flexible")
 _GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *_GRAMMARS)
-_NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system stop {' '.join(_GENERATION)}"
+_NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system stop truncate {' '.join(_GENERATION)}"
 """Options of generation; --choices are also what is scored."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
 _RULES = (
@@ -336,6 +343,7 @@ class _Options:
     quiet: bool
     system: str | None
     stop: tuple[str, ...]
+    truncate: "Side | None"
     raw: bool
 
     def target(self) -> Path | str:
@@ -428,7 +436,7 @@ def batch(source: Path | str, **given: Any) -> int:
             choices,
         ),
         prompts=PromptOptions(
-            asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree, asked.stop
+            asked.raw, asked.system, asked.samples, asked.logprobs, asked.agree, asked.stop, asked.truncate
         ),
         sampling=replace(sourced.sampling, grammar=None if asked.score else grammar),
         unset=frozenset(name for name in SETTINGS if sourced.source(name) == DEFAULT),

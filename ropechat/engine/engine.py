@@ -359,6 +359,13 @@ class Engine:
         messages, ids = split_prompt(prompt)
         return self._ids(self.prompts.ids(messages, template_vars, prefix, thinking) if messages else ids)
 
+    def job_ids(self, job: Job, sampling: Sampling | None = None) -> list[int]:
+        """The prompt of a job as ids. sampling: of a job without its own. Raises as `generate_many`."""
+        if job.ids is not None:
+            return list(job.ids)
+        thinking = AUTO if (own := job.sampling or sampling) is None else own.thinking
+        return self._any_ids(job.prompt, job.template_vars, job.prefix, thinking)
+
     def logits(self, ids: Sequence[int], *, start_position: int = 0) -> npt.NDArray[np.float32]:
         """Raw logits at every position.  # float32 [len(ids), vocab_size]
 
@@ -981,10 +988,7 @@ class _Many:
         self._sampling, self._stops, self._top_k = sampling, stops, top_k
 
     def encode(self, job: Job) -> list[int]:
-        if job.ids is not None:
-            return list(job.ids)
-        sampling = job.sampling or self._sampling
-        return self._engine._any_ids(job.prompt, job.template_vars, job.prefix, sampling.thinking)
+        return self._engine.job_ids(job, self._sampling)
 
     def add(self, job: Job, ids: list[int], seed: int, stream: int) -> tuple[int, ReplyText]:
         engine = self._engine

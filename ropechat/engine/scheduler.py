@@ -109,7 +109,7 @@ class Completion:
     """How many of the ids, the first ones, belong to the thought and to what surrounds it."""
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     """For each id the (id, raw logprob) of the recorded candidates, most probable first."""
-    certainty: Mapping[str, Any] = field(default_factory=dict)
+    certainty: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What `ropechat.engine.certainty` says of the answer."""
     masses: tuple[float, ...] = ()
     """For each id `certainty.mass_of`, where a certainty needs it."""

@@ -201,6 +201,24 @@ def test_texts_that_end_an_answer(door: Door, tmp_path: Path) -> None:
     assert (code, "stop: must be strings of 1 to" in err) == (2, True)
 
 
+def test_a_prompt_that_does_not_fit_is_cut_if_asked(door: Door, tmp_path: Path) -> None:
+    rows = tmp_path / "in.jsonl"
+    texts = ["ab", "abcdefgh" * 10, "x" * 70]
+    rows.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    given = ["batch", rows, "-m", chat_folder(tmp_path / "chat"), "--raw", "--temperature", 0]
+    given += ["--max-tokens", 4, "-o", "-"]
+    code, out, _ = door(*given)
+    assert (code, [json.loads(line)["ok"] for line in out.splitlines()]) == (3, [True, False, False])
+    code, out, _ = door(*given, "--truncate-prompt", "end")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [record.get("truncated") for record in found] == [None, 20, 10]
+    assert [record["usage"]["prompt_tokens"] for record in found] == [2, 60, 60]
+    assert [record["text"] for record in found] == ["cdef", "efgh", "yz{|"]
+    start = [json.loads(line) for line in door(*given, "--truncate-prompt", "start")[1].splitlines()]
+    assert [record["text"] for record in start] == ["cdef", "ijkl", "yz{|"]
+
+
 def test_cells_are_data_not_settings(tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text("prompt\ttemperature\tseed\tmax_token\nHow warm?\t20\t5\tx\n")
     (row,) = read(tmp_path / "in.tsv")
