@@ -35,6 +35,8 @@ FILES = {  # what the examples read
     "samples_capitals.jsonl": (ROOT / "tests/inspector/recorded/lm_eval_choices.jsonl").read_text(),
     "chat.json": '[{"role": "user", "content": "Which city?"}]',
     "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
+    "labeled.csv": 'id,text,answer\n1,I love it,positive\n2,"Too slow, too loud",negative\n',
+    "prompt.txt": "Review: Terrible food.\nSentiment: negative\n\nReview: {{ text }}\nSentiment:",
     "notes.txt": "It has one sentence.\n",
     "person.json": '{"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, '
     '"required": ["age"], "additionalProperties": false}',
