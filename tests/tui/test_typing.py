@@ -325,7 +325,7 @@ async def test_matches_are_walked_with_letters_under_the_frame(chat: Any) -> Non
     async with chat(FakeEngine(STORY)) as c:
         await told(c)
         await c.pilot.press("ctrl+f", *"the", "enter")
-        assert "READING" in frame(c)
+        await c.until(lambda: "READING" in frame(c))
         before = c.app.transcript.finder.number
         await c.pilot.press("n")
         assert c.app.transcript.finder.number != before
