@@ -13,11 +13,10 @@ import simulated_time
 from textual._compositor import Compositor
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
+from textual.pilot import Pilot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-
-    from textual.pilot import Pilot
 
     from ropechat.tui.app import ChatApp
 
@@ -119,7 +118,18 @@ async def next_frame(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads of a chat are known to wait when they do."""
+    """The threads of a chat are known to wait when they do; after keys and pauses, the layout is done."""
+    wait = Pilot._wait_for_screen
+
+    async def wait_for_layout(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
+        done, app = await wait(pilot, timeout), pilot.app
+        for _ in range(20):  # frames
+            if app._batch_count or not app.screen_stack or not app.screen._layout_required:
+                break
+            await asyncio.sleep(0.02)
+        return done
+
+    monkeypatch.setattr(Pilot, "_wait_for_screen", wait_for_layout)
     monkeypatch.setattr("ropechat.chat.inference.SimpleQueue", simulated_time.Queue)
     monkeypatch.setattr("ropechat.store.writer.Condition", simulated_time.Condition)
     for module in ("app", "pilot"):
