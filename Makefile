@@ -11,7 +11,8 @@
 # make test-arm                    the Rust tests for 64-bit Arm, cross-compiled and run in an emulator (CONTRIBUTING.md)
 # make lint                        formats, warnings, types, stubs
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
-# make shots                       take the pictures of the chat's main screens again, in tests/shots
+# make shots                       take the pictures of the chat's main screens again, in docs/pictures
+# make docs                        write the generated parts of docs/ again: keys, settings, commands, model types
 # make notices                     write THIRD-PARTY-NOTICES.txt again, after a change of Cargo.lock
 # make catalog                     check ropechat/models/catalog.toml against the Hub; CATALOG=--write notes the day
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
@@ -36,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots build format clean
+.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots docs build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -112,6 +113,9 @@ notices:
 
 catalog: build
 	$(BIN)/python tests/bench/catalog.py $(CATALOG)
+
+docs: build
+	$(BIN)/python tests/support/pages.py
 
 shots: build
 	$(BIN)/python tests/support/shots.py $(SHOTS)

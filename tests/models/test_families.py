@@ -1,4 +1,4 @@
-"""`ropechat models families` and README.md's row of the same; a text part below a path of its own."""
+"""`ropechat models families`, and docs/supported.md; a text part below a path of its own."""
 
 import json
 import re
@@ -21,29 +21,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-README = Path(__file__).parents[2] / "README.md"
-
-
-def test_readme_has_the_same_list() -> None:
+def test_the_command_and_the_page_have_the_same_list() -> None:
     lines = run("models", "families").stdout.splitlines()
     listed = [line.split()[0] for line in lines]
-    row = re.search(r"^\| families \| (.*?) \|$", README.read_text(), re.MULTILINE)
-    assert row is not None
-    assert row[1].split("; ")[0].split(", ") == listed
+    page = (Path(__file__).parents[2] / "docs" / "supported.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w[\w-]+)` \| (.*) \|$", page.partition("## Model types")[2], re.MULTILINE)
+    assert [name for name, _ in rows[1:]] == listed == sorted(model_types())
     entries = json.loads(run("models", "families", "--json").stdout)
     assert [entry["model_type"] for entry in entries] == listed
-    for line, entry in zip(lines, entries, strict=True):
+    for line, entry, (_, shown) in zip(lines, entries, rows[1:], strict=True):
         of_gguf = line.partition("GGUF: ")[2]
         assert of_gguf.split(", ") == (entry["gguf_architectures"] or [""])
+        assert shown.replace("`", "") == of_gguf
 
 
-def test_readme_has_the_same_gguf_architectures() -> None:
+def test_gguf_architectures_belong_to_model_types() -> None:
     of_types = gguf_architectures()
     assert of_types.keys() <= set(model_types())
     assert of_types["gemma4_text"] == ["gemma4"]
-    row = re.search(r"^\| GGUF \| .*; architectures: (.*?) \|$", README.read_text(), re.MULTILINE)
-    assert row is not None
-    assert row[1].split(", ") == sorted({name for names in of_types.values() for name in names})
 
 
 def test_every_model_type_is_served_by_one_family() -> None:

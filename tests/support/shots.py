@@ -1,6 +1,6 @@
 """Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
 
-    python tests/support/shots.py                 the README's pictures, in tests/shots
+    python tests/support/shots.py                 the pictures of README and docs, in docs/pictures
     python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]
                                  [--theme light] [--no-color]                every screen
 
@@ -29,19 +29,12 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from picture import svg  # noqa: E402
 
-FOLDER = Path(__file__).parents[1] / "shots"
-SIZES = ("80x24", "160x45")
-README = (
-    *(
-        "inspector-160x45",
-        "sampling-160x45",
-        "first-80x24",
-        "tokens-80x24",
-        "branches-80x24",
-        "compare-80x24",
-        "compare-four-160x45",
-    ),
-    *("search-80x24", "models-80x24"),
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+SIZES = ("60x20", "80x24", "100x26", "160x45")
+KEPT = (
+    *("planet-100x26", "fork-60x20", "weighed-60x20", "versions-60x20", "unsure-60x20"),  # of the README
+    *("first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
+    *("inspector-160x45", "sampling-160x45", "compare-four-160x45"),
 )
 LIMIT = 180.0  # seconds until a screen must be there
 PERSONAS = {
@@ -50,8 +43,9 @@ PERSONAS = {
     "editor": "Correct spelling and grammar, change nothing else, and list what you changed.",
 }
 EARLIER = ("Write a haiku about the sea.", "What is the capital of Japan?", "Name five fruits.")
-CAPITAL, CAT = "What is the capital of France?", "Describe a cat in one sentence."
-STORY = "Tell me a story in three sentences."
+PLANET = "What is the largest planet in the solar system? Answer in one sentence."
+CAPITAL, SIGHTS = "What is the capital of France?", "What should I see there in one day?"
+STORY = "Write the first sentence of a novel about the sea."
 CONTEXT = 110  # tokens, for the question that does not fit
 
 
@@ -121,9 +115,32 @@ async def earlier(stage: Stage) -> None:
         await stage.press("ctrl+n")
 
 
+async def planet(stage: Stage) -> None:
+    """A wrong answer: where the model was unsure, what else it could have said, and how that goes on."""
+    await stage.say(PLANET)
+    await surprise(stage, word=" Neptune")
+    await stage.press("enter", "j", "p")
+    await stage.idle()
+    await stage.take("planet")
+    await stage.press("2")
+    await stage.idle()
+    await stage.take("fork")
+    await stage.press("equals_sign")
+    await stage.take("weighed")
+    await stage.press("escape")
+    await stage.press("f5")
+    await stage.take("versions")
+    await stage.press("escape", "escape", "escape")
+    await surprise(stage)
+    await stage.press("v")
+    await stage.take("unsure")
+    await stage.press("v", "escape")
+    await stage.press("ctrl+n")
+
+
 async def reading(stage: Stage) -> None:
     """The transcript in both views, find, and what is under a token."""
-    for question in (CAPITAL, CAT, STORY):
+    for question in (CAPITAL, SIGHTS, STORY):
         await stage.say(question)
     await stage.take("tokens")
     await stage.press("f3")
@@ -142,12 +159,13 @@ async def reading(stage: Stage) -> None:
     await stage.take("inspector")
 
 
-async def surprise(stage: Stage, answer: int = -1) -> None:
-    """Put the cursor on a surprising token that had rivals, of one of the answers."""
+async def surprise(stage: Stage, answer: int = -1, word: str = "") -> None:
+    """Put the cursor on a surprising token that had rivals, of one of the answers; or on that of a word."""
     from ropechat.tui.render.cursor import TokenPlace
 
     block = [block for block in stage.app.transcript.blocks if getattr(block, "steps", ())][answer]
     likely = [at for at in range(3, len(block.steps) - 4) if 2 <= block.steps[at].rank <= 4]
+    likely = [at for at, step in enumerate(block.steps) if word and step.text == word] or likely
     index = min(likely or range(len(block.steps)), key=lambda at: block.steps[at].logprob)
     stage.app.transcript.focus()
     stage.app.transcript.move_to(TokenPlace(block, index))
@@ -181,7 +199,7 @@ async def branches(stage: Stage) -> None:
     await stage.press("escape")
     await stage.press("escape")
     await stage.say("/regen")
-    await stage.say(CAT)
+    await stage.say(SIGHTS)
     await stage.press("f5")
     await stage.take("branches")
     tree = stage.app.session.tree
@@ -192,6 +210,7 @@ async def branches(stage: Stage) -> None:
     await stage.take("compare")
     await stage.press("escape")
     await stage.press("escape")
+    await stage.press("ctrl+n")
     await stage.say(STORY)
     await stage.write("/regen 4")
     await stage.press("enter")
@@ -309,7 +328,7 @@ async def stepping(stage: Stage) -> None:
 
 async def full(stage: Stage) -> None:
     """A question that does not fit."""
-    questions = itertools.cycle((CAPITAL, CAT, STORY))
+    questions = itertools.cycle((CAPITAL, SIGHTS, STORY))
     while len(stage.app.screen_stack) == 1:
         await stage.write(next(questions))
         await stage.press("enter")
@@ -428,7 +447,7 @@ def main() -> int:
     parser.add_argument("--theme", help="light, ansi-dark, ansi-light (16 colours of the terminal), ...")
     parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
     args = parser.parse_args()
-    wanted = set(args.only) if args.to else set(README)
+    wanted = set(args.only) if args.to else set(KEPT)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
         model = keep_model(args.model, home)
@@ -437,7 +456,7 @@ def main() -> int:
         os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
         for size in args.size:
             to = args.to or FOLDER
-            scenes = [first, earlier, reading, causes, branches, charts, stepping, sheets, writing]
+            scenes = [first, planet, earlier, reading, causes, branches, charts, stepping, sheets, writing]
             asyncio.run(play(scenes, size, to, wanted, home, model))
             asyncio.run(play([full], size, to, wanted, home, model, context=CONTEXT))
     return 0

@@ -1,4 +1,4 @@
-//! Laws 1 and 3 of CONTRIBUTING.md, in bits: on every ISA that this CPU has, every weight type, awkward shapes.
+//! Laws 1 and 3 of docs/architecture.md, in bits: on every ISA that this CPU has, every weight type, awkward shapes.
 
 use crate::common::{Folder, Noise, SHAPES, engine, engine_of, few_ids, greedy, model, write_model};
 use ropechat_core::Error;
