@@ -58,7 +58,7 @@ METRICS = {
     "batch32": "32 sequences together",
     "start": "start to first token, ms",
 }
-"""How a table for the README names the measurements."""
+"""How a table of BENCHMARKS.md names the measurements."""
 ALL = {
     "smollm2-135m": ("q8_0", "q4_0", "bf16"),
     "qwen2.5-0.5b": ("q8_0", "q4_0", "bf16"),
@@ -332,7 +332,7 @@ def table(report: dict[str, Any], metrics: Sequence[str]) -> str:
 
 
 def markdown(reports: Sequence[dict[str, Any]]) -> str:
-    """A table for the README: tokens per second, and how many times as fast as each peer ropechat is."""
+    """A table for BENCHMARKS.md: tokens per second, and how many times as fast as each peer ropechat is."""
     first = reports[0]
     names = {one["engine"]: one["version"] for report in reports for one in report["results"][1:]}
     loads = [one["load_average"] for report in reports for one in report["rounds"]]
@@ -409,7 +409,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")
     parser.add_argument("--quick", action="store_true", help="shows that it works, measures little")
     parser.add_argument("--json", action="store_true", help="one object for each shape and dtype")
-    parser.add_argument("--markdown", action="store_true", help="at the end one table of all, for the README")
+    parser.add_argument("--markdown", action="store_true", help="at the end one table of all, for BENCHMARKS.md")
     given = parser.parse_args()
     if given.all and (given.shape or given.dtype):
         parser.error("--all excludes --shape and --dtype")

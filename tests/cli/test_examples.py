@@ -1,4 +1,4 @@
-"""The examples of `--help` and of the pages in docs/ run as they stand, with the built-in model.
+"""The examples of `--help`, of README.md and of the pages in docs/ run, with the built-in model.
 
 docs/batch.md and docs/structured-output.md have tests of their own beside their code.
 """
@@ -19,7 +19,7 @@ from ropechat.cli.group import LateGroup
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("run", "inspect", "tree", "why", "matrix", "compare", "rope")
-PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model")
+PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model", "../README")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
 FILES = {  # what the examples read
@@ -33,6 +33,7 @@ FILES = {  # what the examples read
     "answer.txt": "The cat sat on the mat.",
     "answer.json": (ROOT / "tests/inspector/recorded/llama_cpp_python_chat.json").read_text(),
     "samples_capitals.jsonl": (ROOT / "tests/inspector/recorded/lm_eval_choices.jsonl").read_text(),
+    "capitals.txt": "The capital of Italy is Madrid.\n",
     "chat.json": '[{"role": "user", "content": "Which city?"}]',
     "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
     "labeled.csv": 'id,text,answer\n1,I love it,positive\n2,"Too slow, too loud",negative\n',

@@ -1,4 +1,4 @@
-"""Pictures of every screen of the chat, on the built-in model: to be looked at, and for the README.
+"""Pictures of every screen of the chat, with SmolLM2: to be looked at, and for README and docs.
 
     python tests/support/shots.py                 the pictures of README and docs, in docs/pictures
     python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]
