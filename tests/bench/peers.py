@@ -409,7 +409,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench", help="where models lie")
     parser.add_argument("--quick", action="store_true", help="shows that it works, measures little")
     parser.add_argument("--json", action="store_true", help="one object for each shape and dtype")
-    parser.add_argument("--markdown", action="store_true", help="at the end one table of all, for BENCHMARKS.md")
+    parser.add_argument("--markdown", action="store_true", help="at the end one table, for BENCHMARKS.md")
     given = parser.parse_args()
     if given.all and (given.shape or given.dtype):
         parser.error("--all excludes --shape and --dtype")
