@@ -153,7 +153,7 @@ class Answers:
     def _scoring(self, request: LineRequest, ask: Ask) -> Job:
         job = make_job(request, self._rows)
         sampling = None if job.sampling is None else replace(job.sampling, grammar=None)
-        job = replace(job, sampling=sampling, top_k=ask.candidates, scores_prompt=True)
+        job = replace(job, sampling=sampling, top_k=ask.candidates, scores_prompt=True, certainty=False)
         return self._engine.prepared(job)
 
     async def answers(self, call: Call) -> AsyncGenerator[Told, None]:

@@ -74,7 +74,7 @@ class Responses:
         if "logprobs" in record:
             record["logprobs"] = list(map(_with_finite, record["logprobs"]))
         if self.is_chat:
-            return {**chat_choice(number, record), "seed": completion.seed}
+            return {**chat_choice(number, record), **_own(completion)}
         if request.echo:
             record["text"] = self.prompt_text(request) + record["text"]
             if "logprobs" in record:
@@ -83,7 +83,7 @@ class Responses:
         _mark_first(choice["logprobs"])
         if self.ask.prompt_logprobs:
             choice["prompt_logprobs"] = self._prompt_logprobs(scores)
-        return {**choice, "seed": completion.seed}
+        return {**choice, **_own(completion)}
 
     def prompt_text(self, request: LineRequest) -> str:
         """The prompt of a text_completion as text."""
@@ -176,7 +176,7 @@ class Responses:
         """The last chunk of a choice."""
         reason = openai_reason({"finish_reason": completion.finish_reason})
         part = self._part(number, {} if self.is_chat else "", None, reason)
-        return self.chunk([{**part, "seed": completion.seed}])
+        return self.chunk([{**part, **_own(completion)}])
 
     def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The chunk with the usage of the whole request."""
@@ -187,6 +187,11 @@ class Responses:
     ) -> dict[str, Any]:
         name = "delta" if self.is_chat else "text"
         return {"index": number, name: said, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _own(completion: Completion) -> dict[str, Any]:
+    """What a choice has beside OpenAI's fields: how sure an answer with a grammar is, and the seed."""
+    return {**completion.certainty, "seed": completion.seed}
 
 
 def _mark_first(logprobs: dict[str, Any] | None) -> None:

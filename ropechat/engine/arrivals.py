@@ -61,7 +61,7 @@ class Arrivals(Generic[T]):
 
         is_busy: whether yielded items are in progress. While it says so, None stands for "none now".
         """
-        item = self._first
+        item, self._first = self._first, None
         while item is not None:
             yield item
             while True:

@@ -79,6 +79,7 @@ class Collector:
                 ):
                     self._finish(self._running.pop(number), completion)
             except BaseException as error:
+                next(self._jobs(), None)  # the first one, if nothing has begun: the engine is closed
                 for future in self._running.values():
                     future.set_exception(error)
                 self._running.clear()

@@ -22,6 +22,9 @@ from ropechat.sampling import Sampling
 WORDS = ["What", "is", "a", "token", "RoPE", "rotary", "position", "why", "does", "the", "key", "turn"]
 
 
+SURE = ("choices", "confidence", "allowed", "fields")
+
+
 def requests(count: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
     """Random requests of both endpoints with what both `batch` and the API understand."""
     rng = random.Random(seed)
@@ -73,8 +76,8 @@ class _Loaded(BatchWatcher):
         return self._engine
 
 
-def of_batch(engine: Engine, asked: list[tuple[str, dict[str, Any]]]) -> list[Any]:
-    """The bodies of a batch in OpenAI's form."""
+def of_batch(engine: Engine, asked: list[tuple[str, dict[str, Any]]], form: str = "openai") -> list[Any]:
+    """The results of a batch: bodies in OpenAI's form, or records."""
     lines = [
         json.dumps({"custom_id": str(n), "method": "POST", "url": path, "body": body}) + "\n"
         for n, (path, body) in enumerate(asked)
@@ -82,13 +85,15 @@ def of_batch(engine: Engine, asked: list[tuple[str, dict[str, Any]]]) -> list[An
     written: list[str] = []
     source = io.BytesIO("".join(lines).encode())
     spec = BatchSpec(source, input_format="openai", unset=frozenset(Sampling.__dataclass_fields__))
-    run_to_stream(spec, written.append, "openai", watcher=_Loaded(engine))
-    return [json.loads(line)["response"]["body"] for line in "".join(written).splitlines()]
+    run_to_stream(spec, written.append, form, watcher=_Loaded(engine))
+    found = [json.loads(line) for line in "".join(written).splitlines()]
+    return [one["response"]["body"] for one in found] if form == "openai" else found
 
 
 def by_itself(body: dict[str, Any]) -> dict[str, Any]:
     """What a response says of the answers; ids, times, seeds and what was cached differ."""
-    choices = [{name: one for name, one in choice.items() if name != "seed"} for choice in body["choices"]]
+    own = ("seed", *SURE)
+    choices = [{name: one for name, one in choice.items() if name not in own} for choice in body["choices"]]
     usage = {name: body["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return {"choices": choices, "object": body["object"], "usage": usage}
 
@@ -239,6 +244,32 @@ async def test_prompt_logprobs_without_an_answer(engine: Engine, client: Client)
     found = (await client.ask(CHAT, chat)).json["prompt_logprobs"]
     expected = engine.score(engine.prompt_ids([Message(Role.USER, "x")]), top_k=0).tokens
     assert [one and next(iter(one.values()))["logprob"] for one in found] == [one.logprob for one in expected]
+
+
+async def test_how_sure_an_answer_is(engine: Engine, client: Client) -> None:
+    messages = [{"role": "user", "content": "Is a token a word?"}]
+    schema = {"type": "object", "properties": {"word": {"type": "boolean"}}, "required": ["word"]}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, {"messages": messages, "seed": 1, "structured_outputs": {"choice": ["Yes", "No"]}}),
+        (
+            CHAT,
+            {
+                "messages": messages,
+                "seed": 1,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {**schema, "additionalProperties": False}},
+                },
+            },
+        ),
+    ]
+    for (path, body), record in zip(asked, of_batch(engine, asked, "jsonl"), strict=True):
+        (choice,) = (await client.ask(path, body)).json["choices"]
+        sure = {name: record[name] for name in SURE if name in record}
+        assert 0 < sure["confidence"] <= 1
+        assert {name: choice[name] for name in SURE if name in choice} == sure
+        last = (await client.ask(path, {**body, "stream": True})).events[-1]["choices"][0]
+        assert {name: last[name] for name in SURE if name in last} == sure
 
 
 async def test_a_shared_prefix_is_cached(client: Client) -> None:

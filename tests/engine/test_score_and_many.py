@@ -21,6 +21,7 @@ from model_folders import (
 )
 
 from ropechat.conversation import Message, Role
+from ropechat.engine.collector import Collector
 from ropechat.engine.engine import Engine
 from ropechat.engine.scheduler import LOOKAHEAD, Job
 from ropechat.errors import (
@@ -321,3 +322,17 @@ def test_tokens_are_counted_as_they_are_made(engine: Engine) -> None:
     made: list[int] = []
     list(engine.generate_many(["a", "b"], GREEDY, window=2, on_tokens=made.append))
     assert made == [2] * 6
+
+
+# ---- Calls that arrive
+
+
+def test_calls_of_a_closed_engine_raise(engine: Engine) -> None:
+    collector = Collector(engine)
+    assert collector.submit(Job("ab", GREEDY)).result(60).text
+    assert collector.is_idle
+    engine.close()
+    with pytest.raises(RequestError, match="closed"):
+        collector.submit(Job("ab", GREEDY)).result(60)
+    collector.close()
+    assert collector.submit(Job("ab", GREEDY)).cancelled()
