@@ -13,8 +13,8 @@ hf stops at a document whose context ends in the middle of a token of the whole 
 (lm-evaluation-harness#4055); such documents are left out.
 
 --http: `ropechat api` and the harness's `local-completions` in place of `ropechat`; the server is a process
-of its own. Documents that do not fit in the context are left out then, because `local-completions` cuts them
-at one token less than `hf` does.
+of its own. Documents that do not fit in the context are left out then, as `local-completions` cuts them at
+one token less than `hf` does, and `hf` adds no BOS, as the server's tokenizer adds none for the harness.
 """
 
 import argparse
@@ -114,7 +114,9 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int |
     return sizes
 
 
-def evaluate(kind: str, model: str, folder: Path, batch_size: int, threads: int) -> dict[str, Any]:
+def evaluate(
+    kind: str, model: str, folder: Path, batch_size: int, threads: int, *, http: bool
+) -> dict[str, Any]:
     """Run the harness in this process: logprobs per task and document, and the seconds of scoring."""
     import lm_eval
     from lm_eval.api.registry import get_model
@@ -125,6 +127,7 @@ def evaluate(kind: str, model: str, folder: Path, batch_size: int, threads: int)
 
         torch.set_num_threads(threads)
         given = {"pretrained": model, "dtype": "float32", "batch_size": batch_size, "device": "cpu"}
+        given |= {"add_bos_token": False} if http else {}
     elif kind == "local-completions":
         server = [
             "api",
@@ -199,6 +202,7 @@ def run_worker(kind: str, given: argparse.Namespace, folder: Path) -> dict[str, 
     """`evaluate` in a process of its own."""
     sizes = ["--batch-size", given.batch_size, "--threads", given.threads]
     words = [given.prompts, given.model, *sizes, "--worker", kind, "--folder", folder]
+    words += ["--http"] if given.http else []
     done = subprocess.run([sys.executable, __file__, *map(str, words)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{kind}: ended with {done.returncode}")
@@ -218,7 +222,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        found = evaluate(given.worker, given.model, given.folder, given.batch_size, given.threads)
+        found = evaluate(
+            given.worker, given.model, given.folder, given.batch_size, given.threads, http=given.http
+        )
         print(json.dumps(found))
         return 0
     wrong = 0
