@@ -13,8 +13,9 @@ hf stops at a document whose context ends in the middle of a token of the whole 
 (lm-evaluation-harness#4055); such documents are left out.
 
 --http: `ropechat api` and the harness's `local-completions` in place of `ropechat`; the server is a process
-of its own. Documents that do not fit in the context are left out then, as `local-completions` cuts them at
-one token less than `hf` does, and `hf` adds no BOS, as the server's tokenizer adds none for the harness.
+of its own. Left out are then documents that do not fit in the context, which `local-completions` cuts at one
+token less than `hf`, and those that transformers' tokenizer encodes in another way than tokenizer.json says.
+`hf` adds no BOS, as the server's tokenizer adds none for the harness.
 """
 
 import argparse
@@ -98,15 +99,25 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int |
     """Write the tasks; return how many documents each has. most: tokens of each text."""
     from transformers import AutoTokenizer
 
+    from ropechat.tokenizer import Tokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(model)  # that of `hf`, which may differ from tokenizer.json
 
     def encode(text: str) -> list[int]:
         found: list[int] = tokenizer.encode(text)
         return found
 
+    own = None if most is None else Tokenizer.load(Path(model), len(tokenizer))
+
+    def is_alike(each: dict[str, Any]) -> bool:
+        """Whether the server's tokenizer makes the same ids of the texts."""
+        texts = (each["context"], *(f"{each['context']} {ending}" for ending in each["endings"]))
+        plain = {"add_special_tokens": False}
+        return own is None or all(own.encode(one, **plain) == tokenizer.encode(one, **plain) for one in texts)
+
     sizes = {}
     for name, found in documents(prompts, count).items():
-        kept = [each for each in found if is_possible(encode, each, most)][:count]
+        kept = [each for each in found if is_possible(encode, each, most) and is_alike(each)][:count]
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(each) + "\n" for each in kept))
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, file=file))
