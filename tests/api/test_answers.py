@@ -106,6 +106,7 @@ async def compare_with_batch(engine: Engine, client: Client, asked: list[tuple[s
         assert by_itself(response.json) == by_itself(record), body
 
 
+@pytest.mark.slow
 async def test_the_answers_of_a_batch(engine: Engine, client: Client) -> None:
     await compare_with_batch(engine, client, requests(30, 1))
 

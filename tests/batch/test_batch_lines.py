@@ -204,6 +204,7 @@ def test_a_stream_is_looked_at_too(data: bytes, count: int | None) -> None:
     assert str(bad.error).startswith("stdin: line 1: prompt: missing")
 
 
+@pytest.mark.slow
 def test_a_line_beyond_the_limit_is_never_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = b'{"prompt":"' + b"x" * (40 << 20) + b'"}\n'
     path = tmp_path / "in.jsonl"

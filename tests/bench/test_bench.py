@@ -248,6 +248,7 @@ def test_a_shape_on_the_command_line(
 BLOCKS_256 = TINY | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "head_dim": 32}
 
 
+@pytest.mark.slow
 def test_a_shape_becomes_a_q4_k_m_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_views_with_weights(capfd: pytest.CaptureFixture[str], tmp_path: Path) -
     assert values["difference"] <= 1e-4
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_help_run(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

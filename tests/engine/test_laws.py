@@ -36,6 +36,7 @@ print(kib("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc")
 def test_scoring_holds_no_array_of_all_logits(tmp_path: Path) -> None:
     """1024 rows of 65 536 logits would take 256 MiB; a block of 32 rows takes 8 MiB."""
@@ -157,6 +158,7 @@ def test_cancel_during_prefill(slow: Path) -> None:
     assert [s.id for s in engine.generate(prompt, greedy)] == [s.id for s in fresh.generate(prompt, greedy)]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_requests(slow: Path) -> None:
     limit = 4 << 20
     engine = load(slow, prefix_bytes=limit)

@@ -35,6 +35,7 @@ def complete(
     return found, sum(result.cached_tokens for _, result in found) / tokens
 
 
+@pytest.mark.slow
 def test_one_prefix_at_any_window(folder: Path, rng: np.random.Generator) -> None:
     given = prompts(rng, 1, 256)
     expected, share = complete(folder, given, window=1)

@@ -151,6 +151,7 @@ def test_a_budget_closes_the_thought_at_its_token(engine: Engine, budget: int) -
     assert steps[-1].finish_reason == "length"
 
 
+@pytest.mark.slow
 def test_thought_and_answer_are_the_tokens_none_lost_or_doubled(engine: Engine) -> None:
     rng = random.Random(7)
     ends = fed(engine, "</think>")

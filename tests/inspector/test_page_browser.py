@@ -215,6 +215,7 @@ def test_10_000_tokens_are_usable_within_a_second(browser: Browser, tmp_path: Pa
     assert page.faults() == []
 
 
+@pytest.mark.slow
 def test_the_page_of_a_chat_shows_markdown_and_its_signs_when_they_are_asked_for(
     browser: Browser, tmp_path: Path
 ) -> None:

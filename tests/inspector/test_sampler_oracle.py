@@ -203,6 +203,7 @@ def compare(engine: Engine, seed: int, count: int) -> int:
     return compared
 
 
+@pytest.mark.slow
 def test_given_texts(engine: Engine) -> None:
     """Any two stages meet in at least 15 of these settings, before 11 tokens each."""
     assert compare(engine, 0, 150) > 1400

@@ -127,6 +127,7 @@ def check_naive(why: Why, text: str, item: Any, engine: ropechat.Engine) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_the_bits_are_those_of_each_text_alone(engine: ropechat.Engine) -> None:
     fresh = ropechat.ModelSpec("builtin").load()
     answer = " Lily has a doll <|im_end|>."
@@ -184,6 +185,7 @@ def copying(rng: random.Random) -> tuple[list[str], str, list[str], int]:
     return said, f"{names[at]} has a", [f" {thing}" for thing in things], at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["sentence", "word"])
 def test_the_cause_of_a_copy_is_the_place_that_is_copied(stories: ropechat.Engine, by: Any) -> None:
     rng, found, copies = random.Random(39), 0, 0
@@ -206,6 +208,7 @@ def long_text(sentences: int) -> str:
     return "\n\n".join(" ".join(said[at : at + 5]) for at in range(0, sentences, 5))
 
 
+@pytest.mark.slow
 def test_a_long_context_takes_no_more_work_than_the_budget(engine: ropechat.Engine) -> None:
     told = list[tuple[int, int]]()
     costs = list[Cost]()
@@ -437,6 +440,7 @@ def test_options_that_exclude_each_other(door: Door, given: tuple[str, ...], wor
     assert words in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_writes_what_is_scored(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text(long_text(60))
@@ -487,6 +491,7 @@ def test_the_line_of_json_of_the_docs(door: Door) -> None:
     assert line["bits"] == pytest.approx(json.loads(shown)["bits"], abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_page_in_a_browser(engine: ropechat.Engine, tmp_path: Path) -> None:
     why = ropechat.WhySpec("<b>The</b> capital of Italy. The capital of France is", " Paris").run(engine)
     path = tmp_path / "why.html"

@@ -101,6 +101,7 @@ def refused() -> str:
 # ---- Where it goes
 
 
+@pytest.mark.slow
 def test_the_file_goes_where_the_hub_s_would(index: Index) -> None:
     notes: list[str] = []
     seen: list[tuple[int, int]] = []

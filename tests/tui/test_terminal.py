@@ -210,6 +210,7 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
     assert terminal.leave() == 0
 
 
+@pytest.mark.slow
 def test_load_error_on_stderr_after_the_screen() -> None:
     code = "def load(): raise ModelNotFoundError('nowhere: \\x1b[2J not found')\n"
     terminal = Terminal(code + RUN)
