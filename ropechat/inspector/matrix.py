@@ -133,6 +133,8 @@ def fill(
                     raise score.error  # nothing to show
                 on_error(f"prompt {matrix.rows.index(row) + 1}, answer {place + 1}: {score.error}")
             on_cell(index + 1)
+            if is_stopped():
+                break
     except CancelledError:
         if not is_stopped():
             raise

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,10 @@ def test_a_signal_keeps_what_is_computed(door: Door, tmp_path: Path, monkeypatch
         scored(self, cells)
         if cells == 3:
             os.kill(os.getpid(), signal.SIGINT)
+            end = time.monotonic() + 60
+            while not self.is_stopped:  # the signal arrives in a thread of its own
+                assert time.monotonic() < end
+                time.sleep(0.001)
 
     scored = _Watcher.scored
     monkeypatch.setattr(_Watcher, "scored", interrupted)
