@@ -176,11 +176,12 @@ def test_answers_of_a_schema_and_equal_rows(nodes: list[Machine], tmp_path: Path
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--json-schema", tmp_path / "schema.json", "--max-tokens", 24, "--dedupe", *DRAWN]
-    alone(source, "-o", tmp_path / "alone.jsonl", *options)
     command = batch(nodes[0], source, "-o", tmp_path / "ray.jsonl", *options, "--quiet")
     subprocess.run(command, env=settings(), check=True, capture_output=True)
-    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     facts = json.loads((tmp_path / "ray.jsonl.run.json").read_text())
+    # The numbers of an answer differ between instruction sets; all nodes use the least one.
+    alone(source, "-o", tmp_path / "alone.jsonl", *options, ROPECHAT_ISA=facts["isa"])
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     assert facts["copied"] > 20
     for row, line in zip(rows, (tmp_path / "ray.jsonl").read_text().splitlines(), strict=True):
         record = json.loads(line)
