@@ -32,6 +32,7 @@ def engine() -> Engine:
 async def reader(engine: Engine, text: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
     app = ReaderApp(engine, "story.txt", text, None, ChatOptions())
     async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.screen is app.reading and app.reading.is_mounted)  # keys go to it
         yield pilot
         app.thread.close(30)
 
