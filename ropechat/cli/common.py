@@ -340,6 +340,18 @@ class FileName(click.Path):
         return STREAM if value == STREAM else super().convert(value, param, ctx)
 
 
+def out_option(by_suffix: Iterable[str]) -> Callable[[F], F]:
+    """The output of a command whose format follows from the suffix of the file."""
+    return click.option(
+        "-o",
+        "--out",
+        type=FileName(),
+        default=STREAM,
+        metavar="OUT",
+        help=f"Output file, its format by suffix: {', '.join(by_suffix)}; - is stdout [default: stdout].",
+    )
+
+
 def stdin_stream() -> IO[bytes]:
     """Stdin as bytes. Raises RequestError if it is closed."""
     if sys.stdin is None:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from ropechat.cli.common import STREAM, FileName, fail_below_option, format_of, unit_option, wants_color
+from ropechat.cli.common import (
+    FileName,
+    fail_below_option,
+    format_of,
+    out_option,
+    unit_option,
+    wants_color,
+)
 from ropechat.cli.option_groups import Rule, option_set
 from ropechat.inspector.spec import BY_SUFFIX, FORMS, INSIDE, TOKENS, Unit, View
 
@@ -86,14 +93,7 @@ row_options = option_set(
 )
 
 output_options = option_set(
-    click.option(
-        "-o",
-        "--out",
-        type=FileName(),
-        default=STREAM,
-        metavar="OUT",
-        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
-    ),
+    out_option(BY_SUFFIX),
     click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
     click.option(
         "--format",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    STREAM,
     FileName,
     encoding_options,
     format_of,
     model_options,
     name_of,
+    out_option,
     output,
     overwrite_option,
     read_text_file,
@@ -70,14 +70,7 @@ output_options = option_set(
         "--format", "form", type=click.Choice([*FORMS]), help="[default: by the suffix of OUT, else table]"
     ),
     unit_option,
-    click.option(
-        "-o",
-        "--out",
-        type=FileName(),
-        default=STREAM,
-        metavar="OUT",
-        help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
-    ),
+    out_option(BY_SUFFIX),
     overwrite_option,
     title="Output",
 )

@@ -13,6 +13,7 @@ from ropechat.cli.common import (
     encoding_options,
     format_of,
     model_options,
+    out_option,
     output,
     overwrite_option,
     read_text_file,
@@ -119,14 +120,7 @@ class _Watcher(TreeWatcher):
     show_default=True,
     help="End when the complete paths, of full depth or at the end of a text, have this probability.",
 )
-@click.option(
-    "-o",
-    "--out",
-    type=FileName(),
-    default=STREAM,
-    metavar="OUT",
-    help=f"Output file, its format by suffix: {', '.join(BY_SUFFIX)}; - is stdout [default: stdout].",
-)
+@out_option(BY_SUFFIX)
 @overwrite_option
 @click.option(
     "--format", "form", type=click.Choice([*FORMS]), help="[default: by the suffix of OUT, else table]"
