@@ -56,7 +56,7 @@ class Allowed:
         median = statistics.median(self._allowed)
         return (
             f"warning: in {low:,} of {count_of(rows, 'row')} the allowed answers had less than {LOW:.0%} of "
-            f"the model's probability (median of all {100 * median:.2g}%): the prompt does not ask for these "
+            f"the model's probability (median of all {100 * median:.3g}%): the prompt does not ask for these "
             "words; name them in it, or give examples, in the way the model writes them"
         )
 

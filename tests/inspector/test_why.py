@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ropechat.inspector.why.answer import ReplyQuestion
 from ropechat.inspector.why.context import Edit
 from ropechat.inspector.why.parts import LEVELS, divide, every, whole
 from ropechat.inspector.why.result import Cost, PartScore, Why, WhyWatcher
+from ropechat.inspector.why.table import answer_line
 from ropechat.sampling import AUTO
 from ropechat.trace import Pair, Step, TokenDistribution, Trace
 from ropechat.util.text import one_line
@@ -561,3 +563,11 @@ def test_the_thought_before_an_answer_stays(engine: ropechat.Engine) -> None:
     without = last.item(Edit((last.context.reply,)))
     assert without.context == [*engine.prompt_ids(asked), *(step.id for step in steps[:4])]
     assert last.inside(Trace((), TokenDistribution(0, (), 0.0, 0.0, 0.0))) == (0, 2)
+
+
+@pytest.mark.parametrize(("bits", "share"), [(0.001, "99.9%"), (0.0, "100.0%"), (8.0, "0.39%")])
+def test_the_share_of_an_answer_is_a_plain_percentage(bits: float, share: str) -> None:
+    why: Any = SimpleNamespace(
+        trace=SimpleNamespace(tokens=[SimpleNamespace(text=" yes")]), inside=(0, 1), bits=bits, without=None
+    )
+    assert answer_line(why) == f"' yes': {bits:.2f} bits ({share}) with the context"

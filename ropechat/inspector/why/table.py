@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from ropechat.inspector.ansi import DIM, paint
+from ropechat.inspector.scored_text import LN2, percent
 from ropechat.inspector.why.records import part_name
 from ropechat.inspector.why.result import PartScore, Why
 from ropechat.util.records import Column, Table, bar, number
@@ -59,7 +60,7 @@ def answer_line(why: Why) -> str:
     """What was asked, with its surprisal."""
     asked = why.trace.tokens[slice(*why.inside)]
     text = one_line("".join(token.text for token in asked))
-    share = f" ({100 * 2.0**-why.bits:.2g}%)" if why.bits < 32 else ""
+    share = f" ({percent(-why.bits * LN2)})" if why.bits < 32 else ""
     without = "" if why.without is None else f", {number(why.without, '.2f')} without it"
     return f"{text!r}: {number(why.bits, '.2f')} bits{share} with the context{without}"
 
