@@ -1,8 +1,9 @@
 """An answer that the user draws, token by token: the candidates of the next one, and what was taken so far.
 
-`stand`, `lead`, `search` and `record` compute with the engine, in its thread. A `Stepping` keeps what was
-taken: each token is in the chat and on disk when it is taken, in an answer of its own whose tokens are all
-given, as those before a fork are. Those that the sampler would have drawn have their u, others have none.
+`candidates_at`, `next_tokens`, `search` and `record` compute with the engine, in its thread. A `Stepping`
+keeps what was taken: each token is in the chat and on disk when it is taken, in an answer of its own whose
+tokens are all given, as those before a fork are. Those that the sampler would have drawn have their u, others
+have none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 RECORDED = 20  # candidates that are stored with a token, as in other answers
 LISTED = 200  # candidates of a place whose way through the stages is known: the likeliest
 SEARCHED = 1000  # tokens, the likeliest, that a search lists if they have the text
-LEADS = 6  # tokens that are listed after each candidate
+NEXT_TOKENS = 6  # tokens that are listed after each candidate
 OTHERS = 60  # tokens beyond the likeliest that a search finds at most, the shortest
 
 
@@ -62,7 +63,7 @@ class Place:
         return self.drawn.entropy / math.log(2)
 
 
-def stand(engine: Engine, spot: Spot) -> Place | None:
+def candidates_at(engine: Engine, spot: Spot) -> Place | None:
     """What can come next; None after a token that ends the answer. Raises as `Engine.reply`."""
     _check(engine, spot)
     given = [step.id for step in spot.steps]
@@ -85,14 +86,14 @@ def _check(engine: Engine, spot: Spot) -> None:
         raise RequestError(f"another model is loaded: only {spot.model} can go on here")
 
 
-def lead(engine: Engine, place: Place, candidates: Iterable[int]) -> dict[int, TokenDistribution]:
+def next_tokens(engine: Engine, place: Place, candidates: Iterable[int]) -> dict[int, TokenDistribution]:
     """What would come after each candidate, from one batch; candidates that end the answer are left out."""
     _check(engine, place.spot)
     wanted = [id for id in candidates if id not in engine.stop_ids]
     if len(place.ids) + 1 >= engine.context:
         return {}
     rows = engine.next_distributions(
-        [[*place.ids, id] for id in wanted], top_k=LEADS, window=max(1, len(wanted))
+        [[*place.ids, id] for id in wanted], top_k=NEXT_TOKENS, window=max(1, len(wanted))
     )
     return dict(zip(wanted, rows, strict=True))
 

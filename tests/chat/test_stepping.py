@@ -13,7 +13,7 @@ from stores import done
 from ropechat.chat import stepping
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
-from ropechat.chat.stepping import Lexicon, Spot, lead, record, search, stand
+from ropechat.chat.stepping import Lexicon, Spot, candidates_at, next_tokens, record, search
 from ropechat.conversation import Message, NodeState, Role, unscored_step
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
@@ -42,7 +42,7 @@ def test_taking_each_draw_is_the_models_answer(engine: Engine) -> None:
     answer = [step for step in engine.reply(ASKED, DRAWS, top_k=stepping.RECORDED) if not step.finish_reason]
     taken: list[Step] = []
     for expected in answer:
-        place = stand(engine, spot(engine, *taken))
+        place = candidates_at(engine, spot(engine, *taken))
         assert place is not None
         assert place.drawn.id == expected.id
         taken.append(record(engine, place, place.drawn.id))
@@ -54,21 +54,21 @@ def test_taking_each_draw_is_the_models_answer(engine: Engine) -> None:
 
 
 def test_what_follows_a_candidate_is_what_comes_once_it_is_taken(engine: Engine) -> None:
-    place = stand(engine, spot(engine))
+    place = candidates_at(engine, spot(engine))
     assert place is not None
     ids = [one.id for one in place.explanation.candidates[:5]]
-    found = lead(engine, place, ids)
+    found = next_tokens(engine, place, ids)
     for id in ids:
-        after = stand(engine, spot(engine, record(engine, place, id)))
+        after = candidates_at(engine, spot(engine, record(engine, place, id)))
         assert after is not None
-        assert found[id].top == after.drawn.top[: stepping.LEADS]
+        assert found[id].top == after.drawn.top[: stepping.NEXT_TOKENS]
         assert found[id].entropy == after.drawn.entropy
 
 
 def test_any_token_is_found_and_recorded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "LISTED", 4)
     monkeypatch.setattr(stepping, "SEARCHED", 5)
-    place, lexicon = stand(engine, spot(engine)), Lexicon(engine)
+    place, lexicon = candidates_at(engine, spot(engine)), Lexicon(engine)
     assert place is not None
     logits = engine.logits(place.ids)[-1].astype(float)
     logprobs = logits - logits.max() - math.log(sum(map(math.exp, logits - logits.max())))
@@ -90,18 +90,18 @@ def test_any_token_is_found_and_recorded(engine: Engine, monkeypatch: pytest.Mon
 
 
 def test_an_end_ends_it(engine: Engine) -> None:
-    place = stand(engine, spot(engine))
+    place = candidates_at(engine, spot(engine))
     assert place is not None
     end = min(engine.stop_ids)
     step = record(engine, place, end)
     assert step.finish_reason == "stop"
-    assert stand(engine, spot(engine, step)) is None
-    assert end not in lead(engine, place, [end])
+    assert candidates_at(engine, spot(engine, step)) is None
+    assert end not in next_tokens(engine, place, [end])
 
 
 def test_another_model_does_not_go_on(engine: Engine) -> None:
     with pytest.raises(RequestError, match="only other can go on"):
-        stand(engine, spot(engine)._replace(model="other"))
+        candidates_at(engine, spot(engine)._replace(model="other"))
 
 
 # --- what is kept ---

@@ -312,12 +312,12 @@ async def stepping(stage: Stage) -> None:
     """Step mode: candidates, a search."""
     await stage.write(f"/step {CAPITAL}")
     await stage.press("enter")
-    await stage.until(lambda: len(stage.app.screen_stack) > 1 and bool(stage.app.screen.view.leads))
+    await stage.until(lambda: len(stage.app.screen_stack) > 1 and bool(stage.app.screen.view.next_tokens))
     view = stage.app.screen.view
     for _ in range(3):
         before = len(view.steps)
         await stage.press("1")
-        await stage.until(lambda before=before: len(view.steps) > before and bool(view.leads))
+        await stage.until(lambda before=before: len(view.steps) > before and bool(view.next_tokens))
     await stage.take("step")
     await stage.press(*"fra")
     await stage.until(lambda: view.found is not None)

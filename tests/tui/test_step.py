@@ -22,7 +22,7 @@ async def steps(c: Any) -> Any:
     """Wait for the candidates of the next token, or why there are none."""
     await c.until(lambda: isinstance(c.app.screen, StepScreen) and bool(c.app.screen.view.text))
     view = c.app.screen.view
-    await c.until(lambda: (view.place is not None and bool(view.leads)) or bool(view.note))
+    await c.until(lambda: (view.place is not None and bool(view.next_tokens)) or bool(view.note))
     return c.app.screen
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Vertical
 
-from ropechat.chat.stepping import Lexicon, lead, record, search, stand
+from ropechat.chat.stepping import Lexicon, candidates_at, next_tokens, record, search
 from ropechat.tui.screens.dialog import Dialog, bindings
 from ropechat.tui.widgets.step_view import StepInput, StepView
 from ropechat.util.text import one_line
@@ -51,8 +51,8 @@ class StepScreen(Dialog[bool]):
         self.view = StepView(spell, id="step_view")
         self._input = StepInput(id="step_input", compact=True, placeholder="Type a part of any token")
         self._serial = 0  # of the newest place
-        self._leading = False  # whether what follows the candidates is being computed
-        self._led: set[int] = set()  # candidates of this place for which that was asked
+        self._is_looking_ahead = False  # whether what follows the candidates is being computed
+        self._asked: set[int] = set()  # candidates of this place for which that was asked
         self._taking = False
         self._listed = ""  # the text whose tokens are listed
         self._takes_found = False  # whether the first one that is found is taken
@@ -67,22 +67,22 @@ class StepScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.title_with(self._about)
         self._input.focus()
-        self._stand()
+        self._begin_step()
 
     # --- places ---
 
-    def _stand(self) -> None:
+    def _begin_step(self) -> None:
         """Show what can come after the tokens so far."""
         self._serial += 1
         serial, spot, view = self._serial, self.stepping.spot, self.view
-        view.steps, view.place, view.found, view.leads, view.choice = spot.steps, None, None, {}, 0
-        view.note, self._taking, self._led = "", False, set()
+        view.steps, view.place, view.found, view.next_tokens, view.choice = spot.steps, None, None, {}, 0
+        view.note, self._taking, self._asked = "", False, set()
         self._listed, self._takes_found = "", False
         self.say("")
         with self._input.prevent(StepInput.Changed):
             self._input.value = ""
         view.redraw()
-        self._run(serial, lambda engine: stand(engine, spot), self._stood)
+        self._run(serial, lambda engine: candidates_at(engine, spot), self._computed)
 
     def _run(self, serial: int, job: Callable[[Engine], Any], done: Callable[[Any], None]) -> None:
         """Run a job for a place, unless another one is shown meanwhile."""
@@ -96,7 +96,7 @@ class StepScreen(Dialog[bool]):
 
         self._submit(work, finish)
 
-    def _stood(self, result: Place | BaseException | None) -> None:
+    def _computed(self, result: Place | BaseException | None) -> None:
         if isinstance(result, BaseException):
             self.view.note = one_line(str(result))
         elif result is None:
@@ -116,24 +116,24 @@ class StepScreen(Dialog[bool]):
         """Compute what would come after the candidates in sight, in one batch."""
         view, serial = self.view, self._serial
         place = view.place
-        ids = [one.id for one in view.shown if one.id not in self._led][:BATCH]
-        if place is None or not ids or self._leading:
+        ids = [one.id for one in view.shown if one.id not in self._asked][:BATCH]
+        if place is None or not ids or self._is_looking_ahead:
             return
-        self._leading = True
-        self._led.update(ids)
+        self._is_looking_ahead = True
+        self._asked.update(ids)
 
         def done(result: Any) -> None:
-            self._leading = False
+            self._is_looking_ahead = False
             if serial != self._serial or not self.is_attached:
                 self._look_ahead()
             elif isinstance(result, dict):
-                view.leads = {**view.leads, **result}
+                view.next_tokens = {**view.next_tokens, **result}
                 view.redraw()
                 self._look_ahead()
             elif isinstance(result, BaseException):
                 self.say(f"what would follow: {result}", "$error")
 
-        self._submit(lambda engine: lead(engine, place, ids) if serial == self._serial else {}, done)
+        self._submit(lambda engine: next_tokens(engine, place, ids) if serial == self._serial else {}, done)
 
     # --- keys ---
 
@@ -183,7 +183,7 @@ class StepScreen(Dialog[bool]):
                 self.say(f"not taken: {result}", "$error")
             elif not self.stepping.ended:
                 self.stepping.take(result)
-                self._stand()
+                self._begin_step()
 
         self._run(self._serial, lambda engine: record(engine, place, id), taken)
 
@@ -192,7 +192,7 @@ class StepScreen(Dialog[bool]):
         if self.stepping.ended:
             self.dismiss(False)
         elif self.stepping.take_back():
-            self._stand()
+            self._begin_step()
         else:
             self.say("nothing was taken yet")
 

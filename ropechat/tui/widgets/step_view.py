@@ -79,7 +79,7 @@ class StepView(StyledWidget):
         self.place: Place | None = None
         self.steps: Sequence[Step] = ()
         self.found: Sequence[Candidate] | None = None  # by a search; None: all are listed
-        self.leads: Mapping[int, TokenDistribution] = {}
+        self.next_tokens: Mapping[int, TokenDistribution] = {}
         self.choice = 0
         self.note = ""  # in place of the candidates
         self._rows: list[Row] = []
@@ -226,9 +226,9 @@ class StepView(StyledWidget):
         """What would come after a candidate."""
         row: Row = []
         left = width
-        if (lead := self.leads.get(id)) is None:
+        if (after := self.next_tokens.get(id)) is None:
             return row
-        for next_id, logprob in lead.top:
+        for next_id, logprob in after.top:
             name, share = one_line(self._spell(next_id)), f" {100 * math.exp(logprob):.0f}%  "
             if math.exp(logprob) < 0.005 or left < cell_width(name) + len(share) - 2:
                 break
