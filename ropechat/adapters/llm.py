@@ -67,7 +67,8 @@ class RopeChat(llm.Model):
         self._name = name
 
     def execute(self, prompt: Any, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
-        """Yield the answer's text; the logprobs of its tokens go to response_json."""
+        """Yield the answer's text; response_json has its logprobs, and how sure JSON is."""
+        from ropechat.engine.certainty import Answer
         from ropechat.errors import RopechatError
         from ropechat.sampling import Sampling
         from ropechat.sampling.grammar import Grammar
@@ -80,25 +81,27 @@ class RopeChat(llm.Model):
             grammar = None if prompt.schema is None else Grammar.json_schema(_as_schema(prompt.schema))
             sampling = Sampling(**{**engine.own_sampling, **given}, grammar=grammar)
             messages = list(_messages(prompt.messages))
-            steps = engine.reply(messages, sampling, stop=None if stop is None else [stop], top_k=count or 0)
-            prompt_tokens = len(engine.prompt_ids(messages))
-            tokens, texts, reason = [], [], "cancelled"
-            for step in steps:
-                tokens.append(_token(engine, step, count))
+            stops, top_k = None if stop is None else [stop], count or int(grammar is not None)
+            ids = engine.prompt_ids(messages, None, sampling.thinking)
+            made, texts, reason = [], [], "cancelled"
+            for step in engine.reply(messages, sampling, stop=stops, top_k=top_k):
+                made.append(step)
                 reason = step.finish_reason or reason
                 if stream:
                     yield step.text
                 else:
                     texts.append(step.text)
+            thought = [step.id for step in made if step.channel != "answer"]
+            sure = grammar and engine.certainty([*ids, *thought], Answer.of_steps(made), grammar)
         except (RopechatError, ValueError) as error:
             raise llm.ModelError(str(error)) from None
         if not stream:
             yield "".join(texts)
         response.set_resolved_model(engine.name)
-        response.set_usage(input=prompt_tokens, output=len(tokens))
-        response.response_json = {"finish_reason": reason}
+        response.set_usage(input=len(ids), output=len(made))
+        response.response_json = {"finish_reason": reason, **(sure or {})}
         if count is not None:
-            response.response_json["logprobs"] = tokens
+            response.response_json["logprobs"] = [_token(engine, step, count) for step in made]
 
 
 def _as_schema(schema: Any) -> dict[str, Any]:
@@ -133,10 +136,8 @@ def _messages(messages: Any) -> "Iterator[Message]":
         yield Message(Role(message.role), "".join(texts))
 
 
-def _token(engine: "Engine", step: Any, count: int | None) -> dict[str, Any]:
-    """A token as in batch's records; {} without logprobs."""
-    if count is None:
-        return {}
+def _token(engine: "Engine", step: Any, count: int) -> dict[str, Any]:
+    """A token as in batch's records."""
     top = [
         [id, logprob, engine.token_bytes(id).decode("utf-8", "replace")] for id, logprob in step.top[:count]
     ]

@@ -17,6 +17,7 @@ Without an id they depend on the row's content: then equal rows draw the same.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
 
 
 class Answer:
-    """Adds the columns text, finish_reason, prompt_tokens, completion_tokens, row_seed and error to a batch.
+    """Adds columns to a batch: text, finish_reason, prompt_tokens, completion_tokens, row_seed and error.
+
+    And confidence and allowed, how sure an answer is that had to match choices or a schema; NaN for others.
 
     A batch has the columns prompt (text) or messages (lists of {"role", "content"}), and maybe id and those
     of a batch file's row (max_tokens, temperature, stop ...), which override `sampling`. A failed row has its
     error; the others are answered. model: as for `Engine.load`, on each node. sampling: fields of `Sampling`.
-    seed: of the run. raw, system: as `ropechat batch`. window: rows per forward pass. options: of
-    `Engine.load`; threads default to the CPUs that Ray gives to the actor.
+    seed: of the run. raw, system, fail_below: as `ropechat batch`; an unsure row has its text and an error.
+    window: rows per forward pass. options: of `Engine.load`; threads default to the CPUs that Ray gives to
+    the actor.
     """
 
     def __init__(
@@ -56,13 +60,16 @@ class Answer:
         raw: bool = False,
         system: str | None = None,
         window: int = 16,
+        fail_below: float | None = None,
         **options: Any,
     ) -> None:
         threads = options.pop("threads", None) or _assigned_cpus()
         spec = ModelSpec(model, threads=threads, raw=raw, **options)
         self._engine, self._seed = spec.load(), seed
         drawn, prompts = Sampling(**(sampling or {})), PromptOptions(raw, system)
-        self._spec = BatchSpec(Path(), spec, prompts=prompts, sampling=drawn, window=window)
+        self._spec = BatchSpec(
+            Path(), spec, prompts=prompts, sampling=drawn, window=window, fail_below=fail_below
+        )
 
     def __call__(self, batch: "dict[str, Column]") -> "dict[str, Column]":
         """Answer the rows of a batch."""
@@ -94,9 +101,15 @@ _COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "finish_reason": lambda record: record.get("finish_reason") or "",
     "prompt_tokens": lambda record: record.get("usage", {}).get("prompt_tokens", 0),
     "completion_tokens": lambda record: record.get("usage", {}).get("completion_tokens", 0),
+    "confidence": lambda record: _number(record.get("confidence")),
+    "allowed": lambda record: _number(record.get("allowed")),
     "row_seed": lambda record: record.get("seed", 0),
     "error": lambda record: "" if record["ok"] else record["error"]["message"],
 }
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class _Kept(Sink):

@@ -13,7 +13,7 @@ from ropechat.api.metrics import Metrics
 from ropechat.api.requests import Ask
 from ropechat.api.spec import ApiSpec
 from ropechat.batch.line import LineRequest
-from ropechat.batch.runner import make_job
+from ropechat.batch.runner import fit_job, make_job, unsure_of
 from ropechat.batch.seeds import row_seed
 from ropechat.conversation import Message, Role
 from ropechat.engine.collector import Collector
@@ -58,6 +58,8 @@ class Call:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     made_tokens: int = 0
+    truncated: list[int] = field(default_factory=list)
+    """Of each prompt, how many characters were cut."""
 
     def leave(self) -> None:
         """Have the sequences freed before the next pass, and end whoever reads `told`."""
@@ -138,6 +140,14 @@ class Answers:
         self._collector.close()
         self._readers.shutdown()
 
+    def more_of(self, call: Call, number: int, completion: Completion) -> dict[str, Any]:
+        """What a choice has beside what its completion says: its unsure parts, what was cut of its prompt."""
+        below, cut = call.ask.first.fail_below, call.truncated[number // call.ask.samples]
+        more: dict[str, Any] = {"truncated": cut} if cut else {}
+        if below is not None:
+            more["unsure"] = [part.record for part in unsure_of(completion, below, self._engine)]
+        return more
+
     async def scores(self, call: Call) -> list[tuple[ScoredId, ...]]:
         """The scores of the tokens of each prompt; () where they are not asked for."""
         ask = call.ask
@@ -151,7 +161,7 @@ class Answers:
         return [found[number].scores for number in range(len(jobs))]
 
     def _scoring(self, request: LineRequest, ask: Ask) -> Job:
-        job = make_job(request, self._rows)
+        job, _ = fit_job(make_job(request, self._rows), request, self._rows, self._engine)
         sampling = None if job.sampling is None else replace(job.sampling, grammar=None)
         job = replace(job, sampling=sampling, top_k=ask.candidates, scores_prompt=True, certainty=False)
         return self._engine.prepared(job)
@@ -161,9 +171,7 @@ class Answers:
 
         Raises the error of the first choice that fails, and ClientGoneError.
         """
-        jobs = await self.work(
-            lambda: [job for one in call.ask.requests for job in self._jobs(one, call.ask)]
-        )
+        jobs = await self.work(lambda: [job for one in call.ask.requests for job in self._jobs(one, call)])
         if not call.ask.answers:
             for number, job in enumerate(jobs):
                 assert job.sampling is not None
@@ -174,7 +182,7 @@ class Answers:
         async for told in self._run(call, jobs, call.ask.samples):
             yield told
 
-    def _jobs(self, request: LineRequest, ask: Ask) -> list[Job]:
+    def _jobs(self, request: LineRequest, call: Call) -> list[Job]:
         """The jobs of a prompt: the first sample has the seed of the request, the others seeds made of it."""
         if not self._knows_tool and isinstance(request.content, list):
             for part in request.content:
@@ -182,10 +190,12 @@ class Answers:
                     raise refuse("messages: the role tool is not in this model's chat template")
         own: int | None = request.sampling.get("seed")
         base = choose_seed(self._rows.sampling) if own is None else own
-        job = self._engine.prepared(make_job(request, self._rows, base))
+        made, cut = fit_job(make_job(request, self._rows, base), request, self._rows, self._engine)
+        call.truncated.append(cut)
+        job = self._engine.prepared(made)
         assert job.sampling is not None
         sampling = job.sampling
-        seeds = [base, *(row_seed(base, "", sample) for sample in range(1, ask.samples))]
+        seeds = [base, *(row_seed(base, "", sample) for sample in range(1, call.ask.samples))]
         return [replace(job, sampling=replace(sampling, seed=seed)) for seed in seeds]
 
     async def _run(self, call: Call, jobs: Sequence[Job], samples: int) -> AsyncGenerator[Told, None]:

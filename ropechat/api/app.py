@@ -14,7 +14,7 @@ from ropechat.api.answering import Answers, Call, ClientGoneError
 from ropechat.api.errors import ApiError, error_of, refuse
 from ropechat.api.exchange import Exchange, Message, Receive, Send, SlowClientError
 from ropechat.api.metrics import Metrics
-from ropechat.api.requests import check_model, read_ask
+from ropechat.api.requests import check_model, read_ask, switch
 from ropechat.api.responses import Responses, to_json
 from ropechat.api.spec import ApiSpec
 from ropechat.batch.line import CHAT, COMPLETIONS, completion_prompt, parse_line, parse_request
@@ -180,7 +180,14 @@ class Api:
     async def _answer_ask(self, exchange: Exchange, ask: "Ask") -> None:
         call, now = Call(ask), int(time.time())
         watching = asyncio.create_task(_leave_with_client(exchange, call))
-        responses = Responses(ask, self.names[0], self._fingerprint, now, self._engine.token_bytes)
+        responses = Responses(
+            ask,
+            self.names[0],
+            self._fingerprint,
+            now,
+            self._engine.token_bytes,
+            lambda number, completion: self.answers.more_of(call, number, completion),
+        )
         try:
             await (self._stream if ask.stream else self._whole)(exchange, call, responses)
         finally:
@@ -237,8 +244,7 @@ class Api:
                 if told.completion is not None:
                     completions[number] = told.completion
                     await send(responses.closing(number, told.completion))
-        if call.ask.include_usage:
-            await send(responses.usage([completions[number] for number in range(len(completions))]))
+        await send(responses.last([completions[number] for number in range(len(completions))]))
         await exchange.event(b"[DONE]")
         await exchange.close_events()
 
@@ -295,8 +301,8 @@ class Api:
         """The ids of a text, or of the prompt of messages, in vLLM's form."""
         check_model(fields.pop("model", None), self.names)
         adds, strings = (
-            _switch(fields, "add_special_tokens", True),
-            _switch(fields, "return_token_strs", False),
+            switch(fields, "add_special_tokens", default=True),
+            switch(fields, "return_token_strs"),
         )
         engine = self._engine
         if "messages" in fields:
@@ -332,13 +338,6 @@ class Api:
         if wrong := next((id for id in given if not 0 <= id < size), None):
             raise refuse(f"tokens: must be ids from 0 to {size - 1} (got {wrong})")
         return {"prompt": self._engine.tokenizer.decode(given, skip_special_tokens=False)}
-
-
-def _switch(fields: dict[str, Any], name: str, default: bool) -> bool:
-    value = fields.pop(name, default)
-    if not isinstance(value, bool):
-        raise refuse(f"{name}: must be true or false (got {value!r:.40})")
-    return value
 
 
 def _refuse_rest(fields: dict[str, Any]) -> None:

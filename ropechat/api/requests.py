@@ -11,6 +11,7 @@ from ropechat.batch.line import (
     MAX_LOGPROBS,
     NOT_OFFERED,
     SAMPLING_FIELDS,
+    TRUNCATE,
     LineRequest,
     completion_prompt,
     parse_request,
@@ -29,7 +30,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "verbosity": ("medium",),
 }
 """Fields of what is not offered, with the values that do not ask for it."""
-_OWN = ("model", "stream", "stream_options", "prompt_logprobs")
+_OWN = ("model", "stream", "stream_options", "prompt_logprobs", "agree", "fail_below", TRUNCATE)
 _COMMON = ("n", "stop", "logprobs", *STRUCTURED, *SAMPLING_FIELDS, *_OWN, *HARMLESS, *NEUTRAL)
 _ALLOWED = {
     CHAT: (
@@ -46,7 +47,8 @@ class Ask:
 
     requests: one for each prompt. samples: answers to each. candidates: of each token of the prompt, if
     these are scored: 0 records their logprobs only; None scores none. answers: whether tokens are made.
-    prompt_logprobs: whether the response has vLLM's field of this name.
+    prompt_logprobs: whether the response has vLLM's field of this name. agree: whether it says how far the
+    samples agree.
     """
 
     endpoint: str
@@ -57,6 +59,7 @@ class Ask:
     candidates: int | None = None
     answers: bool = True
     prompt_logprobs: bool = False
+    agree: bool = False
 
     @property
     def first(self) -> LineRequest:
@@ -80,9 +83,8 @@ def read_ask(endpoint: str, body: Mapping[str, Any], names: tuple[str, ...], mos
             raise refuse(f"{name}: not supported: must be {allowed} or absent (got {value!r:.40})")
     stream, include_usage = _streaming(fields)
     prompts = _prompts(fields, most) if endpoint == COMPLETIONS else []
-    echo = endpoint == COMPLETIONS and fields.pop("echo", False)
-    if not isinstance(echo, bool):
-        raise refuse(f"echo: must be true or false (got {echo!r:.40})")
+    echo = endpoint == COMPLETIONS and switch(fields, "echo")
+    agree = switch(fields, "agree")
     candidates = _candidates(fields)
     if candidates is not None and stream:
         raise refuse("prompt_logprobs: must not be given together with stream")
@@ -95,6 +97,8 @@ def read_ask(endpoint: str, body: Mapping[str, Any], names: tuple[str, ...], mos
     request = parse_request({"custom_id": "", "url": endpoint, "body": fields})
     if request.unused:
         raise refuse(f"{request.unused[0]}: not supported; omit it")
+    if echo and request.truncate is not None:
+        raise refuse(f"{TRUNCATE}: must not be given together with echo")
     if echo and request.logprobs is not None:
         candidates = max(request.logprobs, candidates or 0)
     request = replace(request, echo=echo)
@@ -102,7 +106,19 @@ def read_ask(endpoint: str, body: Mapping[str, Any], names: tuple[str, ...], mos
     requests = tuple(replace(request, content=one) for one in prompts) or (request,)
     if len(requests) * samples > most:
         raise refuse(f"n: prompts times n must be at most {most} (got {len(requests)} times {samples})")
-    return Ask(endpoint, requests, samples, stream, include_usage, candidates, answers, asks_for_prompt)
+    if agree and (samples < 2 or len(requests) > 1):
+        raise refuse("agree: requires n of at least 2, and one prompt")
+    return Ask(
+        endpoint, requests, samples, stream, include_usage, candidates, answers, asks_for_prompt, agree
+    )
+
+
+def switch(fields: dict[str, Any], name: str, *, default: bool = False) -> bool:
+    """Remove a field that is true or false. Raises ApiError."""
+    value = fields.pop(name, default)
+    if not isinstance(value, bool):
+        raise refuse(f"{name}: must be true or false (got {value!r:.40})")
+    return value
 
 
 def check_model(name: object, names: tuple[str, ...]) -> None:
@@ -132,9 +148,7 @@ def _check_names(endpoint: str, fields: Mapping[str, Any]) -> None:
 
 
 def _streaming(fields: dict[str, Any]) -> tuple[bool, bool]:
-    stream, options = fields.pop("stream", False), fields.pop("stream_options", None)
-    if not isinstance(stream, bool):
-        raise refuse(f"stream: must be true or false (got {stream!r:.40})")
+    stream, options = switch(fields, "stream"), fields.pop("stream_options", None)
     if options is None:
         return stream, False
     if not stream:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropechat.api.requests import Ask
-from ropechat.batch.forms import chat_choice, chat_token, openai_reason, text_choice, text_logprobs
+from ropechat.batch.agree import agreement_of_records
+from ropechat.batch.forms import (
+    chat_choice,
+    chat_token,
+    openai_reason,
+    own_fields,
+    text_choice,
+    text_logprobs,
+)
 from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.records import answer_of, token_record
 from ropechat.engine.scheduler import Completion, ScoredId
@@ -38,10 +46,22 @@ def _with_finite(token: dict[str, Any]) -> dict[str, Any]:
 
 
 class Responses:
-    """The responses to one request. created: the time in seconds. bytes_of: of a token."""
+    """The responses to one request.
 
-    def __init__(self, ask: Ask, model: str, fingerprint: str, created: int, bytes_of: BytesOf) -> None:
-        self.ask, self._bytes_of = ask, bytes_of
+    created: the time in seconds. bytes_of: of a token. more_of: what choice `number` has beside what its
+    completion says.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        model: str,
+        fingerprint: str,
+        created: int,
+        bytes_of: BytesOf,
+        more_of: Callable[[int, Completion], dict[str, Any]],
+    ) -> None:
+        self.ask, self._bytes_of, self._more_of = ask, bytes_of, more_of
         self.is_chat = ask.endpoint == CHAT
         self._logprobs = ask.first.logprobs
         self._id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
@@ -63,18 +83,26 @@ class Responses:
             "choices": choices,
             "usage": usage_of(completions, samples),
         }
+        if self.ask.agree:
+            made["agreement"] = self._agreement(completions)
         if self.ask.prompt_logprobs and self.is_chat:
             made["prompt_logprobs"] = self._prompt_logprobs(scores[0])
         return made
+
+    def _agreement(self, completions: Sequence[Completion]) -> dict[str, Any] | None:
+        grammar = self.ask.first.sampling.get("grammar")
+        records = [answer_of(one, None, self._bytes_of, grammar) for one in completions]
+        return agreement_of_records(records)
 
     def _choice(
         self, number: int, completion: Completion, request: LineRequest, scores: Sequence[ScoredId]
     ) -> dict[str, Any]:
         record = answer_of(completion, self._logprobs, self._bytes_of, None)
+        record |= self._more_of(number, completion)
         if "logprobs" in record:
             record["logprobs"] = list(map(_with_finite, record["logprobs"]))
         if self.is_chat:
-            return {**chat_choice(number, record), **_own(completion)}
+            return chat_choice(number, record)
         if request.echo:
             record["text"] = self.prompt_text(request) + record["text"]
             if "logprobs" in record:
@@ -83,7 +111,7 @@ class Responses:
         _mark_first(choice["logprobs"])
         if self.ask.prompt_logprobs:
             choice["prompt_logprobs"] = self._prompt_logprobs(scores)
-        return {**choice, **_own(completion)}
+        return choice
 
     def prompt_text(self, request: LineRequest) -> str:
         """The prompt of a text_completion as text."""
@@ -176,22 +204,22 @@ class Responses:
         """The last chunk of a choice."""
         reason = openai_reason({"finish_reason": completion.finish_reason})
         part = self._part(number, {} if self.is_chat else "", None, reason)
-        return self.chunk([{**part, **_own(completion)}])
+        said = answer_of(completion, None, self._bytes_of, None) | self._more_of(number, completion)
+        return self.chunk([{**part, **own_fields(said)}])
 
-    def usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        """The chunk with the usage of the whole request."""
-        return self.chunk([], usage=usage_of(completions, self.ask.samples))
+    def last(self, completions: Sequence[Completion]) -> dict[str, Any] | None:
+        """The chunk with what is said of the whole request; None without it."""
+        if not self.ask.agree and not self.ask.include_usage:
+            return None
+        agreement = {"agreement": self._agreement(completions)} if self.ask.agree else {}
+        usage = {"usage": usage_of(completions, self.ask.samples)} if self.ask.include_usage else {}
+        return self.chunk([], **agreement, **usage)
 
     def _part(
         self, number: int, said: Any, logprobs: Mapping[str, Any] | None, reason: str | None
     ) -> dict[str, Any]:
         name = "delta" if self.is_chat else "text"
         return {"index": number, name: said, "logprobs": logprobs, "finish_reason": reason}
-
-
-def _own(completion: Completion) -> dict[str, Any]:
-    """What a choice has beside OpenAI's fields: how sure an answer with a grammar is, and the seed."""
-    return {**completion.certainty, "seed": completion.seed}
 
 
 def _mark_first(logprobs: dict[str, Any] | None) -> None:

@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ropechat.batch.agree import agreed
+from ropechat.batch.agree import agreed, agreement_of_records
 from ropechat.batch.hash_index import hash64
 from ropechat.batch.journal import INTERNAL, line_of
 from ropechat.batch.line import CHAT, COMPLETIONS
 from ropechat.batch.source import format_of
 from ropechat.engine.certainty import has_certainty
 from ropechat.engine.json_fields import leaves, name_of
-from ropechat.errors import RequestError
+from ropechat.errors import RequestError, UnsureError
 from ropechat.sampling.grammar import Grammar
 from ropechat.util.records import Csv
 
@@ -117,13 +117,13 @@ def text_form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
     """A form by name. model: "name" and "fingerprint", for openai."""
     if form == SHARD:
         return _Whole()
-    made = _form(form, shape, model)
+    if form == "openai":  # whose choices are the samples
+        return OpenAiForm(model, agree=shape.agree)
+    made = _form(form, shape)
     return _Agreed(made) if shape.agree else made
 
 
-def _form(form: str, shape: Shape, model: Mapping[str, str]) -> Form:
-    if form == "openai":
-        return OpenAiForm(model)
+def _form(form: str, shape: Shape) -> Form:
     if form == "json":
         return _Array()
     if form in ("csv", "tsv"):
@@ -264,24 +264,26 @@ class OpenAiForm:
 
     head = tail = ""
 
-    def __init__(self, model: Mapping[str, str]) -> None:
-        self._model = model
+    def __init__(self, model: Mapping[str, str], *, agree: bool = False) -> None:
+        self._model, self._agree = model, agree
 
     def lines(self, records: Records) -> str:
-        """The line of a row, with a choice per sample."""
+        """The line of a row, with a choice per sample. An unsure answer has an error and its choice."""
         first = records[0]
         id = str(first["id"])
         number = f"{hash64(id):016x}"
-        failed = next((record for record in records if not record["ok"]), None)
-        if failed is not None:
-            status, body = _error_body(failed["error"])
+        failed = [record["error"] for record in records if not record["ok"]]
+        unanswered = [error for error in failed if error["class"] != UnsureError.__name__]
+        if unanswered:
+            status, body = _error_body(unanswered[0])
         else:
             status, body = 200, self._body(number, records)
+        unsure = None if unanswered or not failed else {"code": "unsure", "message": failed[0]["message"]}
         line = {
             "id": f"batch_req_{number}",
             "custom_id": id,
             "response": {"status_code": status, "request_id": f"req_{number}", "body": body},
-            "error": None,
+            "error": unsure,
         }
         return line_of(line)
 
@@ -304,6 +306,7 @@ class OpenAiForm:
                 **({"completion_tokens_details": {"reasoning_tokens": thought}} if thought else {}),
             },
             "system_fingerprint": self._model["fingerprint"],
+            **({"agreement": agreement_of_records(records)} if self._agree else {}),
         }
 
 
@@ -331,7 +334,16 @@ def chat_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
         },
         "logprobs": None if content is None else {"content": content, "refusal": None},
         "finish_reason": openai_reason(record),
+        **own_fields(record),
     }
+
+
+_OWN = (*("confidence", "allowed", "choices", "fields"), "unsure", "truncated", "seed")
+
+
+def own_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a choice has beside OpenAI's fields: how sure an answer is, what was cut, the seed."""
+    return {name: record[name] for name in _OWN if name in record}
 
 
 def chat_token(token: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,6 +364,7 @@ def text_choice(index: int, record: Mapping[str, Any]) -> dict[str, Any]:
         "index": index,
         "logprobs": logprobs,
         "finish_reason": openai_reason(record),
+        **own_fields(record),
     }
 
 
@@ -371,7 +384,7 @@ def text_logprobs(tokens: Sequence[Mapping[str, Any]], at: int = 0) -> dict[str,
     }
 
 
-_OF_THE_SERVER = (*("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError", "UnsureError"),)
+_OF_THE_SERVER = ("InternalError", "NonFiniteError", "MemoryLimitError", "RowTimeoutError")
 """Errors that are not of the request."""
 
 

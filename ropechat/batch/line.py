@@ -23,6 +23,7 @@ MAX_MESSAGES = 2000
 MAX_SAMPLES = 128
 MAX_LOGPROBS = 20
 MAX_TURNS = 64
+TRUNCATE = "truncate_prompt_tokens"
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 """The endpoints of OpenAI's batch format."""
 PROMPT_FIELDS = (("prompt", "messages"), ("turns",), ("text", "prefix"))
@@ -50,7 +51,8 @@ NOT_OFFERED: dict[str, object] = {
     **dict.fromkeys(("ignore_eos", "use_beam_search", "include_stop_str_in_output"), False),
     **dict.fromkeys(("do_sample", "skip_special_tokens", "spaces_between_special_tokens"), True),
     **{name: [] for name in ("stop_token_ids", "stop_sequences", "bad_words", "allowed_token_ids")},
-    **dict.fromkeys(("truncate_prompt_tokens", "prompt_logprobs"), None),
+    "prompt_logprobs": None,
+    "agree": False,  # of `ropechat api`; a batch has --agree
 }
 """Fields of unsupported features that change an answer, with the value that does not request the feature.
 
@@ -92,6 +94,10 @@ class LineRequest:
     """Whether the answer continues a final assistant message."""
     echo: bool = False
     """Whether the text begins with the prompt, of /v1/completions."""
+    fail_below: float | None = None
+    """As `BatchSpec.fail_below`."""
+    truncate: int | None = None
+    """Most tokens of the prompt, from truncate_prompt_tokens (vLLM's name): -1 as many as fit."""
     choices: tuple[str, ...] = ()
     """With --score: the completions to score."""
     is_pair: bool = False
@@ -214,6 +220,9 @@ def parse_request(
     if _switch(fields, "add_generation_prompt", default=False):
         continues = False
     echo = endpoint == COMPLETIONS and _switch(fields, "echo", default=False)
+    fail_below, truncate = _fail_below(fields), _truncate(fields)
+    if echo and truncate is not None:
+        reject(f"{TRUNCATE}: must not be given together with echo")
     if echo and logprobs is not None:
         reject("echo: must not be given together with logprobs; `batch --score` has those of given texts")
     sampling = _sampling(fields) | _grammar(fields, flexible)
@@ -235,6 +244,8 @@ def parse_request(
         endpoint,
         continues,
         echo,
+        fail_below,
+        truncate,
     )
 
 
@@ -344,6 +355,24 @@ def _logprobs(fields: dict[str, Any], endpoint: str) -> int | None:
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_LOGPROBS:
         reject(f"{name}: must be an integer from 0 to {MAX_LOGPROBS} (got {count!r:.40})")
     return count
+
+
+def _fail_below(fields: dict[str, Any]) -> float | None:
+    value = fields.pop("fail_below", None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        reject(f"fail_below: must be a number from 0 to 1 (got {value!r:.40})")
+    return float(value)
+
+
+def _truncate(fields: dict[str, Any]) -> int | None:
+    value = fields.pop(TRUNCATE, None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+        reject(f"{TRUNCATE}: must be a positive integer, or -1 for what fits (got {value!r:.40})")
+    return value
 
 
 def _switch(fields: dict[str, Any], name: str, *, default: bool) -> bool:

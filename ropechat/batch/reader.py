@@ -29,6 +29,7 @@ from ropechat.batch.row_template import RowTemplate, canonical
 from ropechat.batch.score_line import scored_request
 from ropechat.batch.shard import Shard
 from ropechat.batch.source import PLAIN_FORMATS, RawRow, Source, printable
+from ropechat.conversation import Message
 from ropechat.errors import BatchInputError, RequestError, RopechatError
 
 ALL = "all"
@@ -273,7 +274,7 @@ def _request_fields(request: LineRequest) -> list[Any]:
     """What a request asks for, without the names of ignored fields."""
     content: Any = request.content
     if isinstance(content, list):
-        content = [part if isinstance(part, int) else [part.role, part.content] for part in content]
+        content = [part if isinstance(part, int) else _message_fields(part) for part in content]
     return [
         content,
         _sampling_fields(request.sampling),
@@ -285,8 +286,17 @@ def _request_fields(request: LineRequest) -> list[Any]:
         request.endpoint,
         request.continues,
         *([request.echo] if request.echo else []),
+        *(
+            {name: value}
+            for name in ("fail_below", "truncate")
+            if (value := getattr(request, name)) is not None
+        ),
         *([request.choices, request.is_pair, request.answer] if request.choices else []),
     ]
+
+
+def _message_fields(message: Message) -> list[Any]:
+    return [message.role, message.content, *([message.reasoning] if message.reasoning else [])]
 
 
 def _sampling_fields(sampling: Mapping[str, Any]) -> dict[str, Any]:

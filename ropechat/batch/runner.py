@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ropechat.batch.estimate import RowsEstimate
-from ropechat.batch.line import COMPLETIONS, Content, LineRequest
+from ropechat.batch.line import COMPLETIONS, TRUNCATE, Content, LineRequest
 from ropechat.batch.output import Sink
 from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import BytesOf, error_record, ok_record, samples_of, unsure_record
@@ -17,7 +17,7 @@ from ropechat.batch.seeds import row_seed, turn_seed
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
 from ropechat.engine.certainty import has_certainty
-from ropechat.engine.fitting import Side, fitted
+from ropechat.engine.fitting import fitted
 from ropechat.engine.scheduler import Completion, Job, Prompt
 from ropechat.errors import InternalError, RequestError
 
@@ -46,6 +46,38 @@ def make_job(request: LineRequest, spec: BatchSpec, seed: int | None = None) -> 
     certainty = has_certainty(own.grammar)
     stop = spec.prompts.stop if request.stop is None else request.stop
     return Job(prompt, own, stop, request.template_vars, prefix, top_k or 0, certainty=certainty)
+
+
+def fit_job(job: Job, request: LineRequest, spec: BatchSpec, engine: "Engine") -> tuple[Job, int]:
+    """The job, with a prompt that was cut if the row or the run asks for it, and by how many characters.
+
+    The answer keeps its room in the context, up to half of it. Of a prompt of ids the row's own limit cuts
+    the first ones. Raises RequestError for a limit that is below what the chat template needs.
+    """
+    side, most = spec.prompts.truncate, request.truncate
+    if side is None and most is None:
+        return job, 0
+    limit = (job.sampling or spec.sampling).max_tokens
+    room = engine.context - min(limit, engine.context // 2)
+    if most is None or most < 0:
+        return fitted(job, room, side or "start", engine.job_ids, engine.tokenizer)
+    room = min(room, most)
+    ids = request.content
+    if isinstance(ids, list) and isinstance(ids[0], int):
+        return dataclasses.replace(job, prompt=ids[-room:]), max(0, len(ids) - room)
+    made, cut = fitted(job, room, side or "start", engine.job_ids, engine.tokenizer)
+    if (size := len(engine.job_ids(made))) > room:
+        raise RequestError(f"{TRUNCATE}: must be more than {room}: the prompt has {size} tokens")
+    return made, cut
+
+
+def unsure_of(completion: Completion, below: float | None, engine: "Engine") -> "list[Unsure]":
+    """The parts of an answer with a smaller probability."""
+    if below is None:
+        return []
+    from ropechat.inspector.unsure import unsure_parts
+
+    return unsure_parts(completion.answer, completion.certainty, below, engine.token_bytes, engine.stop_ids)
 
 
 def describe_unused(row: BatchRow, unused: Sequence[str]) -> str:
@@ -134,18 +166,14 @@ class _Jobs:
             for part in request.content:
                 if isinstance(part, Message) and part.role is Role.TOOL:
                     return RequestError("messages: the role tool is not in this model's chat template")
-        if self._spec.prompts.truncate is not None:
-            job, cut = self._fitted(job, self._spec.prompts.truncate)
-            pending.truncated += cut
+        try:
+            job, cut = fit_job(job, request, self._spec, self._engine)
+        except RequestError as error:
+            return error
+        pending.truncated += cut
         if not request.turns:
             return job
         return dataclasses.replace(job, then=lambda completion: self._next_turn(pending, request, completion))
-
-    def _fitted(self, job: Job, side: Side) -> tuple[Job, int]:
-        """The job, with room in the context for its answer: for half of the context at most."""
-        engine, context = self._engine, self._engine.context
-        limit = (job.sampling or self._spec.sampling).max_tokens
-        return fitted(job, context - min(limit, context // 2), side, engine.job_ids, engine.tokenizer)
 
     def _next_turn(self, pending: _Pending, request: LineRequest, completion: Completion) -> Job | None:
         turn = len(pending.before) + 1
@@ -239,9 +267,10 @@ def _answer_rows(
         else:
             completions = [*pending.before, result]
             record = _record(pending, completions, spec, engine.token_bytes)
-            unsure = _unsure(completions, spec.fail_below, engine)
+            below = _fail_below(pending, spec)
+            unsure = [part for one in completions for part in unsure_of(one, below, engine)]
             if unsure:
-                failures.take(pending.row, unsure_record(record, pending.row, unsure, spec.fail_below or 0))
+                failures.take(pending.row, unsure_record(record, pending.row, unsure, below or 0))
             else:
                 sink.write(pending.row, record)
                 report.ok += 1
@@ -254,19 +283,9 @@ def _answer_rows(
     return report
 
 
-def _unsure(completions: Sequence[Completion], below: float | None, engine: "Engine") -> "list[Unsure]":
-    """The parts of a row's answers with a smaller probability."""
-    if below is None:
-        return []
-    from ropechat.inspector.unsure import unsure_parts
-
-    return [
-        part
-        for completion in completions
-        for part in unsure_parts(
-            completion.answer, completion.certainty, below, engine.token_bytes, engine.stop_ids
-        )
-    ]
+def _fail_below(pending: _Pending, spec: BatchSpec) -> float | None:
+    own = None if pending.row.request is None else pending.row.request.fail_below
+    return spec.fail_below if own is None else own
 
 
 def _record(

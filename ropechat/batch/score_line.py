@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ropechat.batch.line import LineRequest, names_of, reject
+from ropechat.batch.line import TRUNCATE, LineRequest, names_of, reject
 
 COMPLETION, CHOICES, ANSWER = "completion", "choices", "answer"
 MAX_CHOICES = 1000
@@ -50,8 +50,14 @@ def _checked(
     request: LineRequest, choices: tuple[str, ...], answer: int | None, *, is_pair: bool
 ) -> LineRequest:
     """The request with what is scored. Raises LineError for what is not possible then."""
-    for name, value in (("turns", request.turns), ("chat_template_kwargs", request.template_vars)):
-        if value:
+    refused = {
+        "turns": request.turns or None,
+        "chat_template_kwargs": request.template_vars or None,
+        "fail_below": request.fail_below,
+        TRUNCATE: request.truncate,
+    }
+    for name, value in refused.items():
+        if value is not None:
             reject(f"{name}: not possible with --score")
     if request.samples not in (None, 1):
         reject(f"n: must be 1 with --score (got {request.samples})")

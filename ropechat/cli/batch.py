@@ -413,8 +413,6 @@ def batch(source: Path | str, **given: Any) -> int:
         raise click.UsageError("--score: results must not be openai")
     if asked.excel and form != "csv" and asked.shard is None:
         raise click.UsageError(f"--excel: results must be csv (got {form})")
-    if asked.agree and form == "openai":
-        raise click.UsageError("--agree: results must not be openai, whose choices are the samples")
     sourced = sourced_sampling(given)
     grammar = grammar_of(given)
     choices = grammar.source if asked.score and grammar is not None else ()

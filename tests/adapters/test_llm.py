@@ -99,6 +99,9 @@ def test_a_schema_is_honoured() -> None:
     logs = json.loads(command("logs", "--json"))
     assert json.loads(logs[0]["response"]) == given
     assert logs[0]["schema_json"] is not None
+    sure = logs[0]["response_json"]
+    assert set(sure["fields"]) == {"answer", "sure"}
+    assert 0 < sure["confidence"] <= 1
     refused = {"type": "array", "uniqueItems": True}
     with pytest.raises(llm.ModelError, match="uniqueItems"):
         llm.get_model("ropechat").prompt("x", schema=refused).text()

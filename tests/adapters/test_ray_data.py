@@ -70,3 +70,9 @@ def test_columns_of_numpy_and_rows_that_fail() -> None:
     assert (found["error"][0], found["finish_reason"][0]) == ("", "length")
     talks = answer({"id": np.array(["a", "b", "c"]), "messages": talk})
     assert len({*talks["text"]}) == 1
+    assert np.isnan(talks["confidence"]).all()
+    choices = np.array([{"choice": ["Yes", "No"]}] * 3, dtype=object)
+    sure = Answer(fail_below=1.0)({**batch, "id": np.array(["a", "b", "c"]), "structured_outputs": choices})
+    assert {sure["text"][0], sure["text"][2]} <= {"Yes", "No"}
+    assert 0 < sure["confidence"][0] < 1
+    assert "unsure: below 1" in sure["error"][0]

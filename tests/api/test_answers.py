@@ -15,14 +15,12 @@ from ropechat.batch.line import CHAT, COMPLETIONS
 from ropechat.batch.run import run_to_stream
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
+from ropechat.engine.agreement import agreement_of, best_answer
 from ropechat.engine.engine import Engine
 from ropechat.engine.spec import ModelSpec
 from ropechat.sampling import Sampling
 
 WORDS = ["What", "is", "a", "token", "RoPE", "rotary", "position", "why", "does", "the", "key", "turn"]
-
-
-SURE = ("choices", "confidence", "allowed", "fields")
 
 
 def requests(count: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
@@ -92,8 +90,7 @@ def of_batch(engine: Engine, asked: list[tuple[str, dict[str, Any]]], form: str 
 
 def by_itself(body: dict[str, Any]) -> dict[str, Any]:
     """What a response says of the answers; ids, times, seeds and what was cached differ."""
-    own = ("seed", *SURE)
-    choices = [{name: one for name, one in choice.items() if name not in own} for choice in body["choices"]]
+    choices = [{name: one for name, one in choice.items() if name != "seed"} for choice in body["choices"]]
     usage = {name: body["usage"][name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
     return {"choices": choices, "object": body["object"], "usage": usage}
 
@@ -250,27 +247,61 @@ async def test_prompt_logprobs_without_an_answer(engine: Engine, client: Client)
 async def test_how_sure_an_answer_is(engine: Engine, client: Client) -> None:
     messages = [{"role": "user", "content": "Is a token a word?"}]
     schema = {"type": "object", "properties": {"word": {"type": "boolean"}}, "required": ["word"]}
+    of_schema = {"json_schema": {"schema": {**schema, "additionalProperties": False}}, "type": "json_schema"}
+    common = {"messages": messages, "seed": 1, "fail_below": 1, "max_tokens": 20}
     asked: list[tuple[str, dict[str, Any]]] = [
-        (CHAT, {"messages": messages, "seed": 1, "structured_outputs": {"choice": ["Yes", "No"]}}),
-        (
-            CHAT,
-            {
-                "messages": messages,
-                "seed": 1,
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"schema": {**schema, "additionalProperties": False}},
-                },
-            },
-        ),
+        (CHAT, {**common, "structured_outputs": {"choice": ["Yes", "No"]}}),
+        (CHAT, {**common, "response_format": of_schema}),
+        (CHAT, common),
     ]
+    own = (*("choices", "confidence", "allowed", "fields"), "unsure", "seed")
     for (path, body), record in zip(asked, of_batch(engine, asked, "jsonl"), strict=True):
         (choice,) = (await client.ask(path, body)).json["choices"]
-        sure = {name: record[name] for name in SURE if name in record}
-        assert 0 < sure["confidence"] <= 1
-        assert {name: choice[name] for name in SURE if name in choice} == sure
+        sure = {name: record[name] for name in own if name in record}
+        assert record["error"]["class"] == "UnsureError"
+        assert ("confidence" in sure) == (body is not common)
+        assert {name: choice[name] for name in own if name in choice} == sure
         last = (await client.ask(path, {**body, "stream": True})).events[-1]["choices"][0]
-        assert {name: last[name] for name in SURE if name in last} == sure
+        assert {name: last[name] for name in own if name in last} == sure
+        (choice,) = (await client.ask(path, {**body, "fail_below": 0})).json["choices"]
+        assert choice["unsure"] == []
+
+
+async def test_how_far_samples_agree(client: Client) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Is a token a word?"}],
+        **{"n": 5, "agree": True, "seed": 1, "temperature": 1.5},
+        "structured_outputs": {"choice": ["Yes", "No"]},
+    }
+    found = (await client.ask(CHAT, body)).json
+    texts = [choice["message"]["content"] for choice in found["choices"]]
+    expected = {**agreement_of(texts), "best": best_answer(texts)}
+    assert found["agreement"] == expected
+    events = (await client.ask(CHAT, {**body, "stream": True})).events
+    assert (events[-1]["choices"], events[-1]["agreement"]) == ([], expected)
+
+
+async def test_a_long_prompt_is_cut(engine: Engine, client: Client) -> None:
+    text = "Why does RoPE turn each key? " * 20
+    common = {"seed": 1, "max_tokens": 3, "truncate_prompt_tokens": 40}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, {"messages": [{"role": "user", "content": text}], **common}),
+        (COMPLETIONS, {"prompt": text, **common}),
+        (COMPLETIONS, {"prompt": engine.tokenizer.encode(text), **common}),
+        (COMPLETIONS, {"prompt": text * 40, **common, "truncate_prompt_tokens": -1}),
+    ]
+    for (path, body), expected in zip(asked, of_batch(engine, asked), strict=True):
+        found = (await client.ask(path, body)).json
+        assert by_itself(found) == by_itself(expected)
+        assert found["choices"][0]["truncated"] > 0
+        assert found["usage"]["prompt_tokens"] <= (
+            40 if body["truncate_prompt_tokens"] > 0 else engine.context
+        )
+    last = {"prompt": engine.tokenizer.encode(text)[-40:], "seed": 1, "max_tokens": 3}
+    cut = (await client.ask(*asked[2])).json["choices"][0]["text"]
+    assert (await client.ask(COMPLETIONS, last)).json["choices"][0]["text"] == cut
+    scored = {**asked[2][1], "prompt_logprobs": 0}
+    assert len((await client.ask(COMPLETIONS, scored)).json["choices"][0]["prompt_logprobs"]) == 40
 
 
 async def test_a_shared_prefix_is_cached(client: Client) -> None:

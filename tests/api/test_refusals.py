@@ -43,6 +43,11 @@ KEY = "correct-horse-battery"
         (CHAT, {"messages": MESSAGES, "max_tokens": 0}, "max_tokens: must be an integer from 1"),
         (CHAT, {"messages": MESSAGES, "prompt_logprobs": 21}, "prompt_logprobs: must be an integer"),
         (CHAT, {"messages": MESSAGES, "response_format": {"type": "xml"}}, "response_format.type: must be"),
+        (CHAT, {"messages": MESSAGES, "agree": True}, "agree: requires n of at least 2"),
+        (CHAT, {"messages": MESSAGES, "fail_below": 2}, "fail_below: must be a number from 0 to 1"),
+        (CHAT, {"messages": MESSAGES, "truncate_prompt_tokens": 0}, "must be a positive integer, or -1"),
+        (CHAT, {"messages": MESSAGES, "truncate_prompt_tokens": 2}, "truncate_prompt_tokens: must be more"),
+        (COMPLETIONS, {"prompt": "x", "echo": True, "truncate_prompt_tokens": 2}, "together with echo"),
         (COMPLETIONS, {"prompt": []}, "prompt: must be a string"),
         (COMPLETIONS, {"prompt": ["x"] * 65, "n": 2}, "n: prompts times n must be at most 128"),
         (COMPLETIONS, {"prompt": [10**9]}, "id"),
@@ -257,7 +262,7 @@ async def test_the_requests_of_the_page_are_understood(served: Callable[..., Cli
     asked = re.findall(
         r"curl http://127.0.0.1:8080(\S+) [^']*'Content-Type: application/json'[^']*-d '([^']*)'", text
     )
-    assert len(asked) == 4
+    assert len(asked) == 5
     for path, body in asked:
         response = await client.ask(path, {"max_tokens": 2, **json.loads(body)})
         assert (response.status == 200) != ("temprature" in body), response.body

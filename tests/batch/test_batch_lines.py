@@ -332,7 +332,6 @@ BAD_SETTINGS: list[tuple[str, Any]] = [
     ("stop_token_ids", [2]),
     ("stop_sequences", ["x"]),
     ("bad_words", ["x"]),
-    ("truncate_prompt_tokens", 9),
     ("typical_p", 0.9),
     ("presence_penalty", 2.5),
     ("frequency_penalty", "much"),
@@ -430,3 +429,13 @@ def test_openai_lines(tmp_path: Path) -> None:
     )
     page = {"url": "http://localhost/", "body": "text of a page", "prompt": "a"}
     assert request_of(tmp_path, page).unused == ("url", "body")
+
+
+def test_what_a_row_asks_for_is_in_its_hash(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    thought = [talk[0], {**talk[1], "reasoning_content": "c"}]
+    common = {"messages": talk}
+    lines = [common, {"messages": thought}, {**common, "fail_below": 0.5}, {**common, "fail_below": 0.6}]
+    lines += [{**common, "truncate_prompt_tokens": 5}, {**common, "truncate_prompt_tokens": -1}]
+    rows = rows_of(tmp_path, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    assert len({row.request_hash for row in rows}) == len(lines)

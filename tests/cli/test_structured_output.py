@@ -295,12 +295,19 @@ def test_samples_that_agree_are_one_record(door: Door, tmp_path: Path) -> None:
     assert float(cells["agreement"]) == of_first["share"]
     assert float(cells["entropy"]) == of_first["entropy"]
     assert float(cells["a.agreement"]) == of_first["fields"]["a"]["share"]
-    for wrong, words in (
-        (["--agree", "--out", "openai", "-o", "-"], "--agree: results must not be openai"),
-        (["--n", 1, "--agree", "-o", "-"], "--agree: requires --n"),
-    ):
-        code, _, err = door(*given, *wrong)
-        assert (code, words in err) == (REFUSED, True)
+    _, out, _ = door(*given, "--agree", "--out", "openai", "-o", "-", "--fail-below", 1)
+    line = json.loads(out.splitlines()[0])
+    body = line["response"]["body"]
+    assert [choice["message"]["content"] for choice in body["choices"]] == [
+        one["text"] for one in samples[:5]
+    ]
+    best = body["agreement"].pop("best")
+    assert body["agreement"] == of_first
+    assert body["choices"][best]["confidence"] == samples[best]["confidence"]
+    assert (line["response"]["status_code"], line["error"]["code"]) == (200, "unsure")
+    assert body["choices"][0]["unsure"][0]["field"] == "a"
+    code, _, err = door(*given, "--n", 1, "--agree", "-o", "-")
+    assert (code, "--agree: requires --n" in err) == (REFUSED, True)
 
 
 def test_another_schema_cannot_resume(door: Door, schema: Path, tmp_path: Path) -> None:
