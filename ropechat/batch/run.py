@@ -83,7 +83,7 @@ def run_to_stream(
     """
     watcher = watcher or BatchWatcher()
     if form not in STREAMED:
-        raise RequestError(f"--out {form}: not possible on {name}; give a file (-o)")
+        raise RequestError(f"--format {form}: not possible on {name}; give a file (-o)")
     given = _read_input(spec, form, watcher)
     engine = None if given.total == 0 else watcher.load(watcher.find(spec.model), spec.sampling)
     findings, report = Findings(), BatchReport(0)

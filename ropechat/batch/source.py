@@ -52,7 +52,7 @@ _NOT_TEXT = {
     b"\xff\xfe": "UTF-16; save it as UTF-8, or add --encoding utf-16",
     b"\xfe\xff": "UTF-16; save it as UTF-8, or add --encoding utf-16",
     b"PK": "a zip archive; unpack it first",
-    b"PAR1": "a Parquet file; add --in parquet",
+    b"PAR1": "a Parquet file; add --input-format parquet",
 }
 
 
@@ -263,12 +263,12 @@ class Source:
         if line == b"[" or line.startswith(b"[{"):
             raise BatchInputError(
                 f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for a JSON "
-                "array add --in json"
+                "array add --input-format json"
             )
         if not _looks_like_json(line):
             raise BatchInputError(
                 f"{self.where}: line 1: must be a JSON object, one per line (got {shown!r}); for other "
-                "formats add --in csv, tsv or lines"
+                "formats add --input-format csv, tsv or lines"
             )
 
     def _json_array(self, file: IO[bytes]) -> Iterator[RawRow]:
@@ -284,11 +284,13 @@ class Source:
         try:
             items = parse_value(data)
         except LineError as fault:
-            raise BatchInputError(f"{self.where}: {fault}; for one object per line add --in jsonl") from None
+            raise BatchInputError(
+                f"{self.where}: {fault}; for one object per line add --input-format jsonl"
+            ) from None
         if not isinstance(items, list):
             raise BatchInputError(
                 f"{self.where}: must be a JSON array (got {type(items).__name__}); for one object per line "
-                "add --in jsonl"
+                "add --input-format jsonl"
             )
         for number, item in enumerate(items, 1):
             if isinstance(item, dict):

@@ -17,7 +17,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import say
 from ropechat.cli.listening import host_names, is_loopback, shown_name
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import GroupedCommand, option_set
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import SETTINGS
@@ -25,77 +25,87 @@ from ropechat.sampling.sources import DEFAULT
 
 INSTALL = "uvicorn is not installed; pip install 'ropechat[api]'"
 KEY_VARIABLE = "ROPECHAT_API_KEY"
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat api -m smollm2:135m
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"messages": [{"role": "user", "content": "What is RoPE?"}], "max_tokens": 32}'
-  ropechat api -m smollm2:135m --host 0.0.0.0 --expose --api-key-file key.txt
+  curl http://127.0.0.1:8080/v1/chat/completions \\
+    -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "What is RoPE?"}]}'
+  ropechat api --host 0.0.0.0 --expose --api-key-file key.txt
 """
 
 _server_options = option_set(
-    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    click.option(
+    option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    option(
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         default=8080,
         show_default=True,
         help="Port to listen on; 0 takes a free one.",
     ),
-    click.option(
-        "--expose", is_flag=True, help="Allow a HOST that other machines can reach; requires a key."
-    ),
-    click.option(
+    option("--expose", is_flag=True, help="Allow a HOST that other machines can reach; requires a key."),
+    option(
         "--api-key-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
         help=f"A file with the key that clients must send [env: {KEY_VARIABLE} has the key itself].",
     ),
-    click.option(
+    option(
         "--allow-origin",
         "origins",
+        expert=True,
         multiple=True,
         metavar="ORIGIN",
         help="A site such as https://example.org whose pages may send requests. Repeatable.",
     ),
-    click.option(
+    option(
         "--alias",
         "aliases",
+        expert=True,
         multiple=True,
         metavar="NAME",
         help="Another name of the model, for clients that ask for it. Repeatable.",
     ),
-    click.option(
-        "--window",
+    option(
+        "--parallel",
+        "window",
+        old=["--window"],
+        expert=True,
         type=click.IntRange(1, 256),
+        metavar="N",
         default=16,
         show_default=True,
         help="Sequences that are computed at the same time.",
     ),
-    click.option(
+    option(
         "--waiting",
+        expert=True,
         type=click.IntRange(0, 10_000),
+        metavar="N",
         default=256,
         show_default=True,
         help="Requests that may wait; further ones are refused with status 429.",
     ),
-    click.option(
+    option(
         "--timeout",
+        expert=True,
         metavar="SECONDS",
         type=Real(above=True),
         default=600.0,
         show_default=True,
-        help="Let a request fail that is not finished so long after its start.",
+        help="Let a request fail that is not finished SECONDS after its start.",
     ),
     progress_option,
-    click.option("--quiet", is_flag=True, help="No notes, progress and lines about requests on stderr."),
+    option("--quiet", is_flag=True, help="Write no notes, progress and lines about requests to stderr."),
     title="Server",
 )
 
 
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @_server_options
-@click.option("--system", metavar="TEXT", help="A system message for chats without one.")
+@option_set(
+    option("--system", metavar="TEXT", help="A system message for chats without one."), title="Prompt"
+)
 @template_options
 @sampling_options
 @model_options

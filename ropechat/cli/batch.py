@@ -22,7 +22,7 @@ from ropechat.cli.common import (
 from ropechat.cli.grammar_options import OPTIONS, grammar_of, grammar_options
 from ropechat.cli.keep_prefix import keep_prefix_option
 from ropechat.cli.loading import take_model
-from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option_set, take
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set, take
 from ropechat.cli.status import progress_option
 from ropechat.sampling import SETTINGS
 from ropechat.sampling.sources import DEFAULT
@@ -35,29 +35,32 @@ if TYPE_CHECKING:
 # As in ropechat.batch.source, forms and line, which are imported late.
 FORMATS = ("jsonl", "openai", "json", "csv", "tsv", "lines", "parquet")
 FORMS = ("jsonl", "openai", "json", "csv", "tsv", "parquet")
-in_format = click.option(
-    "--in",
-    "input_format",
+in_format = option(
+    "--input-format",
+    old=["--in"],
     type=click.Choice(FORMATS),
-    help="Format of IN [default: by its suffix; else jsonl].",
+    help="Form of IN [default: by its suffix, else jsonl].",
 )
-out_form = click.option(
-    "--out",
+out_form = option(
+    "--format",
     "output_format",
+    old=["--out"],
     type=click.Choice(FORMS),
-    help="Form of the results [default: by the suffix of OUT; else jsonl].",
+    help="Form of the results [default: by the suffix of OUT, else jsonl].",
 )
 _MAX_SAMPLES = 128
 _MAX_LOGPROBS = 20
-_EXAMPLES = """\b
-Examples:
-  printf 'What is RoPE?\\nWhat is a token?\\n' | ropechat batch - --in lines | jq -r .text
-  ropechat batch questions.csv --prompt 'Answer briefly: {{ question }}' -o answers.csv --keep all
-  ropechat batch prompts.jsonl -o answers.jsonl --n 4 --logprobs 5 --max-tokens 64
-  ropechat batch prompts.jsonl -o answers.jsonl --resume      # after Ctrl-C, a crash, a full disk
-  ropechat batch mails.csv --prompt 'Who wrote this? {{ text }}' --json-schema person.json -o out.jsonl
-  ropechat batch requests.jsonl -o results.jsonl --out openai
-  echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' | ropechat batch - --score
+_EXAMPLES = """
+  printf 'What is RoPE?\\nWhat is a token?\\n' > questions.txt
+  ropechat batch questions.txt --input-format lines -o answers.jsonl
+  ropechat batch q.csv --prompt 'Be brief: {{ question }}' -o a.csv --keep all
+  ropechat batch p.jsonl -o a.jsonl --n 4 --logprobs 5 --max-tokens 64
+  ropechat batch p.jsonl -o a.jsonl --resume  # after Ctrl-C or a crash
+  ropechat batch mails.csv --prompt 'Who wrote this? {{ text }}' \\
+    --json-schema person.json -o out.jsonl
+  ropechat batch requests.jsonl -o results.jsonl --format openai
+  echo '{"prompt": "2+2=", "choices": ["3", "4"], "answer": 1}' > sums.jsonl
+  ropechat batch sums.jsonl --score -o scores.jsonl
 """
 
 
@@ -102,14 +105,16 @@ class Encoding(click.ParamType):  # type: ignore[type-arg]
 
 
 csv_options = option_set(
-    click.option(
+    option(
         "--delimiter",
+        expert=True,
         type=Delimiter(),
         metavar="CHAR",
         help="What separates the cells of a CSV file; tab is one [default: the one that its first line has].",
     ),
-    click.option(
+    option(
         "--encoding",
+        expert=True,
         type=Encoding(),
         metavar="NAME",
         help="Encoding of IN, such as cp1252 [default: UTF-8, or of a file the one that it is probably in].",
@@ -118,51 +123,60 @@ csv_options = option_set(
 )
 _input_options = option_set(
     in_format,
-    click.option(
+    option(
         "--prompt", metavar="TEMPLATE", help="The prompt, with {{ field }} for fields of the row (Jinja)."
     ),
-    click.option(
+    option(
         "--prompt-file", type=click.Path(path_type=Path), metavar="FILE", help="The same template in a file."
     ),
-    click.option(
+    option(
         "--messages-file",
+        expert=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help='A template for each message: JSON, [{"role", "content"}, ...].',
     ),
-    click.option(
+    option(
         "--prompt-field",
+        expert=True,
         metavar="FIELD",
         help="The field with the prompt [default: prompt, messages or turns; else text or prefix].",
     ),
-    click.option("--id-field", metavar="FIELD", help="The field with the id [default: id or custom_id]."),
-    click.option("--limit", type=Count(), help="Read only the first n rows."),
-    click.option(
-        "--shard",
-        metavar="i/n",
-        type=ShardName(),
-        help="Compute only part i of n, chosen by the ids, into OUT.iofn.jsonl for `ropechat merge`.",
+    option(
+        "--id-field",
+        metavar="FIELD",
+        expert=True,
+        help="The field with the id [default: id or custom_id].",
     ),
-    click.option(
+    option("--limit", type=Count(), help="Read only the first N rows."),
+    option(
+        "--shard",
+        expert=True,
+        metavar="I/N",
+        type=ShardName(),
+        help="Compute only part I of N, chosen by the ids, into OUT.IofN.jsonl for `ropechat merge`.",
+    ),
+    option(
         "--dry-run",
         is_flag=True,
         help="Check all rows, count their tokens, print the first request; load no weights, write nothing.",
     ),
-    click.option(
+    option(
         "--score",
         is_flag=True,
         help='Score rows instead: {"prompt", "completion"}, or {"prompt", "choices", "answer"} for accuracy; '
         "with --choices the same ones for all rows.",
     ),
-    click.option(
+    option(
         "--grid",
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Run the variants (models, prompts, settings) of this TOML or JSON file over the rows, and "
         "check their answers. Requires -o.",
     ),
-    click.option(
+    option(
         "--dedupe",
+        expert=True,
         is_flag=True,
         help="Compute rows with the same prompt and settings once; they then have the same seed. Requires "
         "-o.",
@@ -170,85 +184,108 @@ _input_options = option_set(
     title="Input",
 )
 _output_options = option_set(
-    click.option(
+    option(
         "-o",
         "--output",
         "out",
         metavar="OUT",
         type=FileName(),
-        help="File of the results; - is stdout, and so is none if stdout is not a terminal.",
+        help="File of the results; - is stdout [default: stdout, if that is not a terminal].",
     ),
     out_form,
-    click.option(
+    option(
         "--excel",
+        expert=True,
         is_flag=True,
         help="CSV results for Excel: with a BOM, and with the delimiter of IN.",
     ),
-    click.option(
+    option(
         "--keep",
         metavar="FIELD,...",
         help='Copy fields of the row to "input" of its record; all: every field.',
     ),
-    click.option(
+    option(
         "--n",
         "samples",
         type=click.IntRange(1, _MAX_SAMPLES),
+        metavar="N",
         default=1,
         show_default=True,
         help="Answers per row, each with its own seed.",
     ),
-    click.option(
+    option(
         "--agree",
+        expert=True,
         is_flag=True,
         help="With --n: one record per row, of its most frequent answer, with how far the answers agree.",
     ),
-    click.option(
+    option(
         "--logprobs",
+        old=["--candidates"],
         type=click.IntRange(0, _MAX_LOGPROBS),
-        help="Record the logprob of each token, with this many candidates.",
+        metavar="N",
+        help="Record the logprob of each token, and those of N candidates in its place.",
     ),
-    click.option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left."),
+    option("--overwrite", is_flag=True, help="Replace OUT, and discard what a stopped run left."),
     title="Output",
 )
 _run_options = option_set(
-    click.option("--resume", is_flag=True, help="Continue a stopped run; without one, start."),
-    click.option("--retry-failed", is_flag=True, help="With --resume: compute failed rows again."),
-    click.option(
-        "--max-errors",
-        type=click.IntRange(0),
-        help="Stop when more than n rows have failed, copies of --dedupe included.",
+    option("--resume", is_flag=True, help="Continue a stopped run; start if there is none."),
+    option(
+        "--retry-failed",
+        is_flag=True,
+        expert=True,
+        help="With --resume: compute failed rows again.",
     ),
-    click.option(
+    option(
+        "--max-errors",
+        expert=True,
+        type=click.IntRange(0),
+        metavar="N",
+        help="Stop when more than N rows have failed, copies of --dedupe included.",
+    ),
+    option(
         "--fail-below",
         type=click.FloatRange(0.0, 1.0),
         metavar="P",
-        help="Let a row fail whose choice, a field of whose JSON, or else a word, has a probability below P.",
+        help="Let a row fail if its choice, a field of its JSON, or else a word has a probability below P.",
     ),
-    click.option(
-        "--timeout-row",
-        "timeout",
+    option(
+        "--timeout",
+        old=["--timeout-row"],
+        expert=True,
         metavar="SECONDS",
         type=Real(above=True),
-        help="Let a row fail that is not finished so long after its start.",
+        help="Let a row fail that is not finished SECONDS after its start.",
     ),
-    click.option(
-        "--window",
+    option(
+        "--parallel",
+        "window",
+        old=["--window"],
+        expert=True,
         type=click.IntRange(1, 256),
+        metavar="N",
         default=16,
         show_default=True,
-        help="Rows in progress at the same time.",
+        help="Rows that are computed at the same time.",
     ),
     keep_prefix_option("the rows' common prefix"),
-    click.option(
+    option(
         "--ray",
+        expert=True,
         metavar="[ADDRESS]",
         is_flag=False,
         flag_value="",
         help="Compute on all nodes of a Ray cluster: host:port, or by default that of this machine.",
     ),
-    click.option("--any-isa", is_flag=True, help="With --ray: nodes may use different instruction sets."),
+    option(
+        "--any-isa",
+        is_flag=True,
+        expert=True,
+        help="With --ray: nodes may use different instruction sets.",
+    ),
     progress_option,
-    click.option("--quiet", is_flag=True, help="No notes, progress and summary on stderr."),
+    option("--quiet", is_flag=True, help="Write no notes, progress and summary to stderr."),
     title="Run",
 )
 
@@ -265,21 +302,22 @@ def _checked_stops(
 
 
 _prompt_options = option_set(
-    click.option("--system", metavar="TEXT", help="A system message for rows without one."),
-    click.option(
+    option("--system", metavar="TEXT", help="A system message for rows without one."),
+    option(
         "--stop",
         multiple=True,
         metavar="TEXT",
         callback=_checked_stops,
         help="End an answer before this text; \\n is a line break. Repeatable.",
     ),
-    click.option(
+    option(
         "--truncate-prompt",
         "truncate",
+        expert=True,
         type=click.Choice(("start", "end")),
         help="Cut the start or the end of the longest text of a prompt that does not fit in the context.",
     ),
-    click.option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are."),
+    option("--raw", is_flag=True, help="Use no chat template: continue the prompts as they are."),
     title="Prompt",
 )
 
@@ -298,7 +336,7 @@ _RULES = (
     Rule("resume", excludes="overwrite"),
     Rule("any_isa", requires="ray"),
     Rule("retry_failed", requires="resume"),
-    Rule("shard", excludes="output_format", hint="use --out with `ropechat merge`"),
+    Rule("shard", excludes="output_format", hint="use --format with `ropechat merge`"),
 )
 _OF_FILES = ("dedupe", "grid", "ray", "resume", "shard")
 """Options of an output that is a file."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropechat.cli.common import StdoutWriter, current_setting
+from ropechat.cli.common import StdoutWriter, complete_model, current_setting
 from ropechat.cli.loading import opening_of
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.engine.bench.shapes import SHAPES
 from ropechat.models.resolve import resolve
@@ -73,33 +74,66 @@ def _phases(
     return [*engine_phases(engine, rounds), start]
 
 
-@click.command()
-@click.option(
-    "-m", "--model", help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin]."
+_EXAMPLES = """
+  ropechat bench
+  ropechat bench --quick
+  ropechat bench -m smollm2:135m --dtype q8_0 --threads 1,2
+  ropechat bench --shape llama-3.2-1b --dtype q4_k_m
+  ropechat bench --phases
+"""
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
+@option_set(
+    option(
+        "-m",
+        "--model",
+        shell_complete=complete_model,
+        help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
+    ),
+    option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        metavar="NAME",
+        help=f"A model of this shape with random weights: {', '.join(SHAPES)}.",
+    ),
+    option(
+        "--dtype",
+        type=click.Choice([*DTYPES, Q4_K_M]),
+        metavar="TYPE",
+        default="auto",
+        show_default=True,
+        help=f"Type of the weights: {', '.join(DTYPES)}; {Q4_K_M}, of a --shape, is a GGUF file with the "
+        "usual mix of q4_k and q6_k.",
+    ),
+    option(
+        "--threads",
+        metavar="N[,N]",
+        callback=_threads,
+        help="Number of threads, or several [default: the physical cores].",
+    ),
+    title="Model",
 )
-@click.option("--shape", type=click.Choice(list(SHAPES)), help="A model of this shape with random weights.")
-@click.option(
-    "--dtype",
-    type=click.Choice([*DTYPES, Q4_K_M]),
-    default="auto",
-    show_default=True,
-    help=f"{Q4_K_M}: of a --shape, a GGUF file with the usual mix of q4_k and q6_k.",
+@option_set(
+    option(
+        "--rounds",
+        type=click.IntRange(1, 1000),
+        metavar="N",
+        default=5,
+        show_default=True,
+        help="Measure N times; the medians are shown.",
+    ),
+    option("--quick", is_flag=True, help="Measure one short round, to check that everything works."),
+    option(
+        "--phases",
+        is_flag=True,
+        help="Show instead where the time goes: of a prefill, a decode step, a step of 32 sequences, a "
+        "start.",
+    ),
+    option("--json", "as_json", is_flag=True, help="Write one JSON object with the values of every round."),
+    progress_option,
+    title="Measurement",
 )
-@click.option(
-    "--threads",
-    metavar="N[,N]",
-    callback=_threads,
-    help="One or more numbers of threads; default: the physical cores.",
-)
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True)
-@click.option(
-    "--phases",
-    is_flag=True,
-    help="Show instead where the time goes: of a prefill, a decode step, a step of 32 sequences, a start.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with the values of every round.")
-@progress_option
-@click.option("--quick", is_flag=True, help="One short round, to check that everything works.")
 def bench(
     model: str | None,
     shape: str | None,

@@ -11,6 +11,7 @@ import click
 
 from ropechat.cli.common import (
     StdoutWriter,
+    complete_chat,
     complete_model,
     model_folders,
     model_options,
@@ -22,6 +23,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import say
 from ropechat.cli.loading import load, take_argument, take_model
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.conversation import Message, Role
 from ropechat.errors import ContextFullError, RequestError, RopechatError
 from ropechat.settings.spec import GIGABYTE, MAX_GIGABYTES, THEMES, TINTS, VIEWS, WHEN_FULL
@@ -136,61 +138,127 @@ class Memory:
         self._chosen = True
 
 
-@click.command()
+_EXAMPLES = """
+  ropechat
+  ropechat chat qwen3:0.6b                  # asks before it downloads
+  ropechat chat -m models/my-model.gguf --system "You are a poet."
+  ropechat -c                               # the newest stored chat again
+  ropechat chat --incognito --temperature 0
+  printf 'What is a token?\\nAnd RoPE?\\n' | ropechat chat builtin
+"""
+_chat_options = option_set(
+    option("--system", metavar="TEXT", help="A system message at the beginning."),
+    option("--raw", is_flag=True, help="Use no chat template: continue the text of all messages."),
+    option("-c", "--continue", "newest", is_flag=True, help="Open the newest stored chat."),
+    option(
+        "--resume",
+        metavar="ID",
+        shell_complete=complete_chat,
+        help="Open a stored chat (see `ropechat chats list`).",
+    ),
+    setting_option("store", "--store/--incognito", default=True, help="Store this chat, or nothing of it."),
+    option(
+        "--first",
+        metavar="MODEL",
+        shell_complete=complete_model,
+        expert=True,
+        help="If no model was opened before: download this one and open it; without network the built-in "
+        "one.",
+    ),
+    setting_option(
+        "when_full",
+        type=click.Choice(WHEN_FULL),
+        default="ask",
+        expert=True,
+        help="What to do with a question that exceeds the context: ask, let the oldest questions slide out, "
+        "or stop.",
+    ),
+    setting_option(
+        "read_ahead",
+        "--read-ahead/--no-read-ahead",
+        default=True,
+        expert=True,
+        help="Prefill chats, files and long pastes before they are sent.",
+    ),
+    setting_option(
+        "kv_disk_gb",
+        type=click.IntRange(0, MAX_GIGABYTES),
+        metavar="N",
+        default=4,
+        expert=True,
+        help="Disk space for the KV caches of stored chats, in GB; 0: none.",
+    ),
+    title="Chat",
+)
+_look_options = option_set(
+    setting_option(
+        "theme",
+        type=click.Choice(THEMES),
+        metavar="NAME",
+        default="auto",
+        help="Colours of the chat: auto, dark, light, nord ...; F1 in the chat shows them all.",
+    ),
+    setting_option(
+        "view",
+        type=click.Choice(VIEWS),
+        default="tokens",
+        expert=True,
+        help="How answers are shown at first: as tinted tokens, or as prose with its Markdown drawn.",
+    ),
+    setting_option(
+        "tint",
+        type=click.Choice(TINTS),
+        default="surprisal",
+        expert=True,
+        help="Which number tints tokens.",
+    ),
+    setting_option(
+        "inspector",
+        "--inspector/--no-inspector",
+        default=False,
+        expert=True,
+        help="Show the inspector on a wide screen.",
+    ),
+    setting_option(
+        "overview",
+        "--overview/--no-overview",
+        default=True,
+        expert=True,
+        help="Show chats and branches at the left of a wide screen.",
+    ),
+    setting_option(
+        "tips",
+        "--tips/--no-tips",
+        default=True,
+        expert=True,
+        help="Show a line of help below the composer.",
+    ),
+    setting_option(
+        "follow",
+        "--follow/--no-follow",
+        default=True,
+        expert=True,
+        help="Scroll while the model writes.",
+    ),
+    setting_option(
+        "mouse",
+        "--mouse/--no-mouse",
+        default=True,
+        expert=True,
+        help="Use the mouse (F8 toggles it in the chat).",
+    ),
+    title="Screen",
+)
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
+@_chat_options
+@_look_options
+@template_options
+@sampling_options
 @model_options
 @speculative_options
-@sampling_options
-@template_options
-@click.option("--system", help="A system message at the beginning.")
-@click.option("--raw", is_flag=True, help="Use no chat template: continue the text of all messages.")
-@click.option(
-    "--first",
-    metavar="MODEL",
-    shell_complete=complete_model,
-    help="If no model was opened before: download this one and open it; without network the built-in one.",
-)
-@click.option("-c", "--continue", "newest", is_flag=True, help="Open the newest stored chat.")
-@click.option("--resume", metavar="ID", help="Open a stored chat (see `ropechat chats list`).")
-@setting_option("store", "--store/--incognito", default=True, help="Store this chat, or nothing of it.")
-@setting_option(
-    "when_full",
-    type=click.Choice(WHEN_FULL),
-    default="ask",
-    help="What to do with a question that exceeds the context.",
-)
-@setting_option(
-    "read_ahead",
-    "--read-ahead/--no-read-ahead",
-    default=True,
-    help="Prefill chats, files and long pastes before they are sent.",
-)
-@setting_option(
-    "kv_disk_gb",
-    type=click.IntRange(0, MAX_GIGABYTES),
-    metavar="N",
-    default=4,
-    help="Disk space for the KV caches of stored chats, in GB; 0: none.",
-)
-@setting_option(
-    "theme", type=click.Choice(THEMES), metavar="NAME", default="auto", help="Colours of the chat."
-)
-@setting_option("view", type=click.Choice(VIEWS), default="tokens", help="How answers are shown at first.")
-@setting_option(
-    "inspector", "--inspector/--no-inspector", default=False, help="Show the inspector on a wide screen."
-)
-@setting_option("tips", "--tips/--no-tips", default=True, help="Show a line of help below the composer.")
-@setting_option("tint", type=click.Choice(TINTS), default="surprisal", help="Which number tints tokens.")
-@setting_option(
-    "overview",
-    "--overview/--no-overview",
-    default=True,
-    help="Show chats and branches at the left of a wide screen.",
-)
-@setting_option("follow", "--follow/--no-follow", default=True, help="Scroll while the model writes.")
-@setting_option(
-    "mouse", "--mouse/--no-mouse", default=True, help="Use the mouse (F8 toggles it in the chat)."
-)
 def chat(
     name: str | None,
     system: str | None,

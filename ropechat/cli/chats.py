@@ -12,11 +12,13 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
+    complete_chat,
     overwrite_option,
     refuse_existing,
     stdin_stream,
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.option_groups import CommandGroup, option
 from ropechat.util.records import finite
 from ropechat.util.text import local_time, one_line
 from ropechat.util.width import fit
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 
     from ropechat.store.queries import Summary
     from ropechat.store.store import Store
+
+
+_EXAMPLES = """
+  ropechat chats list
+  ropechat chats search rotary
+  ropechat chats export 3f2a -o chat.html --format html
+  ropechat chat --resume 3f2a
+"""
 
 
 @contextmanager
@@ -58,7 +68,7 @@ def _print(summaries: "list[Summary]", as_json: bool) -> None:
             out.write(f"{one.id:8}  {changed}  {one.nodes:4}  {title}{snippet}\n")
 
 
-@click.group()
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def chats() -> None:
     """List, show, search, export, import and delete stored conversations.
 
@@ -67,27 +77,46 @@ def chats() -> None:
     """
 
 
-@chats.command("list")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
+_EXPORTS = """
+  ropechat chats export 3f2a > chat.md
+  ropechat chats export 3f2a -o chat.html --format html
+"""
+_limit_option = option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="List N conversations, at most.",
+)
+_json_option = option("--json", "as_json", is_flag=True, help="Write one JSON object per conversation.")
+_id_argument = click.argument("id", shell_complete=complete_chat)
+
+
+@chats.command("list", epilog="  ropechat chats list --limit 5")
+@_limit_option
+@_json_option
 def list_(limit: int, as_json: bool) -> None:
     """List the newest conversations: id, time, messages, title."""
     with opened() as store:
         _print(store.conversations(limit).result(), as_json)
 
 
-@chats.command()
+@chats.command(epilog="  ropechat chats search rotary embeddings")
 @click.argument("words", nargs=-1, required=True)
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per conversation.")
+@_limit_option
+@_json_option
 def search(words: tuple[str, ...], limit: int, as_json: bool) -> None:
-    """Search for conversations in which one message contains all WORDS."""
+    """Search for conversations with WORDS.
+
+    One message contains all of them.
+    """
     with opened() as store:
         _print(store.search(" ".join(words), limit).result(), as_json)
 
 
-@chats.command()
-@click.argument("id")
+@chats.command(epilog="  ropechat chats show 3f2a")
+@_id_argument
 def show(id: str) -> None:
     """Print the branch of a conversation that was last on screen."""
     from ropechat.store.import_export import to_markdown
@@ -100,21 +129,30 @@ def _say_missing(model: str) -> None:
     say(f"note: {model or 'a model'}: not on this machine; alternatives not used are shown by id")
 
 
-@chats.command("export")
-@click.argument("id")
-@click.option("--format", "form", type=click.Choice(["md", "json", "html"]), default="md", show_default=True)
-@click.option(
+@chats.command("export", epilog=_EXPORTS)
+@_id_argument
+@option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "json", "html"]),
+    default="md",
+    show_default=True,
+    help="Form of the output.",
+)
+@option(
     "-o",
     "--output",
     type=FileName(folders=True),
     default=STREAM,
+    metavar="OUT",
     help="Output file; a folder: a file in it, named by title, date and sampling [default: stdout].",
 )
 @overwrite_option
 def export_(id: str, form: str, output: Path | str, overwrite: bool) -> None:
-    """Export a conversation: Markdown, JSON (all branches and token records) or an HTML page.
+    """Export a conversation as Markdown, JSON or a page.
 
-    The page shows the tokens of answers with their probabilities and alternatives. The texts of alternatives
+    Markdown is the branch that was last on screen; JSON has all branches and the records of tokens. The page
+    (html) shows the tokens of answers with their probabilities and alternatives. The texts of alternatives
     come from the tokenizer of the answer's model, if that model is on this machine.
     """
     from ropechat.chat.export import Spelling, export, format_chat, new_file
@@ -134,10 +172,10 @@ def export_(id: str, form: str, output: Path | str, overwrite: bool) -> None:
         StdoutWriter().write(f"{path}\n")
 
 
-@chats.command("import")
+@chats.command("import", epilog="  ropechat chats import conversations.json")
 @click.argument("file", type=FileName())
 def import_(file: Path | str) -> int:
-    """Import conversations of ropechat, ChatGPT, Open WebUI or llm; print their new ids.
+    """Import conversations of other programs; print their ids.
 
     FILE (- is stdin) is a JSON export of ropechat, the ZIP file or the conversations.json of ChatGPT's data
     export, the JSON export of Open WebUI's chats, the list of `llm logs --json`, or llm's logs.db.
@@ -155,8 +193,8 @@ def import_(file: Path | str) -> int:
     return SOME_FAILED if found.faults else OK
 
 
-@chats.command()
-@click.argument("id")
+@chats.command(epilog='  ropechat chats rename 3f2a "Rotary embeddings"')
+@_id_argument
 @click.argument("title")
 def rename(id: str, title: str) -> None:
     """Change the title of a conversation."""
@@ -164,11 +202,14 @@ def rename(id: str, title: str) -> None:
         store.rename(store.load(id).result().id, title).result()
 
 
-@chats.command()
-@click.argument("ids", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@chats.command(epilog="  ropechat chats rm 3f2a 91bc")
+@click.argument("ids", nargs=-1, required=True, shell_complete=complete_chat)
+@option("--yes", is_flag=True, help="Delete without asking.")
 def rm(ids: tuple[str, ...], yes: bool) -> None:
-    """Delete conversations permanently, leaving no trace in the database."""
+    """Delete conversations, leaving no trace.
+
+    Nothing of them remains in the database.
+    """
     with opened() as store:
         found = [store.load(id).result() for id in ids]
         for chat in found:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from ropechat.cli.exit_codes import say
-from ropechat.cli.option_groups import F, option_set
+from ropechat.cli.option_groups import F, Option, option, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, THINK, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
@@ -23,6 +23,8 @@ from ropechat.util.paths import expand_home
 from ropechat.util.text import clean, count_of
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ropechat.cli.interrupt import Stop
 
 _BY_OPTION = {setting.option: setting for setting in SETTINGS}
@@ -33,7 +35,7 @@ _SOURCES = {
 }
 
 
-class _SettingOption(click.Option):
+class _SettingOption(Option):
     """An option whose environment variable is parsed as in `ropechat config show`."""
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
@@ -44,7 +46,7 @@ def setting_option(name: str, *flags: str, **details: Any) -> Callable[[F], F]:
     """An option for one of SETTINGS: flags override the environment, which overrides the settings file."""
     flags = flags or (f"--{name.replace('_', '-')}",)
     variable = _BY_OPTION[name].variable
-    return click.option(*flags, name, cls=_SettingOption, envvar=variable, **details)
+    return option(*flags, name, cls=_SettingOption, envvar=variable, **details)
 
 
 def current_setting(name: str) -> Any:
@@ -126,6 +128,23 @@ def complete_model(ctx: click.Context, parameter: click.Parameter, begun: str) -
     return completion.complete_model(begun, [one.name for one in found if one.reason is None])
 
 
+def complete_chat(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    """What the shell offers for the id of a stored chat: the newest ones, with their titles."""
+    from click.shell_completion import CompletionItem
+
+    from ropechat.store.store import Store
+    from ropechat.util.paths import conversations_folder
+
+    if not (folder := conversations_folder()).is_dir():
+        return []
+    store = Store(folder)
+    try:
+        found = store.conversations(100).result()
+    finally:
+        store.close(1.0)
+    return [CompletionItem(one.id, help=clean(one.title)[:60]) for one in found if one.id.startswith(begun)]
+
+
 model_options = option_set(
     setting_option(
         "model",
@@ -133,7 +152,7 @@ model_options = option_set(
         "--model",
         shell_complete=complete_model,
         help="Folder, .gguf file, Hub id (org/name, org/name:QUANT, org/name@revision), short name "
-        "(qwen3:0.6b; `ropechat models catalog` lists them), builtin, or last: what the chat opened last "
+        "(qwen3:0.6b; see `ropechat models catalog`), builtin, or last: what the chat opened last "
         "[env: ROPECHAT_MODEL; default: last for chat and run in a terminal, else builtin].",
     ),
     setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
@@ -141,19 +160,25 @@ model_options = option_set(
         "kv_dtype",
         type=click.Choice(KV_DTYPES),
         default="auto",
+        expert=True,
         help="Type of the KV cache; auto: f32 for f32 weights, else bf16 where the processor multiplies it "
         "faster than f32, else f16.",
     ),
     setting_option("threads", type=Count(), help="Number of threads; default: the physical cores."),
-    setting_option("context", type=Count(), help="Maximum tokens of a conversation."),
-    click.option(
+    setting_option(
+        "context",
+        type=Count(),
+        help="Maximum tokens of prompt and answer together [default: what the model was trained for].",
+    ),
+    option(
         "--no-cache",
         "cache",
         flag_value="off",
         default=None,
+        expert=True,
         help="Do not cache packed weights or KV caches on disk [env: ROPECHAT_CACHE=off].",
     ),
-    click.option("--download", is_flag=True, help="Download a missing Hub model without asking."),
+    option("--download", is_flag=True, help="Download a missing Hub model without asking."),
     title="Model",
 )
 
@@ -163,12 +188,14 @@ speculative_options = option_set(
         "speculative",
         "--speculative/--no-speculative",
         default=True,
+        expert=True,
         help="Draft tokens where it is faster, by prompt look-up, multi-token prediction and --draft;"
         " the output is the same.",
     ),
     setting_option(
         "draft",
         metavar="MODEL",
+        expert=True,
         shell_complete=complete_model,
         help="A small model with the same tokenizer, named as for -m, that drafts tokens where it is faster.",
     ),
@@ -201,13 +228,19 @@ def _template_vars(ctx: click.Context, parameter: click.Parameter, texts: Sequen
 
 
 template_options = option_set(
-    click.option("--template", metavar="NAME", help="Name of the chat template, if the model has several."),
-    click.option(
+    option(
+        "--template",
+        metavar="NAME",
+        expert=True,
+        help="Name of the chat template, if the model has several (`ropechat template --list`).",
+    ),
+    option(
         "--template-var",
         "template_vars",
         multiple=True,
         metavar="NAME=VALUE",
         callback=_template_vars,
+        expert=True,
         help="A variable for the chat template: JSON, or else a string. Repeatable.",
     ),
     title="Prompt",
@@ -215,16 +248,18 @@ template_options = option_set(
 
 
 encoding_options = option_set(
-    click.option(
+    option(
         "--special",
         type=click.Choice(["text", "tokens"]),
+        expert=True,
         default="text",
         show_default=True,
         help="Whether the name of a control token in TEXT, such as <|endoftext|>, is text or the token.",
     ),
-    click.option(
+    option(
         "--bos",
         type=click.Choice(["auto", "yes", "no"]),
+        expert=True,
         default="auto",
         show_default=True,
         help="Whether a text begins with the BOS token; auto: as the model's tokenizer says.",
@@ -233,10 +268,13 @@ encoding_options = option_set(
 )
 
 
+_USUAL = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "seed")
+
 sampling_options = option_set(  # Sampling validates their values
     *(
         setting_option(
             name,
+            expert=name not in _USUAL,
             type=one.kind,
             default=getattr(DEFAULTS, name),
             show_default=name in ("seed", "max_tokens") or f"the model's, or {getattr(DEFAULTS, name):g}",
@@ -257,6 +295,7 @@ sampling_options = option_set(  # Sampling validates their values
         "--dry-sequence-breaker",
         multiple=True,
         metavar="TEXT",
+        expert=True,
         default=list(DEFAULTS.dry_sequence_breakers),
         help="DRY: a text that ends a repetition, in place of line break, colon, quotation mark, asterisk. "
         "Repeatable.",
@@ -289,7 +328,7 @@ STREAM = "-"
 """Stands for stdin or stdout in place of a file name."""
 
 
-fail_below_option = click.option(
+fail_below_option = option(
     "--fail-below",
     type=click.FloatRange(0.0, 1.0),
     metavar="P",
@@ -297,18 +336,33 @@ fail_below_option = click.option(
 )
 
 
-unit_option = click.option(
+unit_option = option(
     "--unit",
     type=click.Choice(["bit", "nat"]),
     default="bit",
     show_default=True,
+    expert=True,
     help="Of surprisal and entropy in tables and charts; records have both.",
 )
 
 
-def overwrite_option(function: F) -> F:
-    """--overwrite, see `refuse_existing`."""
-    return click.option("--overwrite", is_flag=True, help="Replace the output file if it exists.")(function)
+def format_option(forms: Iterable[str], default: str) -> Callable[[F], F]:
+    """The form of an output. default: that of stdout."""
+    return option(
+        "--format",
+        "form",
+        type=click.Choice([*forms]),
+        help=f"Form of the output [default: by the suffix of OUT, else {default}].",
+    )
+
+
+overwrite_option = option("--overwrite", is_flag=True, help="Replace the output file if it exists.")
+"""See `refuse_existing`."""
+
+
+messages_option = option(
+    "--messages", metavar="FILE", help='A conversation: JSON, [{"role", "content"}, ...]; - is stdin.'
+)
 
 
 def refuse_existing(out: Path | str | None, *, overwrite: bool) -> None:
@@ -342,13 +396,16 @@ class FileName(click.Path):
 
 def out_option(by_suffix: Iterable[str]) -> Callable[[F], F]:
     """The output of a command whose format follows from the suffix of the file."""
-    return click.option(
+    return option(
         "-o",
-        "--out",
+        "--output",
+        "out",
+        old=["--out"],
         type=FileName(),
         default=STREAM,
         metavar="OUT",
-        help=f"Output file, its format by suffix: {', '.join(by_suffix)}; - is stdout [default: stdout].",
+        help=f"Output file, its form by suffix: {', '.join(filter(None, by_suffix))}; - is stdout "
+        "[default: stdout].",
     )
 
 

@@ -12,8 +12,11 @@ from ropechat.cli.common import (
     Count,
     FileName,
     Real,
+    complete_model,
     format_of,
+    format_option,
     model_options,
+    out_option,
     output,
     overwrite_option,
     read_text_file,
@@ -24,7 +27,7 @@ from ropechat.cli.common import (
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import Rule, check_rules
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
 from ropechat.settings.spec import DTYPES, KV_DTYPES
@@ -44,12 +47,12 @@ _BY_SUFFIX = {".txt": "table", "": "table", ".jsonl": "jsonl", ".html": "html", 
 _FORMATS = tuple(dict.fromkeys(_BY_SUFFIX.values()))
 _TABLE_TOP_K = 3
 _FILE_TOP_K = 5
-_EXAMPLES = """\b
-Examples:
-  ropechat compare --dtype f32 --against-dtype q4_0 "Once upon a time there was a cat."
-  ropechat compare --against-kv-dtype q8_0 --top 3 "Once upon a time there was a cat."
-  ropechat --help | ropechat compare --against-dtype q8_0 --max-kl 0.5 -o compare.html --overwrite
-  echo "Tim found a" > given.txt; ropechat compare --against-given given.txt " ball in the garden."
+_EXAMPLES = """
+  ropechat compare --dtype f32 --against-dtype q4_0 "Once upon a time."
+  ropechat compare --against-kv-dtype q8_0 --rows 3 "Once upon a time."
+  ropechat --help | ropechat compare --against-dtype q8_0 --max-kl 0.5 -o c.html
+  echo "Tim found a" > given.txt
+  ropechat compare --against-given-file given.txt " ball in the garden."
 """
 
 
@@ -194,50 +197,101 @@ _RULES = (
 )
 
 
-@click.command(epilog=_EXAMPLES)
+_text_options = option_set(
+    option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin."),
+    option(
+        "--given-file",
+        old=["--given"],
+        type=FileName(),
+        metavar="FILE",
+        help="Compare TEXT as the continuation of the text in this file; - is stdin.",
+    ),
+    option(
+        "--chat",
+        is_flag=True,
+        help="The text of --given-file is a user's message, TEXT the reply, by the chat template.",
+    ),
+    option("--system", metavar="TEXT", help="With --chat: a system message."),
+    title="Text",
+)
+_other_options = option_set(
+    option(
+        "--against",
+        metavar="MODEL",
+        shell_complete=complete_model,
+        help="The second model, B [default: the same].",
+    ),
+    option("--against-dtype", type=click.Choice(DTYPES), help="B's type of weights [default: --dtype]."),
+    option(
+        "--against-kv-dtype",
+        type=click.Choice(KV_DTYPES),
+        expert=True,
+        help="B's type of KV cache [default: --kv-dtype].",
+    ),
+    option(
+        "--against-given-file",
+        "against_given",
+        old=["--against-given"],
+        type=FileName(),
+        metavar="FILE",
+        help="B's text before TEXT [default: as --given-file].",
+    ),
+    option("--against-system", metavar="TEXT", help="B's system message [default: as --system]."),
+    option(
+        "--against-template",
+        metavar="NAME",
+        expert=True,
+        help="B's chat template [default: as --template].",
+    ),
+    title="The other side, B",
+)
+_limit_options = option_set(
+    option("--max-kl", type=Real(), metavar="NATS", help="Exit code 1 if the mean KLD is larger."),
+    option("--max-ppl", type=Real(), metavar="PPL", help="Exit code 1 if B's perplexity is larger."),
+    option(
+        "--window",
+        type=Count(),
+        expert=True,
+        help="Tokens that are read at once of a text above the trained length [default: the shorter of both "
+        "lengths, or --context].",
+    ),
+    title="Limits",
+)
+_output_options = option_set(
+    option(
+        "--rows",
+        "top",
+        old=["--top"],
+        type=click.IntRange(0, 10_000),
+        metavar="N",
+        default=10,
+        show_default=True,
+        help="The N places that differ most.",
+    ),
+    option(
+        "--candidates",
+        "top_k",
+        old=["--top-k"],
+        type=click.IntRange(1, 1000),
+        metavar="N",
+        help=f"Candidates of each model [default: {_TABLE_TOP_K} in a table, else {_FILE_TOP_K}].",
+    ),
+    out_option(_BY_SUFFIX),
+    overwrite_option,
+    format_option(_FORMATS, "table"),
+    progress_option,
+    title="Output",
+)
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("text", required=False)
-@click.option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin.")
-@model_options
-@click.option("--against", metavar="MODEL", help="The second model, B [default: the same].")
-@click.option("--against-dtype", type=click.Choice(DTYPES), help="B's type of weights [default: --dtype].")
-@click.option(
-    "--against-kv-dtype", type=click.Choice(KV_DTYPES), help="B's type of KV cache [default: --kv-dtype]."
-)
-@click.option(
-    "--given", "given_file", type=FileName(), metavar="FILE", help="A text before TEXT; not counted."
-)
-@click.option(
-    "--against-given", type=FileName(), metavar="FILE", help="B's text before TEXT [default: as --given]."
-)
-@click.option(
-    "--chat", is_flag=True, help="--given is a user's message, TEXT the reply, by the chat template."
-)
-@click.option("--system", metavar="TEXT", help="With --chat: a system message.")
-@click.option("--against-system", metavar="TEXT", help="B's system message [default: as --system].")
+@_text_options
+@_other_options
+@_limit_options
+@_output_options
 @template_options
-@click.option("--against-template", metavar="NAME", help="B's chat template [default: as --template].")
-@click.option(
-    "--top", type=click.IntRange(0, 10_000), default=10, show_default=True, help="Worst places to show."
-)
-@click.option(
-    "--top-k",
-    type=click.IntRange(1, 1000),
-    help=f"Candidates of each model [default: {_TABLE_TOP_K} in a table, {_FILE_TOP_K} elsewhere].",
-)
-@click.option(
-    "--window", type=Count(), help="Tokens of a window of a long text [default: what both were trained for]."
-)
-@click.option("--max-kl", type=Real(), help="Exit code 1 if the mean KLD in nats is larger.")
-@click.option("--max-ppl", type=Real(), help="Exit code 1 if B's perplexity is larger.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(_FORMATS),
-    help="[default: by the suffix of OUT, or table].",
-)
-@click.option("-o", "--out", type=FileName(), metavar="OUT", help="A file; - is stdout [default].")
-@overwrite_option
-@progress_option
+@model_options
 def compare(
     text: str | None,
     file: Path | str | None,
@@ -261,11 +315,14 @@ def compare(
     progress: str,
     **given: Any,
 ) -> int:
-    """Compare two models on TEXT (- or none: from stdin): A as -m, --dtype ... say, B as --against... say.
+    """Compare two models, types or prompts on TEXT (- is stdin, and so is no TEXT).
 
-    Shows perplexities, KL divergence from A to B over the whole vocabulary, how often the most probable token
-    is the same, and the places where the two differ most, with both models' candidates. Models with different
-    tokenizers are compared by the bits of byte spans and lines.
+    -m, --dtype and the other options are those of the first side, A. The second side, B, is the same but for
+    what --against and the options that begin so change.
+
+    Shown are perplexities, KL divergence from A to B over the whole vocabulary, how often the most probable
+    token is the same, and the places where the two differ most, with both models' candidates. Models with
+    different tokenizers are compared by the bits of byte spans and lines.
 
     A text beyond the trained length is compared in windows, each half a window further.
     """
@@ -275,7 +332,7 @@ def compare(
     if all(value is None for value in (*changed.values(), against_given, against_system)):
         raise click.UsageError(
             "nothing to compare with; give --against MODEL, --against-dtype, --against-kv-dtype, "
-            "--against-given, --against-system or --against-template"
+            "--against-given-file, --against-system or --against-template"
         )
     other = given | {name: value for name, value in changed.items() if value is not None}
     kind = format_of(form, out, _BY_SUFFIX)

@@ -9,6 +9,7 @@ import click
 
 from ropechat.cli.common import FileName, StdoutWriter, stdin_stream
 from ropechat.cli.exit_codes import say
+from ropechat.cli.option_groups import CommandGroup, option
 from ropechat.settings.file import KEYS, UserSettings, parse_settings, read_settings
 from ropechat.util.paths import settings_file
 
@@ -37,7 +38,14 @@ def _shown(value: object) -> str:
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@click.group()
+_EXAMPLES = """
+  ropechat config show
+  ropechat config check
+  $EDITOR "$(ropechat config path)"
+"""
+
+
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def config() -> None:
     """Show and check the settings in a TOML file.
 
@@ -45,14 +53,17 @@ def config() -> None:
     """
 
 
-@config.command()
+@config.command(epilog="  ropechat config path")
 def path() -> None:
-    """Print the path of the settings file (ROPECHAT_CONFIG changes it)."""
+    """Print the path of the settings file.
+
+    ROPECHAT_CONFIG changes it.
+    """
     StdoutWriter().write(f"{settings_file()}\n")
 
 
-@config.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per setting.")
+@config.command(epilog="  ropechat config show | grep sampling")
+@option("--json", "as_json", is_flag=True, help="Write one JSON object per setting.")
 def show(as_json: bool) -> None:
     """Print every setting, its value and its origin."""
     found = read_settings(on_missing=lambda message: say(f"warning: {message}"))
@@ -68,10 +79,13 @@ def show(as_json: bool) -> None:
             out.write(f"{name:{_COLUMNS[0]}}{_shown(value):{_COLUMNS[1]}}  {at}\n")
 
 
-@config.command()
+@config.command(epilog="  ropechat config check ropechat.toml")
 @click.argument("file", required=False, type=FileName())
 def check(file: Path | str | None) -> None:
-    """Check FILE (- is stdin; default: the settings file): exit code 2 and the faulty line if invalid."""
+    """Check the settings file, or FILE (- is stdin).
+
+    The exit code is 2 if it is invalid, and the faulty line is named.
+    """
     found = parse_settings(stdin_stream(), Path("stdin")) if isinstance(file, str) else read_settings(file)
     checked_keys(found)
     if file is None:

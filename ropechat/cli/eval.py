@@ -8,26 +8,40 @@ import click
 from ropechat.cli.common import model_options
 from ropechat.cli.exit_codes import OK
 from ropechat.cli.loading import take_model
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.errors import RequestError
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat eval -m org/name --tasks hellaswag,arc_easy --limit 100
-  ropechat eval --tasks gsm8k --apply_chat_template --num_fewshot 5 --output_path results
-  ropechat eval --tasks my_task --include_path ./tasks       # a task in a file of your own
+  ropechat eval --tasks gsm8k --apply_chat_template --output_path results
+  ropechat eval --tasks my_task --include_path ./tasks  # a task of your own
 """
 
 
 @click.command(
     "eval",
+    cls=GroupedCommand,
     epilog=_EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
-@click.option(
-    "--window", type=click.IntRange(1, 256), default=16, show_default=True, help="Requests per pass."
-)
-@click.option(
-    "--max-length", type=click.IntRange(2), help="Tokens of a context [default: the trained length]."
+@option_set(
+    option(
+        "--parallel",
+        "window",
+        old=["--window"],
+        type=click.IntRange(1, 256),
+        metavar="N",
+        default=16,
+        show_default=True,
+        help="Requests that are computed at the same time.",
+    ),
+    option(
+        "--max-length",
+        type=click.IntRange(2),
+        metavar="N",
+        help="Tokens of a context [default: the trained length].",
+    ),
+    title="Run",
 )
 @model_options
 @click.argument("words", metavar="[HARNESS OPTIONS]...", nargs=-1, type=click.UNPROCESSED)

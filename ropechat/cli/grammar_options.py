@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropechat.cli.option_groups import option_set
+from ropechat.cli.option_groups import option, option_set
 from ropechat.errors import RequestError
 
 if TYPE_CHECKING:
@@ -17,20 +17,26 @@ OPTIONS = ("json_schema", "regex", "choices", "lark")
 
 
 grammar_options = option_set(
-    click.option(
+    option(
         "--json-schema",
         metavar="FILE|JSON",
         help='Answers are JSON of this JSON schema: a file, or an object such as \'{"type": "integer"}\'.',
     ),
-    click.option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
-    click.option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
-    click.option(
+    option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),
+    option("--choices", metavar="A,B,...", help="Answers are one of these texts."),
+    option(
         "--lark",
+        expert=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Answers match this Lark grammar (llguidance's dialect).",
     ),
-    click.option("--json-flexible", is_flag=True, help="Allow whitespace in JSON; without, it is compact."),
+    option(
+        "--json-flexible",
+        is_flag=True,
+        expert=True,
+        help="With --json-schema: allow whitespace in JSON; without, it is compact.",
+    ),
     title="Structured output",
 )
 

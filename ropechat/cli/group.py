@@ -7,28 +7,47 @@ from collections.abc import Sequence
 
 import click
 
+from ropechat.cli.option_groups import HELP_ALL, CommandGroup, option
 from ropechat.cli.route import HELP
 
-_COMMANDS = {
-    "chat": "Talk with a model (also: ropechat without a command).",
-    "run": 'Answer one question (also: ropechat "question").',
-    "inspect": "Show the probability of each token of a text.",
-    "tree": "Show the likeliest continuations of a text.",
-    "why": "Show which parts of a context an answer comes from.",
-    "matrix": "Show how probable answers are after prompts.",
-    "compare": "Compare two models, types or prompts on one text.",
-    "rope": "Show what a model does with positions.",
-    "batch": "Complete many prompts of a file or pipe.",
-    "merge": "Merge the shards of a batch.",
-    "eval": "Evaluate a model with lm-evaluation-harness.",
-    "chats": "List, search, export and delete stored conversations.",
-    "template": "Show the prompt that a chat template renders from messages.",
-    "models": "List, download, show, check and remove models.",
-    "config": "Show and check the settings.",
-    "serve": "Serve the chat to a browser on this machine.",
-    "api": "Serve a model over HTTP in the form of OpenAI's API.",
-    "bench": "Measure how fast this machine is with a model.",
+_GROUPS = {
+    "Ask": {
+        "chat": "Talk with a model (also: ropechat without a command).",
+        "run": 'Answer one question (also: ropechat "question").',
+    },
+    "Look inside": {
+        "inspect": "Show the probability of each token of a text.",
+        "tree": "Show the likeliest continuations of a text.",
+        "why": "Show which parts of a context an answer comes from.",
+        "matrix": "Show how probable answers are after prompts.",
+        "compare": "Compare two models, types or prompts on one text.",
+        "rope": "Show what a model does with positions.",
+        "template": "Show the prompt that a chat template renders from messages.",
+    },
+    "Many prompts": {
+        "batch": "Complete many prompts of a file or pipe.",
+        "merge": "Merge the shards of a batch.",
+        "eval": "Evaluate a model with lm-evaluation-harness.",
+    },
+    "Serve": {
+        "serve": "Serve the chat to a browser on this machine.",
+        "api": "Serve a model over HTTP in the form of OpenAI's API.",
+    },
+    "Manage": {
+        "models": "List, download, show, check and remove models.",
+        "chats": "List, search, export and delete stored conversations.",
+        "config": "Show and check the settings.",
+        "bench": "Measure how fast this machine is with a model.",
+    },
 }
+_COMMANDS = {name: help for group in _GROUPS.values() for name, help in group.items()}
+_EXAMPLES = """
+  ropechat                              # the chat
+  ropechat "Why is the sky blue?"       # one answer, to stdout
+  ropechat chat qwen3:0.6b              # a model from the Hub
+  ropechat inspect "The cat sat on the mat."
+  ropechat batch prompts.jsonl -o answers.jsonl
+"""
 _COMMANDS_WITH_SETTINGS = {
     "chat": True,
     "run": True,
@@ -47,7 +66,7 @@ ARGUMENTS = "ropechat.arguments"
 """The key of the command line's words in `click.Context.meta`."""
 
 
-class LateGroup(click.Group):
+class LateGroup(CommandGroup):
     """Imports a command on use; help imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -62,8 +81,10 @@ class LateGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        width = max(map(len, _COMMANDS))
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", help) for name, help in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -74,7 +95,11 @@ class LateGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
-        if not ctx.resilient_parsing and args[0] in _COMMANDS_WITH_SETTINGS and not {*HELP} & set(args):
+        if (
+            not ctx.resilient_parsing
+            and args[0] in _COMMANDS_WITH_SETTINGS
+            and not {*HELP, HELP_ALL} & set(args)
+        ):
             from ropechat.cli.common import read_user_settings
 
             ctx.obj = read_user_settings()
@@ -128,8 +153,12 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.group(cls=LateGroup, context_settings={"help_option_names": list(HELP), "max_content_width": 100})
-@click.option(
+@click.group(
+    cls=LateGroup,
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": list(HELP), "max_content_width": 100},
+)
+@option(
     "-V",
     "--version",
     is_flag=True,
@@ -141,7 +170,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 def ropechat() -> None:
     """Chat with local language models and see every token's probability.
 
-    Without a command: chat. A question in quotes is answered, as by `run`: ropechat "Why is the sky blue?"
-    A model is a folder with config.json, *.safetensors and tokenizer.json, a .gguf file, or a repository of
-    the Hugging Face Hub.
+    Without a command, ropechat opens the chat; a question in quotes is answered, as by `run`. A model is a
+    folder with config.json, *.safetensors and tokenizer.json, a .gguf file, or a repository of the Hugging
+    Face Hub.
     """

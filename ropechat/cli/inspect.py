@@ -39,6 +39,7 @@ from ropechat.cli.option_groups import (
     GroupedCommand,
     check_rules,
     given_flags,
+    option,
     option_set,
     refuse_given,
     take,
@@ -66,22 +67,23 @@ if TYPE_CHECKING:
     from ropechat.inspector.by_line import Sort
     from ropechat.inspector.by_word import Word
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat inspect "The cat sat on the mat."
-  ropechat inspect "The capital of Italy is Madrid" --look-up " Rome" --look-up " Lyon" --top-k 1
   ropechat inspect "The cat sat on the mat." -o cat.html
-  ropechat inspect --lens --layers 0,2 "Once upon a time there was a little girl"
-  ropechat inspect --attention-map 1,2 "Zorba Quimby met Lena. Then Zorba Quimby"
-  ropechat inspect --attention -o heads.jsonl "Once upon a time there was a little girl"
-  ropechat --help > help.txt && ropechat inspect -f help.txt --by line --sort bits --head 5
-  ropechat inspect --by word --below 0.01 "The capital of Italy is Madrid, I think."
+  ropechat inspect "The capital of Italy is Madrid" --look-up " Rome"
+  ropechat --help > help.txt
+  ropechat inspect -f help.txt --by line --sort bits --rows 5
+  ropechat inspect --by word --below 0.01 "The capital of Italy is Madrid."
   ropechat inspect --chart "The capital of Italy is Madrid, I think."
-  ropechat inspect --stages --temperature 0.7 --top-p 0.9 "The cat sat on the mat."
-  ropechat inspect --stages --top-k 0 --format csv "The cat sat on the mat."
-  ropechat run "The cat" --max-tokens 9 --trace cat.jsonl && ropechat inspect --open cat.jsonl --replay
+  ropechat inspect --stages --top-p 0.9 "The cat sat on the mat."
+  ropechat inspect --lens --layers 0,2 "Once upon a time there was a girl"
+  ropechat inspect --attention-map 1,2 "Zorba Quimby met Lena. Then Zorba"
+  ropechat inspect --attention -o heads.jsonl "Once upon a time"
+  ropechat run "The cat" --max-tokens 9 --trace cat.jsonl
+  ropechat inspect --open cat.jsonl --replay
   printf "The capital of Italy is " | ropechat inspect --given-file - Rome
-  echo '[{"role": "user", "content": "Hi"}]' | ropechat inspect --messages - --answer "Hello!"
+  echo '[{"role": "user", "content": "Hi"}]' > hi.json
+  ropechat inspect --messages hi.json --answer "Hello!"
 """
 _WITH_OPEN = (
     *("out", "overwrite", "form", "by", "sort", "head", "top_k"),
@@ -180,7 +182,7 @@ class _Progress(_Watcher):
 @click.argument("text", required=False)
 @score_options
 @option_set(
-    click.option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message."),
+    option("--chat", is_flag=True, help="Render TEXT with the chat template, as a user message."),
     keep_prefix_option("the text of --given-file"),
     title="Texts",
 )
@@ -199,8 +201,8 @@ def inspect(text: str | None, special: "Special", bos: "Bos", chat: bool, **give
 
     \b
     It has four jobs:
-      score   TEXT or files: rows of tokens, words or lines, charts, stages of the sampler
-      inside  what layers predict and where heads attend: --lens, --attention, --attention-map
+      score   TEXT or files: tokens, words or lines, charts, sampler stages
+      inside  what layers predict, where heads attend: --lens, --attention
       open    what was recorded, here or by another program: --open, --replay
       read    a file in a reader: -i
 

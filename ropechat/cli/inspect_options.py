@@ -11,11 +11,14 @@ from ropechat.cli.common import (
     FileName,
     fail_below_option,
     format_of,
+    format_option,
+    messages_option,
     out_option,
+    overwrite_option,
     unit_option,
     wants_color,
 )
-from ropechat.cli.option_groups import Rule, option_set
+from ropechat.cli.option_groups import Rule, option, option_set
 from ropechat.inspector.spec import BY_SUFFIX, FORMS, INSIDE, TOKENS, Unit, View
 
 ROLES = ("text", "system", "user", "assistant", "template", "special", "bos")
@@ -47,36 +50,43 @@ def _numbers(ctx: click.Context, parameter: click.Parameter, text: str | None) -
 
 
 row_options = option_set(
-    click.option(
+    option(
         "--by",
         type=click.Choice(["token", "word", "line"]),
         default="token",
         show_default=True,
         help="A row for each token, or the sums of each word or line (table, jsonl, csv).",
     ),
-    click.option(
+    option(
         "--sort",
         type=click.Choice(["line", "bits", "bits-per-byte"]),
         help="With --by: in the order of the text (default), or most surprising words or lines first.",
     ),
-    click.option(
-        "--head", type=click.IntRange(1), metavar="N", help="With --by: the first N words or lines."
+    option(
+        "--rows",
+        "head",
+        old=["--head"],
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --by: the first N words or lines.",
     ),
-    click.option(
+    option(
         "--below",
         type=click.FloatRange(0.0, 1.0),
         metavar="P",
         help="With --by word: only words whose probability is below P; neighbours are joined.",
     ),
     fail_below_option,
-    click.option("--chart", is_flag=True, help="Draw a chart along each text (table, html, svg)."),
-    click.option(
-        "--top-k",
+    option("--chart", is_flag=True, help="Draw a chart along each text (table, html, svg)."),
+    option(
+        "--candidates",
+        "top_k",
         type=click.IntRange(0, 1000),
-        help="Candidates per position [default: "
+        metavar="N",
+        help="Candidates of each token [default: "
         f"{TOKENS['jsonl'].top_k} as jsonl, else {TOKENS['table'].top_k}].",
     ),
-    click.option(
+    option(
         "--look-up",
         "look_up",
         multiple=True,
@@ -84,8 +94,9 @@ row_options = option_set(
         help="Also show the probability of STRING in the place of each token, and after the text; of a "
         "string of several tokens, that of the first one. Repeatable.",
     ),
-    click.option(
+    option(
         "--look-up-whole",
+        expert=True,
         is_flag=True,
         help="With --look-up: also the probability of all tokens of STRING: a short pass for each place.",
     ),
@@ -94,75 +105,80 @@ row_options = option_set(
 
 output_options = option_set(
     out_option(BY_SUFFIX),
-    click.option("--overwrite", is_flag=True, help="Replace OUT if it exists."),
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(FORMS["tokens"]),
-        help="[default: by the suffix of OUT, else table]",
-    ),
+    overwrite_option,
+    format_option(FORMS["tokens"], "table"),
     unit_option,
     title="Output",
 )
 
 score_options = option_set(
-    click.option(
+    option(
         "-f",
         "--file",
         "files",
         multiple=True,
         type=FileName(),
         metavar="FILE",
-        help="A text. Repeatable.",
+        help="Read a text from a file; - is stdin. Repeatable.",
     ),
-    click.option(
+    option(
         "--roles",
+        expert=True,
         metavar="NAMES",
         callback=_roles,
-        help=f"Roles that sums cover, with commas: {', '.join(ROLES)} [default: text; with --messages: "
-        "assistant].",
+        help=f"Whose tokens sums cover: some of {', '.join(ROLES)}, with commas [default: text; with "
+        "--messages: assistant].",
     ),
-    click.option(
+    option(
         "--given-file",
         type=FileName(),
         metavar="FILE",
         help="Score TEXT as the continuation of the text in this file; - is stdin.",
     ),
-    click.option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
-    click.option(
-        "--messages", metavar="FILE", help='Score a conversation: [{"role", "content"}, ...]; - is stdin.'
+    option("--answer", metavar="TEXT", help="With --messages: an answer to them; - is stdin."),
+    messages_option,
+    option(
+        "--one-sequence",
+        is_flag=True,
+        expert=True,
+        help="Score a text above the trained length in one piece, without windows.",
     ),
-    click.option("--one-sequence", is_flag=True, help="Score a long text without windows."),
-    click.option(
+    option(
         "--stride",
         type=click.IntRange(min=1),
+        metavar="N",
+        expert=True,
         help="Tokens by which each window moves on [default: half a window].",
     ),
-    click.option(
+    option(
         "--window",
         type=click.IntRange(min=2),
-        help="Tokens of a window of a long text [default: the trained length, or --context].",
+        metavar="N",
+        expert=True,
+        help="Tokens that are read at once of a text above the trained length [default: that length, or "
+        "--context].",
     ),
     title="Texts",
 )
 
 inside_options = option_set(
-    click.option("--lens", is_flag=True, help="Show what each layer predicts (logit lens), by token."),
-    click.option(
+    option("--lens", is_flag=True, help="Show what each layer predicts (logit lens), by token."),
+    option(
         "--attention",
         is_flag=True,
         help="Show where each head attends: first token, previous token, mean distance.",
     ),
-    click.option(
+    option(
         "--attention-map",
         metavar="LAYER,HEAD",
         callback=_numbers,
         help="Show where each token attends in one head, both from 0 (table, jsonl, html).",
     ),
-    click.option(
+    option(
         "--layers",
         metavar="N,N,...",
         callback=_numbers,
+        expert=True,
         help="Layers for --lens and --attention, from 0 [default: all, or those that fit in a table].",
     ),
     title="Inside the model",
@@ -261,6 +277,7 @@ def rules(settings: str) -> tuple[Rule, ...]:
     other_view = f"by chart look_up_whole stages fail_below unit {scoring}"
     return (
         Rule("replay", requires="opened"),
+        Rule("stages_top_k", requires="stages", hint="add it, or --candidates for those shown"),
         Rule(settings, requires="stages"),
         Rule("stages", excludes="by chart", hint="omit it"),
         Rule("opened", excludes="text files messages", hint="give only the record"),

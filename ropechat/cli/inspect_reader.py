@@ -10,7 +10,7 @@ import click
 
 from ropechat.cli.common import FileName, read_text_file
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import given_flags, option_set
+from ropechat.cli.option_groups import given_flags, option, option_set
 from ropechat.cli.status import ProgressLine
 from ropechat.errors import RequestError
 from ropechat.settings.spec import DTYPES
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ropechat.inspector.record_reader import RecordReader
 
 reader_option = option_set(
-    click.option(
+    option(
         "-i",
         "--interactive",
         "interactive",
@@ -29,8 +29,9 @@ reader_option = option_set(
         help="Open FILE in a reader: tinted tokens, candidates, look-ups; takes --window and the "
         "options of the model. A record of logprobs is opened as one, without a model, unless -m is given.",
     ),
-    click.option(
+    option(
         "--against-dtype",
+        expert=True,
         type=click.Choice(DTYPES),
         help="With -i: the key c compares with the model in this type.",
     ),

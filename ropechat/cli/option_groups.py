@@ -1,13 +1,58 @@
 """Sets of options: in groups of the help, which exclude or require which, and as dataclasses."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+HELP_ALL = "--help-all"
+_LAST = "Help"
+SHOWS_ALL = "ropechat.help_all"
+"""The key in `click.Context.meta` of a help with all options."""
+
+
+class Option(click.Option):
+    """An option of a `GroupedCommand`.
+
+    expert: only --help-all shows it. old: names that it had before; they work, and no help shows them.
+    """
+
+    def __init__(self, *given: Any, expert: bool = False, old: Sequence[str] = (), **details: Any) -> None:
+        super().__init__(*given, **details)
+        self.expert, self.old = expert, old
+        self.title = "Options"
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        found = super().get_help_extra(ctx)
+        kind = self.type
+        if "range" in found and isinstance(kind, click.IntRange | click.FloatRange):
+            found["range"] = _range(kind.min, kind.max, above=kind.min_open)
+        if isinstance(self.show_default, str):  # click adds parentheses
+            found["default"] = self.show_default
+        return found
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown = self.opts
+        self.opts = [*shown, *self.old]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+def _range(low: float | None, high: float | None, *, above: bool) -> str:
+    """What --help says of the values of a number: at least 1."""
+    if low is None:
+        return f"at most {high:g}"
+    least = f"{'above' if above else 'at least'} {low:g}"
+    return least if high is None else f"{least}, at most {high:,g}" if above else f"{low:g} to {high:g}"
+
+
+option = partial(click.option, cls=Option)
 
 
 def option_set(*options: Callable[[Any], Any], title: str = "Options") -> Callable[[F], F]:
@@ -91,15 +136,58 @@ def take(kind: type[T], given: dict[str, Any]) -> T:
     return kind(**{one.name: given.pop(one.name) for one in fields(kind)})  # type: ignore[arg-type]
 
 
+def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option([HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all)
+
+
+def is_expert(parameter: click.Parameter) -> bool:
+    """Whether only --help-all shows an option."""
+    return getattr(parameter, "expert", False)
+
+
 class GroupedCommand(click.Command):
-    """A command whose help lists options in groups, see `option_set`."""
+    """A command whose help lists options in groups, see `option_set`; --help-all also those for experts."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found = super().get_params(ctx)
+        return [*found, _HELP_ALL] if any(map(is_expert, self.params)) else found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
+        hidden = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                groups.setdefault(getattr(parameter, "title", "Options"), []).append(record)
+            if record is None:
+                continue
+            if is_expert(parameter) and not ctx.meta.get(SHOWS_ALL):
+                hidden += 1
+                continue
+            if parameter is _HELP_ALL:
+                record = (HELP_ALL, f"Show all options, {hidden} more." if hidden else "Show all options.")
+            title = _LAST if parameter.is_eager else getattr(parameter, "title", "Options")
+            groups.setdefault(title, []).append(record)
+        groups[_LAST] = groups.pop(_LAST, [])
         for title, rows in groups.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            with formatter.section("Examples"):
+                formatter.write(self.epilog.strip("\n") + "\n")
+
+
+class CommandGroup(click.Group, GroupedCommand):
+    """A group of such commands."""
+
+    command_class = GroupedCommand
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        GroupedCommand.format_options(self, ctx, formatter)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropechat.cli.common import (
-    STREAM,
     FileName,
     StdoutWriter,
     format_of,
+    format_option,
     model_options,
+    out_option,
     overwrite_option,
     read_text_file,
     refuse_existing,
@@ -21,7 +22,7 @@ from ropechat.cli.common import (
     write_output,
 )
 from ropechat.cli.loading import GivenModel, load, take_model
-from ropechat.cli.option_groups import Rule, check_rules
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set
 from ropechat.util.paths import expand_home
 
 if TYPE_CHECKING:
@@ -56,74 +57,120 @@ def _shifts(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     return tuple(map(int, texts))
 
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat rope
-  ropechat rope --shape llama-3.2-1b --view decay,properties
-  ropechat rope --view all -o rope.html
+  ropechat rope --shape llama-3.2-1b --views decay,properties
+  ropechat rope --views all -o rope.html
   ropechat rope --shift-test 1,1000,131072
-  ropechat rope --view split,distance --layer 2 --head 0
+  ropechat rope --views split,distance --layer 2 --head 0
 """
 
 
-@click.command(epilog=_EXAMPLES)
+_view_options = option_set(
+    option(
+        "--views",
+        "names",
+        old=["--view"],
+        metavar="NAME[,NAME]",
+        callback=_views,
+        help=f"From the config: {', '.join(_CONFIG)}; all: all of these. With the weights and a text: "
+        f"{', '.join(_WEIGHTS)}. [default: bands]",
+    ),
+    option(
+        "--shape",
+        metavar="NAME",
+        help="Instead of a model: the published config of a well-known one; `list` lists them.",
+    ),
+    option(
+        "--shift-test",
+        "shifts",
+        metavar="N[,N]",
+        callback=_shifts,
+        help="Adds the view `shift`: the text again at positions N .., and how much its logits change.",
+    ),
+    option(
+        "--max-distance",
+        type=click.IntRange(2, _LONGEST_DISTANCE),
+        metavar="N",
+        default=4096,
+        show_default=True,
+        expert=True,
+        help="The longest distance in tokens that `decay`, `kernel` and `properties` show.",
+    ),
+    option(
+        "--length",
+        type=click.IntRange(1, 1 << 40),
+        metavar="N",
+        expert=True,
+        help="Tokens of the text, for `length` and for ropes that depend on it.",
+    ),
+    option(
+        "--position",
+        type=click.IntRange(0, 1 << 40),
+        metavar="N",
+        default=10,
+        show_default=True,
+        expert=True,
+        help="Position of `matrix`.",
+    ),
+    option(
+        "--seed",
+        type=click.IntRange(0),
+        metavar="N",
+        default=0,
+        show_default=True,
+        expert=True,
+        help="Seed of the queries and keys that views draw at random.",
+    ),
+    title="Views",
+)
+_text_options = option_set(
+    option(
+        "-f",
+        "--file",
+        "text",
+        old=["--text"],
+        type=FileName(),
+        metavar="FILE",
+        help="Text for the views with weights; - is stdin [default: a sample].",
+    ),
+    option("--layer", type=click.IntRange(0), metavar="N", help="Layer of `split`, `distance` and `matrix`."),
+    option(
+        "--head",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Attention head of `split`, `distance` and `matrix`.",
+    ),
+    option(
+        "--query",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Token that attends, in `split` and `matrix` [default: the last].",
+    ),
+    option(
+        "--key",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Token that it attends to [default: the most attended one].",
+    ),
+    title="Text",
+)
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
+@_view_options
+@_text_options
+@option_set(
+    out_option(_BY_SUFFIX), overwrite_option, format_option(_BY_SUFFIX.values(), "term"), title="Output"
+)
 @model_options
-@click.option(
-    "--shape",
-    metavar="NAME",
-    help="Instead of a model: the published config of a well-known one; `list` lists them.",
-)
-@click.option(
-    "--view",
-    "names",
-    metavar="NAME[,NAME]",
-    callback=_views,
-    help=f"From the config: {', '.join(_CONFIG)}; all: all of these. With the weights and a text: "
-    f"{', '.join(_WEIGHTS)}. [default: bands]",
-)
-@click.option(
-    "--shift-test",
-    "shifts",
-    metavar="N[,N]",
-    callback=_shifts,
-    help="Adds the view `shift`: the text again at positions N .., and how much its logits change.",
-)
-@click.option(
-    "--text", type=FileName(), help="Text for the views with weights; - is stdin [default: a sample]."
-)
-@click.option("--layer", type=click.IntRange(0), help="Layer of `split`, `distance` and `matrix`.")
-@click.option("--head", type=click.IntRange(0), help="Query head of `split`, `distance` and `matrix`.")
-@click.option("--query", type=click.IntRange(0), help="Token of `split` and `matrix` [default: the last].")
-@click.option("--key", type=click.IntRange(0), help="Token it attends to [default: the most attended one].")
-@click.option("--max-distance", type=click.IntRange(2, _LONGEST_DISTANCE), default=4096, show_default=True)
-@click.option(
-    "--length",
-    type=click.IntRange(1, 1 << 40),
-    help="Tokens of the text, for `length` and for ropes that depend on it.",
-)
-@click.option(
-    "--position", type=click.IntRange(0, 1 << 40), default=10, show_default=True, help="Position of `matrix`."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of drawn queries and keys."
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([*_BY_SUFFIX.values()]),
-    help="[default: by the suffix of -o, else term]",
-)
-@click.option(
-    "-o", "--output", type=FileName(), default=STREAM, help="Output file; - is stdout [default: stdout]."
-)
-@overwrite_option
 def rope(
     shape: str | None,
     names: tuple[str, ...],
     shifts: tuple[int, ...],
     text: Path | str | None,
     form: str | None,
-    output: Path | str,
+    out: Path | str,
     overwrite: bool,
     **given: Any,
 ) -> None:
@@ -134,11 +181,11 @@ def rope(
     """
     from ropechat.inspector.rope.report import ViewOptions
 
-    form = format_of(form, output, _BY_SUFFIX)
+    form = format_of(form, out, _BY_SUFFIX)
     if shape == "list":
         _list_shapes()
         return
-    refuse_existing(output, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     if shifts:
         names = (*names, "shift") if "shift" not in names else names
         given["shifts"] = shifts
@@ -147,7 +194,7 @@ def rope(
         **{name: given.pop(name) for name in ViewOptions.__dataclass_fields__ if given.get(name) is not None}
     )
     title, found = _report(shape, names, text, options, take_model(given, raw=True))
-    _write(found, title, form, output)
+    _write(found, title, form, out)
 
 
 def _list_shapes() -> None:
@@ -175,7 +222,7 @@ def _report(
     if of_text and not wanted:
         used = ", ".join(("matrix", *_WEIGHTS))
         raise click.UsageError(
-            f"--text, --layer, --head and --query: used by the views {used}; add one to --view"
+            f"--file, --layer, --head and --query: used by the views {used}; add one to --views"
         )
     if shape is not None:
         check_rules(Rule("shape", excludes="model", hint="give one of them"))

@@ -12,6 +12,7 @@ from ropechat.cli.common import (
     STREAM,
     FileName,
     StdoutWriter,
+    complete_chat,
     fail_below_option,
     model_options,
     sampling_options,
@@ -25,7 +26,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import CHECK_FAILED, IO_FAILED, OK, say
 from ropechat.cli.grammar_options import grammar_of, grammar_options
 from ropechat.cli.loading import load, take_model, take_name
-from ropechat.cli.option_groups import Rule, check_rules
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set
 from ropechat.cli.run_stored import wanted_chat
 from ropechat.cli.stages import check_trace_target, write_trace
 from ropechat.cli.status import ProgressLine, progress_option
@@ -271,67 +272,81 @@ def _recorded(
     return recorded_draws(steps, sampling, engine.trace_facts(candidates))
 
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat "Why is the sky blue?"
   ropechat -c "And at dusk?"
-  ropechat run "Once upon a time" --max-tokens 20
+  ropechat run smollm2:135m "Once upon a time" --max-tokens 20
   ropechat run "Summarize this text:" - < notes.txt
   ropechat run "Once upon a time" --max-tokens 5 --json --candidates 3
   ropechat run "Invent a person" --json-schema person.json --json | jq .parsed
   ropechat run "Is water wet?" --choices yes,no
-  ropechat run "Which city is the capital of Italy?" --temperature 0 --fail-below 0.01
-  ropechat run "Once upon a time" --max-tokens 9 --trace t.jsonl && ropechat inspect --open t.jsonl --replay
+  ropechat run "Which city is the capital of Italy?" --fail-below 0.01
+  ropechat run "Once upon a time" --trace t.jsonl --max-tokens 9
+  ropechat inspect --open t.jsonl --replay
 """
+_prompt_options = option_set(
+    option("--system", metavar="TEXT", help="A system message before the prompt."),
+    option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is."),
+    title="Prompt",
+)
+_output_options = option_set(
+    option("--json", "as_json", is_flag=True, help="Write one JSON object at the end instead of text."),
+    option("--show-thinking", is_flag=True, help="Write what the model thinks before its answer, too."),
+    option("--quiet", is_flag=True, help="Write no notes, progress and statistics to stderr."),
+    progress_option,
+    option(
+        "--trace",
+        "trace_file",
+        type=FileName(),
+        metavar="FILE.jsonl",
+        help="Write each token's candidates, sampler stages and random number to a file, which is replaced "
+        "if it exists; - writes them to stdout instead of the text.",
+    ),
+    option(
+        "--candidates",
+        type=click.IntRange(0, 1000),
+        metavar="N",
+        help="Candidates of each token in --trace and --json "
+        f"[default: {_TRACE_CANDIDATES} with --trace, else 0].",
+    ),
+    fail_below_option,
+    title="Output",
+)
+_chat_options = option_set(
+    option("-c", "--continue", "newest", is_flag=True, help="Ask in the newest stored chat."),
+    option(
+        "--resume",
+        metavar="ID",
+        shell_complete=complete_chat,
+        help="Ask in a stored chat (see `ropechat chats list`).",
+    ),
+    setting_option(
+        "store",
+        "--store/--incognito",
+        default=True,
+        help="Store question and answer with the chats [default: if stdout is a terminal, or with -c].",
+    ),
+    setting_option(
+        "when_full",
+        type=click.Choice(WHEN_FULL),
+        default="ask",
+        expert=True,
+        help="With -c: slide leaves out the oldest questions if a chat exceeds the context.",
+    ),
+    title="Chats",
+)
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
 @click.argument("words", metavar="[MODEL] PROMPT...", nargs=-1)
+@_prompt_options
+@_output_options
+@_chat_options
+@grammar_options
+@template_options
+@sampling_options
 @model_options
 @speculative_options
-@grammar_options
-@sampling_options
-@template_options
-@click.option("--system", help="A system message before the prompt.")
-@click.option("--raw", is_flag=True, help="Use no chat template: continue the prompt as it is.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
-@click.option("--show-thinking", is_flag=True, help="Write what the model thinks before its answer, too.")
-@progress_option
-@click.option("--quiet", is_flag=True, help="No notes, progress and statistics on stderr.")
-@click.option(
-    "--trace",
-    "trace_file",
-    type=FileName(),
-    metavar="FILE.jsonl",
-    help="Write each token's candidates, stages and random number to a file, which is replaced if it exists; "
-    "- writes them to stdout instead of the text.",
-)
-@click.option(
-    "--candidates",
-    type=click.IntRange(0, 1000),
-    help=f"Candidates per token in --trace and --json [default: {_TRACE_CANDIDATES} with --trace, else 0].",
-)
-@fail_below_option
-@click.option(
-    "-c",
-    "--continue",
-    "newest",
-    is_flag=True,
-    help="Ask in the newest stored chat.",
-)
-@click.option("--resume", metavar="ID", help="Ask in a stored chat (see `ropechat chats list`).")
-@setting_option(
-    "store",
-    "--store/--incognito",
-    default=True,
-    help="Store question and answer with the chats [default: if stdout is a terminal, or with -c].",
-)
-@setting_option(
-    "when_full",
-    type=click.Choice(WHEN_FULL),
-    default="ask",
-    help="With -c: slide leaves out the oldest questions if a chat exceeds the context.",
-)
 def run(
     words: tuple[str, ...],
     system: str | None,

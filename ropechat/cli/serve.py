@@ -12,15 +12,32 @@ from ropechat.cli.config import checked_keys
 from ropechat.cli.exit_codes import say
 from ropechat.cli.listening import is_loopback
 from ropechat.cli.loading import take_model
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.errors import RequestError
 
 INSTALL = "textual-serve is not installed; pip install 'ropechat[serve]'"
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
-@click.option("--expose", is_flag=True, help="Allow a HOST that other machines can reach.")
+_EXAMPLES = """
+  ropechat serve
+  ropechat serve --port 9000 -m smollm2:135m --incognito
+"""
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, context_settings={"ignore_unknown_options": True})
+@option_set(
+    option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
+    option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        metavar="N",
+        default=8000,
+        show_default=True,
+        help="Port to listen on.",
+    ),
+    option("--expose", is_flag=True, help="Allow a HOST that other machines can reach."),
+    title="Server",
+)
 @click.argument("chat_options", nargs=-1, type=click.UNPROCESSED)
 def serve(host: str, port: int, expose: bool, chat_options: tuple[str, ...]) -> None:
     """Serve the chat to browsers on this machine; CHAT_OPTIONS are those of `ropechat chat`.

@@ -19,7 +19,7 @@ from ropechat.cli.common import (
     write_output,
 )
 from ropechat.cli.exit_codes import OK, SOME_FAILED, say
-from ropechat.cli.option_groups import F, option_set
+from ropechat.cli.option_groups import F, option, option_set
 from ropechat.errors import FileAccessError, RequestError
 from ropechat.sampling import DEFAULTS, SETTINGS, Sampling
 from ropechat.sampling.sources import ENVIRONMENT, FLAG, SETTINGS_FILE, SourcedSampling
@@ -36,17 +36,23 @@ STAGE_SETTINGS = [f"stages_{name}" for name in _SETTINGS]
 
 
 def _flag(name: str) -> str:
-    return "--sampler-top-k" if name == "top_k" else f"--{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def _setting_option(name: str) -> Callable[[F], F]:
     default = f"[default: the settings file's, the model's, or {getattr(DEFAULTS, name):g}]"
-    text = f"With --stages: {SETTINGS[name].help}.  {default}"
-    return click.option(_flag(name), f"stages_{name}", type=SETTINGS[name].kind, help=text)
+    return option(
+        _flag(name),
+        f"stages_{name}",
+        type=SETTINGS[name].kind,
+        expert=name not in ("temperature", "top_k", "top_p", "min_p"),
+        old=["--sampler-top-k"] if name == "top_k" else (),
+        help=f"With --stages: {SETTINGS[name].help}.  {default}",
+    )
 
 
 stage_options = option_set(
-    click.option(
+    option(
         "--stages",
         is_flag=True,
         help="Show what each stage of the sampler leaves, and which one cuts the token of the text.",
@@ -55,17 +61,15 @@ stage_options = option_set(
     title="Sampler",
 )
 record_options = option_set(
-    click.option(
+    option(
         "--open",
         "opened",
         type=FileName(),
         metavar="FILE",
-        help="Show recorded logprobs: a trace of ours, or what OpenAI's API, vLLM, llama.cpp's server, "
-        "Ollama or lm_eval wrote; - is stdin.",
+        help="Show recorded logprobs: a file of `ropechat run --trace`, or what OpenAI's API, vLLM, "
+        "llama.cpp's server, Ollama or lm_eval wrote; - is stdin.",
     ),
-    click.option(
-        "--replay", is_flag=True, help="With --open: draw each token again from its record; compare."
-    ),
+    option("--replay", is_flag=True, help="With --open: draw each token again from its record, and compare."),
     title="Records",
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropechat.cli.exit_codes import say
+from ropechat.cli.option_groups import option
 from ropechat.util.progress import Progress, Wait, Watch
 from ropechat.util.text import one_line
 
@@ -27,11 +28,12 @@ _BAR_CELLS = 20
 _NARROW = 60  # columns below which the line has no bar
 
 
-progress_option = click.option(
+progress_option = option(
     "--progress",
     type=click.Choice(MODES),
     default="line",
-    help="How far it is, on stderr: a line (on a terminal only), JSON lines, or none.",
+    expert=True,
+    help="Show on stderr how far the work is: as a line (on a terminal only), as JSON lines, or not.",
 )
 
 

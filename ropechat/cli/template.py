@@ -9,12 +9,15 @@ import click
 from ropechat.cli.common import (
     STREAM,
     StdoutWriter,
+    complete_model,
+    messages_option,
     setting_option,
     stdin_stream,
     template_options,
 )
 from ropechat.cli.exit_codes import say
 from ropechat.cli.loading import opening_of, unused_variables
+from ropechat.cli.option_groups import GroupedCommand, option, option_set
 from ropechat.conversation import Message, Role
 from ropechat.errors import ChatTemplateError, FileAccessError, RequestError
 from ropechat.util.text import format_bytes
@@ -70,27 +73,46 @@ def _conversation(system: str | None, user: str | None, file: str | None) -> lis
     return messages
 
 
-@click.command()
-@click.argument("directory", required=False, metavar="[MODEL]")
-@setting_option(
-    "model",
-    "-m",
-    "--model",
-    help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
+_EXAMPLES = """
+  ropechat template
+  ropechat template -m smollm2:135m --system "Be brief." --user "What is RoPE?"
+  ropechat template --source
+  ropechat template | ropechat inspect --special tokens
+"""
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
+@click.argument("directory", required=False, metavar="[MODEL]", shell_complete=complete_model)
+@option_set(
+    option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}]."),
+    option("--system", metavar="TEXT", help="A system message at the beginning."),
+    messages_option,
+    option(
+        "--no-generation-prompt",
+        is_flag=True,
+        help="End after the last message, not with what the model's answer begins with.",
+    ),
+    title="Messages",
 )
-@click.option("--user", metavar="TEXT", help=f"A user message at the end [default: {_GREETING}].")
-@click.option("--system", metavar="TEXT", help="A system message at the beginning.")
-@click.option("--messages", "file", metavar="FILE", help='JSON: [{"role", "content"}, ...]; - is stdin.')
-@click.option("--no-generation-prompt", is_flag=True, help="End after the last message.")
-@click.option("--source", is_flag=True, help="Print the template itself.")
-@click.option("--list", "as_list", is_flag=True, help="Print the names of the model's templates.")
+@option_set(
+    option("--source", is_flag=True, help="Print the template itself."),
+    option("--list", "as_list", is_flag=True, help="Print the names of the model's templates."),
+    setting_option(
+        "model",
+        "-m",
+        "--model",
+        shell_complete=complete_model,
+        help="Folder, .gguf file, Hub id or builtin [env: ROPECHAT_MODEL; default: builtin].",
+    ),
+    title="Template",
+)
 @template_options
 def template(
     directory: str | None,
     model: str | None,
     user: str | None,
     system: str | None,
-    file: str | None,
+    messages: str | None,
     no_generation_prompt: bool,
     source: bool,
     as_list: bool,
@@ -121,8 +143,8 @@ def template(
         return
     for note in unused_variables(found, template_vars):
         say(note)
-    messages = _conversation(system, user, file)
-    out.write(found.prompt(messages, template_vars, add_generation_prompt=not no_generation_prompt))
+    conversation = _conversation(system, user, messages)
+    out.write(found.prompt(conversation, template_vars, add_generation_prompt=not no_generation_prompt))
     if found.folds_system:
         say(f"note: {SYSTEM_FOLDED}")
     if out.is_terminal:

@@ -12,6 +12,8 @@ from ropechat.cli.common import (
     FileName,
     encoding_options,
     format_of,
+    format_option,
+    messages_option,
     model_options,
     out_option,
     output,
@@ -25,7 +27,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import OK
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import Rule, check_rules
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.errors import RequestError
 from ropechat.inspector.tree_spec import BY_SUFFIX, FORMS, TreeSpec, TreeWatcher
@@ -35,10 +37,9 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
     from ropechat.engine.score_input import ScoreItem
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """
   ropechat tree "The capital of Italy is"
-  ropechat tree --chat "Is Rome the capital of Italy? Answer yes or no." --nodes 20
+  ropechat tree --chat "Is Rome in Italy? Answer yes or no." --nodes 20
   ropechat tree "The capital of Italy is Madrid" --at 5 --depth 3
   ropechat tree "The capital of Italy is" -o rome.html
 """
@@ -78,54 +79,75 @@ class _Watcher(TreeWatcher):
         return found or Progress("searching", self._done, self._nodes, "nodes")
 
 
-@click.command(epilog=_EXAMPLES)
-@click.argument("text", required=False)
-@model_options
-@click.option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin.")
-@click.option("--chat", is_flag=True, help="Render TEXT with the chat template: how answers may begin.")
-@click.option(
-    "--messages", metavar="FILE", help='Answers to a conversation: [{"role", "content"}, ...]; - is stdin.'
+_text_options = option_set(
+    option("-f", "--file", type=FileName(), metavar="FILE", help="Read TEXT from a file; - is stdin."),
+    option("--chat", is_flag=True, help="Render TEXT with the chat template: how answers may begin."),
+    messages_option,
+    option("--answer", metavar="TEXT", help="With --messages: the beginning of the answer; - is stdin."),
+    option(
+        "--at",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Begin in the place of token N, # in the table of inspect, and mark what stands there "
+        "[default: after the text].",
+    ),
+    title="Text",
 )
-@click.option("--answer", metavar="TEXT", help="With --messages: the beginning of the answer; - is stdin.")
+_tree_options = option_set(
+    option(
+        "--nodes",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        default=TreeSpec.nodes,
+        show_default=True,
+        help="Tokens of the whole tree, at most.",
+    ),
+    option(
+        "--depth",
+        type=click.IntRange(1),
+        metavar="N",
+        default=TreeSpec.depth,
+        show_default=True,
+        help="Tokens of a path, at most.",
+    ),
+    option(
+        "--candidates",
+        "top_k",
+        old=["--top-k"],
+        type=click.IntRange(1, 1000),
+        metavar="N",
+        default=TreeSpec.top_k,
+        show_default=True,
+        help="Continuations of each token, at most.",
+    ),
+    option(
+        "--mass",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="P",
+        default=TreeSpec.mass,
+        show_default=True,
+        expert=True,
+        help="End when the complete paths, of full depth or at the end of a text, have this probability.",
+    ),
+    title="Tree",
+)
+_output_options = option_set(
+    out_option(BY_SUFFIX),
+    overwrite_option,
+    format_option(FORMS, "table"),
+    progress_option,
+    title="Output",
+)
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES)
+@click.argument("text", required=False)
+@_text_options
+@_tree_options
+@_output_options
 @template_options
 @encoding_options
-@click.option(
-    "--at",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Begin in the place of token N, # in the table of inspect, and mark what stands there "
-    "[default: after the text].",
-)
-@click.option(
-    "--nodes", type=click.IntRange(1, 100_000), default=TreeSpec.nodes, show_default=True, help="Most nodes."
-)
-@click.option(
-    "--depth",
-    type=click.IntRange(1),
-    default=TreeSpec.depth,
-    show_default=True,
-    help="Most tokens of a path.",
-)
-@click.option(
-    "--top-k",
-    type=click.IntRange(1, 1000),
-    default=TreeSpec.top_k,
-    show_default=True,
-    help="Most continuations of a node.",
-)
-@click.option(
-    "--mass",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=TreeSpec.mass,
-    show_default=True,
-    help="End when the complete paths, of full depth or at the end of a text, have this probability.",
-)
-@out_option(BY_SUFFIX)
-@overwrite_option
-@click.option(
-    "--format", "form", type=click.Choice([*FORMS]), help="[default: by the suffix of OUT, else table]"
-)
-@progress_option
+@model_options
 def tree(
     text: str | None,
     file: Path | str | None,

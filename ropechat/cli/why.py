@@ -12,7 +12,10 @@ from ropechat.cli.common import (
     Real,
     encoding_options,
     format_of,
+    format_option,
+    messages_option,
     model_options,
+    out_option,
     output,
     overwrite_option,
     read_text_file,
@@ -23,7 +26,7 @@ from ropechat.cli.common import (
 from ropechat.cli.exit_codes import say
 from ropechat.cli.interrupt import Stop, finish_on_signal
 from ropechat.cli.loading import load, take_model
-from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option_set
+from ropechat.cli.option_groups import GroupedCommand, Rule, check_rules, option, option_set
 from ropechat.cli.status import ProgressLine, progress_option
 from ropechat.inspector.why.parts import LEVELS
 from ropechat.inspector.why.result import Cost, WhyWatcher
@@ -31,11 +34,10 @@ from ropechat.inspector.why.spec import FORMS, WhySpec
 from ropechat.util.progress import Progress
 from ropechat.util.text import count_of, format_duration
 
-_EXAMPLES = """\b
-Examples:
-  ropechat why "The capital of Italy is Rome. The capital of France is" --answer " Paris"
+_EXAMPLES = """
+  ropechat why "It rains. Peter has an umbrella. He is" --answer " wet"
   ropechat why -f book.txt --of "token" --by sentence -o why.html
-  ropechat why -f a.txt -f b.txt --chat --question "Which animal?" --answer "A cat." --of cat
+  ropechat why -f a.txt -f b.txt --question "It was a" --answer " cat"
   ropechat why --messages chat.json --by sentence --only --format csv
 """
 _TEXT_WIDTH = 100  # of a table in a file
@@ -56,32 +58,37 @@ _RULES = (
 )
 
 context_options = option_set(
-    click.option(
-        "-f", "--file", "files", multiple=True, type=FileName(), metavar="FILE", help="A text. Repeatable."
+    option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        type=FileName(),
+        metavar="FILE",
+        help="Read a text from a file; - is stdin. Repeatable.",
     ),
-    click.option(
-        "--messages", metavar="FILE", help='A conversation: [{"role", "content"}, ...]; - is stdin.'
-    ),
-    click.option("--question", metavar="TEXT", default="", help="A text after the context; it always stays."),
-    click.option(
+    messages_option,
+    option("--question", metavar="TEXT", default="", help="A text after the context; it always stays."),
+    option(
         "--answer",
         metavar="TEXT",
         help="What follows the context [default: what the model writes at temperature 0].",
     ),
-    click.option(
+    option(
         "--of",
         metavar="TEXT",
         help="The part of the answer that is asked about [default: all]; without --answer, its last place in "
         "the context, which then ends there.",
     ),
-    click.option(
+    option(
         "--max-tokens",
         type=click.IntRange(1),
+        metavar="N",
         default=16,
         show_default=True,
-        help="Length of an answer that the model writes.",
+        help="Without --answer: tokens of the answer that the model writes, at most.",
     ),
-    click.option(
+    option(
         "--chat",
         is_flag=True,
         help="Render the context and the question with the chat template, as a message.",
@@ -89,24 +96,29 @@ context_options = option_set(
     title="Context",
 )
 parts_options = option_set(
-    click.option(
+    option(
         "--by",
         type=click.Choice(LEVELS),
         default="word",
         show_default=True,
-        help="The finest parts; text: whole messages or files.",
+        help="The finest parts that are looked into; text: whole messages or files.",
     ),
-    click.option(
-        "--replace", metavar="TEXT", help="Put TEXT in the place of a part instead of leaving it out."
+    option("--replace", metavar="TEXT", help="Put TEXT in the place of a part instead of leaving it out."),
+    option("--only", is_flag=True, help="Leave out all but a part."),
+    option(
+        "--every",
+        is_flag=True,
+        expert=True,
+        help="Look into all parts down to those of --by, however long it takes.",
     ),
-    click.option("--only", is_flag=True, help="Leave out all but a part."),
-    click.option("--every", is_flag=True, help="Score all parts of the level, none skipped."),
-    click.option(
+    option(
         "--budget",
         type=Real(above=True),
+        metavar="TIMES",
         default=30.0,
         show_default=True,
-        help="How often the work of reading the context may be done, at most.",
+        expert=True,
+        help="Work to spend, as so many times the reading of the whole context.",
     ),
     title="Parts",
 )
@@ -142,21 +154,26 @@ class _Watcher(WhyWatcher):
 @click.argument("text", required=False)
 @context_options
 @parts_options
-@model_options
+@option_set(
+    option(
+        "--rows",
+        "head",
+        old=["--head"],
+        type=click.IntRange(0),
+        metavar="N",
+        default=12,
+        show_default=True,
+        help="The N parts that the table has.",
+    ),
+    out_option(FORMS),
+    overwrite_option,
+    format_option(FORMS.values(), "table"),
+    progress_option,
+    title="Output",
+)
 @template_options
 @encoding_options
-@click.option("--head", type=click.IntRange(0), default=12, show_default=True, help="Parts in the table.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(FORMS.values())),
-    help="[default: by the suffix of OUT, or table]",
-)
-@click.option(
-    "-o", "--out", type=FileName(), default=STREAM, metavar="OUT", help="A file; - is stdout [default]."
-)
-@overwrite_option
-@progress_option
+@model_options
 def why(
     text: str | None,
     files: "tuple[Path | str, ...]",

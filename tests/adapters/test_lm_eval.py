@@ -84,7 +84,7 @@ def test_tasks_get_what_the_engine_computes(tasks: Path, tmp_path: Path) -> None
     from ropechat.sampling import Sampling
 
     names = "local_choices,local_texts,local_answers"
-    results, samples = evaluate(tasks, tmp_path / "out", "--tasks", names, "--window", "4")
+    results, samples = evaluate(tasks, tmp_path / "out", "--tasks", names, "--parallel", "4")
     engine = Engine.load("builtin")
     ids = [engine.tokenizer.encode(row["context"]) for row in ROWS]
     for row, sample in zip(ROWS, samples["local_choices"], strict=True):

@@ -199,7 +199,7 @@ def test_the_command_serves_what_its_options_say(
 ) -> None:
     model, key = byte_folder(tmp_path / "model"), tmp_path / "key"
     key.write_text(f"{KEY}\n")
-    given = ["--alias", "gpt-4o", "--window", 3, "--waiting", 4, "--temperature", 0.5, "--port", 0]
+    given = ["--alias", "gpt-4o", "--parallel", 3, "--waiting", 4, "--temperature", 0.5, "--port", 0]
     code, out, err = door("api", "-m", model, *given, "--api-key-file", key)
     assert (code, out) == (0, ""), err
     (api,) = served

@@ -318,7 +318,7 @@ def test_the_window_changes_nothing(door: Door, tmp_path: Path, model: Path) -> 
     data = "".join(json.dumps({"id": i, "prompt": chr(97 + i) * (i + 1)}) + "\n" for i in range(20))
     runs = []
     for window in (1, 3, 20):
-        options = ["--temperature", 2, "--seed", 9, "--window", window, "--overwrite"]
+        options = ["--temperature", 2, "--seed", 9, "--parallel", window, "--overwrite"]
         assert batch(door, tmp_path, model, data, *options)[0] == 0
         runs.append((tmp_path / "out.jsonl").read_bytes())
     assert runs[0] == runs[1] == runs[2]
@@ -531,7 +531,7 @@ def test_pipes_by_name(name: str, tmp_path: Path, model: Path) -> None:
 def test_a_program_may_wait_for_each_answer(tmp_path: Path, model: Path) -> None:
     """Each result is flushed before the next line is read; an error record, too."""
     child = subprocess.Popen(
-        command(["batch", "-m", str(model), "-", "-o", "-", "--window", "1", "--max-tokens", "1"]),
+        command(["batch", "-m", str(model), "-", "-o", "-", "--parallel", "1", "--max-tokens", "1"]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

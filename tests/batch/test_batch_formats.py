@@ -109,7 +109,7 @@ def test_rows_of_a_table_fail_alone(tmp_path: Path) -> None:
         (b"a,,b\n", "column 2 has no name"),
         (b"\xff,a\n", "must be UTF-8"),
         (b"\xff\xfea\0,\0,\0b\0", "column 2 has no name"),
-        (b"PAR1", "a Parquet file; add --in parquet"),
+        (b"PAR1", "a Parquet file; add --input-format parquet"),
     ],
 )
 def test_a_table_needs_names(data: bytes, words: str, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_lines_arrays_and_archives(tmp_path: Path) -> None:
     assert rows[2].kept == {"x": 1}
     for bad in ('{"prompt": "a"}\n', "[", '[{"a": NaN}]', '[{"a": 1, "a": 2}]'):
         (tmp_path / "a.json").write_text(bad)
-        with pytest.raises(BatchInputError, match=r"a\.json: .*--in jsonl"):
+        with pytest.raises(BatchInputError, match=r"a\.json: .*--input-format jsonl"):
             Source(tmp_path / "a.json").check()
     data = gzip.compress(b'{"prompt": "a"}\n' * 3)
     (tmp_path / "a.jsonl.gz").write_bytes(data)

@@ -74,7 +74,7 @@ def test_files_are_the_same_for_any_window_and_after_a_stop(
     outs = []
     for window in (1, 5):
         out = tmp_path / f"{window}.jsonl"
-        assert door("batch", rows, "-m", model, "-o", out, "--score", "--window", window)[0] == 3
+        assert door("batch", rows, "-m", model, "-o", out, "--score", "--parallel", window)[0] == 3
         outs.append(out.read_bytes())
     run = json.loads((tmp_path / "1.jsonl.run.json").read_text())
     assert (run["answered"], run["accuracy"], run["ok"], run["completion_tokens"]) == (2, 0.5, 5, 12)
@@ -116,7 +116,7 @@ def test_options_that_are_of_no_use_are_refused(door: Door, model: Path, rows: P
     for arguments, what in (
         (["-o", "-", "--n", 2], "--n: not possible with --score"),
         (["-o", "-", "--logprobs", 2], "--logprobs: not possible with --score"),
-        (["-o", "-", "--out", "openai"], "--score: results must not be openai"),
+        (["-o", "-", "--format", "openai"], "--score: results must not be openai"),
         (["-o", "-", "--regex", "a"], "--regex: not possible with --score"),
     ):
         code, _, err = door(*batch, *arguments)

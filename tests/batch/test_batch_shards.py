@@ -71,11 +71,11 @@ def test_merged_shards_are_the_file_of_one_run(
     form: str, options: tuple[str, ...], door: Door, rows: Path, model: Path, tmp_path: Path
 ) -> None:
     one = tmp_path / "one"
-    door("batch", rows, "-m", model, "-o", one, "--out", form, *DRAWN, *options)
+    door("batch", rows, "-m", model, "-o", one, "--format", form, *DRAWN, *options)
     for count in (1, 2, 4, 8):
         files = split(door, rows, model, tmp_path / f"by{count}", count, *options)
         out = tmp_path / f"merged{count}"
-        code, _, err = door("merge", out, *reversed(files), "--order-of", rows, "--out", form)
+        code, _, err = door("merge", out, *reversed(files), "--order-of", rows, "--format", form)
         assert (code, f"rows of {count} shard" in err and ", 3 failed" in err) == (3, True)
         assert out.read_bytes() == one.read_bytes()
         if form == "openai":
@@ -184,7 +184,7 @@ def test_a_shard_is_resumed_with_new_rows(door: Door, rows: Path, model: Path, t
     ("options", "words"),
     [
         (("-o", "-", "--seed", 1), "requires a file"),
-        (("-o", "x", "--seed", 1, "--out", "csv"), "use --out with `ropechat merge`"),
+        (("-o", "x", "--seed", 1, "--format", "csv"), "use --format with `ropechat merge`"),
         (("-o", "x"), "requires --seed"),
         (("-o", "x", "--seed", 1, "--shard", "9/8"), "must be i/n"),
     ],

@@ -1,4 +1,4 @@
-"""Equal rows that are computed once (--dedupe), and rows that take too long (--timeout-row)."""
+"""Equal rows that are computed once (--dedupe), and rows that take too long (--timeout)."""
 
 import dataclasses
 import itertools
@@ -75,7 +75,7 @@ def test_the_bytes_are_the_same_however_it_runs(
 ) -> None:
     plain = tmp_path / "plain.jsonl"
     run(source, plain, "--dedupe")
-    for number, words in enumerate((("--window", "1"), ("--window", "64"), ("--n", "1"))):
+    for number, words in enumerate((("--parallel", "1"), ("--parallel", "64"), ("--n", "1"))):
         monkeypatch.setattr(dedupe, "MAX_WAITING", (1, 3, 5)[number])
         run(source, tmp_path / f"w{number}.jsonl", "--dedupe", *words)
         assert (tmp_path / f"w{number}.jsonl").read_bytes() == plain.read_bytes()
@@ -106,8 +106,8 @@ def test_a_stopped_run_goes_on(source: Path, tmp_path: Path, kept: int) -> None:
     [
         (("--dedupe", "-o", "-"), "--dedupe: requires a file (-o)"),
         (("--dedupe", "--score"), "--dedupe: not possible with --score"),
-        (("--timeout-row", "5", "--score"), "--timeout-row: not possible with --score"),
-        (("--timeout-row", "0"), "--timeout-row"),
+        (("--timeout", "5", "--score"), "--timeout: not possible with --score"),
+        (("--timeout", "0"), "--timeout"),
     ],
 )
 def test_what_does_not_go_together(source: Path, capfd: Any, words: tuple[str, ...], told: str) -> None:
@@ -122,7 +122,7 @@ def test_copies_of_failed_rows_are_errors(window: str, tmp_path: Path, capfd: An
     rows = [{"id": n, "prompt": prompt, "note": n} for n, prompt in enumerate(prompts)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(source, plain, "--dedupe")
-    words = ("--dedupe", "--window", window, "--resume")
+    words = ("--dedupe", "--parallel", window, "--resume")
     run(source, out, *words, "--max-errors", "3", code=2)
     assert "error: more than 3 rows failed (--max-errors)" in capfd.readouterr().err
     assert not out.exists()
@@ -135,12 +135,12 @@ def test_copies_count_among_the_first_rows(window: str, tmp_path: Path, capfd: A
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows = [{"id": n, "prompt": TOO_LONG, "note": n} for n in range(25)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(source, out, "--dedupe", "--window", window, code=2)
+    run(source, out, "--dedupe", "--parallel", window, code=2)
     assert "the first 20 rows all fail with the same error" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-# ---- --timeout-row
+# ---- --timeout
 
 
 def test_a_late_row_fails_and_is_computed_again(tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_a_late_row_fails_and_is_computed_again(tmp_path: Path) -> None:
         "".join(json.dumps({"id": n, "prompt": PROMPTS[n % 3], "note": n}) + "\n" for n in range(9))
     )
     run(source, plain, code=0)
-    records = run(source, out, "--timeout-row", "0.000001", "--resume")
+    records = run(source, out, "--timeout", "0.000001", "--resume")
     assert [record["error"]["class"] for record in records] == ["RowTimeoutError"] * 9
     assert records[4]["error"]["message"] == "in.jsonl: line 5: not finished within 1e-06 s"
-    again = run(source, out, "--timeout-row", "600", "--resume")
+    again = run(source, out, "--timeout", "600", "--resume")
     assert again == records  # failed rows stay as they are
-    run(source, out, "--timeout-row", "600", "--resume", "--retry-failed", code=0)
+    run(source, out, "--timeout", "600", "--resume", "--retry-failed", code=0)
     assert out.read_bytes() == plain.read_bytes()
 
 

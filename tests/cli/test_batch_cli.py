@@ -155,7 +155,7 @@ def test_a_table_of_results(door: Door, tmp_path: Path, model: Path) -> None:
         ("3", "b", "x", "cd"),
     ]
     assert "--prompt: must render a text" in rows[1]["error"]
-    assert door("batch", "-m", model, tmp_path / "in.csv", "--out", "parquet", *options)[0] == 2
+    assert door("batch", "-m", model, tmp_path / "in.csv", "--format", "parquet", *options)[0] == 2
 
 
 def test_an_array_of_results(door: Door, tmp_path: Path, model: Path, source: Path) -> None:
@@ -184,7 +184,7 @@ OPENAI = [
 def test_openai_results_and_errors(door: Door, tmp_path: Path, model: Path) -> None:
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in OPENAI))
     out = tmp_path / "out.jsonl"
-    code, _, err = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--out", "openai", *HOT)
+    code, _, err = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--format", "openai", *HOT)
     assert code == 3, err
     chat, text = records(out.read_text())
     assert (chat["custom_id"], chat["error"], chat["response"]["status_code"]) == ("c1", None, 200)
@@ -203,7 +203,7 @@ def test_openai_results_and_errors(door: Door, tmp_path: Path, model: Path) -> N
     assert wrong["response"]["body"]["error"]["message"].startswith("in.jsonl: line 4: url: must be")
     (tmp_path / "out.jsonl").unlink()
     (tmp_path / "out.jsonl.journal").unlink()
-    again = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--out", "openai")
+    again = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", out, "--format", "openai")
     assert (again[0], "out.errors.jsonl: exists" in again[2]) == (2, True)
 
 
@@ -401,7 +401,7 @@ def test_a_killed_run_is_continued(door: Door, tmp_path: Path, model: Path, sour
     slow += "fake_core.Engine._advance = lambda *a: (time.sleep(0.01), f(*a))[1]\n"
 
     def words(to: Path) -> list[str]:
-        return [str(w) for w in ("batch", "-m", model, source, "-o", to, *HOT, "--resume", "--window", 2)]
+        return [str(w) for w in ("batch", "-m", model, source, "-o", to, *HOT, "--resume", "--parallel", 2)]
 
     assert door(*words(plain))[0] == 0
     slowed = command(words(out))
@@ -487,7 +487,7 @@ def test_rows_that_all_fail_alike(door: Door, tmp_path: Path, model: Path) -> No
 def test_too_many_errors(door: Door, tmp_path: Path, model: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"prompt":"a"}\n{\n{\n{\n{"prompt":"b"}\n')
-    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--max-errors", 2, "--window", 1)
+    code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--max-errors", 2, "--parallel", 1)
     assert code == 2
     assert "error: more than 2 rows failed (--max-errors)" in err
     assert "continue: " in err
@@ -536,9 +536,9 @@ def test_usage_errors(door: Door, tmp_path: Path, model: Path, source: Path) -> 
     for options, words in (
         (["--prompt", "a", "--prompt-file", "b"], "--prompt-file: not possible with --prompt"),
         (["--prompt", "{{"], "--prompt: "),
-        (["--out", "json"], "--out json: not possible on stdout"),
-        (["--out", "csv", "--keep", "all"], "--keep all: csv needs the names of its columns"),
-        (["--out", "csv", "--logprobs", 0], "--logprobs: not possible as csv; use jsonl, json or openai"),
+        (["--format", "json"], "--format json: not possible on stdout"),
+        (["--format", "csv", "--keep", "all"], "--keep all: csv needs the names of its columns"),
+        (["--format", "csv", "--logprobs", 0], "--logprobs: not possible as csv; use jsonl, json or openai"),
         (["-o", tmp_path / "out.tsv", "--logprobs", 2], "--logprobs: not possible as tsv"),
         (["--any-isa"], "--any-isa: requires --ray"),
     ):
@@ -567,11 +567,9 @@ def test_a_terminal_needs_a_dash(
 
 def test_help_is_in_groups(door: Door) -> None:
     code, out, _ = door("batch", "--help")
-    titles = ["Input:", "Output:", "Run:", "Prompt:", "Sampling:", "Model:", "Options:", "  Examples:"]
+    titles = ["Input:", "Output:", "Run:", "Prompt:", "Sampling:", "Model:", "Help:", "Examples:"]
     assert code == 0
     assert [line for line in out.splitlines() if line in titles] == titles
-    options = out[out.index("Options:") : out.index("Examples:")]
-    assert options.count("--") == 1  # --help; every other option has a group
 
 
 def test_options_that_would_be_ignored_are_refused(door: Door, model: Path, source: Path) -> None:
@@ -589,9 +587,9 @@ def test_options_that_would_be_ignored_are_refused(door: Door, model: Path, sour
 
 
 def test_a_timeout_that_is_not_a_number_is_refused(door: Door, source: Path) -> None:
-    code, out, err = door("batch", source, "-m", "nobody/nothing", "--timeout-row", "nan")
+    code, out, err = door("batch", source, "-m", "nobody/nothing", "--timeout", "nan")
     assert (code, out) == (2, "")
-    assert "'--timeout-row': must be a number (got nan)" in err
+    assert "'--timeout': must be a number (got nan)" in err
 
 
 def test_a_field_to_keep_that_no_row_has_is_noted_once(door: Door, model: Path, source: Path) -> None:

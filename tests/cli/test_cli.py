@@ -160,7 +160,7 @@ def test_no_cache_is_of_one_command(
         (["run", "-m", "{model}", "--raw", ""], 2, "prompt: must have at least one token"),
         (["run", "-m", "{model}", "a" * 65], 2, "65 tokens"),
         (["run", "-m", "{broken}", "a"], 2, "config.json"),
-        (["inspect", "-m", "{model}", "--top-k", "-1", "a"], 2, "--top-k"),
+        (["inspect", "-m", "{model}", "--candidates", "-1", "a"], 2, "--candidates"),
         (["batch", "-m", "{model}", "{missing}", "-o", "{missing}.out"], 2, "file not found"),
         (["models", "check", "{missing}"], 2, "model not found"),
         (["models", "check", "{broken}"], 2, "config.json"),
@@ -304,7 +304,7 @@ def test_inspect_table_fits_every_width(door: Door, model: Path, monkeypatch: py
 
     for width in (1, 30, 40, 60, 80, 100, 160):
         monkeypatch.setenv("COLUMNS", str(width))
-        table = door("inspect", "-m", model, "ab 日\x1b", "--top-k", 3)[1]
+        table = door("inspect", "-m", model, "ab 日\x1b", "--candidates", 3)[1]
         lines = table.splitlines()
         assert len(lines) == 1 + 7 + 6 * 3 + 1 + 3 + 1
         assert all(cell_width(line) <= max(width, 30) for line in lines[:-1])
@@ -312,7 +312,7 @@ def test_inspect_table_fits_every_width(door: Door, model: Path, monkeypatch: py
 
 
 def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None:
-    code, out, err = door("inspect", "-m", model, "ab", "--top-k", 2)
+    code, out, err = door("inspect", "-m", model, "ab", "--candidates", 2)
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[1].split() == ["0", "a", "61", *"––––"]
@@ -325,14 +325,14 @@ def test_inspect_table_says_what_the_trace_says(door: Door, model: Path) -> None
 def test_inspect_spells_tokens_as_the_chat_does(door: Door, model: Path) -> None:
     from ropechat.util.text import visible
 
-    _, out, _ = door("inspect", "-m", model, " \né", "--top-k", 1)
+    _, out, _ = door("inspect", "-m", model, " \né", "--candidates", 1)
     data = [b" ", b"\n", b"\xc3", b"\xa9"]
     spelled = [line.split()[1] for line in out.splitlines()[1:-1] if line.split()[0].isdecimal()]
     assert spelled == [visible(one) for one in data] == ["·", "⏎", "⟨C3⟩", "⟨A9⟩"]
 
 
 def test_inspect_jsonl(door: Door, model: Path) -> None:
-    code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--top-k", 2, "aé")
+    code, out, _ = door("inspect", "-m", model, "--format", "jsonl", "--candidates", 2, "aé")
     meta, *tokens, following, summary = [json.loads(line) for line in out.splitlines()]
     assert (code, summary["summary"], summary["scored"]) == (0, True, 2)
     assert (meta["schema"], meta["vocab"], meta["top_k"], meta["log_base"]) == (

@@ -34,7 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 
 def test_a_table_of_two_types(run: Run) -> None:
     against = ("--against-dtype", "q4_0", "--against-kv-dtype", "f16")
-    code, out, err = run(TEXT, "--dtype", "f32", *against, "--top", 2)
+    code, out, err = run(TEXT, "--dtype", "f32", *against, "--rows", 2)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("A  builtin f32, kv f32")
@@ -44,7 +44,7 @@ def test_a_table_of_two_types(run: Run) -> None:
 
 
 def test_jsonl_csv_and_table_agree(run: Run, tmp_path: Path) -> None:
-    options = (TEXT, "--against-dtype", "q8_0", "--top-k", 2)
+    options = (TEXT, "--against-dtype", "q8_0", "--candidates", 2)
     records = [json.loads(line) for line in run(*options, "--format", "jsonl")[1].splitlines()]
     meta, *tokens, summary = records
     assert (meta["schema"], meta["b"]["dtype"], meta["text"]) == ("ropechat.compare/1", "q8_0", TEXT)
@@ -80,7 +80,7 @@ def test_text_from_files_and_stdin(run: Run, tmp_path: Path) -> None:
 
 
 def test_checks_have_an_exit_code(run: Run) -> None:
-    options = (TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--top", 0)
+    options = (TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--rows", 0)
     assert run(*options, "--max-kl", 100, "--max-ppl", 1e9)[0] == 0
     code, out, err = run(*options, "--max-kl", 0, "--max-ppl", 1)
     assert code == CHECK_FAILED == 1
@@ -118,12 +118,12 @@ def test_prompts(run: Run, tmp_path: Path) -> None:
     given.write_text("A story. ")
     other.write_text("A recipe: ")
     options = ("--format", "jsonl")
-    code, out, _ = run("There was a cat.", "--given", given, "--against-given", other, *options)
+    code, out, _ = run("There was a cat.", "--given-file", given, "--against-given-file", other, *options)
     meta, *tokens, _ = map(json.loads, out.splitlines())
     assert (code, meta["text"]) == (0, "There was a cat.")
     assert meta["a"]["prompt_tokens"] > 0
     assert sum(token["kl"] for token in tokens) > 0
-    code, out, _ = run("Hello.", "--chat", "--given", given, "--against-system", "Be brief.", *options)
+    code, out, _ = run("Hello.", "--chat", "--given-file", given, "--against-system", "Be brief.", *options)
     meta = json.loads(out.splitlines()[0])
     assert code == 0
     assert meta["b"]["prompt_tokens"] > meta["a"]["prompt_tokens"]
@@ -139,7 +139,7 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
     assert summary["tokens"] == len(tokens)
     assert all(8 <= token["a"]["ctx"] <= 16 for token in tokens[16:])
     long, window = "a b " * TRAINED_LENGTH, 4 * TRAINED_LENGTH
-    err = run(long, "--against-dtype", "q8_0", "--window", window, "--top", 0)[2]
+    err = run(long, "--against-dtype", "q8_0", "--window", window, "--rows", 0)[2]
     assert f"in one sequence exceed the trained length of {TRAINED_LENGTH}" in err
 
 
@@ -150,7 +150,7 @@ def test_a_long_text_goes_in_windows(run: Run) -> None:
         ([TEXT, "-f", "x", "--against-dtype", "f32"], "TEXT: not possible with --file; give one of them"),
         ([TEXT, "--against-system", "x"], "--against-system: requires --chat"),
         ([TEXT, "--against-dtype", "f32", "--template", "x"], "--template: requires --chat"),
-        ([TEXT, "--against-dtype", "f32", "--chat"], "--chat: requires --given; add FILE"),
+        ([TEXT, "--against-dtype", "f32", "--chat"], "--chat: requires --given-file; add FILE"),
         (
             [TEXT, "--against-dtype", "f32", "-o", "x.png"],
             "-o: must end in .txt, .jsonl, .html, .csv (got",

@@ -211,7 +211,7 @@ def test_by_line(door: Door, model: Path, texts: tuple[Path, Path]) -> None:
         json.loads(line) for line in door(*inspect, "--format", "jsonl", "--sort", "bits")[1].splitlines()
     ]
     assert [one["bits"] for one in best] == sorted((one["bits"] for one in records), reverse=True)
-    assert len(door(*inspect, "--head", "1")[1].splitlines()) == 2
+    assert len(door(*inspect, "--rows", "1")[1].splitlines()) == 2
     assert len(door(*inspect, "--format", "csv")[1].splitlines()) == 3
 
 
@@ -287,7 +287,7 @@ def test_chart(door: Door, model: Path, texts: tuple[Path, Path], tmp_path: Path
         (["x", "-f", "{a}"], "--file: not possible with TEXT"),
         (["x", "--by", "line", "--format", "html"], "--by line"),
         (["x", "--sort", "bits"], "--by line"),
-        (["x", "--head", "3"], "--by line"),
+        (["x", "--rows", "3"], "--by line"),
         (["x", "--below", "0.1"], "--below: requires --by word"),
         (["x", "--by", "line", "--below", "0.1"], "--below: requires --by word"),
         (["x", "--by", "word", "--format", "svg"], "--by word: not possible as svg; use one of table, jsonl"),

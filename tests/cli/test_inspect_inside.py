@@ -27,7 +27,7 @@ TEXT = "Once upon a time there was a little girl"
 
 
 def test_the_lens_agrees_with_the_trace(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "--lens", "--format", "jsonl", "--top-k", "2", TEXT)
+    code, out, _ = run(capfd, "--lens", "--format", "jsonl", "--candidates", "2", TEXT)
     meta, *records = [json.loads(line) for line in out.splitlines()]
     trace = [json.loads(line) for line in run(capfd, "--format", "jsonl", TEXT)[1].splitlines()]
     trace = [record for record in trace if record.get("i", 0) > 0]
@@ -105,7 +105,7 @@ def test_a_view_goes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_a_string_in_each_layer(capfd: pytest.CaptureFixture[str]) -> None:
-    ask = ("--lens", "--format", "jsonl", "--top-k", "1", TEXT)
+    ask = ("--lens", "--format", "jsonl", "--candidates", "1", TEXT)
     code, out, _ = run(capfd, *ask, "--look-up", " girl", "--look-up", " boy")
     meta, *records = [json.loads(line) for line in out.splitlines()]
     assert code == 0

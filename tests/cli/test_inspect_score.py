@@ -46,7 +46,7 @@ def test_a_long_text_is_scored_in_windows(door: Door, short: Path) -> None:
 
 
 def test_the_table_of_a_long_text(door: Door, short: Path) -> None:
-    _, out, _ = door("inspect", "-m", short, "--top-k", 0, "abcdefghijklmnopqrst")
+    _, out, _ = door("inspect", "-m", short, "--candidates", 0, "abcdefghijklmnopqrst")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[1:21]] == [str(i) for i in range(20)]
     assert lines[-1].startswith("20 tokens, 19 scored: ")
@@ -78,7 +78,7 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
     assert [token["token"] for token in tokens[-2:]] == ["y", "o"]
     assert {token["role"] for token in tokens[-2:]} == {"assistant"}
     assert door(*inspect, *messages, "--answer", "-", stdin=b"yo")[1] == out
-    lines = door("inspect", "-m", model, "--context", 200, *messages, "--answer", "yo", "--top-k", 0)[1]
+    lines = door("inspect", "-m", model, "--context", 200, *messages, "--answer", "yo", "--candidates", 0)[1]
     shown = [line.split()[:2] for line in lines.splitlines() if line.split()[0].isdecimal()]
     assert shown[:2] == [[str(token["i"]), token["token"]] for token in tokens[-2:]]
     assert "2 scored" in lines.splitlines()[-1]
@@ -92,7 +92,7 @@ def test_an_answer_and_a_continuation(door: Door, model: Path, tmp_path: Path) -
         (4, "d", 4),
         (5, "e", 5),
     ]
-    table = door("inspect", "-m", model, "--given-file", tmp_path / "prompt.txt", "--top-k", 0, "de")[1]
+    table = door("inspect", "-m", model, "--given-file", tmp_path / "prompt.txt", "--candidates", 0, "de")[1]
     assert table.splitlines()[-1].startswith("3 tokens, 3 scored: ")
 
 

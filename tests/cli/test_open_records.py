@@ -15,13 +15,14 @@ CHAT, CHOICES = SAMPLES / "llama_cpp_python_chat.json", SAMPLES / "lm_eval_choic
 
 
 def test_the_views_of_a_record(door: Door) -> None:
-    code, out, err = door("inspect", "--open", CHAT, "--top-k", 1)
+    code, out, err = door("inspect", "--open", CHAT, "--candidates", 1)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[2].split() == ["0", "L", "4c", "15.2%", "2.72", "bit", "1", "–"]
     assert lines[-1] == "6 tokens, 6 scored: 7.44 bits, perplexity 2.36, 0.744 bits/byte"
     assert (
-        door("inspect", "--open", "-", "--top-k", 1, stdin=CHAT.read_bytes())[1].splitlines()[1:] == lines[1:]
+        door("inspect", "--open", "-", "--candidates", 1, stdin=CHAT.read_bytes())[1].splitlines()[1:]
+        == lines[1:]
     )
     words = door("inspect", "--open", CHAT, "--by", "word", "--below", 0.1)[1].splitlines()
     assert words[1].split() == ["1", "5.34", "2.5%", "▎", "5", "L'Étoile"]
@@ -43,7 +44,7 @@ def test_a_file_with_several_answers(door: Door) -> None:
     assert [row["file"].removeprefix(f"{CHOICES}: ") for row in rows[::3]] == [
         f"doc {at}, choice 0" for at in range(4)
     ]
-    table = door("inspect", "--open", CHOICES, "--by", "line", "--sort", "bits", "--head", 2)[1].splitlines()
+    table = door("inspect", "--open", CHOICES, "--by", "line", "--sort", "bits", "--rows", 2)[1].splitlines()
     assert table[1].split()[:6] == ["…:", "doc", "1,", "choice", "2:1", "16.0"]
     tokens = list(csv.DictReader(io.StringIO(door("inspect", "--open", CHOICES, "--format", "csv")[1])))
     assert [(row["token"], row["id"]) for row in tokens[:2]] == [("·Paris", ""), ("·Rome", "")]
@@ -54,7 +55,17 @@ def test_a_file_with_several_answers(door: Door) -> None:
 def test_what_needs_a_model_gets_the_text(door: Door, tmp_path: Path) -> None:
     model, prompt = byte_folder(tmp_path / "m"), tmp_path / "prompt.txt"
     prompt.write_text("Q")
-    open_with = ("inspect", "--open", SAMPLES / "ollama.json", "-m", model, "--look-up", "P", "--top-k", 0)
+    open_with = (
+        "inspect",
+        "--open",
+        SAMPLES / "ollama.json",
+        "-m",
+        model,
+        "--look-up",
+        "P",
+        "--candidates",
+        0,
+    )
     code, out, err = door(*open_with)
     assert (code, err) == (
         0,

@@ -50,14 +50,14 @@ def test_output_by_suffix(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
     }
     for suffix, start in starts.items():
         file = tmp_path / f"out.{suffix}"
-        code, out, _ = run(capfd, "-m", LLAMA, "--view", "bands,decay", "--max-distance", 100, "-o", file)
+        code, out, _ = run(capfd, "-m", LLAMA, "--views", "bands,decay", "--max-distance", 100, "-o", file)
         assert (code, out) == (0, "")
         assert file.read_text().startswith(start)
         code, out, err = run(capfd, "-m", LLAMA, "-o", file)
         assert (code, out) == (2, "")
         assert "exists; choose another output or add --overwrite" in err
     assert run(capfd, "-m", LLAMA, "-o", file, "--overwrite")[0] == 0
-    code, out, _ = run(capfd, "-m", LLAMA, "--format", "json", "--view", "all", "--max-distance", 50)
+    code, out, _ = run(capfd, "-m", LLAMA, "--format", "json", "--views", "all", "--max-distance", 50)
     assert [view["name"] for view in json.loads(out)["views"]] == ["model", *CONFIG_VIEWS]
 
 
@@ -65,20 +65,20 @@ def test_shapes(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "--shape", "list")
     assert code == 0
     assert "llama-3.2-1b" in out.split()
-    code, out, _ = run(capfd, "--shape", "llama-3.2-1b", "--view", "properties")
+    code, out, _ = run(capfd, "--shape", "llama-3.2-1b", "--views", "properties")
     assert re.search(r"longest wavelength +6\.671e\+07", out)
 
 
 def test_errors(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for arguments, words in (
-        (("--view", "bands,colour"), "--view: must be some of bands, map"),
+        (("--views", "bands,colour"), "--views: must be some of bands, map"),
         (("--shift-test", "0"), "--shift-test: must be positions from 1"),
         (("--shift-test", "1,1073741825"), "--shift-test: must be positions from 1 to 1073741824"),
         (("--shape", "gpt-9"), "shape: must be one of"),
-        (("--shape", "llama-7b", "--view", "usage"), "--shape has no weights"),
+        (("--shape", "llama-7b", "--views", "usage"), "--shape has no weights"),
         (("--shape", "llama-7b", "-m", LLAMA), "--shape: not possible with --model"),
         (("-m", LLAMA, "-o", tmp_path / "a.png"), "-o: must end in"),
-        (("-m", LLAMA, "--text", __file__), "used by the views matrix, shift"),
+        (("-m", LLAMA, "-f", __file__), "used by the views matrix, shift"),
         (("-m", tmp_path / "config.json"), "config.json"),
     ):
         code, out, err = run(capfd, *arguments)
@@ -95,11 +95,11 @@ def test_views_with_weights(capfd: pytest.CaptureFixture[str], tmp_path: Path) -
     text = tmp_path / "text"
     text.write_text("The cat sat on the mat. The cat sat.")
     arguments = (
-        "--view",
+        "--views",
         "split,usage,distance",
         "--shift-test",
         "1,131072",
-        "--text",
+        "-f",
         text,
         "--format",
         "json",

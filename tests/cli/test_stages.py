@@ -33,7 +33,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 # ---- inspect --stages
 
-NUCLEUS = ("--temperature", 0.7, "--sampler-top-k", 0, "--top-p", 0.5)
+NUCLEUS = ("--temperature", 0.7, "--top-k", 0, "--top-p", 0.5)
 
 
 def test_stages_in_jsonl(door: Door, model: Path) -> None:
@@ -65,7 +65,7 @@ def test_stages_in_jsonl(door: Door, model: Path) -> None:
 
 
 def test_stages_in_a_table(door: Door, model: Path) -> None:
-    code, out, _ = door("inspect", "-m", model, "--stages", *NUCLEUS, "--top-k", 1, "abc")
+    code, out, _ = door("inspect", "-m", model, "--stages", *NUCLEUS, "--candidates", 1, "abc")
     results = [line for line in out.splitlines() if line.startswith(("    cut by top_p, rank ", "    p 0."))]
     assert code == 0
     assert len(results) == 2
@@ -83,7 +83,7 @@ def test_the_result_of_a_draw_is_shown_at_any_width(
     file = tmp_path / "t.jsonl"
     settings = ["--top-p", 0.97, "--min-p", 0.001, "--repetition-penalty", 1.1, "--top-k", 200, "--seed", 3]
     traced(door, model, file, *settings)
-    lines = door("inspect", "--open", file, "--top-k", 0)[1].splitlines()
+    lines = door("inspect", "--open", file, "--candidates", 0)[1].splitlines()
     at = [place for place, line in enumerate(lines) if line.startswith("    p ")]
     assert len(at) == 30
     for place, following in zip(at, [*at[1:], len(lines) - 2], strict=True):
@@ -96,7 +96,7 @@ def test_the_result_of_a_draw_is_shown_at_any_width(
 
 
 def test_stages_in_csv_and_on_a_page(door: Door, model: Path) -> None:
-    ask = ("inspect", "-m", model, "--stages", *NUCLEUS, "--top-k", 3, "abc", "--format")
+    ask = ("inspect", "-m", model, "--stages", *NUCLEUS, "--candidates", 3, "abc", "--format")
     judged = [one["sampler"] for one in records(door(*ask, "jsonl")[1]) if "sampler" in one]
     rows = list(csv.DictReader(io.StringIO(door(*ask, "csv")[1])))
     assert rows[0]["cut"] == rows[0]["top_p_kept"] == ""  # the first token has no context
@@ -139,9 +139,9 @@ def test_stages_take_the_users_settings(
     ("arguments", "words"),
     [
         (["--temperature", "1", "a"], "--temperature: requires --stages; add it"),
-        (["--sampler-top-k", "1", "a"], "--sampler-top-k: requires --stages; add it"),
+        (["--top-k", "1", "a"], "--top-k: requires --stages; add it, or --candidates for those shown"),
         (["--stages", "--top-p", "2", "a"], "--top-p: must be a number above 0 to 1 (got 2.0)"),
-        (["--stages", "--sampler-top-k", "-2", "a"], "--sampler-top-k: must be an integer from 0"),
+        (["--stages", "--top-k", "-2", "a"], "--top-k: must be an integer from 0"),
         (["--replay", "a"], "--replay: requires --open; add it"),
         (["--open", "{nothing}", "a"], "--open: not possible with TEXT; give only the record"),
         (["--against-dtype", "f32", "a"], "--against-dtype: requires --interactive"),
@@ -161,8 +161,8 @@ def test_stages_take_the_users_settings(
                 ["--stride", "2"],
                 ["--one-sequence"],
                 ["--roles", "user"],
-                ["--top-k", "3"],
-                ["--out", "x.html"],
+                ["--candidates", "3"],
+                ["--output", "x.html"],
                 ["--format", "csv"],
                 ["--by", "line"],
                 ["--lens"],
@@ -177,7 +177,10 @@ def test_stages_take_the_users_settings(
         (["--open", "{nothing}"], "nothing.jsonl: file not found"),
         (["--open", "{nothing}", "-m", "x"], "--model: not possible with --open"),
         (["--open", "{nothing}", "--window", "9"], "--window: not possible with --open"),
-        (["--open", "{nothing}", "--replay", "--top-k", "9"], "--top-k: not possible with --replay"),
+        (
+            ["--open", "{nothing}", "--replay", "--candidates", "9"],
+            "--candidates: not possible with --replay",
+        ),
     ],
 )
 def test_what_inspect_refuses(door: Door, tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -232,7 +235,7 @@ def test_a_run_is_recorded_shown_and_replayed(door: Door, model: Path, tmp_path:
     assert out.count(" u 0.") == 30
     listed = [line for line in out.splitlines() if re.match(" {4}[█▏▎▍▌▋▊▉ ]* [0-9.<]+%  ", line)]
     assert len(listed) == 30 * 5  # candidates, as in the table of a text
-    assert door("inspect", "--open", file, "--top-k", 1)[1].count("%  ") == 30 * 2
+    assert door("inspect", "--open", file, "--candidates", 1)[1].count("%  ") == 30 * 2
     assert records(door("inspect", "--open", file, "--format", "jsonl")[1])[1:-1] == tokens
     code, out, _ = door("inspect", "--open", "-", "--replay", stdin=file.read_bytes())
     assert code == 0

@@ -136,7 +136,7 @@ def test_batch_lines_and_options(door: Door, schema: Path, tmp_path: Path) -> No
     assert "structured_outputs: " in by_id["bad"]["error"]["message"]
     again = {
         window: batch_records(
-            door, path, "--json-schema", schema, "--temperature", 1, "--seed", 2, "--window", window
+            door, path, "--json-schema", schema, "--temperature", 1, "--seed", 2, "--parallel", window
         )[1]
         for window in (1, 7, 64)
     }
@@ -147,7 +147,7 @@ def test_choices_say_how_sure_they_are(door: Door, tmp_path: Path) -> None:
     rows, given = tmp_path / "in.csv", ["--choices", "yes,no,yes please", "--temperature", 0]
     rows.write_text("id,text,allowed\n" + "".join(f"{n},Is it {n * 'very '}hot?,x\n" for n in range(5)))
     one = tmp_path / "one.jsonl"
-    code, _, err = door("batch", rows, "-o", one, *given, "--window", 1)
+    code, _, err = door("batch", rows, "-o", one, *given, "--parallel", 1)
     records = [json.loads(line) for line in one.read_text().splitlines()]
     assert code == OK
     for record in records:
@@ -256,7 +256,7 @@ def test_unsure_rows_fail_and_are_taken_up_again(door: Door, tmp_path: Path) -> 
             assert after.pop("unsure") == [{"text": before["text"], "prob": before["confidence"]}]
         assert after == {name: value for name, value in before.items() if name != "ok"}
     again[-1] = "--resume"
-    assert door(*again, "--window", 3)[0] == SOME_FAILED
+    assert door(*again, "--parallel", 3)[0] == SOME_FAILED
     resume = [*given, "--fail-below", 0.0, "--resume"]
     code, _, err = door(*resume)
     assert (code, "fail_below: " in err) == (REFUSED, True)
@@ -295,7 +295,7 @@ def test_samples_that_agree_are_one_record(door: Door, tmp_path: Path) -> None:
     assert float(cells["agreement"]) == of_first["share"]
     assert float(cells["entropy"]) == of_first["entropy"]
     assert float(cells["a.agreement"]) == of_first["fields"]["a"]["share"]
-    _, out, _ = door(*given, "--agree", "--out", "openai", "-o", "-", "--fail-below", 1)
+    _, out, _ = door(*given, "--agree", "--format", "openai", "-o", "-", "--fail-below", 1)
     line = json.loads(out.splitlines()[0])
     body = line["response"]["body"]
     assert [choice["message"]["content"] for choice in body["choices"]] == [

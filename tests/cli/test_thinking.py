@@ -97,7 +97,7 @@ def test_openai_lines(door: Door, model: Path, tmp_path: Path) -> None:
         json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
     )
     out = tmp_path / "out.jsonl"
-    code, _, err = door("batch", rows, "-m", model, "-o", out, "--out", "openai")
+    code, _, err = door("batch", rows, "-m", model, "-o", out, "--format", "openai")
     assert code == OK, err
     answered = json.loads(out.read_text())["response"]["body"]
     message = answered["choices"][0]["message"]

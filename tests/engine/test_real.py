@@ -121,7 +121,9 @@ def test_run_tells_the_same_story_from_a_gguf(model: Given) -> None:
 
 def test_inspect_says_what_score_says(model: Given) -> None:
     directory, cases, engine = model
-    done = ropechat("inspect", "-m", directory, "--top-k", "5", "--format", "jsonl", stdin=cases[0]["text"])
+    done = ropechat(
+        "inspect", "-m", directory, "--candidates", "5", "--format", "jsonl", stdin=cases[0]["text"]
+    )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     tokens = [line for line in lines if "id" in line]  # the first line speaks about the model

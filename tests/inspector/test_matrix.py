@@ -164,9 +164,9 @@ def test_the_command(door: Door, tmp_path: Path) -> None:
     assert inline[0] == 0
     assert inline[1].splitlines()[-1] == "2 prompts, 2 answers"
     assert inline[2].startswith("note: 4 cells, about 14 tokens")
-    assert door(*ask, "--prompts", prompts, "--answers", "-", stdin=answers.read_bytes()) == inline
+    assert door(*ask, "--prompts-file", prompts, "--answers-file", "-", stdin=answers.read_bytes()) == inline
     out = tmp_path / "m.csv"
-    assert door(*ask, "--prompts", prompts, "--answers", answers, "-o", out)[0] == 0
+    assert door(*ask, "--prompts-file", prompts, "--answers-file", answers, "-o", out)[0] == 0
     made = MatrixSpec(("one", "two"), (" a", " b"), form="csv")
     engine = Engine.load(str(model))
     made.write(tmp_path / "n.csv", engine)
@@ -196,10 +196,13 @@ def test_a_cell_that_cannot_be_scored_stays_empty() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["-p", "a"], "--answer: missing; give it for each text, or --answers FILE"),
+        (["-p", "a"], "--answer: missing; give it for each text, or --answers-file FILE"),
         (["-a", "a"], "--prompt: missing"),
         (["-p", "a", "-a", ""], "answers: must have at least one character each (number 1 has none)"),
-        (["-p", "a", "--prompts", "x", "-a", "b"], "--prompt: not possible with --prompts; give one of them"),
+        (
+            ["-p", "a", "--prompts-file", "x", "-a", "b"],
+            "--prompt: not possible with --prompts-file; give one of them",
+        ),
         (["--open", "x", "-p", "a"], "--prompt: not possible with --open; omit it"),
         (["-p", "a", "-a", "b", "-o", "x.svg"], "-o: must end in .txt, .jsonl, .csv, .html"),
     ],

@@ -42,7 +42,7 @@ def engine() -> ropechat.Engine:
     ("suffix", "options", "fields"),
     [
         ("jsonl", (), {}),
-        ("csv", ("--top-k", 2), {"top_k": 2}),
+        ("csv", ("--candidates", 2), {"top_k": 2}),
         ("html", ("--look-up", " dog"), {"look_up": [" dog"]}),
         ("svg", (), {}),
         ("txt", ("--window", 8), {"window": 8}),

@@ -168,7 +168,7 @@ def test_hostile_strings_make_no_element(browser: Browser, tmp_path: Path) -> No
 @pytest.mark.parametrize("suffix", ["txt", "jsonl", "csv", "html", "svg"])
 def test_the_same_bytes_as_the_command(door: Door, engine: Engine, tmp_path: Path, suffix: str) -> None:
     ours, theirs = tmp_path / f"python.{suffix}", tmp_path / f"command.{suffix}"
-    options = ("--at", 4, "--nodes", 12, "--depth", 3, "--top-k", 4, "-o", theirs)
+    options = ("--at", 4, "--nodes", 12, "--depth", 3, "--candidates", 4, "-o", theirs)
     assert door("tree", "-m", "builtin", "--threads", 1, TEXT, *options) == (0, "", "")
     TreeSpec(TEXT, at=4, nodes=12, depth=3, top_k=4).write(ours, engine)
     assert ours.read_bytes() == theirs.read_bytes()

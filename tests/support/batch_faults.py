@@ -36,7 +36,7 @@ class Faults:
 
     def __init__(self, folder: Path, draw: random.Random, *, thinks: bool = False) -> None:
         self.folder, self.draw, self.found = folder, draw, Counter[str]()
-        self.options = ["--temperature", "0.8", "--max-tokens", "24", "--window", str(WINDOW)]
+        self.options = ["--temperature", "0.8", "--max-tokens", "24", "--parallel", str(WINDOW)]
         if thinks:
             model = thinking_model(folder / "thinker", OPENED, THINK)
             self.options += ["--model", str(model), "--think", "12", "--logprobs", "0"]

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT)]
 import click  # noqa: E402
 
 from ropechat.cli.group import ropechat  # noqa: E402
+from ropechat.cli.option_groups import SHOWS_ALL  # noqa: E402
 
 DOCS = ROOT / "docs"
 WIDTH = 110  # of help texts, in cells
@@ -111,7 +112,7 @@ def commands(group: click.Group = ropechat, path: str = "") -> Iterator[tuple[st
 
 
 def help_of(command: click.Command, name: str) -> str:
-    """What --help prints, whatever the terminal."""
+    """What --help-all prints, whatever the terminal."""
     context: Any = click.Context(
         command,
         info_name=f"ropechat {name}".strip(),
@@ -119,6 +120,7 @@ def help_of(command: click.Command, name: str) -> str:
         max_content_width=WIDTH,
         help_option_names=list(ropechat.context_settings["help_option_names"]),
     )
+    context.meta[SHOWS_ALL] = True
     return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
 
 
