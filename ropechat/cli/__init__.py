@@ -61,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _complete() -> int:
     """Let click write the completions, or the script."""
+    from ropechat.cli.completion import register
     from ropechat.cli.group import ropechat
+
+    register()
 
     try:
         ropechat.main(prog_name="ropechat", complete_var=_COMPLETE)

@@ -21,7 +21,20 @@ SOME_FAILED = 3
 BUG = 70
 IO_FAILED = 74
 INTERRUPTED = 130
-
+EXIT_CODES = {
+    OK: "done",
+    CHECK_FAILED: "a limit that was asked for was passed (`compare --max-kl`, `inspect --fail-below`), or "
+    "`doctor` found something that does not work",
+    REFUSED: "usage, or the input was refused, also a path without a model",
+    SOME_FAILED: "finished, but some lines failed",
+    4: "a model given by name is not on this machine, or cannot be downloaded",
+    BUG: "a bug in ropechat",
+    IO_FAILED: "input or output failed",
+    129: "SIGHUP",
+    INTERRUPTED: "Ctrl-C",
+    143: "SIGTERM",
+}
+"""What each code says, for people."""
 
 _arrived: list[BaseException] = []
 """What the signals of this command raised."""

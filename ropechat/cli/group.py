@@ -38,9 +38,12 @@ _GROUPS = {
         "chats": "List, search, export and delete stored conversations.",
         "config": "Show and check the settings.",
         "bench": "Measure how fast this machine is with a model.",
+        "doctor": "Check what ropechat needs on this machine.",
+        "completion": "Print the script by which a shell completes ropechat.",
+        "man": "Show or write the manual pages.",
     },
 }
-_COMMANDS = {name: help for group in _GROUPS.values() for name, help in group.items()}
+COMMANDS = {name: help for group in _GROUPS.values() for name, help in group.items()}
 _EXAMPLES = """
   ropechat                              # the chat
   ropechat "Why is the sky blue?"       # one answer, to stdout
@@ -70,10 +73,10 @@ class LateGroup(CommandGroup):
     """Imports a command on use; help imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         function = "evaluate" if cmd_name == "eval" else cmd_name  # not the name of a builtin
         command = getattr(importlib.import_module(f"ropechat.cli.{cmd_name}"), function)
@@ -81,7 +84,7 @@ class LateGroup(CommandGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, _COMMANDS))
+        width = max(map(len, COMMANDS))
         for title, commands in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:{width}}", help) for name, help in commands.items()])
@@ -89,7 +92,7 @@ class LateGroup(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
             raise click.UsageError(_no_command(args), ctx)
         return super().resolve_command(ctx, args)
 
@@ -136,7 +139,7 @@ def _no_command(args: list[str]) -> str:
     if os.path.exists(args[0]) or find_short(args[0]) is not None:
         return f"{first}: unknown command; did you mean `ropechat chat -m {shlex.quote(args[0])}`?"
     words = [word for word in args if not word.startswith("-")] or args
-    meant = closest_name(args[0], _COMMANDS)
+    meant = closest_name(args[0], COMMANDS)
     also = f"`ropechat {meant}`, or " if meant else ""
     return f"{first}: unknown command; did you mean {also}{_as_question(words)}?"
 

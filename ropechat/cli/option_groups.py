@@ -151,6 +151,11 @@ def is_expert(parameter: click.Parameter) -> bool:
     return getattr(parameter, "expert", False)
 
 
+def is_help(parameter: click.Parameter) -> bool:
+    """Whether an option shows something and ends the command."""
+    return parameter.is_eager and not parameter.expose_value
+
+
 class GroupedCommand(click.Command):
     """A command whose help lists options in groups, see `option_set`; --help-all also those for experts."""
 
@@ -170,7 +175,7 @@ class GroupedCommand(click.Command):
                 continue
             if parameter is _HELP_ALL:
                 record = (HELP_ALL, f"Show all options, {hidden} more." if hidden else "Show all options.")
-            title = _LAST if parameter.is_eager else getattr(parameter, "title", "Options")
+            title = _LAST if is_help(parameter) else getattr(parameter, "title", "Options")
             groups.setdefault(title, []).append(record)
         groups[_LAST] = groups.pop(_LAST, [])
         for title, rows in groups.items():

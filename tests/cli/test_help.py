@@ -90,6 +90,7 @@ def test_one_name_means_one_thing() -> None:
         "--answer",  # several in matrix
         "--dtype",  # of bench: one more
         "--file",  # several in inspect and why
+        "--output",  # a folder in man
         "--prompt",  # several in matrix
         "--resume",  # a stored chat, or a batch
         "--shape",  # a name in bench; of rope also "list"

@@ -132,6 +132,13 @@ def cli() -> str:
     )
 
 
+def exits() -> str:
+    """The exit codes."""
+    from ropechat.cli.exit_codes import EXIT_CODES
+
+    return table(("code", ""), ((str(code), text) for code, text in EXIT_CODES.items()))
+
+
 def families() -> str:
     """The model types, with their names in GGUF files."""
     from ropechat.engine.native import gguf_architectures, model_types
@@ -149,7 +156,7 @@ def types() -> str:
     return table(("option", "types"), rows)
 
 
-PARTS = {"keys": keys, "settings": settings, "cli": cli, "families": families, "types": types}
+PARTS = {"keys": keys, "settings": settings, "cli": cli, "exits": exits, "families": families, "types": types}
 
 
 def made(page: str) -> str:
