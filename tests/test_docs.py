@@ -38,7 +38,7 @@ def test_parts_made_from_the_code_are_current(path: Path) -> None:
 
 
 def test_which_pages_have_such_parts() -> None:
-    assert {path.stem for path in pages.pages()} == {"cli", "keys", "settings", "supported"}
+    assert {path.stem for path in pages.pages()} == {"cli", "keys", "python-names", "settings", "supported"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -63,6 +63,24 @@ def test_every_picture_is_shown() -> None:
 
 def test_the_number_of_model_types_in_the_readme() -> None:
     assert f"{len(model_types())} model types" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_changed_signature_is_seen() -> None:
+    source = (ROOT / "ropechat" / "engine" / "engine.py").read_text(encoding="utf-8")
+    ((name, shown),) = pages.stub(source, ["Engine"])
+    assert (name, shown in (ROOT / "docs" / "python-names.md").read_text(encoding="utf-8")) == (
+        "Engine",
+        True,
+    )
+    for old, new in (
+        ("def reply(", "def respond("),
+        ("top_k: int = 0", "top_k: int = 1"),
+        ("-> float:", "-> int:"),
+    ):
+        assert old in shown
+        assert dict(pages.stub(source.replace(old, new), ["Engine"]))["Engine"] != shown
+    private = re.sub(r"def _(?!_)", "def _x", source)
+    assert dict(pages.stub(private, ["Engine"]))["Engine"] == shown
 
 
 def test_a_stale_part_and_a_broken_link_are_found(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ A page has text of its own around each part, which lies between two comments:
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -156,7 +157,63 @@ def types() -> str:
     return table(("option", "types"), rows)
 
 
-PARTS = {"keys": keys, "settings": settings, "cli": cli, "exits": exits, "families": families, "types": types}
+SHOWN_METHODS = ("__enter__", "__exit__", "__getitem__", "__init__", "__iter__", "__len__")
+
+
+def stub(source: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(name, declaration with docstrings) of the named classes and functions of a module's source."""
+    lines = source.splitlines()
+
+    def declared(node: ast.stmt) -> list[str]:
+        """The lines before the body, its docstring included."""
+        decorators = getattr(node, "decorator_list", [])
+        begin, end = min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            first, returns = node.body[0], getattr(node, "returns", None)
+            head = returns.end_lineno if returns is not None else node.lineno
+            end = first.end_lineno if ast.get_docstring(node) is not None else max(head, first.lineno - 1)
+        return lines[begin - 1 : end]
+
+    def is_shown(node: ast.stmt) -> bool:
+        if isinstance(node, ast.FunctionDef):
+            return not node.name.startswith("_") or node.name in SHOWN_METHODS
+        return (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and not node.target.id.startswith("_")
+        )
+
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
+            found = declared(node)
+            for member in node.body if isinstance(node, ast.ClassDef) else ():
+                if is_shown(member):
+                    found += (
+                        ["", *declared(member)] if isinstance(member, ast.FunctionDef) else declared(member)
+                    )
+            yield node.name, "\n".join(found)
+
+
+def python() -> str:
+    """The public names, as they are declared."""
+    import ropechat as package
+
+    texts = dict[str, str]()
+    for module in sorted({getattr(package, name).__module__ for name in package.__all__}):
+        path = sys.modules[module].__file__ or ""
+        texts |= stub(Path(path).read_text(encoding="utf-8"), package.__all__)
+    return "\n".join(f"## {name}\n\n```python\n{texts[name]}\n```\n" for name in package.__all__)
+
+
+PARTS = {
+    "python": python,
+    "keys": keys,
+    "settings": settings,
+    "cli": cli,
+    "exits": exits,
+    "families": families,
+    "types": types,
+}
 
 
 def made(page: str) -> str:
