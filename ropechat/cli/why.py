@@ -36,7 +36,7 @@ from ropechat.util.text import count_of, format_duration
 
 _EXAMPLES = """
   ropechat why "It rains. Peter has an umbrella. He is" --answer " wet"
-  ropechat why -f book.txt --of "token" --by sentence -o why.html
+  ropechat why -f minutes.txt --of Sunday --by sentence -o why.html
   ropechat why -f a.txt -f b.txt --question "It was a" --answer " cat"
   ropechat why --messages chat.json --by sentence --only --format csv
 """

@@ -15,8 +15,11 @@ from typing import Any
 
 import pages
 import pytest
+from shown import Shown, blocks, differences, sessions
 
 from ropechat.cli import main
+from ropechat.errors import RopechatError
+from ropechat.models.resolve import resolve
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
@@ -34,14 +37,25 @@ ELSEWHERE = {
     *("bench", "config", "config check"),  # minutes; an editor; a file
 }
 """Commands whose examples do not run here."""
-PAGES = ("inspect", "tree", "compare", "rope", "scoring", "stages", "inside-the-model", "../README")
+PAGES = (
+    "inspect",
+    "tree",
+    "compare",
+    "rope",
+    "scoring",
+    "stages",
+    "inside-the-model",
+    "../README",
+    "why",
+    "sampling",
+)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
 FILES = {  # what the examples read
     "a.txt": "Once upon a time there was a cat.\n",
     "b.txt": "The capital of Italy is Rome.\n",
     "text.txt": "The cat sat on the mat. It was warm there.\n",
-    "book.txt": "Once upon a time there was a token.\n" * 20,
+    "book.txt": "Once upon a time there was a token.\n" * 100,
     "essay.txt": "Rotary embeddings turn pairs of numbers.\n" * 8,
     "question.txt": "What is RoPE?",
     "reply.txt": "RoPE turns queries and keys.",
@@ -50,10 +64,17 @@ FILES = {  # what the examples read
     "samples_capitals.jsonl": (ROOT / "tests/inspector/recorded/lm_eval_choices.jsonl").read_text(),
     "capitals.txt": "The capital of Italy is Madrid.\n",
     "chat.json": '[{"role": "user", "content": "Which city?"}]',
-    "choices.jsonl": '{"id": "fr", "prompt": "The capital of France is", "choices": [" Madrid", " Paris"]}\n',
-    "labeled.csv": 'id,text,answer\n1,I love it,positive\n2,"Too slow, too loud",negative\n',
+    "choices.jsonl": "".join(
+        f'{{"id": "{id}", "prompt": "The capital of {name} is", '
+        f'"choices": [" Madrid", " Paris", " Rome"], "answer": {answer}}}\n'
+        for id, name, answer in (("fr", "France", 1), ("it", "Italy", 2), ("es", "Spain", 0))
+    ),
+    "labeled.csv": 'id,text,answer\n1,I love it,positive\n2,"Too slow, too loud",negative\n'
+    "3,The best meal of the year,positive\n4,It broke after a day,negative\n5,Never again,negative\n"
+    "6,What a wonderful film,positive\n",
     "prompt.txt": "Review: Terrible food.\nSentiment: negative\n\nReview: {{ text }}\nSentiment:",
     "notes.txt": "It has one sentence.\n",
+    "minutes.txt": "The fair is on Saturday.\n\nThe fair was moved. It is on Sunday.\n",
     "person.json": '{"type": "object", "properties": {"age": {"type": "integer", "maximum": 99}}, '
     '"required": ["age"], "additionalProperties": false}',
 }
@@ -69,25 +90,34 @@ def of_help() -> list[Any]:
     return found
 
 
-def blocks(name: str) -> list[tuple[str, str, str]]:
-    """(the text before it, language, source) of each block of code of a page."""
-    parts = re.split(r"^```", (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [(before, *inside.split("\n", 1)) for before, inside in zip(parts[::2], parts[1::2], strict=False)]
-
-
-def of_page(name: str) -> list[str]:
+def of_page(name: str) -> list[Shown]:
     """The commands of a page, in their order, but those that name a model or file as a placeholder."""
-    shown = [source for _, language, source in blocks(name) if language in ("", "console")]
-    lines = [line for source in shown for line in re.findall(COMMAND, source, re.MULTILINE)]
-    return [line for line in lines if not re.search(r"\b(org|folder)/", line)]
+    path, found = ROOT / "docs" / f"{name}.md", []
+    for _, language, source in blocks(path):
+        if language == "":
+            found += [Shown(line, []) for line in re.findall(COMMAND, source, re.MULTILINE)]
+    found += sessions(path)
+    return [
+        one
+        for one in found
+        if re.search(COMMAND, one.command) and not re.search(r"\b(org|folder)/(?!SmolLM2)", one.command)
+    ]
+
+
+def smollm2() -> Path | None:
+    """The model of which the pages show outputs, if it is on this machine."""
+    try:
+        return resolve("smollm2:135m")
+    except RopechatError:
+        return None
 
 
 def files_of(name: str) -> dict[str, str]:
     """The files that a page shows: their names stand in the line before."""
     found = {}
-    for before, language, source in blocks(name):
-        named = re.search(r"`([\w]+\.py)`[^\n]*:\s*\Z", before)
-        if named is not None and language == "python":
+    for before, language, source in blocks(ROOT / "docs" / f"{name}.md"):
+        named = re.search(r"`(\w+\.(?:py|txt))`[^\n]*:\s*\Z", before)
+        if named is not None and language in ("python", "text"):
             found[named[1]] = source
     return found
 
@@ -107,17 +137,19 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("ROPECHAT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("NO_COLOR", "1")
 
-    def run(line: str) -> None:
+    def run(line: str) -> tuple[str, str]:
         words = shlex.split(line, comments=True)
         if words[0] == "ropechat" and not re.search(r"[|<>;&$]", line):
-            code, error = main(words[1:]), capfd.readouterr().err
+            code = main(words[1:])
+            out, error = capfd.readouterr()
         elif "jq" in line and shutil.which("jq") is None:
             pytest.skip("no jq on this machine")
         else:
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
-            code, error = done.returncode, done.stderr
-        assert code == 0, f"{line}\n{error}"
+            code, out, error = done.returncode, done.stdout, done.stderr
+        assert code == 0 or (code == 1 and "--fail-below" in line), f"{line}\n{error}"
         assert "error:" not in error, f"{line}\n{error}"
+        return out, error
 
     return run
 
@@ -133,11 +165,38 @@ def test_the_examples_of_a_help(lines: list[str], shell: Any) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page(page: str, shell: Any, tmp_path: Path) -> None:
+def test_the_commands_of_a_page(
+    page: str, shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their output is compared with what the page shows where SmolLM2 is on this machine."""
+    model = smollm2()
     for name, source in files_of(page).items():
         (tmp_path / name).write_text(source)
-    for line in of_page(page):
-        shell(line)
+    if model is not None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / model.name).symlink_to(model)
+        if "ROPECHAT_MODEL=smollm2:135m" in (ROOT / "docs" / f"{page}.md").read_text():
+            monkeypatch.setenv("ROPECHAT_MODEL", "smollm2:135m")
+    if page == "why":
+        monkeypatch.setenv("COLUMNS", "80")
+    wrong = []
+    for command, shown in of_page(page):
+        if model is None and re.search("smollm2|folder/", command, re.IGNORECASE):
+            continue
+        if re.fullmatch(r"cat \S+", command) and shown:
+            (tmp_path / command.removeprefix("cat ")).write_text("\n".join(shown) + "\n")
+        out, error = shell(command)
+        if model is not None and shown:
+            wrong += [f"{command}: {text}" for text in differences(shown, out, error)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_differs_is_found() -> None:
+    shown = ["a  12.3%  ███▏", "…", "3 rows, 1.5 s"]
+    assert not differences(shown, "a  12.4%  ██\nb\n3 rows, 9 s\n", "")
+    assert differences(shown, "a  14.4%  ██\n3 rows, 9 s\n", "") == ["shown: a  12.3%  ███▏"]
+    assert differences(["a"], "a\nb\n", "note") == ["not shown: b"]
+    assert not differences(["note: x", "a"], "a\n", "note: x\n")
 
 
 def test_examples_are_found() -> None:
