@@ -9,10 +9,11 @@
 # make differential                random models, texts, draws and tensors against other implementations: a few minutes
 # make differential DIFFERENTIAL="--size night"    the same for a night; DIFFERENTIAL=--help says more
 # make test-arm                    the Rust tests for 64-bit Arm, cross-compiled and run in an emulator (CONTRIBUTING.md)
-# make lint                        formats, warnings, types, stubs
+# make lint                        formats, warnings, types, stubs, spelling
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
 # make shots                       take the pictures of the chat's main screens again, in docs/pictures
 # make docs                        write the generated parts of docs/ again: keys, settings, commands, model types
+# make site                        README and docs/ as a site in target/site/html, with mkdocs-material in .venv-site
 # make notices                     write THIRD-PARTY-NOTICES.txt again, after a change of Cargo.lock
 # make catalog                     check ropechat/models/catalog.toml against the Hub; CATALOG=--write notes the day
 # make bench                       speed of this machine, on a random-weight model of SmolLM2-135M's shape
@@ -24,6 +25,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 OTHERS := .venv-differential
+SITE := .venv-site
 # One worker more than cores, because tests that start programs wait for them.
 WORKERS = --numprocesses $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(WORKERS)
@@ -37,7 +39,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots docs build format clean
+.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -101,6 +103,7 @@ lint: build $(VENV)/.dev
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell *.md docs ropechat rust training/README.md tests/*.md tests/*/*.md
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest ropechat.engine._core
@@ -116,6 +119,15 @@ catalog: build
 
 docs: build
 	$(BIN)/python tests/support/pages.py
+
+site: $(SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python tests/support/docs_site.py
+
+$(SITE)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(SITE)/bin/python -m pip install --quiet --group site
+	@touch $@
 
 shots: build
 	$(BIN)/python tests/support/shots.py $(SHOTS)
@@ -155,4 +167,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(OTHERS) dist target ropechat/engine/*.so
+	rm -rf $(VENV) $(OLDEST) $(OTHERS) $(SITE) dist target ropechat/engine/*.so

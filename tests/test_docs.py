@@ -1,9 +1,11 @@
 """The pages for people: what is made from the code is as the code says, and no link is broken."""
 
+import json
 import re
 import unicodedata
 from pathlib import Path
 
+import docs_site
 import pages
 import pytest
 
@@ -54,6 +56,12 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_every_page_is_in_the_index() -> None:
     linked = {link.partition("#")[0] for link in LINK.findall(text_of(ROOT / "docs" / "README.md"))}
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    listed = json.dumps(docs_site.menu())
+    assert all(f'"docs/{path.name}"' in listed for path in (ROOT / "docs").glob("*.md"))
+    assert {ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "docs" / "cli.md"} <= docs_site.collect()
 
 
 def test_every_picture_is_shown() -> None:

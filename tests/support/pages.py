@@ -24,7 +24,7 @@ from ropechat.cli.group import ropechat  # noqa: E402
 from ropechat.cli.option_groups import SHOWS_ALL  # noqa: E402
 
 DOCS = ROOT / "docs"
-WIDTH = 110  # of help texts, in cells
+WIDTH = 96  # of help texts, in cells: what fits on a page
 PART = re.compile(r"(<!-- make docs: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
