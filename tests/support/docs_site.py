@@ -1,4 +1,4 @@
-"""The site: README and docs/ as they are, with a menu from docs/README.md (`make site`, into target/site/html).
+"""The site: README and docs/ as they are, with a menu from docs/README.md (`make site`, to target/site/html).
 
 Pages and what they link to are copied to a folder with the same paths, so that each link leads where it leads
 in the repository.

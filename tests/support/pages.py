@@ -186,11 +186,12 @@ def stub(source: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
             found = declared(node)
+            was_field = False
             for member in node.body if isinstance(node, ast.ClassDef) else ():
                 if is_shown(member):
-                    found += (
-                        ["", *declared(member)] if isinstance(member, ast.FunctionDef) else declared(member)
-                    )
+                    is_field = isinstance(member, ast.AnnAssign)
+                    found += ([] if is_field and was_field else [""]) + declared(member)
+                    was_field = is_field
             yield node.name, "\n".join(found)
 
 
