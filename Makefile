@@ -9,6 +9,9 @@
 # make differential                random models, texts, draws and tensors against other implementations: a few minutes
 # make differential DIFFERENTIAL="--size night"    the same for a night; DIFFERENTIAL=--help says more
 # make test-arm                    the Rust tests for 64-bit Arm, cross-compiled and run in an emulator (CONTRIBUTING.md)
+# make wheel                       build the wheel for other machines into dist, and check it; on Linux for glibc 2.28, with zig
+# make wheel-test                  the same, then install it without Rust and use it without the checkout and the network
+# make sdist, make sdist-test      the source distribution; build it elsewhere and use what comes out
 # make lint                        formats, warnings, types, stubs, spelling
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
 # make shots                       take the pictures of the chat's main screens again, in docs/pictures
@@ -26,6 +29,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 OTHERS := .venv-differential
 SITE := .venv-site
+PACKAGING := .venv-packaging
 # One worker more than cores, because tests that start programs wait for them.
 WORKERS = --numprocesses $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(WORKERS)
@@ -39,7 +43,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm lint train notices catalog bench shots docs site build format clean
+.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -97,6 +101,32 @@ test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER = aarch64-linux-g
 test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER = qemu-aarch64 -cpu max -L /usr/aarch64-linux-gnu
 test-arm:
 	cargo test --workspace --target aarch64-unknown-linux-gnu
+
+wheel: export PATH := $(CURDIR)/$(PACKAGING)/bin:$(PATH)
+wheel: $(VENV)/.maturin $(PACKAGING)/.installed
+	rm -f dist/*.whl
+	MAKEFLAGS= maturin build --release --locked --out dist $(if $(filter Linux,$(shell uname)),--zig --compatibility manylinux_2_28)
+	python tests/packaging/check.py dist/*.whl
+
+wheel-test: wheel
+	$(PYTHON) tests/packaging/use.py dist/*.whl
+
+sdist: $(PACKAGING)/.installed
+	rm -f dist/*.tar.gz
+	$(PACKAGING)/bin/maturin sdist --out dist
+	$(PACKAGING)/bin/python tests/packaging/check.py dist/*.tar.gz
+
+# pip builds in a folder of its own below /tmp, from nothing but the archive.
+sdist-test: sdist
+	rm -rf target/sdist
+	env -u PYO3_PYTHON -u VIRTUAL_ENV $(PACKAGING)/bin/python -m pip wheel --quiet --no-deps --wheel-dir target/sdist dist/*.tar.gz
+	$(PYTHON) tests/packaging/use.py target/sdist/*.whl
+
+$(PACKAGING)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(PACKAGING)
+	$(PACKAGING)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PACKAGING)/bin/python -m pip install --quiet --group wheel
+	@touch $@
 
 lint: build $(VENV)/.dev
 	cargo fmt --all --check
@@ -167,4 +197,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(OTHERS) $(SITE) dist target ropechat/engine/*.so
+	rm -rf $(VENV) $(OLDEST) $(OTHERS) $(SITE) $(PACKAGING) dist target ropechat/engine/*.so

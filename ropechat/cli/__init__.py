@@ -20,9 +20,12 @@ def entry() -> NoReturn:
     on a busy machine. Nothing needs it: files are closed, and exit handlers and threads are waited for here.
     """
     import atexit
-    import os
     import threading
 
+    if sys.getfilesystemencoding() == "ascii" and os.environ.get("PYTHONUTF8") != "1":
+        # A locale without UTF-8, and Python's own way out is turned off: begin again with it.
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     code = main()
     try:
         for thread in threading.enumerate():

@@ -13,6 +13,7 @@ from ropechat.cli.common import (
     StdoutWriter,
     complete_chat,
     complete_model,
+    has_screen,
     model_folders,
     model_options,
     sampling_options,
@@ -49,9 +50,7 @@ def _flags() -> dict[str, object]:
 
 
 def _has_terminal() -> bool:
-    if "TEXTUAL_DRIVER" in os.environ:  # `ropechat serve`: a browser is the terminal
-        return True
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return "TEXTUAL_DRIVER" in os.environ or has_screen()  # `ropechat serve`: a browser is the terminal
 
 
 def _lines() -> "Iterator[str]":
@@ -289,6 +288,8 @@ def chat(
     if not _has_terminal():
         if newest or resume:
             raise click.UsageError("--continue and --resume require a terminal; a plain chat is not stored")
+        if os.environ.get("TERM") == "dumb" and sys.stdin is not None and sys.stdin.isatty():
+            say("note: this terminal has no full screen (TERM is dumb); each line is a message, Ctrl-D ends")
         engine = load(model.find())
         own = engine.recommended(sourced.sampling.think)
         line_chat(engine, sourced.with_own(own).sampling, system)

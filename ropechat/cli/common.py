@@ -525,6 +525,12 @@ def write_output(out: Path | str, pieces: Iterable[str], *, lines: bool = False)
             write(piece)
 
 
+def has_screen() -> bool:
+    """Whether stdin and stdout are a terminal with a screen: one whose cursor can be moved."""
+    streams = (sys.stdin, sys.stdout)
+    return os.environ.get("TERM") != "dumb" and all(one is not None and one.isatty() for one in streams)
+
+
 def wants_color() -> bool:
     """Whether to use colours on stdout (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

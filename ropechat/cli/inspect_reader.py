@@ -1,6 +1,5 @@
 """`ropechat inspect -i FILE`: the reader, in a terminal."""
 
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropechat.cli.common import FileName, read_text_file
+from ropechat.cli.common import FileName, has_screen, read_text_file
 from ropechat.cli.loading import load, take_model
 from ropechat.cli.option_groups import given_flags, option, option_set
 from ropechat.cli.status import ProgressLine
@@ -52,8 +51,8 @@ def read_interactively(
     """Open the reader and return the exit code. Raises UsageError, RequestError, FileAccessError."""
     if not isinstance(file, Path):
         raise click.UsageError("-i: must be a file (got -); the keys come from stdin")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("-i: requires a terminal; omit it, or give -o FILE.html")
+    if not has_screen():
+        raise click.UsageError("-i: requires a terminal (TERM not dumb); omit it, or give -o FILE.html")
     record = None if "model" in given_flags() else _record(file)
     content = "" if record is not None else read_text_file(file, empty=False)  # before the model is loaded
     from ropechat.cli.config import checked_keys
