@@ -2,7 +2,9 @@
 # make chat MODEL=path/to/model    the same with another model; MODEL=builtin downloads nothing
 # make test                        Rust and Python tests, at the same time, on what the repository holds
 # make quick                       the fast Python tests
-# make trust                       many repetitions of what the tests do at random; takes hours
+# make trust                       faults, each as often as ten minutes allow; docs/reliability.md is written from the results
+# make trust TRUST=full            the same as often as that page says: hours; ONLY="batch-kill hostile" chooses
+# make fuzz TARGET=gguf SECONDS=60    coverage-guided fuzzing of one reader of strangers' files; TARGET=all: each of them
 # make mutants                     check that tests notice faults: 40 changes of one line (tests/mutants)
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
@@ -43,7 +45,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
+.PHONY: help chat test test-rust test-python quick trust fuzz mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -66,10 +68,14 @@ test-python: build $(VENV)/.dev
 quick: build $(VENV)/.dev
 	$(PYTEST) -m "not slow and not extras"
 
-trust: CHECKED = --config 'profile.test.package.ropechat-kernels={opt-level=1,debug-assertions=true,overflow-checks=true}'
+TRUST = quick
 trust: build $(VENV)/.dev
-	cargo test $(CHECKED) -p ropechat-kernels --target-dir target/checked
-	$(PYTEST) -m trust
+	$(BIN)/python tests/trust/run.py $(TRUST) $(ONLY)
+
+# atheris brings libFuzzer for Python; the Rust targets need a C++ compiler.
+fuzz: build $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --group fuzz
+	$(BIN)/python tests/trust/fuzz.py $(or $(TARGET),all) --seconds $(or $(SECONDS),60)
 
 mutants: build $(VENV)/.dev
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)

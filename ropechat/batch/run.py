@@ -145,7 +145,12 @@ def run_to_file(
     )
     before = read_header(target.journal) if resume and has_header(target.journal) else None
     if before is not None and spec.sampling.seed is None:
-        run_seed = int(before["run_seed"])
+        run_seed = before.get("run_seed", -1)
+        if type(run_seed) is not int or not 0 <= run_seed < 1 << 64:
+            raise BatchInputError(
+                f"{target.journal}: line 1: run_seed: must be a number of 64 bits (got {run_seed!r:.40}); "
+                "replace --resume by --overwrite to start again"
+            )
     elif shard is not None and spec.sampling.seed is None:  # of scores, which draw nothing
         run_seed = 0
     else:

@@ -181,6 +181,14 @@ def test_a_journal_of_an_earlier_version_is_named(tmp_path: Path) -> None:
         Journal.resume(tmp_path / "j")
 
 
+@pytest.mark.parametrize("seed", [None, "x", -1, 1 << 64, True])
+def test_a_journal_without_a_seed_is_refused(seed: object, door: Door, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt":"a"}\n')
+    (tmp_path / "out.journal").write_bytes(sealed({"schema": SCHEMA, "run_seed": seed}))
+    code, _, err = door("batch", "-m", model, tmp_path / "in.jsonl", "-o", tmp_path / "out", "--resume")
+    assert (code, "out.journal: line 1: run_seed: must be a number of 64 bits" in err) == (2, True), err
+
+
 def test_a_long_torn_line_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head, torn, pread, looked_at = sealed(HEADER) + sealed(entry("a")), 3_000_000, os.pread, list[int]()
     (tmp_path / "j").write_bytes(head + b"x" * torn)

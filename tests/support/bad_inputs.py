@@ -24,6 +24,10 @@ class Corpus:
         self.canary.unlink(missing_ok=True)
         self._cases: list[dict[str, Any]] = manifest["cases"]
 
+    def all(self) -> list[dict[str, Any]]:
+        """All of them."""
+        return self._cases
+
     def cases(self, group: str) -> list[dict[str, Any]]:
         """Those of a group."""
         return [case for case in self._cases if case["group"] == group]

@@ -152,6 +152,14 @@ def test_places_are_those_of_the_source(width: int) -> None:
             assert exact or DOCUMENT[at : at + len(text)] == text, (text, at)
 
 
+@pytest.mark.parametrize("text", ["`\n`*c ", "d`\n `\n e f", "`` a`b ``c", "` `` `x", "a `b\nc` d"])
+def test_places_around_code(text: str) -> None:
+    prose = MarkdownText(text, 40)
+    prose.close()
+    for piece in (piece for row in pieces(prose) for piece in row):
+        assert text[piece.at : piece.at + len(piece.text)].replace("\n", " ") == piece.text, piece
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_growing_equals_laying_out_at_once(seed: int) -> None:

@@ -136,8 +136,12 @@ class _Walk:
             self._put(token.content, self._past(token.content), "code")
         elif kind == "code_inline":
             self._past(token.markup)
-            start = self._past(token.content)
+            start, length = self._at, len(token.content)
+            # The parser makes a space of a line's end, and leaves out one at both sides.
+            if self._source[start : start + length].replace("\n", " ") != token.content:
+                start += 1
             self._put(token.content, start, "code")
+            self._at = start + length
             self._past(token.markup)
         elif kind in ("softbreak", "hardbreak"):
             self._past("\n")

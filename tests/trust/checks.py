@@ -1,0 +1,338 @@
+"""What `make trust` checks: the faults of the table in docs/reliability.md, each with a command and how
+often it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PYTEST = "{python} -m pytest -n 0 -p no:cacheprovider --timeout 0"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A fault, and the command that shows what it does; exit code 0 is a pass.
+
+    row: its number in the table, or "" for what has none. quick, full: how often; 0 leaves it out. {n} in the
+    command is that number, {python} the interpreter. result: a pattern whose match in the last lines is the
+    result. missing: why there is no command.
+    """
+
+    name: str
+    row: str
+    fault: str
+    target: str
+    command: str = ""
+    quick: int = 1
+    full: int = 1
+    result: str = r"\d+ passed.*?(?= in )"
+    missing: str = ""
+
+
+def _tests(*names: str, mark: str = "not extras") -> str:
+    return f"{PYTEST} -m '{mark}' " + " ".join(names)
+
+
+CHECKS = (
+    Check(
+        "chat-screen",
+        "1",
+        "kill -9 of the whole chat on a terminal while an answer streams",
+        "no question, answer or record lost or torn; at most 250 ms or 64 tokens of the end",
+        "{python} tests/support/app_crashes.py {n}",
+        3,
+        1000,
+        r"\d+ kills.*",
+    ),
+    Check(
+        "chat-session",
+        "1",
+        "kill -9 of a session without a screen, answers of any speed and length",
+        "as above",
+        "{python} tests/support/crashes.py run {n}",
+        20,
+        1000,
+        r"\d+ kills.*",
+    ),
+    Check(
+        "chat-kv",
+        "1",
+        "kill -9 while keys and values of a chat are written",
+        "the next start reads whole ones or none",
+        "{python} tests/support/kv_crashes.py {n}",
+        3,
+        1000,
+        r"\d+ kills.*",
+    ),
+    Check(
+        "store-operations",
+        "2",
+        "kill -9 during migration, VACUUM, deletion and copy of the database",
+        "the old state or the new one; every copy opens",
+        "{python} tests/trust/store_faults.py operations {n}",
+        5,
+        200,
+        r"operations.*",
+    ),
+    Check(
+        "power-loss",
+        "3",
+        "power loss: writes since the last fsync dropped, at cut points of a recorded session",
+        "the database is sound; what was acknowledged is there",
+        "{python} tests/trust/store_faults.py power {n}",
+        60,
+        2000,
+        r"power.*",
+    ),
+    Check(
+        "store-shared",
+        "4",
+        "four programs write one database",
+        "no error, nothing lost",
+        "{python} tests/trust/store_faults.py shared {n}",
+        400,
+        100_000,
+        r"shared.*",
+    ),
+    Check(
+        "store-damage",
+        "5",
+        "a damaged database: flipped bytes, cut at a page, empty, another file, a newer version",
+        "it opens or says why; the original is kept; undamaged chats are saved",
+        "{python} tests/trust/store_faults.py damage {n}",
+        30,
+        1000,
+        r"damage.*",
+    ),
+    Check(
+        "batch-kill",
+        "6",
+        "kill -9 of a batch, then --resume",
+        "nothing lost, doubled or different",
+        "{python} tests/support/batch_faults.py kill {n}",
+        10,
+        1000,
+        r"kill \d+.*",
+    ),
+    Check(
+        "batch-full",
+        "7",
+        "a full disk at any byte of journal and output (RLIMIT_FSIZE)",
+        "exit 74 with a hint, nothing acknowledged lost, --resume completes",
+        "{python} tests/support/batch_faults.py full {n}",
+        5,
+        200,
+        r"full \d+.*",
+    ),
+    Check(
+        "write-faults",
+        "7",
+        "ENOSPC, EIO, EINTR, short and torn writes at the k-th write of journal, store, packs and downloads",
+        "a named error; the file on disk is whole or not there",
+        missing="single faults are in the tests of each; at every write: not measured yet",
+    ),
+    Check(
+        "batch-signal",
+        "8",
+        "SIGTERM, SIGHUP and SIGINT once in a batch",
+        "exit 143, 129 or 130; resumable",
+        "{python} tests/support/batch_faults.py signal {n}",
+        2,
+        200,
+        r"signal \d+.*",
+    ),
+    Check(
+        "stop-commands",
+        "9",
+        "SIGINT, SIGTERM, SIGHUP at random moments of each command",
+        "ends within 300 ms",
+        "{python} tests/bench/stops.py {n}",
+        0,
+        100,
+        r"(?s)batch.*",
+    ),
+    Check(
+        "second-signal",
+        "9",
+        "Ctrl-C twice; the terminal after every end",
+        "ends at once, the terminal is restored",
+        _tests(
+            "tests/cli/test_cli.py", "tests/tui/test_terminal.py", "-k 'signal or restore or killed or quit'"
+        ),
+    ),
+    Check(
+        "streams",
+        "10",
+        "`| head -1`, closed stdin, stdout and stderr, /dev/full",
+        "no traceback; exit 0, 141 or 74",
+        _tests(
+            "tests/cli/test_cli.py", "tests/batch/test_batch.py", "-k 'full_disk or closed or reader_that'"
+        ),
+    ),
+    Check(
+        "hostile",
+        "11",
+        "files made to harm: models, tokenizers, templates, GGUF, batches, journals, chats; F1 to F22",
+        "no exit 70, traceback, panic, signal or hang; the outcome and the words that each should have",
+        "{python} tests/trust/hostile.py",
+        result=r"\d+ cases.*",
+    ),
+    Check(
+        "batch-lines",
+        "12",
+        "bad lines, prompts that are too long, limits of time and tokens per row",
+        "an error record each; the other rows as if alone",
+        _tests("tests/batch/test_batch_lines.py", "tests/batch/test_batch.py"),
+    ),
+    Check(
+        "soak-batch",
+        "13",
+        "growth: a batch of many prompts",
+        "at most 1 KB a prompt after 500; descriptors and threads flat",
+        "{python} tests/trust/soak.py batch {n}",
+        1500,
+        10_000,
+        r"soak batch.*",
+    ),
+    Check(
+        "soak-chat",
+        "13",
+        "growth: a scripted chat, minutes",
+        "memory, descriptors, threads, database and WAL flat",
+        "{python} tests/trust/soak.py chat {n}",
+        1,
+        60,
+        r"soak chat.*",
+    ),
+    Check(
+        "allocation",
+        "14",
+        "the k-th allocation fails while a model is loaded and computes",
+        "an error or a result; no abort where the size comes from a file",
+        missing="sizes from files are checked before use (`allocation.rs`); each allocation: not measured yet",
+    ),
+    Check(
+        "memory",
+        "15",
+        "less memory than the model needs",
+        "a named error before loading",
+        _tests("tests/engine/test_memory.py"),
+    ),
+    Check(
+        "model-files",
+        "16",
+        "the model is truncated, replaced or removed while it computes",
+        "exit 74 with the name, or no effect",
+        _tests("tests/engine/test_packed.py"),
+    ),
+    Check(
+        "downloads",
+        "17",
+        "downloads dropped at random bytes, wrong hashes, full disks",
+        "never a part under the final name; resumed",
+        _tests("tests/models/test_hub.py", mark="trust"),
+        0,
+        1,
+    ),
+    Check(
+        "fork",
+        "18",
+        "fork after the first use of an engine",
+        "the result of the parent, or a named error; no hang",
+        "{python} tests/trust/processes.py fork {n}",
+        3,
+        100,
+        r"fork.*",
+    ),
+    Check(
+        "ray",
+        "19",
+        "Ray: a node is killed in the middle of a shard",
+        "rows are computed elsewhere, none lost or doubled",
+        _tests("tests/batch/test_ray.py", mark="extras"),
+        0,
+        1,
+    ),
+    Check(
+        "panics",
+        "20",
+        "panics in workers, callers and callbacks; exceptions of Python callbacks",
+        "an error; the engine works on or says that it does not",
+        "cargo test -q -p ropechat-kernels pool && cargo test -q -p ropechat-core panic",
+        result=r"test result.*",
+    ),
+    Check(
+        "exits",
+        "21",
+        "exit while the pool runs: sys.exit, os._exit, exception, daemon thread, atexit, SIGTERM",
+        "ends within a second; no core dump, no fatal error",
+        "{python} tests/trust/processes.py exits {n}",
+        12,
+        500,
+        r"exits.*",
+    ),
+    Check(
+        "threads-sanitizer",
+        "22",
+        "ThreadSanitizer: eight Python threads generate, score, cancel, fork and close",
+        "no report in this code",
+        missing="see the tests of the pool",
+    ),
+    Check(
+        "terminals",
+        "23",
+        "clock jumps, time zones, LANG=C, TERM=dumb, 20x5 cells, a storm of resizes",
+        "no exception",
+        "{python} tests/trust/terminals.py {n}",
+        4,
+        200,
+        r"terminals.*",
+    ),
+    Check(
+        "journals",
+        "24",
+        "journals that are torn, damaged, of another run, complete",
+        "as documented; an untouched file keeps its bytes",
+        _tests(
+            "tests/batch/test_batch.py",
+            "tests/batch/test_batch_faults.py",
+            "-k 'journal or torn or damage or resumed or flipped'",
+        ),
+    ),
+    Check(
+        "fuzzing",
+        "",
+        "coverage-guided fuzzing of all readers of strangers' files, AddressSanitizer in Rust",
+        "no finding; 50 million executions",
+        "{python} tests/trust/fuzz.py all --seconds {n}",
+        0,
+        1800,
+        r"fuzz: .*",
+    ),
+    Check(
+        "kernels",
+        "",
+        "every packed type and instruction set, with all arithmetic checks",
+        "equal bits among whole numbers, within tolerance otherwise",
+        "cargo test -q -p ropechat-kernels --target-dir target/checked --config "
+        "'profile.test.package.ropechat-kernels={opt-level=1,debug-assertions=true,overflow-checks=true}'",
+        0,
+        1,
+        r"test result.*",
+    ),
+    Check(
+        "repetitions",
+        "",
+        "all tests that are marked as repetitions (`trust`)",
+        "all pass",
+        _tests("tests", mark="trust"),
+        0,
+        1,
+    ),
+    Check(
+        "miri",
+        "",
+        "undefined behaviour in the crates without SIMD and files (Miri)",
+        "none",
+        missing="Miri is a component of nightly toolchains, which no package registry has",
+    ),
+)

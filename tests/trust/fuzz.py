@@ -1,0 +1,190 @@
+"""Coverage-guided fuzzing of what strangers write: python tests/trust/fuzz.py TARGET|all [--seconds 60]
+[--merge]
+
+Targets in Rust (rust/fuzz: libFuzzer with AddressSanitizer, built by the stable compiler with
+RUSTC_BOOTSTRAP=1) and in Python
+(targets.py: atheris). Seeds are made from the golden cases, and from tests/trust/corpus.zip if it has some
+for the target; what is
+found grows in target/fuzz/corpus/TARGET. A finding is kept in target/fuzz/findings/TARGET; run it again by
+naming the file after
+the target. --merge replaces the corpus by a smallest one that reaches as much, and writes it into
+tests/trust/corpus.zip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
+
+GOLDEN = ROOT / "tests" / "golden"
+WORK = ROOT / "target" / "fuzz"
+STORED = Path(__file__).with_name("corpus.zip")
+TRIPLE = "x86_64-unknown-linux-gnu"
+RUST = ("safetensors", "index", "config", "gguf", "gguf_split", "blocks", "matmul", "model")
+PYTHON = (
+    *("tokenizer", "gguf_vocabulary", "template", "batch", "openai_body", "journal"),
+    *("settings", "chat_import", "markdown", "terminal_text"),
+)
+LARGEST = {"gguf": 70_000, "gguf_split": 70_000, "tokenizer": 8000}
+"""Bytes of an input; 4,000 for the others."""
+COVERAGE = (
+    *("-Zsanitizer=address", "-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4"),
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    *("-Cllvm-args=-sanitizer-coverage-pc-table", "-Cllvm-args=-sanitizer-coverage-trace-compares"),
+)
+STORED_BYTES = 16_000
+"""What is kept of a target's corpus, packed, in corpus.zip."""
+
+
+def build() -> Path:
+    """The fuzzer of all Rust targets."""
+    environment = {**os.environ, "RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": " ".join(COVERAGE)}
+    command = ["cargo", "build", "--release", "--quiet", "--target", TRIPLE, "--target-dir", str(WORK)]
+    subprocess.run(command, cwd=ROOT / "rust" / "fuzz", env=environment, check=True)
+    return WORK / TRIPLE / "release" / "ropechat-fuzz"
+
+
+def rust_seeds(target: str) -> list[bytes]:
+    """Small valid inputs of a Rust target."""
+    configs = [path.read_bytes() for path in sorted(GOLDEN.glob("*/config.json"))]
+    match target:
+        case "config" | "model":
+            return configs
+        case "safetensors":
+            files = [path.read_bytes() for path in sorted(GOLDEN.glob("*_old/model.safetensors"))[:12]]
+            headers = [file[8 : 8 + int.from_bytes(file[:8], "little")] for file in files]
+            return [header for header in headers if len(header) < 4000]
+        case "index":
+            return [b'{"metadata":{"total_size":8},"weight_map":{"a":"a.safetensors","b":"b.safetensors"}}']
+        case "gguf":
+            return [(GOLDEN / "gguf" / name / "q4_0.gguf").read_bytes() for name in ("llama3", "qwen2")]
+        case "gguf_split":
+            whole = (GOLDEN / "gguf" / "types" / "blocks.gguf").read_bytes()
+            return [len(whole).to_bytes(2, "little") + whole + whole]
+    return [bytes([kind]) + bytes(range(256)) * 2 for kind in range(16)]
+
+
+def corpus(target: str) -> Path:
+    """The folder of a target's inputs, with its seeds."""
+    folder = WORK / "corpus" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    if target in RUST:
+        found = rust_seeds(target)
+    else:
+        import targets
+
+        found = targets.seeds(target)
+    if STORED.exists():
+        with zipfile.ZipFile(STORED) as archive:
+            names = [name for name in archive.namelist() if name.startswith(f"{target}/")]
+            found += [archive.read(name) for name in names]
+    for number, data in enumerate(found):
+        (folder / f"seed{number:03}").write_bytes(data)
+    return folder
+
+
+def command(target: str) -> list[str]:
+    """The fuzzer of a target, without options."""
+    if target in RUST:
+        return [str(build())]
+    return [sys.executable, str(Path(__file__).with_name("fuzz_python.py")), target]
+
+
+def fuzz(target: str, seconds: int, more: list[str]) -> tuple[int, int]:
+    """Run a target; executions and findings."""
+    findings = WORK / "findings" / target
+    findings.mkdir(parents=True, exist_ok=True)
+    options = [
+        *(
+            "-print_final_stats=1",
+            "-timeout=20",
+            "-rss_limit_mb=4000",
+            "-malloc_limit_mb=512",
+            "-use_value_profile=1",
+        ),
+        *(
+            f"-max_len={LARGEST.get(target, 4000)}",
+            f"-artifact_prefix={findings}/",
+            f"-max_total_time={seconds}",
+        ),
+    ]
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as scratch:
+        environment = {**os.environ, "TARGET": target, "FUZZ_FOLDER": scratch, "ROPECHAT_CACHE": "off"}
+        environment["ASAN_OPTIONS"] = "detect_leaks=0:allocator_may_return_null=1"
+        given = more or [str(corpus(target))]
+        ended = subprocess.run(
+            [*command(target), *options, *given],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    log = WORK / "findings" / f"{target}.log"
+    log.write_text(ended.stdout + ended.stderr)
+    count = re.findall(r"number_of_executed_units: (\d+)", ended.stderr)
+    if ended.returncode or not count:
+        print("\n".join(ended.stderr.splitlines()[-40:]))
+    return int(count[-1]) if count else 0, int(ended.returncode != 0)
+
+
+def merge(target: str) -> None:
+    """Keep a smallest corpus that reaches as much, and the smallest files of it in corpus.zip."""
+    folder = corpus(target)
+    with tempfile.TemporaryDirectory() as name:
+        smallest = Path(name)
+        fuzz(target, 0, ["-merge=1", str(smallest), str(folder)])
+        if not any(smallest.iterdir()):
+            return
+        for path in folder.iterdir():
+            path.unlink()
+        kept, size = {}, 0
+        for path in sorted(smallest.iterdir(), key=lambda path: path.stat().st_size):
+            (folder / path.name).write_bytes(path.read_bytes())
+            size += path.stat().st_size // 3
+            if size < STORED_BYTES:
+                kept[f"{target}/{path.name[:12]}"] = path.read_bytes()
+    before: dict[str, bytes] = {}
+    if STORED.exists():
+        with zipfile.ZipFile(STORED) as archive:
+            before = {
+                name: archive.read(name) for name in archive.namelist() if not name.startswith(f"{target}/")
+            }
+    with zipfile.ZipFile(STORED, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted({**before, **kept}.items()):
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("target", choices=("all", *RUST, *PYTHON))
+    parser.add_argument("more", nargs="*", help="files to run once, or libFuzzer's options")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--merge", action="store_true")
+    args = parser.parse_args()
+    chosen = (*RUST, *PYTHON) if args.target == "all" else (args.target,)
+    total, findings = 0, 0
+    for target in chosen:
+        if args.merge:
+            merge(target)
+            continue
+        count, found = fuzz(target, args.seconds, args.more)
+        total, findings = total + count, findings + found
+        print(
+            f"{target}: {count:,} executions, {'a finding' if found else 'none found'}",
+            flush=True,
+        )
+    print(f"fuzz: {len(chosen)} targets, {total:,} executions, {findings} findings")
+    return int(findings > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

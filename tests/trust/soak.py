@@ -1,0 +1,124 @@
+"""What grows: memory, descriptors, threads and files of a long batch, and of a scripted chat.
+
+    python tests/trust/soak.py batch PROMPTS   a batch of so many different prompts with the built-in model
+    python tests/trust/soak.py chat MINUTES    a chat on a pseudo-terminal: questions, new answers, new chats
+
+Of a batch the slope of the memory after 500 prompts must be at most 1 KB a prompt; of a chat the second
+half may hold 5 % more
+than the first, the log of the database (WAL) at most 64 MB. Descriptors may vary by 4, threads not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
+
+WORDS = ["what", "is", "a", "token", "why", "does", "the", "key", "turn", "by", "angle", "rope", "water"]
+WAL_BYTES = 64 << 20
+FIRST = 500
+"""Prompts after which memory must be flat: caches have grown to their limits."""
+
+
+def state(pid: int) -> tuple[int, int, int]:
+    """Resident KiB, descriptors and threads of a process."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"])
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Of the straight line with the least squared distance."""
+    n = len(points)
+    x_mean, y_mean = (sum(values) / n for values in zip(*points, strict=True))
+    square = sum((x - x_mean) ** 2 for x, _ in points)
+    return sum((x - x_mean) * (y - y_mean) for x, y in points) / square if square else 0.0
+
+
+def batch(count: int, folder: Path) -> int:
+    """Run it, and look at the process whenever its journal has grown."""
+    draw = random.Random(3)
+    source, out = folder / "in.jsonl", folder / "out.jsonl"
+    with source.open("w") as file:
+        for number in range(count):
+            text = " ".join(draw.choices(WORDS, k=draw.randint(3, 40)))
+            file.write(json.dumps({"id": number, "prompt": text, "max_tokens": draw.randint(1, 24)}) + "\n")
+    code = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, "batch", str(source), "-o", str(out), "--quiet"], cwd=HERE.parents[1]
+    )
+    journal, states = out.with_name("out.jsonl.journal"), list[tuple[int, tuple[int, int, int]]]()
+    done = at = 0
+    while child.poll() is None:
+        if journal.exists():
+            with journal.open("rb") as file:
+                file.seek(at)
+                data = file.read()
+            done, at = done + data.count(b"\n"), at + len(data)
+            try:
+                states.append((done, state(child.pid)))
+            except (OSError, KeyError):
+                break
+        time.sleep(0.2)
+    code = child.wait()
+    late = [one for one in states if min(FIRST, count // 3) <= one[0] < count]  # then results are written
+    grows = slope([(done, found[0] * 1024) for done, found in late])
+    descriptors, threads = ([found[which] for _, found in late] for which in (1, 2))
+    print(
+        f"soak batch {count}: {grows:.0f} bytes a prompt, {late[0][1][0]} to {late[-1][1][0]} KiB, "
+        f"{min(descriptors)} to {max(descriptors)} descriptors, {min(threads)} to {max(threads)} threads"
+    )
+    flat = grows <= 1024 and max(descriptors) - min(descriptors) <= 4 and max(threads) == min(threads)
+    return int(code != 0 or not flat)
+
+
+def chat(minutes: float, folder: Path) -> int:
+    """Type at random, and look at the process every second or so."""
+    from program import Program
+
+    draw, data = random.Random(4), folder / "data"
+    arguments = ["chat", "--threads", "2", "--max-tokens", "60"]
+    screen = Program(arguments, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off")
+    screen.until(b"ready", 120)
+    states, asked = list[tuple[int, int, int]](), 0
+    end = time.monotonic() + 60 * minutes
+    deeds = (b"/regen\r", b"/continue\r", b"/new\r", b"\x1b", b"/prose\r")
+    while time.monotonic() < end:
+        if draw.random() < 0.6:
+            screen.press(" ".join(draw.choices(WORDS, k=draw.randint(2, 12))).encode() + b"\r")
+            asked += 1
+        else:
+            screen.press(draw.choice(deeds))
+        screen.drain(draw.uniform(0.5, 2.0))
+        states.append(state(screen.child.pid))
+    files = {path.suffix or path.name: path.stat().st_size for path in data.rglob("conversations.db*")}
+    wal = next((size for name, size in files.items() if "wal" in name), 0)
+    screen.quit()
+    half = len(states) // 2
+    early, late = (
+        tuple(map(max, zip(*part, strict=True))) for part in (states[half // 2 : half], states[half:])
+    )
+    print(
+        f"soak chat {minutes:g}: {asked} questions, {early[0]} to {late[0]} KiB, "
+        f"{early[1]} to {late[1]} descriptors, "
+        f"{early[2]} to {late[2]} threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
+    )
+    flat = late[0] <= 1.05 * early[0] and late[1] <= early[1] + 4 and late[2] <= early[2]
+    return int(wal > WAL_BYTES or not (flat or minutes < 5))
+
+
+def main() -> int:
+    what, size = sys.argv[1], float(sys.argv[2])
+    with tempfile.TemporaryDirectory() as name:
+        return batch(int(size), Path(name)) if what == "batch" else chat(size, Path(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""Fuzz targets in Python: what strangers write, read by ropechat.
+
+Each is a function of bytes with one rule: a named error or a result. Anything else that it raises is a
+finding, and so are
+the assertions about results. `SEEDS` gives each a few small valid inputs, `WORDS` what a mutation may put in.
+"""
+
+import datetime
+import io
+import json
+import os
+import tempfile
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ropechat.api.errors import ApiError
+from ropechat.api.requests import read_ask
+from ropechat.batch.journal import Journal, sealed
+from ropechat.batch.line import CHAT, COMPLETIONS, LineError, parse_line
+from ropechat.batch.reader import BatchReader, RowOptions
+from ropechat.conversation import ConversationTree, NodeState, Role
+from ropechat.engine.templates.process import SHARED, TemplateFailureError
+from ropechat.engine.templates.thoughts import find_format
+from ropechat.errors import InternalError, RopechatError
+from ropechat.sampling import Sampling
+from ropechat.settings.file import parse_settings, with_value
+from ropechat.store.import_export import read_chat, to_json, to_markdown
+from ropechat.store.imports.read import read_stream
+from ropechat.store.queries import Chat
+from ropechat.tokenizer.tokenizer import Tokenizer
+from ropechat.tui.render.markdown import MarkdownText
+from ropechat.util.fields import Field
+from ropechat.util.text import clean, escape_json, one_line
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+_FOLDER = Path(tempfile.mkdtemp(prefix="ropechat-fuzz-", dir=os.environ.get("FUZZ_FOLDER")))
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)
+
+
+def _named(error: RopechatError) -> None:
+    """A named error is a text that a terminal can show; a bug is none."""
+    assert not isinstance(error, InternalError), error
+    _visible(str(error))
+
+
+def _visible(text: str) -> None:
+    """Nothing in the text moves a cursor or turns the direction of writing."""
+    for character in text:
+        if character not in "\n\t\u200c\u200d":
+            assert unicodedata.category(character) not in ("Cc", "Zl", "Zp", "Cs"), ascii(character)
+            assert character not in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069", ascii(character)
+
+
+def tokenizer(data: bytes) -> None:
+    """A tokenizer.json: validated, built by the library, used."""
+    (_FOLDER / "tokenizer.json").write_bytes(data)
+    try:
+        _use(Tokenizer.load(_FOLDER, 512, keep=False))
+    except RopechatError as error:
+        _named(error)
+
+
+def _use(made: Tokenizer) -> None:
+    ids = made.encode("Hello, wörld 42\n\n ")
+    assert all(0 <= id < 512 for id in ids), ids
+    made.decode(ids)
+    for id in ids:
+        made.token_bytes(id)
+
+
+def gguf_vocabulary(data: bytes) -> None:
+    """The keys of a vocabulary in GGUF, as JSON."""
+    try:
+        metadata = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(metadata, dict):
+        return
+    try:
+        _use(Tokenizer.from_gguf(_FOLDER / "m.gguf", lambda: metadata, 512, keep=False))
+    except RopechatError as error:
+        _named(error)
+
+
+def template(data: bytes) -> None:
+    """A chat template, rendered in its process, and searched for the form of thoughts."""
+    source = data.decode("utf-8", "replace")
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    names = {"messages": messages, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+    try:
+        SHARED.render(source, names, NOW)
+    except TemplateFailureError as error:
+        if error.kind not in ("raised", "failed", "limit"):
+            raise
+    find_format(source, ["<think>", "</think>"], lambda messages, variables, asks: None)
+
+
+def batch(data: bytes) -> None:
+    """A batch file; the first byte chooses its form."""
+    forms = ("jsonl", "openai", "json", "csv", "tsv", "lines")
+    form = forms[data[0] % len(forms)] if data else "jsonl"
+    where = _FOLDER / "in.jsonl"
+    where.write_bytes(data[1:])
+    try:
+        reader = BatchReader(where, form=form, options=RowOptions(keep="all"))
+        reader.check()
+        for row in reader:
+            assert (row.request is None) != (row.error is None)
+            if row.error is not None:
+                _named(row.error)
+    except RopechatError as error:
+        _named(error)
+
+
+def openai_body(data: bytes) -> None:
+    """The body of a request over HTTP; the first byte chooses the endpoint."""
+    endpoint = (CHAT, COMPLETIONS)[data[0] % 2] if data else CHAT
+    try:
+        ask = read_ask(endpoint, parse_line(data[1:]), ("m",), 128)
+        assert 1 <= ask.samples * len(ask.requests) <= 128
+    except (LineError, ApiError):
+        pass  # JSON escapes what is in them
+    except RopechatError as error:
+        _named(error)
+
+
+def journal(data: bytes) -> None:
+    """A journal that a run goes on with: all records that it takes are whole."""
+    where = _FOLDER / "out.jsonl.journal"
+    where.write_bytes(data)
+    try:
+        with Journal.resume(where) as opened:
+            lines = where.read_bytes().split(b"\n")
+            assert lines[-1] == b""
+            assert len(lines) - 2 >= opened.lines
+            opened.append({"id": "new", "sample": 0, "req": "r", "ok": True})
+        with Journal.resume(where) as opened:
+            assert opened.find("new", 0, "r") is not None
+    except RopechatError as error:
+        _named(error)
+
+
+def settings(data: bytes) -> None:
+    """A settings file, and a change of a value in it."""
+    try:
+        made = parse_settings(io.BytesIO(data), Path("config.toml"))
+    except RopechatError as error:
+        _named(error)
+        return
+    text = data.decode("utf-8-sig")
+    changed = with_value(text, "tint", "bits", made.lines.get("tint"))
+    assert isinstance(changed, str)
+
+
+def chat_import(data: bytes) -> None:
+    """A chat of any program: what is taken can be exported and read again."""
+    try:
+        found = read_stream(io.BytesIO(data), "x.json")
+    except RopechatError as error:
+        _named(error)
+        return
+    for chat in found.chats:
+        to_markdown(chat)
+        again = to_json(chat)
+        _visible(again)
+        assert len(read_chat(Field(json.loads(again), "")).tree.nodes) == len(chat.tree.nodes)
+
+
+def markdown(data: bytes) -> None:
+    """A text that is written piece by piece looks as if it had been there at once."""
+    text = clean(data[1:].decode("utf-8", "replace"))
+    width = 20 + data[0] % 80 if data else 40
+    whole, grown = MarkdownText(text, width), MarkdownText("", width)
+    cut = len(text) // 3
+    for piece in (text[:cut], text[cut : 2 * cut], text[2 * cut :]):
+        grown.append(piece)
+    for rows in (whole, grown):
+        rows.close()
+    assert whole.count == grown.count
+    for number in range(whole.count):
+        assert list(whole.pieces(number)) == list(grown.pieces(number)), number
+        assert 0 <= whole.offset(number) <= len(text) + 1
+
+
+def terminal_text(data: bytes) -> None:
+    """Text for a terminal: nothing in it acts, wherever it is cut."""
+    text = (
+        data.decode("utf-8", "surrogatepass" if data[:1] < b"\x80" else "replace")
+        if _valid(data)
+        else (data.decode("latin-1"))
+    )
+    cleaned = clean(text)
+    _visible(cleaned)
+    assert clean(cleaned) == cleaned
+    cut = len(text) // 2
+    assert clean(text[:cut]) + clean(text[cut:]) == cleaned
+    line = one_line(text)
+    _visible(line)
+    assert "\n" not in line
+    assert "\t" not in line
+    _visible(escape_json(text))
+
+
+def _valid(data: bytes) -> bool:
+    try:
+        data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    one.__name__: one
+    for one in (
+        *(tokenizer, gguf_vocabulary, template, batch, openai_body, journal),
+        *(settings, chat_import, markdown, terminal_text),
+    )
+}
+JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "chat_import")
+"""Targets whose inputs are JSON: half of the mutations change values in place of bytes."""
+
+
+def _gguf_keys() -> bytes:
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(16)), "▁a", "b", "▁ab"]
+    keys: dict[str, Any] = {
+        "model": "llama",
+        "tokens": tokens,
+        "scores": [0.0] * len(tokens),
+        "token_type": [2, 3, 3, *[6] * 16, 1, 1, 1],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "add_bos_token": True,
+    }
+    found: dict[str, Any] = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
+    return json.dumps(found | {"tokenizer.chat_template": "{{ messages }}"}).encode()
+
+
+def _journal() -> bytes:
+    record = {"id": "a", "sample": 0, "req": "r", "ok": True, "text": "x", "usage": {"prompt_tokens": 3}}
+    return sealed({"schema": "ropechat.batch/2"}) + sealed(record) + sealed({**record, "id": 2})
+
+
+def _chats() -> list[bytes]:
+    tree = ConversationTree()
+    asked = tree.write(Role.USER, "hi")
+    answer = tree.answer(asked.id, "m", Sampling(), None)
+    tree.end(answer.id, NodeState.DONE, "stop", "yes")
+    mapping = {
+        "a": {"id": "a", "parent": None, "message": None},
+        "b": {
+            "id": "b",
+            "parent": "a",
+            "message": {
+                "author": {"role": "user"},
+                "content": {"content_type": "text", "parts": ["x"]},
+                "create_time": 1.0,
+            },
+        },
+    }
+    chatgpt = [{"title": "t", "create_time": 1.0, "mapping": mapping, "current_node": "b"}]
+    return [to_json(Chat("c", "t", tree)).encode(), json.dumps(chatgpt).encode()]
+
+
+def seeds(name: str) -> list[bytes]:
+    """A few small valid inputs of a target."""
+    line = {"custom_id": "a", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+    body = {**line, "temperature": 0.5, "stop": ["x"], "response_format": {"type": "json_object"}}
+    del body["custom_id"]
+    match name:
+        case "tokenizer":
+            return [
+                (GOLDEN / f"{case}/tokenizer.json").read_bytes() for case in ("llama3_old", "llama1_mha_old")
+            ]
+        case "gguf_vocabulary":
+            return [_gguf_keys()]
+        case "template":
+            loop = "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}{% endfor %}"
+            return [loop.encode(), b"{% if add_generation_prompt %}<think>\n{{ bos_token }}{% endif %}"]
+        case "batch":
+            rows = json.dumps(line).encode() + b"\n" + json.dumps({"prompt": "x", "seed": 4}).encode()
+            return [b"\0" + rows, b'\3prompt,id\nx,1\n"a\nb",2\n', b"\2[" + json.dumps(line).encode() + b"]"]
+        case "openai_body":
+            return [
+                b"\0" + json.dumps(body).encode(),
+                b'\1{"prompt": ["a", "b"], "echo": true, "logprobs": 2}',
+            ]
+        case "journal":
+            return [_journal()]
+        case "settings":
+            return [
+                b'tint = "bits"\nthreads = 2\n[sampling]\ntemperature = 0.5\n[keys]\n"answer.fork" = ["f"]\n'
+            ]
+        case "chat_import":
+            return _chats()
+        case "markdown":
+            return [
+                b"\x20# a\n\n- b **c** `d`\n  1. e\n\n```py\nx\n```\n\n| a | b |\n|---|:-:|\n| c | d |\n> q\n"
+            ]
+    return ["a\u202e\x1b]0;x\x07\ud800".encode("utf-8", "surrogatepass"), "é👍\u200d\n".encode()]

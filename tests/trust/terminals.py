@@ -1,0 +1,102 @@
+"""The chat where the surroundings are odd: python tests/trust/terminals.py N
+
+N chats on pseudo-terminals of random sizes from 20x5 up, with TERM=dumb, LANG=C, odd time zones, clocks
+that jump (a library loaded
+with LD_PRELOAD moves the clock by years in both directions), and storms of 50 resizes. Each must answer,
+and end in order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
+
+from program import Program  # noqa: E402
+
+CLOCK = r"""
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static unsigned calls;
+    long done = syscall(SYS_clock_gettime, id, now);
+    if (id == CLOCK_REALTIME && calls++ % 7 < 3) now->tv_sec += calls % 2 ? 400000000 : -1900000000;
+    return done;
+}
+"""
+SURROUNDINGS: tuple[dict[str, str], ...] = (
+    {"LANG": "C", "LC_ALL": "C"},
+    {"TERM": "dumb"},
+    {"TZ": "Pacific/Kiritimati"},
+    {"TZ": "nonsense/\x01"},
+    {"TERM": ""},
+    {"NO_COLOR": "1"},
+    {"COLUMNS": "0", "LINES": "x"},
+    {},
+)
+
+
+def resize(screen: Program, rows: int, columns: int) -> None:
+    """Set the size; the system signals it."""
+    fcntl.ioctl(screen.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) -> None:
+    """One chat."""
+    around = dict(draw.choice(SURROUNDINGS))
+    if draw.random() < 0.4:
+        around["LD_PRELOAD"] = str(clock)
+        found["jumping clocks"] += 1
+    size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
+    screen = Program(
+        ["chat", "--threads", "1", "--max-tokens", "20"], size=size, ROPECHAT_DATA=str(folder), **around
+    )
+    seen = screen.drain(4)
+    for _ in range(draw.choice([0, 50])):
+        resize(screen, draw.randint(1, 60), draw.randint(1, 200))
+        seen += screen.drain(0.02)
+        found["resizes"] += 1
+    screen.press(b"What is a token?\r")
+    seen += screen.drain(3)
+    begun = time.monotonic()
+    screen.press(b"\x11" if around.get("TERM") not in ("dumb", "") else b"\x04\x11")
+    while screen.child.poll() is None and time.monotonic() - begun < 30:
+        seen += screen.drain(0.2)
+    code = screen.child.poll()
+    if code is None:
+        screen.child.kill()
+    os.close(screen.master)
+    bad = code not in (0, 2) or b"Traceback" in seen or b"a bug in ropechat" in seen or b"panicked" in seen
+    found["exceptions or hangs"] += bad
+    found[f"exit {code}"] += 1
+    if bad:
+        print(around, size, code, seen[-800:])
+
+
+def main() -> int:
+    count, found, draw = int(sys.argv[1]), Counter[str](), random.Random()
+    with tempfile.TemporaryDirectory() as name:
+        clock = Path(name) / "clock.so"
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(clock)], input=CLOCK.encode(), check=True
+        )
+        for number in range(count):
+            once(draw, Path(name) / f"data{number}", clock, found)
+    print(f"terminals {count}: {dict(found)}")
+    return int(found["exceptions or hangs"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""`make trust` itself: its list, its page, and its fuzz targets with a few mutations each."""
+
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable() -> None:
+    if str(HERE) not in sys.path:
+        sys.path.append(str(HERE))
+
+
+def test_every_check_has_a_script_or_a_reason() -> None:
+    from checks import CHECKS
+
+    names = [check.name for check in CHECKS]
+    assert len(names) == len({*names})
+    assert {check.row for check in CHECKS} >= {str(row) for row in range(1, 25)}
+    for check in CHECKS:
+        assert bool(check.command) != bool(check.missing), check.name
+        for path in re.findall(r"tests/[\w/]+\.py", check.command):
+            assert (HERE.parents[1] / path).is_file(), path
+
+
+def test_the_page_is_written_from_the_results() -> None:
+    from run import PAGE, load, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(load()), "run `make trust TRUST=page`"
+
+
+NAMES = (
+    *("batch", "openai_body", "journal", "settings", "chat_import", "markdown", "terminal_text"),
+    *("tokenizer", "gguf_vocabulary", "template"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mutations_of_seeds(name: str) -> None:
+    import targets
+
+    assert {*NAMES} == {*targets.TARGETS}
+    draw = random.Random(1)
+    for seed in targets.seeds(name):
+        targets.TARGETS[name](seed)
+        for _ in range(20):
+            data = bytearray(seed)
+            for _ in range(draw.randint(1, 3)):
+                at = draw.randrange(len(data))
+                data[at : at + draw.randrange(3)] = draw.choice(
+                    (b"", b"\0", b"9", b'"', b"[", b"\xff", b"\n")
+                )
+            targets.TARGETS[name](bytes(data))
