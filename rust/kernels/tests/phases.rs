@@ -1,6 +1,6 @@
 //! Times of the phases of a step.
 
-use ropechat_kernels::compute::phases::{Phase, lap, start, stop, within};
+use ropechat_kernels::compute::phases::{Phase, announce, job, lap, start, stop, within};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -20,4 +20,19 @@ fn phases_add_up_to_the_whole_and_a_part_is_counted_once() {
     let sum: Duration = Phase::ALL.iter().map(|&phase| times.of(phase)).sum();
     assert!(sum <= whole, "{sum:?} of {whole:?}: a part was counted twice");
     assert_eq!(stop(Phase::Schedule), None);
+}
+
+#[test]
+fn jobs_are_counted_by_phase_and_units_and_not_inside_jobs() {
+    start();
+    announce(100, 200);
+    job(3, || job(9, || std::thread::sleep(Duration::from_millis(2))));
+    job(3, || ());
+    lap(Phase::OProj);
+    job(3, || ());
+    let times = stop(Phase::Schedule).unwrap();
+    let found: Vec<_> = times.jobs().collect();
+    let [(Phase::Schedule, 3, later), (Phase::OProj, 3, jobs)] = found[..] else { panic!("{found:?}") };
+    assert_eq!((jobs.count, jobs.bytes, jobs.products, later.count), (2, 100, 200, 1));
+    assert!(jobs.time >= Duration::from_millis(2));
 }

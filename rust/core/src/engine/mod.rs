@@ -141,7 +141,7 @@ impl Engine {
 
     /// The times of all steps since [`Engine::time_phases`]; zeros without it.
     pub fn phase_times(&self) -> PhaseTimes {
-        self.phase_times.unwrap_or_default()
+        self.phase_times.clone().unwrap_or_default()
     }
 
     /// Sets whether tokens are drafted (the results do not depend on it). The default is off.
@@ -325,6 +325,8 @@ impl Engine {
             return Err(unknown(number));
         }
         self.revive_pool();
+        let pool = Arc::clone(&self.pool);
+        let _turn = pool.turn();
         let mut taken = Taken::new(self, numbers);
         let Taken { engine, sequences } = &mut taken;
         if engine.phase_times.is_some() {

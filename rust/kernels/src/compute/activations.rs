@@ -162,12 +162,5 @@ fn with_row(width: usize, work: impl FnOnce(&mut [f32])) {
 /// Calls `each(row, values)` for every row of `data`, in parallel when there are enough.
 pub fn by_rows<T: Send>(pool: &Pool, data: &mut [T], width: usize, each: impl Fn(usize, &mut [T]) + Sync) {
     const ROWS_WORTH_A_THREAD: usize = 8;
-    let rows = data.len() / width;
-    let share = rows.div_ceil(pool.threads()).max(ROWS_WORTH_A_THREAD);
-    let mut shares: Vec<(usize, &mut [T])> = data.chunks_mut(share * width).enumerate().collect();
-    pool.for_each(&mut shares, |(index, share_of_data)| {
-        for (row, values) in share_of_data.chunks_exact_mut(width).enumerate() {
-            each(*index * share + row, values);
-        }
-    });
+    pool.rows(data, width, ROWS_WORTH_A_THREAD, each);
 }

@@ -4,10 +4,11 @@
 //! is counted by the part that this thread does, and its wait for the others is a separate phase.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// What the thread of a step is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Choosing rows, reserving the cache, committing, events.
     Schedule,
@@ -95,19 +96,52 @@ impl Phase {
     }
 }
 
-/// Times by phase.
+/// Times by phase, and the jobs of the pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PhaseTimes {
+    times: [Duration; Phase::ALL.len()],
+    /// By phase and units.
+    jobs: BTreeMap<(Phase, u32), Jobs>,
+}
+
+/// Jobs of the pool of one phase and one number of units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PhaseTimes([Duration; Phase::ALL.len()]);
+pub struct Jobs {
+    /// How many.
+    pub count: usize,
+    /// Of all of them, each from its beginning until all of it was done.
+    pub time: Duration,
+    /// Bytes of weights that they read, where they are products with weights.
+    pub bytes: usize,
+    /// Products of two numbers.
+    pub products: usize,
+}
+
+impl Jobs {
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.time += other.time;
+        self.bytes += other.bytes;
+        self.products += other.products;
+    }
+}
 
 impl PhaseTimes {
     /// The time of a phase.
     pub fn of(&self, phase: Phase) -> Duration {
-        self.0[phase as usize]
+        self.times[phase as usize]
+    }
+
+    /// The jobs of each phase by their units: parts that a thread can take. A job of one unit leaves all but one thread
+    /// without work.
+    pub fn jobs(&self) -> impl Iterator<Item = (Phase, u32, Jobs)> + '_ {
+        self.jobs.iter().map(|(&(phase, units), &jobs)| (phase, units, jobs))
     }
 
     /// Adds the times of another step.
     pub fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(&other.0).for_each(|(sum, time)| *sum += *time);
+        self.times.iter_mut().zip(&other.times).for_each(|(sum, time)| *sum += *time);
+        other.jobs.iter().for_each(|(key, jobs)| self.jobs.entry(*key).or_default().add(jobs));
     }
 }
 
@@ -116,6 +150,11 @@ struct Clock {
     times: PhaseTimes,
     /// The end of the last phase.
     last: Instant,
+    /// Jobs of the phase that has not ended.
+    jobs: Vec<(u32, Jobs)>,
+    /// Bytes and products of the next job.
+    announced: (usize, usize),
+    is_in_job: bool,
 }
 
 thread_local! {
@@ -124,7 +163,13 @@ thread_local! {
 
 /// Starts the clock of this thread.
 pub fn start() {
-    CLOCK.set(Some(Clock { times: PhaseTimes::default(), last: Instant::now() }));
+    CLOCK.set(Some(Clock {
+        times: PhaseTimes::default(),
+        last: Instant::now(),
+        jobs: Vec::new(),
+        announced: (0, 0),
+        is_in_job: false,
+    }));
 }
 
 /// Stops the clock of this thread; what is not counted yet belongs to `rest`. None if it was off.
@@ -133,13 +178,43 @@ pub fn stop(rest: Phase) -> Option<PhaseTimes> {
     CLOCK.take().map(|clock| clock.times)
 }
 
+/// Does a job of so many units, and counts it unless it is a part of another one.
+pub fn job(units: u32, work: impl FnOnce()) {
+    let enter = |clock: &mut Clock| !std::mem::replace(&mut clock.is_in_job, true);
+    if !CLOCK.with_borrow_mut(|clock| clock.as_mut().is_some_and(enter)) {
+        return work();
+    }
+    let begun = Instant::now();
+    work();
+    let time = begun.elapsed();
+    CLOCK.with_borrow_mut(|clock| {
+        if let Some(clock) = clock {
+            let (bytes, products) = std::mem::take(&mut clock.announced);
+            clock.jobs.push((units, Jobs { count: 1, time, bytes, products }));
+            clock.is_in_job = false;
+        }
+    });
+}
+
+/// Says how much work the next job is.
+pub fn announce(bytes: usize, products: usize) {
+    CLOCK.with_borrow_mut(|clock| {
+        if let Some(clock) = clock.as_mut().filter(|clock| !clock.is_in_job) {
+            clock.announced = (bytes, products);
+        }
+    });
+}
+
 /// The time since the last call was spent in `phase`.
 pub fn lap(phase: Phase) {
     CLOCK.with_borrow_mut(|clock| {
-        if let Some(Clock { times, last }) = clock {
+        if let Some(Clock { times, last, jobs, .. }) = clock {
             let now = Instant::now();
-            times.0[phase as usize] += now.saturating_duration_since(*last);
+            times.times[phase as usize] += now.saturating_duration_since(*last);
             *last = now;
+            for (units, job) in jobs.drain(..) {
+                times.jobs.entry((phase, units)).or_default().add(&job);
+            }
         }
     });
 }
@@ -153,8 +228,8 @@ pub fn within<T>(phase: Phase, work: impl FnOnce() -> T) -> T {
     let result = work();
     let time = begun.elapsed();
     CLOCK.with_borrow_mut(|clock| {
-        if let Some(Clock { times, last }) = clock {
-            times.0[phase as usize] += time;
+        if let Some(Clock { times, last, .. }) = clock {
+            times.times[phase as usize] += time;
             *last += time;
         }
     });

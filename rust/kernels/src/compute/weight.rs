@@ -5,7 +5,7 @@
 
 use crate::compute::activations::{Activations, share_activations};
 use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
-use crate::compute::phases::{Phase, within};
+use crate::compute::phases::{Phase, announce, within};
 use crate::compute::pool::Pool;
 use crate::kernel::{Activation, Kernels, LANES, Panels, Rows, x_row_bytes};
 use crate::quant::PackedType;
@@ -20,10 +20,11 @@ const ROW_BLOCK: usize = 1 << 20;
 /// Fewest rows per pass, so that weights are not read too often.
 const LEAST_ROWS: usize = 128;
 
-/// Parts of a matmul per thread.
-const PARTS_PER_THREAD: usize = 4;
-/// Bytes of weights times rows from which a matmul is worth the synchronization of threads, about a microsecond.
-const WORTH_THREADS: usize = 64 << 10;
+/// Bytes of weights times rows of the smallest part of a matmul: about a microsecond of a thread, or a pair of panels if that
+/// is more.
+const PART: usize = 32 << 10;
+/// Bytes of weights times rows from which a matmul is worth more than one thread.
+const WORTH_THREADS: usize = 2 * PART;
 
 /// Where panels are: in memory, or in a mapped pack.
 #[derive(Clone)]
@@ -249,19 +250,21 @@ pub fn matmul_each(
         TILE.set(tile);
     };
     let cost: usize = jobs.iter().map(RowsOf::cost).sum();
-    if cost < WORTH_THREADS {
-        return jobs.iter().for_each(|job| work(job, 0..job.weight.pairs()));
-    }
-    // Several parts per thread, so that the others can take over the work of a thread that is delayed.
-    let all = PARTS_PER_THREAD * pool.threads();
-    let parts_of = |job: &RowsOf<'_>| (all * job.cost()).div_ceil(cost).clamp(1, job.weight.pairs());
-    pool.run(jobs.iter().map(parts_of).sum(), &|mut part| {
+    let products = |job: &RowsOf<'_>| job.rows.len() * job.weight.in_features() * job.weight.padded_out();
+    announce(jobs.iter().map(|job| job.weight.bytes()).sum(), jobs.iter().map(products).sum());
+    // Parts of about the same cost.
+    let parts_of = |job: &RowsOf<'_>| (job.cost() / PART).clamp(1, job.weight.pairs());
+    let parts = jobs.iter().map(parts_of).sum();
+    let unit = if cost < WORTH_THREADS { parts } else { 1 };
+    pool.ranges(parts, unit, &|range| {
+        let mut first = 0;
         for job in jobs {
             let (parts, pairs) = (parts_of(job), job.weight.pairs());
-            if part < parts {
-                return work(job, pairs * part / parts..pairs * (part + 1) / parts);
+            let [start, end] = [range.start, range.end].map(|part| part.clamp(first, first + parts) - first);
+            if start < end {
+                work(job, pairs * start / parts..pairs * end / parts);
             }
-            part -= parts;
+            first += parts;
         }
     });
 }
