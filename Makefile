@@ -5,6 +5,8 @@
 # make trust                       faults, each as often as ten minutes allow; docs/reliability.md is written from the results
 # make trust TRUST=full            the same as often as that page says: hours; ONLY="batch-kill hostile" chooses
 # make fuzz TARGET=gguf SECONDS=60    coverage-guided fuzzing of one reader of strangers' files; TARGET=all: each of them
+# make loom                        the thread pool in every order of its steps, within a bound: a minute
+# make tsan                        the thread pool under ThreadSanitizer
 # make mutants                     check that tests notice faults: 40 changes of one line (tests/mutants)
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
@@ -45,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust fuzz mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
+.PHONY: help chat test test-rust test-python quick trust fuzz loom tsan mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -76,6 +78,16 @@ trust: build $(VENV)/.dev
 fuzz: build $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --group fuzz
 	$(BIN)/python tests/trust/fuzz.py $(or $(TARGET),all) --seconds $(or $(SECONDS),60)
+
+loom:
+	cd rust/kernels/loom && RUSTFLAGS="--cfg loom" cargo test --release --target-dir $(CURDIR)/target/loom
+
+# The stable compiler has the sanitizer's runtime; its flag is not stable. The standard library is compiled without it: a
+# message that panics print and a channel look like races.
+tsan: export RUSTC_BOOTSTRAP = 1
+tsan:
+	cd rust/kernels/loom && RUSTFLAGS="--cfg tsan -Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+		cargo test --release --target x86_64-unknown-linux-gnu --target-dir $(CURDIR)/target/tsan -- --skip a_job_inside_a_job
 
 mutants: build $(VENV)/.dev
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)

@@ -437,6 +437,11 @@ class Engine:
         """Time the phases of steps from now on, or no longer."""
     def phase_times(self) -> list[tuple[str, float]]:
         """(phase, seconds) of all steps since `time_phases`, in the order of a step."""
+    def phase_jobs(self) -> list[tuple[str, int, int, float, int, int]]:
+        """(phase, units, count, seconds, bytes, products) of all jobs of the threads since `time_phases`.
+
+        units: the parts of a job that a thread can take. bytes, products: of weights, all jobs together.
+        """
     def reused(self, sequence: int) -> int:
         """How many tokens of the sequence's prompt came from another sequence's cache, so far."""
     def cache_key(self) -> str | None:

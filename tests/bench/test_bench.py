@@ -158,6 +158,15 @@ def test_phases_add_up(model: Path) -> None:
     assert list(tables[3].seconds) == ["interpreter", "imports", "load", "first token"]
     record = json.loads(json.dumps(tables[1].record()))
     assert sum(record["phases_s"].values()) == pytest.approx(record["step_s"])
+    assert 0 < record["serial_s"] <= record["step_s"]
+    # A token waits for all threads after each of a layer's four products and its attention, for the logits, and three times
+    # in their read-out.
+    jobs = record["jobs"]
+    assert sum(job["count"] for job in jobs if job["parts"] > 1) <= 5 * engine.facts["num_hidden_layers"] + 4
+    assert sum(job["count"] for job in jobs if job["phase"] == "qkv_proj") == pytest.approx(
+        engine.facts["num_hidden_layers"], rel=0.2
+    )
+    assert all(job["bytes"] > 0 for job in jobs if job["phase"] in ("qkv_proj", "down_proj", "lm_head"))
     # Off again: nothing is counted.
     list(engine.generate([1, 2], Sampling(max_tokens=2)))
     assert not any(seconds for _, seconds in engine._core.phase_times())

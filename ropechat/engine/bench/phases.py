@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ropechat.engine.bench.measure import Prompts, Workload, time_batch, time_request
 from ropechat.errors import InternalError
@@ -38,6 +38,21 @@ print(json.dumps(marks))
 """
 
 
+class Jobs(NamedTuple):
+    """The jobs of the threads of one phase that have the same number of parts, in all steps together.
+
+    parts: of one job, each of which a thread can take; a job of one part leaves all but one thread without
+    work. seconds: from each job's beginning until all of it was done. bytes, products: of weights.
+    """
+
+    phase: str
+    parts: int
+    count: int
+    seconds: float
+    bytes: int
+    products: int
+
+
 @dataclass(frozen=True)
 class PhaseTable:
     """seconds: by phase, of all `steps` together; they add up to `whole`.
@@ -50,23 +65,45 @@ class PhaseTable:
     steps: int
     whole: float
     seconds: dict[str, float]
+    jobs: tuple[Jobs, ...] = ()
+
+    @property
+    def serial(self) -> float:
+        """Seconds in which one thread worked: all but those of jobs of several parts."""
+        return max(0.0, self.whole - sum(jobs.seconds for jobs in self.jobs if jobs.parts > 1))
 
     def record(self) -> dict[str, Any]:
-        """For --json, in seconds per step."""
+        """For --json, per step."""
         per_step = {name: seconds / self.steps for name, seconds in self.seconds.items()}
-        return {
+        record = {
             "name": self.name,
             "steps": self.steps,
             "step_s": self.whole / self.steps,
             "phases_s": per_step,
         }
+        if self.jobs:
+            names = ("count", "seconds", "bytes", "products")
+            jobs = [
+                {"phase": jobs.phase, "parts": jobs.parts}
+                | {name: getattr(jobs, name) / self.steps for name in names}
+                for jobs in self.jobs
+            ]
+            record |= {"serial_s": self.serial / self.steps, "jobs": jobs}
+        return record
 
     def text(self) -> str:
-        """A line per phase that took time, in microseconds of a step and percent of it."""
+        """A line per phase that took time, in microseconds of a step and percent of it, and the jobs."""
         lines = [f"{self.name}: {self.whole / self.steps * 1e6:,.0f} us"]
         for name, seconds in self.seconds.items():
             if seconds > 0:
                 lines.append(f"  {name:15}{seconds / self.steps * 1e6:12,.1f}{seconds / self.whole:8.1%}")
+        if self.jobs:
+            several = [jobs for jobs in self.jobs if jobs.parts > 1]
+            count = sum(jobs.count for jobs in several) / self.steps
+            parts = sum(jobs.count * jobs.parts for jobs in several) / self.steps
+            lines.append(f"  {count:,.0f} jobs of several parts (a barrier each), {parts:,.0f} parts")
+            serial = f"{self.serial / self.steps * 1e6:12,.1f}{self.serial / self.whole:8.1%}"
+            lines.append(f"  {'serial':15}{serial}")
         return "\n".join(lines)
 
 
@@ -105,11 +142,13 @@ def time_phases(
         work()
         whole = time.perf_counter() - begin
         phases = dict(timed.phase_times())
+        jobs = tuple(Jobs(*row) for row in timed.phase_jobs())
     finally:
         timed.time_phases(False)
         engine._core = core
     events, python = timed.seconds - sum(phases.values()), whole - timed.seconds
-    return PhaseTable(name, steps or timed.steps, whole, {**phases, "events": events, "python": python})
+    seconds = {**phases, "events": events, "python": python}
+    return PhaseTable(name, steps or timed.steps, whole, seconds, jobs)
 
 
 def engine_phases(engine: "Engine", rounds: int = 1) -> list[PhaseTable]:

@@ -6,6 +6,9 @@ pub mod compute {
     pub mod pool;
 }
 
+#[cfg(tsan)]
+pub mod stand_in;
+
 #[cfg(all(test, not(loom)))]
 extern crate self as ropechat_kernels;
 #[cfg(all(test, not(loom)))]

@@ -1,6 +1,7 @@
 //! Sums of exponentials, in f64.
 
-use ropechat_kernels::kernel::logsumexp::{ExpSums, exp, exp_sums};
+use ropechat_kernels::kernel::exp_chunks;
+use ropechat_kernels::kernel::logsumexp::{CHUNK, ExpSums, add_chunks, exp, exp_sums};
 
 #[test]
 fn exp_is_within_1e_15_of_libm_on_its_whole_range() {
@@ -40,4 +41,16 @@ fn every_instruction_set_gives_these_bits() {
     let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
     let ExpSums { exp, d_exp } = exp_sums(&logits, 19.992, 1.25);
     assert_eq!((exp.to_bits(), d_exp.to_bits()), (4_641_258_500_802_046_288, 13_864_612_912_788_675_026));
+}
+
+#[test]
+fn parts_of_a_row_give_the_bits_of_the_whole() {
+    for len in [1, 255, 256, 257, 5000] {
+        let logits: Vec<f32> = (0..len).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
+        let mut chunks = vec![Default::default(); len.div_ceil(CHUNK)];
+        for (logits, out) in logits.chunks(3 * CHUNK).zip(chunks.chunks_mut(3)) {
+            exp_chunks(logits, 19.992, 1.25, out);
+        }
+        assert_eq!(add_chunks(&chunks), exp_sums(&logits, 19.992, 1.25), "{len}");
+    }
 }

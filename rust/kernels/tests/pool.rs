@@ -1,11 +1,11 @@
 //! The thread pool.
 
 use ropechat_kernels::compute::pool;
-use ropechat_kernels::compute::pool::sync::Word;
+use ropechat_kernels::compute::pool::sync::{Mutex, Word};
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread::ThreadId;
 
 type Pool = pool::Pool;
@@ -38,7 +38,12 @@ fn for_each_touches_every_item() {
 fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
     let pool = Pool::oversubscribed(2);
     for culprit in 0..2 {
-        let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, &|part| assert_ne!(part, culprit))));
+        let job = |part| {
+            if part == culprit {
+                resume_unwind(Box::new("a panic"))
+            }
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| pool.run(2, &job)));
         assert!(result.is_err());
         pool.run(2, &|_| ());
     }
@@ -51,7 +56,7 @@ fn a_second_panic_is_not_raised_by_a_later_job() {
         let result = catch_unwind(AssertUnwindSafe(|| {
             pool.run(2, &|part| {
                 both.wait(); // a thread each
-                panic!("part {part}");
+                resume_unwind(Box::new(part));
             });
         }));
         assert!(result.is_err());
@@ -172,4 +177,36 @@ fn ranges_make_up_all_items_once() {
         });
         assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{items} by {unit}");
     }
+}
+
+/// As engines do that share a pool: eight threads with long and short turns, jobs that panic, and ends.
+#[test]
+fn eight_callers_share_a_pool() {
+    let pool = Arc::new(Pool::oversubscribed(3));
+    let sums: Vec<usize> = std::thread::scope(|scope| {
+        let caller = |caller: usize| {
+            let pool = Arc::clone(&pool);
+            scope.spawn(move || {
+                let mut values = vec![0; 50];
+                for round in 0..40 {
+                    let _turn = (round % 3 == 0).then(|| pool.turn());
+                    pool.rows(&mut values, 1, 1 + caller % 2, |row, value| value[0] += row);
+                    if round % 10 == caller {
+                        let fails = || {
+                            pool.run(5, &|part| {
+                                if part == 3 {
+                                    resume_unwind(Box::new(()))
+                                }
+                            })
+                        };
+                        assert!(catch_unwind(AssertUnwindSafe(fails)).is_err());
+                    }
+                }
+                values.iter().sum()
+            })
+        };
+        let callers: Vec<_> = (0..8).map(caller).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    assert_eq!(sums, [40 * 49 * 50 / 2; 8]);
 }

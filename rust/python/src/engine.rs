@@ -25,7 +25,7 @@ use ropechat_core::model::{Model, ModelPlan};
 use ropechat_core::sampling::Sampling;
 use ropechat_core::sampling::channels::Channels;
 use ropechat_core::sampling::dry::Breakers;
-use ropechat_kernels::compute::phases::Phase;
+use ropechat_kernels::compute::phases::{Jobs, Phase};
 use ropechat_kernels::compute::progress::{Progress, Stage};
 use ropechat_kernels::compute::{cancel::CancelToken, pool::Pool};
 use ropechat_kernels::kernel::Kernels;
@@ -183,7 +183,7 @@ impl PyEngine {
             let unread = family::check_tensors(&checkpoint, &config)?;
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             warnings.extend(unread);
-            let pool = Arc::new(Pool::new(thread_count(threads)?));
+            let pool = Pool::shared(thread_count(threads)?);
             let context = context_size(context, &config)?;
             let mut notes = Vec::from_iter(context_note(context, &config));
             let kv = KvRoom { tokens: context.tokens(), dtype: kv_dtype };
@@ -367,6 +367,14 @@ impl PyEngine {
     fn phase_times(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, f64)>> {
         let times = self.with(py, |engine| Ok(engine.phase_times()))?;
         Ok(Phase::ALL.into_iter().map(|phase| (phase.name(), times.of(phase).as_secs_f64())).collect())
+    }
+
+    fn phase_jobs(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u32, usize, f64, usize, usize)>> {
+        let times = self.with(py, |engine| Ok(engine.phase_times()))?;
+        let row = |(phase, units, jobs): (Phase, u32, Jobs)| {
+            (phase.name(), units, jobs.count, jobs.time.as_secs_f64(), jobs.bytes, jobs.products)
+        };
+        Ok(times.jobs().map(row).collect())
     }
 
     fn reused(&self, py: Python<'_>, sequence: u64) -> PyResult<usize> {

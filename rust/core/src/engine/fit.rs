@@ -3,7 +3,7 @@
 //! The need follows from the specs that loading reads (`ModelPlan`), so that no second list of weights exists that could
 //! disagree with the first.
 
-use super::pace::most_rows;
+use super::pace::{bounds, experts_per_chosen};
 use super::schedule::READOUT_ROWS;
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::Scheme;
@@ -95,7 +95,7 @@ impl Need {
 
 /// An estimate of the buffers of a forward pass and of its logits.
 fn scratch(config: &Config, plan: &ModelPlan) -> u64 {
-    let rows = most_rows(plan.weight_bytes());
+    let rows = *bounds(plan.weight_bytes(), experts_per_chosen(config)).end();
     // x, its branch, attention's output and the matmul's input; q, k, v; the MLP's product and the input computed from
     // it.
     let heads = config.layers.iter().map(|layer| config.cached_heads(layer));

@@ -35,7 +35,7 @@ use crate::sampling::{Mask, Sampler, Sampling};
 use draft_statistics::Draft;
 use hidden_states::{HiddenStates, KEPT_POSITIONS};
 use outcome::{Outcome, RowJob, commit};
-use pace::Pace;
+use pace::{Pace, experts_per_chosen};
 use prompt_lookup::PromptLookup;
 use reuse::ReusableCache;
 use ropechat_kernels::compute::cancel::CancelToken;
@@ -107,7 +107,7 @@ pub struct Engine {
 impl Engine {
     /// An engine whose sequences are `context` long at most.
     pub fn new(model: Arc<Model>, kernels: Kernels, pool: impl Into<Arc<Pool>>, context: Context) -> Self {
-        let pace = Pace::new(model.weight_bytes());
+        let pace = Pace::new(model.weight_bytes(), experts_per_chosen(&model.config));
         Self {
             cache: ReusableCache::new(
                 KvCache::new(model.kv_layout.clone()),
@@ -491,10 +491,14 @@ impl Engine {
                     logits: &logits[..vocab_size],
                     allowed: allowed(index, position).flatten().and_then(Option::as_ref),
                     sampler,
+                    pool: (block.len() == 1).then_some(&*self.pool),
                     outcome: None,
                 })
                 .collect();
-            self.pool.for_each(&mut jobs, |job| job.outcome = Some(job.read()));
+            match &mut jobs[..] {
+                [job] => job.outcome = Some(job.read()), // which all threads take part in
+                jobs => self.pool.for_each(jobs, |job| job.outcome = Some(job.read())),
+            }
             lap(Phase::ReadOut);
             for job in jobs {
                 if outcomes.last().is_none_or(|before| before.is_followed_by(job.index, job.position)) {

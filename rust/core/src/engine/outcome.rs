@@ -3,9 +3,10 @@
 use super::event::{Event, FinishReason, Generation, Goal, Scored};
 use super::sequence::Sequence;
 use crate::sampling::channels::Channel;
-use crate::sampling::readout::{Logprobs, logprob_and_rank, read_logprobs};
+use crate::sampling::readout::{Logprobs, logprob_and_rank, logprob_and_rank_with, read_logprobs_with};
 use crate::sampling::{Draw, Mask, Sampler};
 use ropechat_kernels::compute::phases::{Phase, within};
+use ropechat_kernels::compute::pool::Pool;
 use ropechat_platform::error::Result;
 use std::sync::PoisonError;
 
@@ -18,6 +19,8 @@ pub(super) struct RowJob<'a> {
     /// The ids that the sequence's grammar allows; None without a grammar.
     pub allowed: Option<&'a Mask>,
     pub sampler: &'a mut Sampler,
+    /// The threads, where this row is the only one.
+    pub pool: Option<&'a Pool>,
     pub outcome: Option<Result<Outcome>>,
 }
 
@@ -38,12 +41,12 @@ pub(super) struct Outcome {
 
 impl RowJob<'_> {
     pub fn read(&mut self) -> Result<Outcome> {
-        let Self { sequence, index, position, logits, allowed, .. } = *self;
+        let Self { sequence, index, position, logits, allowed, pool, .. } = *self;
         let (top_k, generation) = match &sequence.goal {
             Goal::Score { readout_top_k, .. } => (*readout_top_k, None),
             Goal::Generate(generation) => (generation.readout_top_k, Some(generation)),
         };
-        let readout = within(Phase::ReadOut, || read_logprobs(logits, top_k, position))?;
+        let readout = within(Phase::ReadOut, || read_logprobs_with(pool, logits, top_k, position))?;
         let history = &sequence.ids[..=position];
         let trace = (top_k > 0).then_some(&readout);
         let next_position = (sequence.skipped + position) as u64 + 1;
@@ -57,7 +60,7 @@ impl RowJob<'_> {
         let given = sequence.ids.get(position + 1).copied(); // or drafted
         let id = draw.as_ref().map(|draw| draw.id).or(given);
         let next = id.map(|id| {
-            let (logprob, rank) = logprob_and_rank(&readout, logits, id);
+            let (logprob, rank) = logprob_and_rank_with(pool, &readout, logits, id);
             (id, logprob, rank)
         });
         let explained = match (&sequence.explained, next, &draw) {

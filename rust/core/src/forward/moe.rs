@@ -33,6 +33,9 @@ pub(super) struct MoeBuffers {
 struct ExpertBatch {
     /// The rows of the pass, and their weights.
     rows: Vec<(usize, f32)>,
+    /// Those of all experts, and where each expert's end.
+    order: Vec<(usize, f32)>,
+    ends: Vec<usize>,
     gated: Vec<f32>, // [rows, intermediate_size]
     out: Vec<f32>,   // [rows, padded hidden_size]
     /// The place of each row of the pass, in the order of the experts.
@@ -231,17 +234,18 @@ fn add_chosen_experts(
     branch: &mut BranchBuffers,
     sum: &mut [f32],
 ) {
-    let mut rows_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
-    for (row, chosen) in chosen.iter().enumerate() {
-        for &(expert, weight) in chosen.iter().filter(|(expert, _)| *expert < experts.len()) {
-            rows_of[expert].push((row, weight));
-        }
-    }
+    let ExpertBatch { order, ends, .. } = batch;
+    sort_by_expert(chosen, experts.len(), order, ends);
+    let (order, ends) = (std::mem::take(order), std::mem::take(ends));
     // Experts of one batch read the same activations.
     let types = |expert: &DenseMlp| [expert.gate_up_proj.dtype(), expert.down_proj.dtype()];
     let mut jobs: Vec<(&DenseMlp, Range<usize>)> = Vec::new();
     batch.rows.clear();
-    for (expert, rows) in experts.iter().zip(&rows_of).filter(|(_, rows)| !rows.is_empty()) {
+    let starts = std::iter::once(&0).chain(&ends);
+    for (expert, (&start, &end)) in
+        experts.iter().zip(starts.zip(&ends)).filter(|(_, (start, end))| start < end)
+    {
+        let rows = &order[start..end];
         let fits = jobs.last().is_none_or(|(last, _)| types(last) == types(expert));
         if !fits || batch.rows.len() + rows.len() > BATCH_ROWS {
             add_batch(pass, &jobs, read, batch, branch, sum);
@@ -253,6 +257,35 @@ fn add_chosen_experts(
         jobs.push((expert, first..batch.rows.len()));
     }
     add_batch(pass, &jobs, read, batch, branch, sum);
+    (batch.order, batch.ends) = (order, ends);
+}
+
+/// All rows and weights, by expert and then by row, and where those of each expert end.
+fn sort_by_expert(
+    chosen: &[Vec<(usize, f32)>],
+    experts: usize,
+    order: &mut Vec<(usize, f32)>,
+    ends: &mut Vec<usize>,
+) {
+    let counted = || {
+        let rows = chosen.iter().enumerate();
+        let all =
+            rows.flat_map(|(row, chosen)| chosen.iter().map(move |&(expert, weight)| (row, expert, weight)));
+        all.filter(|(_, expert, _)| *expert < experts)
+    };
+    ends.clear();
+    ends.resize(experts, 0);
+    counted().for_each(|(_, expert, _)| ends[expert] += 1);
+    let mut start = 0;
+    for end in &mut *ends {
+        start += std::mem::replace(end, start);
+    }
+    order.clear();
+    order.resize(start, (0, 0.0));
+    for (row, expert, weight) in counted() {
+        order[ends[expert]] = (row, weight);
+        ends[expert] += 1;
+    }
 }
 
 /// sum[row] += weight * expert(read[row]) for the rows of a batch, all experts as one job of the pool.
@@ -265,7 +298,7 @@ fn add_batch(
     sum: &mut [f32],
 ) {
     let Some(&(first, _)) = jobs.first() else { return };
-    let (ExpertBatch { rows, gated, out, places }, input) = (batch, &mut branch.input);
+    let (ExpertBatch { rows, gated, out, places, .. }, input) = (batch, &mut branch.input);
     let (width, kernels, pool) = (read.width, pass.kernels, pass.pool);
     let of_row = |place: usize| read.row(rows[place].0);
     let of_row_weighted = |place: usize, out: &mut [f32]| {
@@ -401,7 +434,9 @@ fn sparsemixer(logits: &[f32], count: usize, jitter: f32, chosen: &mut Vec<(usiz
 /// The indices of the `count` highest scores, ascending; of equal scores the first.
 fn top_k(scores: &[f32], open: impl IntoIterator<Item = usize>, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = open.into_iter().collect();
-    order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+    if (1..order.len()).contains(&count) {
+        order.select_nth_unstable_by(count - 1, |&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+    }
     order.truncate(count);
     order.sort_unstable();
     order
@@ -435,6 +470,26 @@ mod tests {
         let mut chosen = Vec::new();
         route(config, logits, correction_bias, &mut chosen);
         chosen
+    }
+
+    #[test]
+    fn the_best_of_many_are_those_that_a_sort_has_first() {
+        let scores: Vec<f32> = (0..128).map(|i| ((i * 37 + 11) % 29) as f32 - 14.0).collect();
+        let mut sorted: Vec<usize> = (0..128).collect();
+        sorted.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        for count in [0, 1, 8, 127, 128, 200] {
+            let mut best = sorted[..count.min(128)].to_vec();
+            best.sort_unstable();
+            assert_eq!(top_k(&scores, 0..128, count), best, "{count}");
+        }
+    }
+
+    #[test]
+    fn rows_are_sorted_by_expert() {
+        let chosen = [vec![(2, 0.5), (0, 0.25)], vec![], vec![(2, 1.0), (9, 1.0)]];
+        let (mut order, mut ends) = (vec![(7, 7.0)], vec![9]);
+        sort_by_expert(&chosen, 3, &mut order, &mut ends);
+        assert_eq!((order, ends), (vec![(0, 0.25), (0, 0.5), (2, 1.0)], vec![1, 1, 3]));
     }
 
     #[test]

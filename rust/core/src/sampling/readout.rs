@@ -3,9 +3,11 @@
 //! All numbers are *raw*: temperature 1, no filter. Logits are f32, everything else is f64 and in nats.
 
 use crate::Result;
-use crate::sampling::top_k::{self, TopK};
-use ropechat_kernels::kernel::logsumexp::exp;
-use ropechat_kernels::kernel::{count_above, exp_sums};
+use crate::sampling::top_k::{self, PART, TopK};
+use ropechat_kernels::compute::pool::Pool;
+use ropechat_kernels::kernel::logsumexp::{CHUNK, ChunkSums, add_chunks, exp};
+use ropechat_kernels::kernel::{count_above, exp_chunks, exp_sums};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The raw distribution of the next token.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,9 +29,31 @@ pub struct Logprobs {
 ///
 /// Errors: [`crate::Error::NonFinite`] with `position` for NaN, +inf, or a row of nothing but -inf.
 pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Logprobs> {
+    read_logprobs_with(None, logits, top_k, position)
+}
+
+/// As [`read_logprobs`], with threads: the same bits.
+///
+/// Errors: as [`read_logprobs`].
+pub fn read_logprobs_with(
+    pool: Option<&Pool>,
+    logits: &[f32],
+    top_k: usize,
+    position: usize,
+) -> Result<Logprobs> {
     let mut best = TopK::default();
-    let max = best.scan(logits, position)?;
-    let sums = exp_sums(logits, max, 1.0);
+    let max = best.scan_with(pool, logits, position)?;
+    let sums = match pool {
+        None => exp_sums(logits, max, 1.0),
+        Some(pool) => {
+            let mut chunks = vec![ChunkSums::default(); logits.len().div_ceil(CHUNK)];
+            pool.chunks(&mut chunks, PART / CHUNK, |index, chunks| {
+                let logits = &logits[index * PART..];
+                exp_chunks(&logits[..PART.min(logits.len())], max, 1.0, chunks);
+            });
+            add_chunks(&chunks)
+        }
+    };
     let logsumexp = f64::from(max) + sums.exp.ln();
     let top: Vec<(u32, f64)> = best
         .top(logits, top_k)
@@ -52,8 +76,33 @@ pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Lo
 ///
 /// When `id` is outside the row; callers check ids where they enter the engine.
 pub fn logprob_and_rank(readout: &Logprobs, logits: &[f32], id: u32) -> (f64, usize) {
+    logprob_and_rank_with(None, readout, logits, id)
+}
+
+/// As [`logprob_and_rank`], with threads.
+///
+/// # Panics
+///
+/// As [`logprob_and_rank`].
+pub fn logprob_and_rank_with(
+    pool: Option<&Pool>,
+    readout: &Logprobs,
+    logits: &[f32],
+    id: u32,
+) -> (f64, usize) {
     let logit = logits[id as usize];
-    (f64::from(logit) - readout.logsumexp, 1 + count_above(logits, logit))
+    let above = match pool {
+        None => count_above(logits, logit),
+        Some(pool) => {
+            let above = AtomicUsize::new(0);
+            // Comparing is quick.
+            pool.ranges(logits.len(), 4 * PART, &|range| {
+                above.fetch_add(count_above(&logits[range], logit), Ordering::Relaxed);
+            });
+            above.into_inner()
+        }
+    };
+    (f64::from(logit) - readout.logsumexp, 1 + above)
 }
 
 #[cfg(test)]

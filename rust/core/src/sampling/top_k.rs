@@ -4,8 +4,13 @@
 //! and the logits above the floor are partitioned before they are sorted (incremental sorting, Paredes and Navarro 2006).
 
 use crate::{Error, Result};
+use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::kernel::block_maxima;
 use ropechat_kernels::kernel::maxima::BLOCK;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Logits of a row that a thread takes at a time: some microseconds.
+pub const PART: usize = 8192;
 
 /// Scratch memory for the top k of one row; `scan` starts a row.
 #[derive(Debug, Default)]
@@ -42,6 +47,11 @@ impl TopK {
     ///
     /// Errors: [`Error::NonFinite`] for NaN, +inf, or nothing above -inf; [`Error::Request`] for an empty row.
     pub fn scan(&mut self, logits: &[f32], position: usize) -> Result<f32> {
+        self.scan_with(None, logits, position)
+    }
+
+    /// As [`TopK::scan`], with threads.
+    pub fn scan_with(&mut self, pool: Option<&Pool>, logits: &[f32], position: usize) -> Result<f32> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
             return Err(Error::Request(format!(
                 "logits: there must be 1 to 2^32 - 1 of them (got {})",
@@ -52,7 +62,20 @@ impl TopK {
         self.sorted = 0;
         self.floor = f32::INFINITY;
         self.block_max.resize(logits.len().div_ceil(BLOCK), 0.0);
-        let sound = block_maxima(logits, &mut self.block_max);
+        let sound = match pool {
+            None => block_maxima(logits, &mut self.block_max),
+            Some(pool) => {
+                let is_sound = AtomicBool::new(true);
+                pool.chunks(&mut self.block_max, PART / BLOCK, |index, maxima| {
+                    let logits = &logits[index * PART..];
+                    let logits = &logits[..PART.min(logits.len())];
+                    if !block_maxima(logits, maxima) {
+                        is_sound.store(false, Ordering::Relaxed);
+                    }
+                });
+                is_sound.into_inner()
+            }
+        };
         let max = self.block_max.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
         if sound && max > f32::NEG_INFINITY { Ok(max) } else { Err(non_finite(logits, position)) }
     }

@@ -6,9 +6,9 @@
 /// f64 values of one step: one AVX-512 register, two of AVX2, four of SSE2 or NEON.
 const WIDTH: usize = 8;
 /// Sums in progress, added pairwise at the end.
-pub(super) type Lanes = [f64; WIDTH];
+pub type Lanes = [f64; WIDTH];
 /// Logits whose terms are computed together; they stay in the first-level cache.
-pub(super) const CHUNK: usize = 256;
+pub const CHUNK: usize = 256;
 
 /// Below this exp is taken as 0 (exp(-708) = 3.3e-308 is the last step before subnormals).
 pub(super) const LOWEST: f64 = -708.0;
@@ -73,6 +73,9 @@ impl ExpSums {
     }
 }
 
+/// The sums of a chunk of 256 logits, lane by lane.
+pub type ChunkSums = [Lanes; 2];
+
 /// ExpSums over a row: `logits` without NaN and +inf, `max` their maximum (finite), `inverse_temperature` 1 / T.
 ///
 /// The order of additions is fixed: lane i takes every eighth logit of a chunk, chunks are added lane by lane, the lanes
@@ -80,19 +83,52 @@ impl ExpSums {
 /// bits.
 #[inline(always)]
 pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
-    let max = f64::from(max);
-    let mut exp = [0.0; WIDTH];
-    let mut d_exp = [0.0; WIDTH];
-    let (whole, rest) = logits.as_chunks::<CHUNK>();
+    let mut sums = [[0.0; WIDTH]; 2];
+    for chunk in logits.chunks(CHUNK) {
+        add_chunk(&mut sums, &chunk_sums(chunk, max, inverse_temperature));
+    }
+    whole(sums)
+}
+
+/// The sums of each chunk of a row's part, which begins at a whole chunk: [`add_chunks`] gives the bits of [`exp_sums`] then,
+/// whoever computed which part.  // out [ceil(logits / CHUNK)]
+#[inline(always)]
+pub(super) fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) {
+    for (chunk, out) in logits.chunks(CHUNK).zip(out) {
+        *out = chunk_sums(chunk, max, inverse_temperature);
+    }
+}
+
+/// The sums of a row out of those of its chunks.
+pub fn add_chunks(chunks: &[ChunkSums]) -> ExpSums {
+    let mut sums = [[0.0; WIDTH]; 2];
+    chunks.iter().for_each(|chunk| add_chunk(&mut sums, chunk));
+    whole(sums)
+}
+
+#[inline(always)]
+fn add_chunk(sums: &mut ChunkSums, chunk: &ChunkSums) {
+    for (sum, value) in sums.as_flattened_mut().iter_mut().zip(chunk.as_flattened()) {
+        *sum += value;
+    }
+}
+
+fn whole([exp, d_exp]: ChunkSums) -> ExpSums {
+    ExpSums { exp: add_pairwise(exp), d_exp: add_pairwise(d_exp) }
+}
+
+#[inline(always)]
+fn chunk_sums(chunk: &[f32], max: f32, inverse_temperature: f64) -> ChunkSums {
     // The last chunk is padded with masked logits, which add exactly nothing.
     let mut last = [f32::NEG_INFINITY; CHUNK];
-    last[..rest.len()].copy_from_slice(rest);
-    for block in whole.iter().chain([&last]) {
-        let [e, de] = terms(block, max, inverse_temperature);
-        add_lanes(&mut exp, &e);
-        add_lanes(&mut d_exp, &de);
-    }
-    ExpSums { exp: add_pairwise(exp), d_exp: add_pairwise(d_exp) }
+    let block = <&[f32; CHUNK]>::try_from(chunk).unwrap_or_else(|_| {
+        last[..chunk.len()].copy_from_slice(chunk);
+        &last
+    });
+    let mut sums = [[0.0; WIDTH]; 2];
+    let terms = terms(block, f64::from(max), inverse_temperature);
+    sums.iter_mut().zip(&terms).for_each(|(sum, terms)| add_lanes(sum, terms));
+    sums
 }
 
 /// exp(d) and d exp(d) of a chunk. Separate from the additions, so that the loop has no reduction and vectorizes.

@@ -26,7 +26,7 @@ pub use divergence::Divergence;
 pub use elementwise::Activation;
 pub use lanes::LANES;
 pub use linear_attention::LinearSteps;
-use logsumexp::ExpSums;
+use logsumexp::{ChunkSums, ExpSums};
 use matmul::MatmulArgs;
 pub use prefetch::prefetch;
 pub use quantize::{q8_parts, x_row_bytes};
@@ -377,6 +377,13 @@ impl Kernels {
 pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
     // SAFETY: this CPU has the instructions of its widest table.
     unsafe { (widest().exp_sums)(logits, max, inverse_temperature) }
+}
+
+/// [`logsumexp::exp_chunks`], like [`exp_sums`].
+pub fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) {
+    assert_eq!(out.len(), logits.len().div_ceil(logsumexp::CHUNK));
+    // SAFETY: this CPU has the instructions of its widest table.
+    unsafe { (widest().exp_chunks)(logits, max, inverse_temperature, out) }
 }
 
 /// [`maxima::block_maxima`], like [`exp_sums`].

@@ -3,7 +3,7 @@
 use super::divergence::Divergence;
 use super::elementwise::Activation;
 use super::linear_attention::LinearSteps;
-use super::logsumexp::ExpSums;
+use super::logsumexp::{ChunkSums, ExpSums};
 use super::matmul::MatmulArgs;
 use super::selective_scan::ScanSteps;
 use crate::quant::PackedType;
@@ -102,6 +102,7 @@ macro_rules! kernels {
             fn block_maxima(logits: &[f32], maxima: &mut [f32]) -> bool = maxima::block_maxima::<V>;
             fn count_above(logits: &[f32], logit: f32) -> usize = maxima::count_above;
             fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
+            fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) = logsumexp::exp_chunks;
             fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence = divergence::divergence;
         ] }
     };
@@ -133,7 +134,7 @@ macro_rules! kernels {
             use $crate::kernel::divergence::{self, Divergence};
             use $crate::kernel::elementwise::{self, Activation};
             use $crate::kernel::linear_attention::{self, LinearSteps};
-            use $crate::kernel::logsumexp::{self, ExpSums};
+            use $crate::kernel::logsumexp::{self, ChunkSums, ExpSums};
             use $crate::kernel::maxima;
             use $crate::kernel::matmul::{self, MatmulArgs};
             use $crate::kernel::matmul_blocks::{self as blocks, matmul_blocks};

@@ -151,11 +151,11 @@ pub(super) fn attend_input(
     }
     let further = reads_further.then_some(&*further);
     lap(Phase::Attention);
-    let (all, widths) = (layer.heads.out_width(), tiles::widths(layer));
+    let all = layer.heads.out_width();
     let gates = Columns::of(config, layer).gates;
     // The output of a row's heads from `first` on.
     let write_heads = |row: usize, first: usize, out: &mut [f32]| {
-        partials.write_output(further, (row, first), widths, &layer.sinks, out, kernels);
+        partials.write_output(further, (row, first), &layer.sinks, out, kernels);
     };
     if steps.iter_mut().any(|step| step.add_outputs(pass, whole, angles, &write_heads, branch, x)) {
         return lap(Phase::OProj);

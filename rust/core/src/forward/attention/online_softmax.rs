@@ -9,6 +9,7 @@ use std::ops::Range;
 /// Layout of a row group: `[head splits][KV splits][heads of the split, rows, group_size][value | max | sum]`.
 #[derive(Debug, Default)]
 pub(super) struct Partials {
+    widths: Widths,
     values: Vec<f32>,
     groups: Vec<RowGroup>,
 }
@@ -20,7 +21,7 @@ struct RowGroup {
     row: usize,
     /// Number of rows.
     rows: usize,
-    /// Key/value heads per task.
+    /// Heads per task.
     heads: usize,
     /// Tasks along the positions.
     kv_splits: usize,
@@ -29,11 +30,13 @@ struct RowGroup {
 }
 
 /// Sizes that all groups share.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Widths {
-    /// Key/value heads.
+    /// Heads that tasks take: key/value heads, or parts of their query heads.
     pub heads: usize,
-    /// Query heads per key/value head.
+    /// Of these so many read the same keys.
+    pub per_key: usize,
+    /// Query heads of each.
     pub group: usize,
     /// Values per head.
     pub value: usize,
@@ -61,6 +64,7 @@ impl Partials {
         widths: Widths,
     ) -> impl Iterator<Item = &mut [f32]> {
         self.groups.clear();
+        self.widths = widths;
         let mut start = 0;
         for (rows, heads, kv_splits) in groups {
             let group = RowGroup { row: rows.start, rows: rows.len(), heads, kv_splits, start };
@@ -85,18 +89,17 @@ impl Partials {
         &self,
         later: Option<&Partials>,
         (row, first): (usize, usize),
-        widths: Widths,
         sinks: &[f32],
         out: &mut [f32],
         kernels: Kernels,
     ) {
-        let width = widths.partial();
+        let width = self.widths.partial();
         TOTAL.with_borrow_mut(|total| {
             total.resize(width, 0.0);
-            for (query, out) in (first..).zip(out.chunks_exact_mut(widths.value)) {
+            for (query, out) in (first..).zip(out.chunks_exact_mut(self.widths.value)) {
                 reset(total);
                 for partials in std::iter::once(self).chain(later) {
-                    partials.merge_into(total, row, query, widths, kernels);
+                    partials.merge_into(total, row, query, kernels);
                 }
                 divide(total, sinks.get(query), out);
             }
@@ -104,7 +107,8 @@ impl Partials {
     }
 
     /// Merges a query's partials into `total`, in order.  // total [padded + 2]
-    fn merge_into(&self, total: &mut [f32], row: usize, query: usize, widths: Widths, kernels: Kernels) {
+    fn merge_into(&self, total: &mut [f32], row: usize, query: usize, kernels: Kernels) {
+        let widths = self.widths;
         let group = &self.groups[self.groups.partition_point(|group| group.row <= row) - 1];
         let (head, member) = (query / widths.group, query % widths.group);
         let in_task = (head % group.heads * group.rows + row - group.row) * widths.group + member;

@@ -7,8 +7,9 @@
 //! positions are the tiles of two matrix products.
 //!
 //! A task is some rows of one run. With many rows it takes one key/value head, so that a tile is loaded once for many
-//! queries. With few rows it takes all heads, whose keys are next to each other in memory; and when there are fewer tasks
-//! than the threads need, each task takes one chunk only (split KV).
+//! queries. With few rows it takes all heads, whose keys are next to each other in memory. When there are fewer tasks than
+//! the threads need, each takes fewer key/value heads; then fewer query heads, as long as a loaded key serves several; then
+//! one chunk (split KV); then a single query head. Each query head's sums are the same for any of these splits (law 1).
 
 use super::choices::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
@@ -29,7 +30,11 @@ const QUERIES_PER_TASK: usize = 48;
 const QUERIES_PER_TRANSPOSE: usize = 96;
 /// Positions per partial result.
 const CHUNK: usize = 8 * BLOCK;
-/// With at least this many tasks per thread, no run is split along its positions.
+/// Query heads that a loaded key serves at least while there are positions to split along.
+const LEAST_GROUP: usize = 8;
+/// The same where each task transposes the values out of the keys.
+const LEAST_GROUP_PER_TRANSPOSE: usize = 32;
+/// With at least this many tasks per thread, or the same number for each, there are enough.
 const TASKS_PER_THREAD: usize = 2;
 
 /// Some rows of one run, for some heads and chunks.
@@ -37,6 +42,7 @@ struct Task<'a> {
     cache: &'a KvSequence,
     /// The block that the next task reads first, if there is one: to be prefetched.
     next: Option<&'a Block>,
+    /// Of [`Widths`].
     heads: Range<usize>,
     chunks: Range<usize>,
     /// Position of the first row.
@@ -77,25 +83,19 @@ pub(super) fn attend(
     (choices, bias): (Option<&Choices>, ScoreBias<'_>),
     partials: &mut Partials,
 ) {
-    let widths = widths(layer);
-    let splits = plan_splits(
-        caches,
-        keys.mask,
-        widths,
-        pass.config.values_in_keys(&layer.spec),
-        TASKS_PER_THREAD * pass.pool.threads(),
-    );
-    let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv.len()));
+    let values_in_keys = pass.config.values_in_keys(&layer.spec);
+    let (splits, widths) = plan_splits(caches, keys.mask, widths(layer), values_in_keys, pass.pool.threads());
+    let shapes = splits.iter().map(|split| (split.rows.clone(), split.heads, split.kv().len()));
     let mut outs = partials.allocate(shapes, widths);
     let mut tasks = Vec::new();
     for split in &splits {
         for head in (0..widths.heads).step_by(split.heads) {
-            for chunks in &split.kv {
+            for chunks in split.kv() {
                 tasks.push(Task {
                     cache: caches[split.run].0,
                     next: caches.get(split.run + 1).and_then(|(cache, _)| Some(&**cache.blocks().first()?)),
                     heads: head..head + split.heads,
-                    chunks: chunks.clone(),
+                    chunks,
                     position: split.position,
                     rows: split.rows.clone(),
                     out: outs.next().expect("room for every task"),
@@ -111,10 +111,11 @@ pub(super) fn attend(
 }
 
 /// Sizes of a layer's partial results.
-pub(super) fn widths(layer: &AttentionLayer) -> Widths {
+fn widths(layer: &AttentionLayer) -> Widths {
     let heads = layer.heads;
     Widths {
         heads: heads.num_key_value_heads,
+        per_key: 1,
         group: heads.group_size(),
         value: heads.v_head_dim,
         padded: heads.v_head_dim.next_multiple_of(LANES),
@@ -126,24 +127,37 @@ struct Split {
     run: usize,
     position: usize,
     rows: Range<usize>,
-    /// Key/value heads per task.
+    /// Heads per task.
     heads: usize,
-    /// The ranges of positions, one per task.
-    kv: Vec<Range<usize>>,
+    chunks: Range<usize>,
+    /// Whether each task takes one chunk, or all.
+    is_by_chunk: bool,
 }
 
-/// How the rows of all runs are split into tasks; `wanted` tasks keep every thread busy.
+impl Split {
+    /// The ranges of chunks, one per task.
+    fn kv(&self) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
+        let Self { chunks: Range { start, end }, is_by_chunk, .. } = *self;
+        let step = if is_by_chunk { 1 } else { end - start };
+        (start..end).step_by(step).map(move |first| first..first + step)
+    }
+}
+
+/// How the rows of all runs are split into tasks that keep all threads busy, and the heads that these take.
 fn plan_splits(
     caches: &[(&KvSequence, usize)],
     mask: Mask,
-    widths: Widths,
+    mut widths: Widths,
     values_in_keys: bool,
-    wanted: usize,
-) -> Vec<Split> {
+    threads: usize,
+) -> (Vec<Split>, Widths) {
     let mut splits = Vec::new();
     let mut row = 0;
+    let (queries, least_group) = match values_in_keys {
+        true => (QUERIES_PER_TRANSPOSE, LEAST_GROUP_PER_TRANSPOSE),
+        false => (QUERIES_PER_TASK, LEAST_GROUP),
+    };
     for (run, &(cache, rows)) in caches.iter().enumerate() {
-        let queries = if values_in_keys { QUERIES_PER_TRANSPOSE } else { QUERIES_PER_TASK };
         let many = rows * widths.group >= queries;
         let rows_per_task = queries / if many { widths.group } else { widths.group * widths.heads };
         let rows_per_task = rows_per_task.max(1);
@@ -156,18 +170,41 @@ fn plan_splits(
                 position,
                 rows: row + first..row + first + count,
                 heads: if many { 1 } else { widths.heads },
-                kv: vec![chunks],
+                chunks,
+                is_by_chunk: false,
             });
         }
         row += rows;
     }
-    let tasks: usize = splits.iter().map(|split| widths.heads / split.heads).sum();
-    if tasks < wanted {
+    let is_enough = |splits: &[Split], heads: usize| {
+        let tasks: usize = splits.iter().map(|split| heads / split.heads * split.kv().len()).sum();
+        tasks >= TASKS_PER_THREAD * threads || tasks >= threads && tasks.is_multiple_of(threads)
+    };
+    while splits.iter().any(|split| split.heads > 1) && !is_enough(&splits, widths.heads) {
         for split in &mut splits {
-            split.kv = split.kv.drain(..).flatten().map(|chunk| chunk..chunk + 1).collect();
+            split.heads /= least_divisor(split.heads);
         }
     }
-    splits
+    for least_group in [least_group, 1] {
+        while !is_enough(&splits, widths.heads) {
+            let parts = least_divisor(widths.group);
+            if parts == 1 || widths.group / parts < least_group {
+                break;
+            }
+            widths.heads *= parts;
+            widths.per_key *= parts;
+            widths.group /= parts;
+        }
+        if !is_enough(&splits, widths.heads) {
+            splits.iter_mut().for_each(|split| split.is_by_chunk = true);
+        }
+    }
+    (splits, widths)
+}
+
+/// The least divisor above 1; 1 of 1.
+fn least_divisor(number: usize) -> usize {
+    (2..=number).find(|divisor| number.is_multiple_of(*divisor)).unwrap_or(1)
 }
 
 /// What the tasks of a layer share.
@@ -241,8 +278,8 @@ impl LayerAttention<'_> {
                     continue;
                 }
                 prefetch(match block_after(tile) {
-                    Some(next) => next.keys(layer, self.keys.first_head + head),
-                    None => blocks[tiles.start].values(layer, self.keys.first_head + head),
+                    Some(next) => next.keys(layer, self.key_head(head)),
+                    None => blocks[tiles.start].values(layer, self.key_head(head)),
                 });
                 self.scores(task, index, head, tile, scratch);
             }
@@ -277,8 +314,8 @@ impl LayerAttention<'_> {
         for tile in tiles.clone() {
             for (index, head) in task.heads.clone().enumerate() {
                 prefetch(match (block_after(tile), first_later) {
-                    (Some(next), _) => next.values(layer, self.keys.first_head + head),
-                    (None, Some(later)) => later.keys(layer, self.keys.first_head + head),
+                    (Some(next), _) => next.values(layer, self.key_head(head)),
+                    (None, Some(later)) => later.keys(layer, self.key_head(head)),
                     (None, None) => &[],
                 });
                 self.add_weighted_values(task, index, head, tile, scratch);
@@ -290,11 +327,16 @@ impl LayerAttention<'_> {
     fn scores(&self, task: &Task<'_>, index: usize, head: usize, tile: usize, scratch: &mut Scratch) {
         let count = task.rows.len() * self.widths.group;
         let block = &task.cache.blocks()[tile];
-        let (head, kernels) = (self.keys.first_head + head, self.pass.kernels);
+        let (head, kernels) = (self.key_head(head), self.pass.kernels);
         let keys = block.key_panels(self.layer.kv_index, head, count, &mut scratch.tile, kernels);
         let scores = &mut scratch.scores[index * count * CHUNK + tile * BLOCK % CHUNK..];
         let queries = index * count..(index + 1) * count;
         scratch.queries.multiply(keys, queries, (scores, CHUNK), kernels);
+    }
+
+    /// The head in the cache whose keys a head of [`Widths`] reads.
+    fn key_head(&self, head: usize) -> usize {
+        self.keys.first_head + head / self.widths.per_key
     }
 
     /// Factor of the scores.
@@ -312,7 +354,8 @@ impl LayerAttention<'_> {
 
     /// What a row chose, a word per tile.
     fn chosen(&self, row: usize, head: usize) -> Option<&[u32]> {
-        self.choices.map(|choices| choices.of(row, head, self.widths.heads))
+        let Widths { heads, per_key, .. } = self.widths;
+        self.choices.map(|choices| choices.of(row, head / per_key, heads / per_key))
     }
 
     /// Whether a row reads a position of a tile, as far as choices decide.
@@ -359,7 +402,7 @@ impl LayerAttention<'_> {
         let block = &task.cache.blocks()[tile];
         let (format, values) = block.value_panels(
             self.layer.kv_index,
-            self.keys.first_head + head,
+            self.key_head(head),
             rows * group,
             &mut scratch.tile,
             self.pass.kernels,

@@ -208,3 +208,24 @@ pub(crate) fn fastest(mut work: impl FnMut() -> f64) -> f64 {
     }
     best
 }
+
+#[test]
+fn threads_read_the_same_bits() {
+    let pool = Pool::oversubscribed(3);
+    for len in [1, 8191, 8192, 50_001] {
+        let mut logits: Vec<f32> = (0..len).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
+        let (alone, shared) =
+            (read_logprobs(&logits, 5, 0).unwrap(), read_logprobs_with(Some(&pool), &logits, 5, 0).unwrap());
+        assert_eq!(alone, shared);
+        let id = (len - 1) as u32;
+        assert_eq!(
+            logprob_and_rank(&alone, &logits, id),
+            logprob_and_rank_with(Some(&pool), &shared, &logits, id)
+        );
+        logits[len - 1] = f32::NAN;
+        assert_eq!(
+            read_logprobs_with(Some(&pool), &logits, 5, 0).unwrap_err().to_string(),
+            read_logprobs(&logits, 5, 0).unwrap_err().to_string()
+        );
+    }
+}

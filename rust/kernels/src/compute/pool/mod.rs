@@ -13,7 +13,7 @@
 //! Nothing else is agreed on. The gate only says that there is something new; a worker that sees it late finds no units, or
 //! claims some of a later job, which is as good: what the job is, it reads after the claim. So no word is tagged with a
 //! job's number, and no word is written by all threads. A job of n threads costs each of them a fixed number of transfers
-//! of cache lines between cores (`tests/pool.rs` counts them), and `tests/loom.rs` tries all orders of these steps.
+//! of cache lines between cores (`tests/pool.rs` counts them), and `loom/` tries all orders of these steps.
 
 mod share;
 #[doc(hidden)] // for tests
@@ -25,6 +25,8 @@ use share::{Share, others};
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+#[cfg(not(loom))]
+use std::sync::Weak;
 use sync::{Arc, AtomicPtr, AtomicU64, Builder, JoinHandle, Mutex, Ordering, SPINS, Thread, Word};
 use sync::{current, fence, is_in_job, lock, park, set_in_job, turn};
 pub use turns::Turn;
@@ -101,6 +103,23 @@ impl Pool {
         let mut pool = Self::oversubscribed(threads.min(processors));
         pool.threads = threads.max(1);
         pool
+    }
+
+    /// A pool of so many threads that this process has already, or a new one: engines in one process share the cores. They
+    /// use a pool in turns ([`Pool::turn`]).
+    #[cfg(not(loom))]
+    pub fn shared(threads: usize) -> Arc<Self> {
+        static POOLS: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
+        // A fork while another thread had this lock leaves it locked in the child.
+        let Ok(mut pools) = POOLS.try_lock() else { return Arc::new(Self::new(threads)) };
+        pools.retain(|pool| pool.strong_count() > 0);
+        let mut known = pools.iter().filter_map(Weak::upgrade);
+        let found = known.find(|pool| pool.threads == threads && pool.is_alive());
+        found.unwrap_or_else(|| {
+            let pool = Arc::new(Self::new(threads));
+            pools.push(Arc::downgrade(&pool));
+            pool
+        })
     }
 }
 
@@ -206,6 +225,17 @@ impl<W: Word> Pool<W> {
     /// Calls `each(item)` for every item.
     pub fn for_each<T: Send>(&self, items: &mut [T], each: impl Fn(&mut T) + Sync) {
         self.rows(items, 1, 1, |_, item| item.iter_mut().for_each(&each));
+    }
+
+    /// Calls `each(index, chunk)` for every chunk of `width` items; the last one may be shorter.
+    pub fn chunks<T: Send>(&self, data: &mut [T], width: usize, each: impl Fn(usize, &mut [T]) + Sync) {
+        let (len, first) = (data.len(), SharedPointer(data.as_mut_ptr()));
+        self.run(len.div_ceil(width), &|index| {
+            let start = index * width;
+            // SAFETY: as in `rows`.
+            let chunk = unsafe { std::slice::from_raw_parts_mut(first.at(start), width.min(len - start)) };
+            each(index, chunk);
+        });
     }
 
     /// Calls `each(row, values)` for every row of `width` values; `least` rows are worth a thread.  // data [rows, width]
