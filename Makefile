@@ -85,6 +85,7 @@ loom:
 # The stable compiler has the sanitizer's runtime; its flag is not stable. The standard library is compiled without it: a
 # message that panics print and a channel look like races.
 tsan: export RUSTC_BOOTSTRAP = 1
+tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/rust/kernels/loom/tsan.txt
 tsan:
 	cd rust/kernels/loom && RUSTFLAGS="--cfg tsan -Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 		cargo test --release --target x86_64-unknown-linux-gnu --target-dir $(CURDIR)/target/tsan -- --skip a_job_inside_a_job
