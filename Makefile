@@ -18,7 +18,7 @@
 # make sdist, make sdist-test      the source distribution; build it elsewhere and use what comes out
 # make lint                        formats, warnings, types, stubs, spelling
 # make train WORK=folder           train the built-in model again (about an hour on two cores); MODEL_CARD.md says more
-# make shots                       take the pictures of the chat's main screens again, in docs/pictures
+# make shots                       take the pictures and recordings of the chat again, to docs/pictures
 # make docs                        write the generated parts of docs/ again: keys, settings, commands, model types
 # make site                        README and docs/ as a site in target/site/html, with mkdocs-material in .venv-site
 # make notices                     write THIRD-PARTY-NOTICES.txt again, after a change of Cargo.lock

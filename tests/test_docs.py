@@ -17,7 +17,7 @@ PATTERNS = (
     *("tests/*/*.md", "training/README.md", "ropechat/builtin/*.md"),
 )
 PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
-LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:(?<!`)\]\(|src(?:set)?=\")([^)\s\"]+)[)\"]")
 
 
 def text_of(path: Path) -> str:

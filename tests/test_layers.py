@@ -124,7 +124,7 @@ def test_import_ropechat_is_light() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "run", "inspect", "batch", "template", "models", "bench", "chats", "config", "serve"],
+    ["", "run", "inspect", "batch", "template", "models", "bench", "chats", "config", "serve", "doctor"],
 )
 def test_help_is_light(command: str) -> None:
     code = f"from ropechat.cli import main; sys.exit(main([*{command.split()}, '--help']))"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "target" / "site"
-LINK = re.compile(r"(?<!`)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"(?:(?<!`)\]\(|src(?:set)?=\")([^)\s#\"]+)(?:#[^)\s]*)?[)\"]")
 INDEX = "docs/README.md"
 DESCRIPTION = "Chat with language models on your own CPU, and see the probability of every token"
 WRITTEN = ("README.md", "MODEL_CARD.md", "CONTRIBUTING.md", "SECURITY.md", "BENCHMARKS.md", "CHANGELOG.md")

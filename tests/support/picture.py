@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.color import ColorType
@@ -17,27 +17,47 @@ PLAIN = {"background": "#101214", "foreground": "#d5d8dc"}  # of a terminal that
 _WORDS = re.compile(r"\S+(?: \S+)*")  # what one blank parts stays together
 
 
-def svg(app: Any) -> str:
-    """What the terminal would show now."""
+class Drawing(NamedTuple):
+    """A screen. rows: the elements of each row. back: the colour behind them."""
+
+    rows: list[str]
+    columns: int
+    back: str
+    fore: str
+
+
+def draw(app: Any, classes: dict[str, str]) -> Drawing:
+    """What the terminal would show now. classes: names of looks, of this and of other screens."""
     update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
-    columns, rows = app.size
     back, fore = (_hex(app.theme_variables[name], own) for name, own in PLAIN.items())
-    classes: dict[str, str] = {}
-    drawn: list[str] = []
+    rows: list[str] = []
     for y, strips in enumerate(update.strips):
-        x = 0
+        drawn, x = list[str](), 0
         for segment in (segment for strip in strips for segment in strip):
             if segment.text and not segment.control:
                 drawn += _segment(segment.text, segment.style, x, y, (back, fore), classes)
                 x += cell_len(segment.text)
-    wide, high = columns * WIDTH + 2 * EDGE, rows * HEIGHT + 2 * EDGE
+        rows.append("\n".join(drawn))
+    return Drawing(rows, app.size.width, back, fore)
+
+
+def frame(drawing: Drawing, classes: dict[str, str], inside: str, *, style: str = "", extra: int = 0) -> str:
+    """The SVG around elements of the size of a screen. extra: rows below it."""
+    wide, high = drawing.columns * WIDTH + 2 * EDGE, (len(drawing.rows) + extra) * HEIGHT + 2 * EDGE
     looks = "".join(f".{name}{{{look}}}" for look, name in classes.items())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high}" width="{wide:g}">\n'
-        f"<style>text{{font:20px {FONTS};white-space:pre}}{looks}</style>\n"
-        f'<rect width="{wide:g}" height="{high}" rx="8" fill="{back}"/>\n'
-        f'<g transform="translate({EDGE},{EDGE})">\n' + "\n".join(drawn) + "\n</g>\n</svg>\n"
+        f"<style>text{{font:20px {FONTS};white-space:pre}}{looks}{style}</style>\n"
+        f'<rect width="{wide:g}" height="{high}" rx="8" fill="{drawing.back}"/>\n'
+        f'<g transform="translate({EDGE},{EDGE})">\n{inside}\n</g>\n</svg>\n'
     )
+
+
+def svg(app: Any) -> str:
+    """What the terminal would show now, as a picture."""
+    classes: dict[str, str] = {}
+    drawing = draw(app, classes)
+    return frame(drawing, classes, "\n".join(filter(None, drawing.rows)))
 
 
 def _hex(colour: str, own: str) -> str:

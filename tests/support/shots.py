@@ -1,6 +1,7 @@
 """Pictures of every screen of the chat, with SmolLM2: to be looked at, and for README and docs.
 
-    python tests/support/shots.py                 the pictures of README and docs, in docs/pictures
+    python tests/support/shots.py                 recordings and pictures of README and docs, to docs/pictures
+    python tests/support/shots.py --record FILE.svg [--theme light]         a recording alone
     python tests/support/shots.py --to FOLDER [--size 80x24 ...] [--only NAME ...]
                                  [--theme light] [--no-color]                every screen
 
@@ -18,6 +19,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from picture import svg  # noqa: E402
+from recording import Recorder  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = ("60x20", "80x24", "100x26", "160x45")
@@ -36,6 +39,8 @@ KEPT = (
     *("first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
     *("inspector-160x45", "sampling-160x45", "compare-four-160x45"),
 )
+RECORDED = "90x24"
+WHY = "a: why this token? Each part of the context is left out in turn"
 LIMIT = 180.0  # seconds until a screen must be there
 PERSONAS = {
     "teacher": "You are a patient teacher. Explain step by step, with one example.",
@@ -336,6 +341,87 @@ async def full(stage: Stage) -> None:
     await stage.take("full")
 
 
+# --- the recording ---
+
+
+class Reel:
+    """What is done in the chat while it is recorded."""
+
+    def __init__(self, stage: Stage, recorder: Recorder) -> None:
+        self._stage, self._recorder = stage, recorder
+
+    async def hold(self, seconds: float, caption: str, *, still: bool = False) -> None:
+        """The screen as it is, for a time."""
+        self._recorder.caption = caption
+        self._stage.app.ui.disarm()
+        await self._stage.pilot.pause(0.2)
+        self._recorder.keep(self._stage.app, seconds, still=still)
+
+    async def type(self, text: str) -> None:
+        """A question, letter by letter."""
+        self._stage.app.composer.focus()
+        for end in range(1, len(text) + 1, 2):
+            self._stage.app.composer.set_text(text[: end + 1])
+            await self._stage.pilot.pause(0.02)
+            self._recorder.keep(self._stage.app, 0.07)
+
+    async def answer(self, key: str, caption: str) -> None:
+        """A key that makes the model write; each screen meanwhile."""
+        self._recorder.caption = caption
+        app = self._stage.app
+        await self._stage.pilot.press(key)
+        while app.session.generating or app.inference.busy:
+            self._recorder.keep(app, 0.05)
+            await self._stage.pilot.pause(0.03)
+        await self._stage.idle()
+
+
+async def story(stage: Stage, recorder: Recorder) -> None:
+    """First start, a question, opening a token, forking, comparing, why this token."""
+    from ropechat.tui.screens.why import WhyScreen
+
+    reel = Reel(stage, recorder)
+    await reel.hold(1.5, "ropechat: a model on your own CPU")
+    await reel.type(PLANET)
+    await reel.answer("enter", "Enter asks; words in colour surprised the model")
+    await reel.hold(2.5, "It says Neptune. Was it sure?")
+    await surprise(stage, word=" Neptune")
+    await reel.hold(1.5, "Esc and the arrow keys go to a token")
+    await stage.press("enter")
+    await reel.hold(2.5, "Enter opens it: Jupiter was the second choice", still=True)
+    await stage.press("j", "p")
+    await stage.idle()
+    await reel.hold(2.5, "p: how would it have gone on?")
+    await reel.answer("2", "2: answer again from there; the rest is cached")
+    await reel.hold(2.0, "2: answer again from there; the rest is cached")
+    await stage.press("equals_sign")
+    await reel.hold(3.5, "= puts both answers side by side, with the bits that each token costs")
+    await stage.press("escape")
+    await stage.press("escape", "escape", "escape")
+    await surprise(stage, word=" Jupiter")
+    recorder.caption = WHY
+    await stage.pilot.press("a")
+    await stage.until(lambda: isinstance(stage.app.screen, WhyScreen))
+    await stage.until(lambda: stage.app.screen._examination.is_done)
+    await reel.hold(4.0, WHY)
+    while isinstance(stage.app.screen, WhyScreen):
+        await stage.press("escape")
+    await stage.press("f5")
+    await reel.hold(3.0, "F5: a chat is a tree, and every version is kept")
+
+
+async def record(file: Path, home: Path, model: str) -> None:
+    """Write the recording."""
+    recorder = Recorder()
+
+    async def scene(stage: Stage) -> None:
+        await story(stage, recorder)
+
+    await play([scene], RECORDED, file.parent, set(), home, model)
+    file.write_text(recorder.svg(), encoding="utf-8")
+    print(f"{file.name}: {recorder.seconds:.0f} s, {file.stat().st_size / 1000:.0f} kB")
+
+
 # --- around them ---
 
 
@@ -446,14 +532,25 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2:135m")
     parser.add_argument("--theme", help="light, ansi-dark, ansi-light (16 colours of the terminal), ...")
     parser.add_argument("--no-color", action="store_true", help="as under NO_COLOR")
+    parser.add_argument("--record", type=Path, metavar="FILE.svg", help="only the recording, to this file")
     args = parser.parse_args()
+    recording = args.record and args.record.absolute()  # the folder changes
     wanted = set(args.only) if args.to else set(KEPT)
+    environ = dict(os.environ)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         home = Path(name)
         model = keep_model(args.model, home)
         furnish(home)
         os.environ |= {"NO_COLOR": "1"} if args.no_color else {}
         os.environ |= {"TEXTUAL_THEME": f"ropechat-{args.theme}"} if args.theme else {}
+        if recording is not None:
+            asyncio.run(record(recording, home, model))
+            return 0
+        if args.to is None:
+            for theme in ("dark", "light"):  # each in a process of its own: Textual reads its theme once
+                file = FOLDER / f"recording-{theme}.svg"
+                words = [__file__, "--model", args.model, "--theme", theme, "--record", str(file)]
+                subprocess.run([sys.executable, *words], check=True, env=environ)
         for size in args.size:
             to = args.to or FOLDER
             scenes = [first, planet, earlier, reading, causes, branches, charts, stepping, sheets, writing]
