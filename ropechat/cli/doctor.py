@@ -97,21 +97,23 @@ def _folders() -> Iterator[Finding]:
     from ropechat.models.hub.cache import cache_folder as hub_folder
     from ropechat.util.paths import cache_folder, data_folder, settings_file
 
-    for name, find, variable in (
-        ("chats", data_folder, "ROPECHAT_DATA"),
-        ("settings", lambda: settings_file().parent, "ROPECHAT_CONFIG"),
-        ("cache", cache_folder, "XDG_CACHE_HOME"),
-        ("downloads", hub_folder, "HF_HOME"),
+    for name, find, variable, without in (
+        ("chats", data_folder, "ROPECHAT_DATA", ""),
+        ("settings", lambda: settings_file().parent, "ROPECHAT_CONFIG", "changes are not kept"),
+        ("cache", cache_folder, "XDG_CACHE_HOME", "starts are slower"),
+        ("downloads", hub_folder, "HF_HOME", ""),
     ):
-        yield _folder(name, find, variable)
+        yield _folder(name, find, variable, without)
 
 
-def _folder(name: str, find: Callable[[], Path], variable: str) -> Finding:
+def _folder(name: str, find: Callable[[], Path], variable: str, without: str) -> Finding:
+    """A folder that is written. without: what happens where it cannot be, "" if something does not work."""
     import tempfile
 
     from ropechat.util.system import free_disk
 
-    elsewhere = f"make it writable, or set {variable} to another place"
+    elsewhere = f"{without or 'nothing is stored'}; make it writable, or set {variable} to another place"
+    bad = NOTE if without else FAILS
     try:
         folder = find()
         there = folder
@@ -120,9 +122,9 @@ def _folder(name: str, find: Callable[[], Path], variable: str) -> Finding:
         with tempfile.TemporaryFile(dir=there):
             free = free_disk(folder)
     except RopechatError as error:
-        return Finding(name, FAILS, str(error), elsewhere)
+        return Finding(name, bad, str(error), elsewhere)
     except OSError as error:
-        return Finding(name, FAILS, f"{folder}: cannot be written ({error.strerror or error})", elsewhere)
+        return Finding(name, bad, f"{folder}: cannot be written ({error.strerror or error})", elsewhere)
     if free < _LEAST_DISK:
         return Finding(name, NOTE, f"{folder}: {format_bytes(free)} free", "make space for models and caches")
     return Finding(name, GOOD, f"{folder}: {format_bytes(free)} free")
