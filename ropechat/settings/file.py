@@ -94,7 +94,10 @@ def read_settings(path: Path | None = None, on_missing: Callable[[str], None] | 
         on_missing(message)
         return UserSettings(wanted, {}, {}, {})
     except OSError as error:
-        raise FileAccessError(f"{wanted}: {error.strerror or error}") from None
+        what = f"{wanted}: {error.strerror or error}"
+        raise FileAccessError(
+            f"{what}; let this user read it, or name another with ROPECHAT_CONFIG"
+        ) from None
 
 
 def parse_settings(stream: IO[bytes], path: Path) -> UserSettings:

@@ -295,6 +295,25 @@ def test_colours_only_where_they_are_wanted(model: Path) -> None:
     assert b"\x1b" not in process(arguments).stdout
 
 
+def test_a_terminal_without_a_screen(model: Path) -> None:
+    chat = ["chat", "-m", str(model), "--temperature", "0", "--max-tokens", "2"]
+    code, text = on_terminal(chat, typed=b"a\n\x04", TERM="dumb")
+    assert code == 0, text
+    assert "note: this terminal has no full screen (TERM is dumb); each line is a message" in text
+    assert text.endswith("bc\n")
+    assert "\x1b" not in text
+    reader = ["inspect", "-i", __file__, "-m", str(model)]
+    assert "-i: requires a terminal (TERM not dumb)" in on_terminal(reader, TERM="dumb")[1]
+
+
+def test_a_locale_without_utf8() -> None:
+    """Arguments and messages are UTF-8 all the same; `entry` starts Python again."""
+    code = "import sys; from ropechat import cli; cli.main = lambda: print(*sys.argv[1:], flush=True) or 3; "
+    words = [sys.executable, "-c", code + "cli.entry()", "né", "\u2013"]
+    done = subprocess.run(words, capture_output=True, env=environment(LC_ALL="C", PYTHONUTF8="0"), timeout=60)
+    assert (done.returncode, done.stdout.decode()) == (3, "né \u2013\n"), done.stderr
+
+
 # ---- inspect
 
 

@@ -44,9 +44,15 @@ def process(arguments: list[str], stdin: bytes = b"", after: str = "", **changes
     )
 
 
-def on_terminal(arguments: list[str], answer: bytes = b"", **changes: str) -> tuple[int, str]:
-    """Exit code and what a terminal on all three streams gets; `answer` is typed when a question is asked."""
+def on_terminal(
+    arguments: list[str], answer: bytes = b"", typed: bytes = b"", **changes: str
+) -> tuple[int, str]:
+    """Exit code and what a terminal on all three streams gets.
+
+    answer: typed when a question is asked; typed: before the program starts.
+    """
     main, sub = pty.openpty()
+    os.write(main, typed)
     child = subprocess.Popen(
         command(arguments), stdin=sub, stdout=sub, stderr=sub, env=environment(**{"COLUMNS": "80", **changes})
     )

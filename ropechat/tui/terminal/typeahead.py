@@ -22,13 +22,13 @@ _lines = 0
 def hold() -> None:
     """Let the terminal keep each key that is typed without an echo; ctrl+c still ends the program.
 
-    Does nothing without a terminal or when it is held already.
+    Does nothing without a terminal that has a screen, or when it is held already.
     """
     global before, _lines
     if before is not None or "TEXTUAL_DRIVER" in os.environ:
         return
-    if not (os.isatty(0) and os.isatty(1)):
-        return
+    if os.environ.get("TERM") == "dumb" or not (os.isatty(0) and os.isatty(1)):
+        return  # as `has_screen` of cli/common.py, which is not imported yet
     with suppress(termios.error, OSError):
         found, held = termios.tcgetattr(0), termios.tcgetattr(0)
         for place, words in _WORDS.items():
