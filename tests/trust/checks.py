@@ -208,7 +208,7 @@ CHECKS = (
         "14",
         "the k-th allocation fails while a model is loaded and computes",
         "an error or a result; no abort where the size comes from a file",
-        missing="sizes from files are checked before use (`allocation.rs`); others: not measured yet",
+        missing="sizes from files are checked before use (`allocation.rs`); each allocation: not measured yet",
     ),
     Check(
         "memory",
