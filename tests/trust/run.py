@@ -34,10 +34,10 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "reliability.md"
 HEAD = """# Reliability
 
-What has been done to ropechat to make it fail, and what it did. `make trust` runs every line: `TRUST=quick` in
-ten minutes on two quiet cores, `TRUST=full` as often as is promised, in hours; `ONLY="fork exits"` chooses.
+What has been done to ropechat to make it fail, and what it did. `make trust` runs every line: `TRUST=quick`
+in ten minutes on two quiet cores, `TRUST=full` as often as is promised, in hours; `ONLY="fork exits"` chooses.
 The table is written from the results (`tests/trust/results.json`); each line can be repeated with its
-command. [Promises](promises.md) says what follows. Rows are numbered as in the project's list of faults.
+command. [Promises](promises.md) says what follows. Rows have the numbers of the project list of faults.
 """
 
 

@@ -28,7 +28,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
@@ -36,7 +38,7 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 from chats import branched  # noqa: E402
 
 from ropechat.conversation import ConversationTree, NodeState, Role  # noqa: E402
-from ropechat.errors import RopechatError  # noqa: E402
+from ropechat.errors import FileAccessError, RopechatError  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
 from ropechat.store import backup, schema  # noqa: E402
 from ropechat.store.queries import Chat  # noqa: E402
@@ -60,32 +62,35 @@ def sound(path: Path) -> bool:
 # ---- power
 
 
-def session(folder: Path) -> None:
+def session(folder: Path, chats: int = 40) -> None:
     """Chat, and note in the file `acknowledged` what is said to be on disk."""
     draw, store = random.Random(1), Store(folder)
     told = os.open(folder / "acknowledged", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     answer = steps(120)
-    for number in range(40):
+
+    def acknowledge(done: Future[Any], line: str) -> None:
+        """Wait, and note it; what the disk refused is tried again until it is there."""
+        with contextlib.suppress(FileAccessError):
+            done.result(30)
+            os.write(told, f"{line}\n".encode())
+
+    for number in range(chats):
         tree, chat = ConversationTree(), f"chat{number:03}"
         for _ in range(draw.randint(1, 3)):
             question = tree.write(Role.USER, "q" * draw.randint(1, 3000))
-            store.add_node(chat, "title", question).result(30)
-            os.write(told, f"question {chat} {question.id}\n".encode())
+            acknowledge(store.add_node(chat, "title", question), f"question {chat} {question.id}")
             node = tree.answer(question.id, "m", Sampling())
             recorder, count = store.record_answer(chat, node), draw.randint(0, len(answer))
             for step in answer[:count]:
                 recorder.add(step)
                 if draw.random() < 0.02:
                     time.sleep(0.21)  # what is queued is written
-            recorder.end(NodeState.DONE, "stop").result(30)
-            os.write(told, f"answer {chat} {node.id} {count}\n".encode())
+            acknowledge(recorder.end(NodeState.DONE, "stop"), f"answer {chat} {node.id} {count}")
         if draw.random() < 0.2:
-            store.rename(chat, "another title").result(30)
-            os.write(told, f"title {chat}\n".encode())
+            acknowledge(store.rename(chat, "another title"), f"title {chat}")
         if draw.random() < 0.1:
             os.write(told, f"deleting {chat}\n".encode())
-            store.delete(chat).result(30)
-            os.write(told, f"deleted {chat}\n".encode())
+            acknowledge(store.delete(chat), f"deleted {chat}")
     store.close(30)
 
 
@@ -397,7 +402,7 @@ BAD = (
 def main() -> int:
     what, *rest = sys.argv[1:]
     if what == "session":
-        session(Path(rest[0]))
+        session(Path(rest[0]), *map(int, rest[1:]))
     elif what == "operate":
         operate(rest[0], Path(rest[1]))
     elif what == "write":
