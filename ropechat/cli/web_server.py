@@ -99,7 +99,7 @@ class WebServer(Server):
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if not self._exposed and host not in self._names:
             raise web.HTTPForbidden(text=f"wrong host name; open {self.public_url}")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             raise web.HTTPForbidden(text="request from another site")
         if not self._exposed and request.path == "/" and host != urlsplit(self.public_url).netloc:
             raise web.HTTPFound(self.public_url)  # the page connects to this name only

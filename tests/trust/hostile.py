@@ -51,6 +51,8 @@ DECIDED = {
     "batch/utf16": 0,  # is recognized and read
 }
 """Cases of the corpus that end otherwise than it says, by decision."""
+MEGABYTES = {"batch/huge_line": 96}
+"""More memory than the corpus allows, by decision: the library `tokenizers` takes some 215 bytes a token."""
 PATIENCE = 10
 """Seconds on the clock per second of processor time that a case may take: other programs run too."""
 
@@ -138,7 +140,7 @@ def _case(corpus: Corpus, case: dict[str, Any], results: Path) -> Case:
         corpus.canary,
         out if case["stage"] == "batch" else None,
         case["limits"]["wall_s"],
-        case["limits"]["rss_mb_over_base"],
+        MEGABYTES.get(case["id"], case["limits"]["rss_mb_over_base"]),
     )
 
 

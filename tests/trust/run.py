@@ -35,7 +35,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 HEAD = """# Reliability
 
 What has been done to ropechat to make it fail, and what it did. `make trust` runs every line: `TRUST=quick`
-in ten minutes on two quiet cores, `TRUST=full` as often as is promised, in hours; `ONLY="fork exits"` chooses.
+in ten minutes on two quiet cores, `TRUST=full` as often as is promised (hours); `ONLY="fork exits"` chooses.
 The table is written from the results (`tests/trust/results.json`); each line can be repeated with its
 command. [Promises](promises.md) says what follows. Rows have the numbers of the project list of faults.
 """
