@@ -112,7 +112,9 @@ fn other(whole: &Value, draw: &mut Draw) -> Value {
         4 => json!("default"),
         5 => json!([1, 2]),
         _ => match whole {
-            Value::Object(fields) => fields.values().nth(draw.below(fields.len())).cloned().unwrap_or(json!(2)),
+            Value::Object(fields) => {
+                fields.values().nth(draw.below(fields.len())).cloned().unwrap_or(json!(2))
+            }
             _ => json!(3),
         },
     }

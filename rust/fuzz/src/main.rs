@@ -38,7 +38,10 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
 fuzz_target!(|data: &[u8]| TARGET.1(data));
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    if TARGET.2 && seed % 2 == 0 && let Some(changed) = json::mutate(&data[..size], seed / 2) {
+    if TARGET.2
+        && seed % 2 == 0
+        && let Some(changed) = json::mutate(&data[..size], seed / 2)
+    {
         if changed.len() <= max_size {
             data[..changed.len()].copy_from_slice(&changed);
             return changed.len();

@@ -25,12 +25,12 @@ impl Noise {
     }
 }
 
-fn kernels() -> impl Iterator<Item = Kernels> {
+pub fn kernels() -> impl Iterator<Item = Kernels> {
     Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok())
 }
 
 /// Operands of a product in one format, and the numbers that they stand for.
-struct Operands {
+pub struct Operands {
     format: PackedType,
     steps: usize,
     weights: Vec<u8>,
@@ -41,7 +41,7 @@ struct Operands {
     exact_x: Vec<f32>,       // [rows, k]
 }
 
-fn operands(format: PackedType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
+pub fn operands(format: PackedType, panels: usize, rows: usize, k: usize, noise: &mut Noise) -> Operands {
     let steps = format.steps(k);
     let panel_bytes = format.panel_bytes(steps);
     let mut weights = vec![0; panels * panel_bytes];
@@ -90,7 +90,13 @@ fn q8_scale(row: &[u8], n: usize, k: usize) -> f32 {
 }
 
 impl Operands {
-    fn product(&self, kernels: Kernels, rows: std::ops::Range<usize>) -> Vec<f32> {
+    /// Row by column, in f64.
+    pub fn exact(&self, row: usize, column: usize, k: usize) -> f64 {
+        let pairs = self.exact_x[row * k..][..k].iter().zip(&self.exact_weights[column * k..]);
+        pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
+    }
+
+    pub fn product(&self, kernels: Kernels, rows: std::ops::Range<usize>) -> Vec<f32> {
         let panels = self.weights.len() / self.panel_bytes;
         let mut out = vec![f32::NAN; rows.len() * panels * LANES];
         let panels = Panels {
@@ -119,10 +125,7 @@ fn products_equal_naive_sums_for_odd_sizes() {
                 let out = operands.product(kernels, 0..rows);
                 for (row, out) in out.chunks_exact(panels * LANES).enumerate() {
                     for (column, &value) in out.iter().enumerate() {
-                        let pairs = operands.exact_x[row * k..][..k]
-                            .iter()
-                            .zip(&operands.exact_weights[column * k..]);
-                        let exact: f64 = pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+                        let exact = operands.exact(row, column, k);
                         assert!(
                             (f64::from(value) - exact).abs() < 2e-6 * (k as f64).sqrt().max(1.0),
                             "{kernels:?} {format:?} [{panels}x16, {k}] row {row} column {column}: {value} for {exact}"

@@ -1,6 +1,7 @@
 //! The tests of the kernels, as one program: the library is compiled once.
 
 mod divergence;
+mod every_shape;
 mod float8;
 mod kernel;
 mod logsumexp;
