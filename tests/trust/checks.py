@@ -335,7 +335,7 @@ CHECKS = (
     Check(
         "every-shape",
         "",
-        "products of every shape from 1x1 to 70x200, every packed type and instruction set, beside sums in f64",
+        "products of every shape from 1x1 to 70x200, every packed type and instruction set, beside f64",
         "within 2e-6 times the root of k; fewer rows have the bits of all",
         "cargo test -q --release -p ropechat-kernels every_shape -- --ignored",
         0,

@@ -32,7 +32,7 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 RUST = ("safetensors", "index", "config", "gguf", "gguf_split", "blocks", "matmul", "model")
 PYTHON = (
     *("tokenizer", "gguf_vocabulary", "template", "batch", "openai_body", "journal"),
-    *("settings", "chat_import", "markdown", "terminal_text"),
+    *("settings", "chat_import", "markdown", "terminal_text", "keys", "records"),
 )
 LARGEST = {"gguf": 70_000, "gguf_split": 70_000, "tokenizer": 8000}
 """Bytes of an input; 4,000 for the others."""

@@ -11,9 +11,12 @@ import json
 import os
 import tempfile
 import unicodedata
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from textual.events import Paste
 
 from ropechat.api.errors import ApiError
 from ropechat.api.requests import read_ask
@@ -24,6 +27,7 @@ from ropechat.conversation import ConversationTree, NodeState, Role
 from ropechat.engine.templates.process import SHARED, TemplateFailureError
 from ropechat.engine.templates.thoughts import find_format
 from ropechat.errors import InternalError, RopechatError
+from ropechat.inspector.others.read import read_records
 from ropechat.sampling import Sampling
 from ropechat.settings.file import parse_settings, with_value
 from ropechat.store.import_export import read_chat, to_json, to_markdown
@@ -31,9 +35,11 @@ from ropechat.store.imports.read import read_stream
 from ropechat.store.queries import Chat
 from ropechat.tokenizer.tokenizer import Tokenizer
 from ropechat.tui.render.markdown import MarkdownText
+from ropechat.tui.terminal.driver import PasteParser
 from ropechat.util.fields import Field
 from ropechat.util.text import clean, escape_json, one_line
 
+RECORDED = Path(__file__).parents[1] / "inspector" / "recorded"
 GOLDEN = Path(__file__).parents[1] / "golden"
 _FOLDER = Path(tempfile.mkdtemp(prefix="ropechat-fuzz-", dir=os.environ.get("FUZZ_FOLDER")))
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)
@@ -203,6 +209,29 @@ def terminal_text(data: bytes) -> None:
     _visible(escape_json(text))
 
 
+def keys(data: bytes) -> None:
+    """What a terminal sends, in pieces of 1 to 8 bytes: the parser of the chat makes events of it."""
+    parser, decode = PasteParser(), getincrementaldecoder("utf-8")("replace").decode
+    at = 1
+    while at < len(data):
+        piece = decode(data[at : at + 1 + data[0] % 8])
+        at += 1 + data[0] % 8
+        for event in parser.feed(piece):
+            if isinstance(event, Paste):
+                assert "\x1b" not in event.text, ascii(event.text)
+    list(parser.tick())
+
+
+def records(data: bytes) -> None:
+    """Logprobs that another program recorded."""
+    try:
+        for place, draws in read_records(io.BytesIO(data), "x.json"):
+            assert isinstance(place, str)
+            assert draws.tokens is not None
+    except RopechatError as error:
+        _named(error)
+
+
 def _valid(data: bytes) -> bool:
     try:
         data.decode("utf-8", "surrogatepass")
@@ -215,10 +244,10 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     one.__name__: one
     for one in (
         *(tokenizer, gguf_vocabulary, template, batch, openai_body, journal),
-        *(settings, chat_import, markdown, terminal_text),
+        *(settings, chat_import, markdown, terminal_text, keys, records),
     )
 }
-JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "chat_import")
+JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "chat_import", "records")
 """Targets whose inputs are JSON: half of the mutations change values in place of bytes."""
 
 
@@ -295,6 +324,11 @@ def seeds(name: str) -> list[bytes]:
             ]
         case "chat_import":
             return _chats()
+        case "keys":
+            return [b"\1a\x1b[A\x1b[200~x\x1b[31my\n\x1b[201~\x1bOP\x1b[<0;3;4M\x1b[27;5u\xc3\xa9"]
+        case "records":
+            files = ("openai_chat.json", "ollama.json", "llama_cpp.json")
+            return [(RECORDED / file).read_bytes()[:8000] for file in files]
         case "markdown":
             return [
                 b"\x20# a\n\n- b **c** `d`\n  1. e\n\n```py\nx\n```\n\n| a | b |\n|---|:-:|\n| c | d |\n> q\n"
