@@ -1,5 +1,6 @@
 //! Products of blocks of integers at the ends of their range.
 
+use crate::kernel::Noise;
 use ropechat_kernels::kernel::{Isa, Kernels, LANES, Panels, Rows, x_row_bytes};
 use ropechat_kernels::quant::{PackedType, StorageType};
 
@@ -28,6 +29,69 @@ fn sums_of_the_largest_numbers_of_q6_k_are_exact() {
                     for out in out.chunks_exact(LANES) {
                         assert!((out[5] / exact - 1.0).abs() < 1e-6, "{kernels:?} {} for {exact}", out[5]);
                         assert!(out.iter().enumerate().all(|(lane, &sum)| lane == 5 || sum == 0.0));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A file's types of few bits, with the place of their f16 numbers, and the panels that hold them unchanged.
+const FEW_BITS: [(StorageType, &[usize], PackedType); 7] = [
+    (StorageType::Q3_K, &[108], PackedType::Q3K),
+    (StorageType::Q2_K, &[80, 82], PackedType::Q2K),
+    (StorageType::Q2_0, &[0], PackedType::Q2_0),
+    (StorageType::TQ2_0, &[64], PackedType::Tq2_0),
+    (StorageType::TQ1_0, &[52], PackedType::Tq2_0),
+    (StorageType::Q1_0, &[0], PackedType::Q1_0),
+    (StorageType::Q3_K, &[108], PackedType::Q6K),
+];
+
+/// Random blocks whose f16 numbers are 1, times integers: every product and every sum is an integer below 2^24, which f32
+/// has exactly in any order.
+#[test]
+fn products_of_few_bits_are_exact_integers() {
+    const K: usize = 768;
+    const ROWS: usize = 29;
+    let mut noise = Noise(7);
+    let mut byte = || (noise.next().abs() * 256.0) as u8;
+    for (kind, places, format) in FEW_BITS {
+        assert!(kind.is_kept_in(format) && kind.is_packed_exactly());
+        let (steps, block) = (format.steps(K), kind.row_bytes(kind.block_values()));
+        let mut panels = vec![0; 2 * format.panel_bytes(steps)];
+        let mut weights = vec![0.0; 2 * LANES * K];
+        for (row, values) in weights.chunks_exact_mut(K).enumerate() {
+            let mut bytes: Vec<u8> = (0..kind.row_bytes(K)).map(|_| byte()).collect();
+            for block in bytes.chunks_exact_mut(block) {
+                for &place in places {
+                    block[place..][..2].copy_from_slice(&half::f16::ONE.to_le_bytes());
+                }
+            }
+            kind.dequantize(&bytes, values);
+            let panel = &mut panels[row / LANES * format.panel_bytes(steps)..][..format.panel_bytes(steps)];
+            kind.pack_row(&bytes, format, row % LANES, panel, &mut []);
+            let mut back = vec![f32::NAN; K];
+            format.unpack_row(panel, row % LANES, &mut back);
+            assert_eq!(back, values, "{kind:?}");
+        }
+        // A block with a 127 has the scale 1.
+        let integers = |_| (0..K).map(|k| if k % 32 == 5 { 127.0 } else { f32::from(byte() as i8 / 2) });
+        let rows: Vec<Vec<f32>> = (0..ROWS).map(|row| integers(row).collect()).collect();
+        let stride = x_row_bytes(format, steps);
+        let mut x = vec![0; ROWS * stride];
+        for (row, out) in rows.iter().zip(x.chunks_exact_mut(stride)) {
+            Kernels::of(Isa::Scalar).unwrap().quantize_q8(row, format, out);
+        }
+        let panel_bytes = format.panel_bytes(steps);
+        let panels = Panels { format, bytes: &panels, panel_bytes, count: 2, steps };
+        for kernels in Isa::ALL.into_iter().filter_map(|isa| Kernels::of(isa).ok()) {
+            for count in (1..=13).chain([ROWS]) {
+                let mut out = vec![f32::NAN; count * 2 * LANES];
+                kernels.matmul(panels, Rows { bytes: &x, stride, count }, &mut out, 2 * LANES);
+                for (row, out) in rows.iter().zip(out.chunks_exact(2 * LANES)) {
+                    for (column, (found, weights)) in out.iter().zip(weights.chunks_exact(K)).enumerate() {
+                        let exact: i64 = row.iter().zip(weights).map(|(x, w)| *x as i64 * *w as i64).sum();
+                        assert_eq!(*found as i64, exact, "{kernels:?} {kind:?} in {format:?} column {column}");
                     }
                 }
             }

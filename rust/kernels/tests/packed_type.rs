@@ -28,6 +28,11 @@ fn a_row_comes_back_within_half_a_step_of_its_format() {
             (PackedType::Q4_1, 0.07),
             (PackedType::Q4K, 0.09),
             (PackedType::Q4_0, 0.13),
+            (PackedType::Q3K, 0.3),
+            (PackedType::Q2K, 0.45),
+            (PackedType::Q2_0, 0.55),
+            (PackedType::Tq2_0, 0.55),
+            (PackedType::Q1_0, 1.0),
         ];
         for (dtype, bound) in bounds {
             let mut panel = vec![0; dtype.panel_bytes(dtype.steps(k))];

@@ -3,7 +3,7 @@
 
 use crate::compute::phases::{Phase, within};
 use crate::compute::pool::Pool;
-use crate::kernel::{Kernels, x_row_bytes};
+use crate::kernel::{Kernels, rows_as_for, x_row_bytes};
 use crate::quant::PackedType;
 use bytemuck::Zeroable;
 use ropechat_platform::memory::CacheLine;
@@ -39,8 +39,7 @@ enum ActivationFormat {
     Q8(PackedType),
 }
 
-/// Whether weights of two types can be multiplied with the same rows: rows for q6_k are those of the other types of blocks
-/// with more numbers behind.
+/// Whether weights of two types can be multiplied with the same rows: those of blocks differ in the numbers behind only.
 pub fn share_activations(a: PackedType, b: PackedType) -> bool {
     let are_blocks = |dtype| matches!(Activations::format_for(dtype), ActivationFormat::Q8(_));
     a == b || are_blocks(a) && are_blocks(b)
@@ -48,11 +47,10 @@ pub fn share_activations(a: PackedType, b: PackedType) -> bool {
 
 impl Activations {
     fn format_for(weights: PackedType) -> ActivationFormat {
-        match weights {
-            PackedType::F32 | PackedType::F16 => ActivationFormat::F32,
+        match rows_as_for(weights) {
+            PackedType::F32 => ActivationFormat::F32,
             PackedType::BF16 => ActivationFormat::Bf16,
-            PackedType::Q6K => ActivationFormat::Q8(PackedType::Q6K),
-            _ => ActivationFormat::Q8(PackedType::Q8_0),
+            blocks => ActivationFormat::Q8(blocks),
         }
     }
 

@@ -19,6 +19,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// 16 consecutive signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self;
+    /// 16 integers of four bits: from bit `at` (0 or 4) of 16 bytes on.
+    unsafe fn load_u4(from: *const u8, at: usize) -> Self;
     /// 16 integers of six bits: the low four from bit `low_at` (0 or 4) of 16 bytes on, the upper two from bit `high_at`
     /// (an even one) of 16 others.
     unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self;

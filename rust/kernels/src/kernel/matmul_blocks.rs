@@ -9,7 +9,7 @@ use super::lanes::{BIASED_ZERO, LANES, Lanes};
 use super::matmul::MatmulArgs;
 use super::prefetch::prefetch_l2;
 use super::quantize::x_scales_at;
-use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, place_of, q4_k_q5_k, q6_k};
+use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, bit_planes, place_of, q2_k, q3_k, q4_k_q5_k, q6_k};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -26,21 +26,26 @@ pub(super) trait BlockFormat {
     const NUMBERS_BYTES: usize = Self::DTYPE.numbers_bytes();
     /// Bytes of a step with its part of the shared numbers.
     const BYTES_PER_STEP: usize = Self::STEP_BYTES + Self::NUMBERS_BYTES * GROUP / SUPER_BLOCK;
-    /// Whether values are unsigned with a minimum per block (`value = scale * q + min`), or signed bytes stored + 128.
+    /// Whether values are unsigned with a minimum for each scale (`value = scale * q + min`), or signed bytes stored + 128.
     const HAS_MINS: bool = false;
+    /// Whether values are stored + 1 instead.
+    const PLUS_ONE: bool = false;
     /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
     const FACTOR: i16 = 1;
     /// The largest integer as it is stored.
     const MAX: usize;
     /// How many groups of four products fit a pair of i16 sums: activations are at most 127.
-    const QUADS_IN_I16: usize = i16::MAX as usize / (2 * 127 * Self::MAX);
+    const QUADS_IN_I16: usize = {
+        let (fit, all) = (i16::MAX as usize / (2 * 127 * Self::MAX), 8 / Self::SCALES);
+        if fit < all { fit } else { all }
+    };
     /// Scales of a block: one, or one for each half.
     const SCALES: usize = 1;
     /// Bytes of the values of an unpacked step, 16 groups of four of all lanes: 1,024 bytes, or 1,024 i16.
     const UNPACKED_VALUES: usize = if Self::QUADS_IN_I16 > 0 { 16 * 4 * LANES } else { 16 * 8 * LANES };
     /// Bytes of an unpacked step: its values, the scales of each block, the minima.
     const UNPACKED_STEP: usize =
-        Self::UNPACKED_VALUES + 2 * (Self::SCALES + Self::HAS_MINS as usize) * LANES * size_of::<f32>();
+        Self::UNPACKED_VALUES + 2 * Self::SCALES * (1 + Self::HAS_MINS as usize) * LANES * size_of::<f32>();
     /// Where the values of a step begin: after its own scales, and the minima if there are any.
     const VALUES_AT: usize;
     /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
@@ -58,12 +63,12 @@ pub(super) trait BlockFormat {
         // SAFETY: the caller's duty.
         unsafe { V::load_f16(numbers.add(B * 2 * LANES).cast()) }
     }
-    /// The minimum of block `B`, where there are minima.
+    /// Minimum `P` of block `B`, where there are minima.
     ///
     /// # Safety
     /// As in [`BlockFormat::scale`].
     #[inline(always)]
-    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, _index: usize) -> V {
+    unsafe fn min<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, _index: usize) -> V {
         // SAFETY: the caller's duty.
         unsafe { V::load_f16(numbers.add(4 * LANES + B * 2 * LANES).cast()) }
     }
@@ -84,6 +89,17 @@ pub(super) type Q5K = KQuant<5>;
 pub(super) type Q4K = KQuant<4>;
 /// 4 bits, stored + 8. Multiplied by 16, they are bytes stored + 128.
 pub(super) struct Q4_0;
+/// 3 bits, stored + 4, with a scale per half of a block: six bits, less 32, times a float. Multiplied by 32, they are bytes
+/// stored + 128.
+pub(super) struct Q3K;
+/// 2 bits, unsigned, with a scale and a minimum per half of a block: four bits, each times an f16.
+pub(super) struct Q2K;
+/// 2 bits, stored + 1, with a scale per step.
+pub(super) struct Q2_0;
+/// 2 bits, stored + 1, with a scale per four steps.
+pub(super) struct Tq2_0;
+/// A bit, with a scale per two steps. Multiplied by 2, they are stored + 1.
+pub(super) struct Q1_0;
 
 impl BlockFormat for Q8_0 {
     const DTYPE: PackedType = PackedType::Q8_0;
@@ -156,7 +172,7 @@ impl<const BITS: usize> BlockFormat for KQuant<BITS> {
         unsafe { V::load_f16(numbers.cast()).mul(six_bits::<V, B>(numbers, index, 0)) }
     }
     #[inline(always)]
-    unsafe fn min<V: Lanes, const B: usize>(numbers: *const u8, index: usize) -> V {
+    unsafe fn min<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
         // SAFETY: the caller's duty.
         unsafe { V::load_f16(numbers.add(2 * LANES).cast()).mul(six_bits::<V, B>(numbers, index, 1)) }
     }
@@ -181,6 +197,115 @@ impl BlockFormat for Q4_0 {
     unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 4>(values, t, if stored { 0 } else { 4 }) }
+    }
+}
+
+impl BlockFormat for Q3K {
+    const DTYPE: PackedType = PackedType::Q3K;
+    const FACTOR: i16 = 32;
+    const MAX: usize = 7;
+    const SCALES: usize = 2;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+        const UPPER: usize = bit_planes::bytes(2);
+        let to = if stored { 0 } else { 5 };
+        // SAFETY: the caller's duty.
+        unsafe { V::or(bits::<V, B, 2>(values, t, to), bits::<V, B, 1>(values.add(UPPER), t, to + 2)) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty. Both parts of a block are where q4_k has a scale and a minimum.
+        unsafe {
+            let scale = six_bits::<V, B>(numbers, index, P).sub(V::splat(f32::from(q3_k::SCALE_OFFSET)));
+            V::load(numbers.cast()).mul(scale)
+        }
+    }
+}
+
+impl BlockFormat for Q2K {
+    const DTYPE: PackedType = PackedType::Q2K;
+    const MAX: usize = 3;
+    const SCALES: usize = 2;
+    const HAS_MINS: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 2>(values, t, 0) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.cast()).mul(four_bits::<V>(numbers, index, 2 * B + P, 0)) }
+    }
+    #[inline(always)]
+    unsafe fn min<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let minus_dmin = V::load_f16(numbers.add(2 * LANES).cast());
+            minus_dmin.mul(four_bits::<V>(numbers, index, 2 * B + P, 4))
+        }
+    }
+}
+
+/// The scale (bit 0) or the minimum (bit 4) of part `part` (0..4) of a step.
+#[inline(always)]
+unsafe fn four_bits<V: Lanes>(numbers: *const u8, index: usize, part: usize, bit: usize) -> V {
+    // SAFETY: the caller's duty.
+    unsafe {
+        V::load_u4(numbers.add(q2_k::STEP_SCALES + index * q2_k::STEP_SCALES_BYTES + part * LANES), bit)
+    }
+}
+
+impl BlockFormat for Q2_0 {
+    const DTYPE: PackedType = PackedType::Q2_0;
+    const MAX: usize = 3;
+    const PLUS_ONE: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 2>(values, t, 0) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(index * 2 * LANES).cast()) }
+    }
+}
+
+impl BlockFormat for Tq2_0 {
+    const DTYPE: PackedType = PackedType::Tq2_0;
+    const MAX: usize = 3;
+    const PLUS_ONE: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 2>(values, t, 0) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, _index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load(numbers.cast()) }
+    }
+}
+
+impl BlockFormat for Q1_0 {
+    const DTYPE: PackedType = PackedType::Q1_0;
+    const MAX: usize = 2;
+    const PLUS_ONE: bool = true;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { bits::<V, B, 1>(values, t, 1) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { V::load_f16(numbers.add(index / 2 * 2 * LANES).cast()) }
     }
 }
 
@@ -350,8 +475,12 @@ unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16
             scale::<V, F, 1, 1>(numbers, index).store(to.add(3 * LANES));
         }
         if F::HAS_MINS {
-            F::min::<V, 0>(numbers, index).store(mins);
-            F::min::<V, 1>(numbers, index).store(mins.add(LANES));
+            F::min::<V, 0, 0>(numbers, index).store(mins);
+            F::min::<V, 1, 0>(numbers, index).store(mins.add(F::SCALES * LANES));
+        }
+        if F::HAS_MINS && F::SCALES > 1 {
+            F::min::<V, 0, 1>(numbers, index).store(mins.add(LANES));
+            F::min::<V, 1, 1>(numbers, index).store(mins.add(3 * LANES));
         }
     }
 }
@@ -436,7 +565,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
     let is_unpacked = MODE == UNPACKED;
     let as_words = MODE != STORED && !in_i16;
     let converts = in_i16 && F::HAS_MINS;
-    let signed = V::SIGNED && !F::HAS_MINS;
+    let signed = V::SIGNED && !F::HAS_MINS && !F::PLUS_ONE;
     let is_simple = !F::HAS_MINS && F::SCALES == 1;
     let keeps_order = V::TILES_KEEP_ORDER || M == 1 && (is_simple || V::ROWS_KEEP_ORDER);
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
@@ -537,6 +666,18 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
                         };
                         sums[m] = product.mul_add(x_scale, sums[m]);
                     }
+                    if F::HAS_MINS {
+                        let min = if is_unpacked {
+                            V::load(scales.add((2 * F::SCALES + $block * F::SCALES + $part) * LANES))
+                        } else {
+                            F::min::<V, $block, $part>(shared, index)
+                        };
+                        let sums_at = x_sums_at(args.steps, F::SCALES, $part) + 4 * $block;
+                        for m in 0..M {
+                            let sum = number(m, sums_at).cast::<f32>();
+                            sums[m] = min.mul_add(V::splat(sum.read_unaligned()), sums[m]);
+                        }
+                    }
                 };
             }
             macro_rules! block {
@@ -544,17 +685,6 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
                     part!($block, 0);
                     if F::SCALES > 1 {
                         part!($block, 1);
-                    }
-                    if F::HAS_MINS {
-                        let min = if is_unpacked {
-                            V::load(scales.add((2 * F::SCALES + $block) * LANES))
-                        } else {
-                            F::min::<V, $block>(shared, index)
-                        };
-                        for m in 0..M {
-                            let sum = number(m, 16 * args.steps + 4 * $block).cast::<f32>();
-                            sums[m] = min.mul_add(V::splat(sum.read_unaligned()), sums[m]);
-                        }
                     }
                 };
             }
@@ -572,6 +702,11 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
     }
 }
 
+/// Where a row has scale * (sum of the values) of part `part` of a block; counted from its scales.
+const fn x_sums_at(steps: usize, parts: usize, part: usize) -> usize {
+    if parts == 1 { 16 * steps } else { (40 + 8 * part) * steps }
+}
+
 /// What the integer sums of part `P` of a block start from; a row's parts are described at
 /// [`super::quantize::x_row_bytes`].
 ///
@@ -580,6 +715,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
 #[inline(always)]
 unsafe fn compensation<V: Lanes, F: BlockFormat, const P: usize>(numbers: *const u8, steps: usize) -> i32 {
     let at = match (V::SIGNED || F::HAS_MINS, F::SCALES) {
+        _ if F::PLUS_ONE => 56 * steps,
         (true, _) => return BIASED_ZERO,
         (false, 1) => 8 * steps,
         (false, _) => (24 + 8 * P) * steps,

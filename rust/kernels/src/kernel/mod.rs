@@ -29,7 +29,7 @@ pub use linear_attention::LinearSteps;
 use logsumexp::{ChunkSums, ExpSums};
 use matmul::MatmulArgs;
 pub use prefetch::prefetch;
-pub use quantize::{q8_parts, x_row_bytes};
+pub use quantize::{q8_parts, rows_as_for, x_row_bytes};
 use ropechat_platform::error::{Error, Result};
 pub use selective_scan::ScanSteps;
 use std::sync::OnceLock;
@@ -157,6 +157,11 @@ impl Kernels {
             PackedType::Q4_1 => self.0.matmul_q4_1,
             PackedType::Q4K => self.0.matmul_q4_k,
             PackedType::Q4_0 => self.0.matmul_q4_0,
+            PackedType::Q3K => self.0.matmul_q3_k,
+            PackedType::Q2K => self.0.matmul_q2_k,
+            PackedType::Q2_0 => self.0.matmul_q2_0,
+            PackedType::Tq2_0 => self.0.matmul_tq2_0,
+            PackedType::Q1_0 => self.0.matmul_q1_0,
         };
         let (weights, x, out) = (bytes.as_ptr(), x.as_ptr(), out.as_mut_ptr());
         let args = MatmulArgs {

@@ -15,12 +15,28 @@ use crate::quant::{BLOCK, GROUP, PackedType};
 /// - per block its compensation, i32: what an integer dot product with bytes stored + 128 starts from,
 ///   [`BIASED_ZERO`] - 128 * sum of the values;
 /// - per block scale * sum of the values, f32, for weights with minima;
-/// - for weights with a scale per half block the compensations of the first halves, then of the second ones.
+/// - for weights with a scale per half block the compensations of the first halves, then of the second ones;
+/// - for weights of one or two bits scale * sum of the values of the first halves, then of the second ones, and per block the
+///   compensation for values stored + 1: [`BIASED_ZERO`] - sum of the values.
 pub fn x_row_bytes(weights: PackedType, steps: usize) -> usize {
+    let numbers = match rows_as_for(weights) {
+        PackedType::F32 | PackedType::BF16 => return 4 * steps,
+        PackedType::Q8_0 => 24,
+        PackedType::Q6K => 40,
+        _ => 64,
+    };
+    (steps * (GROUP + numbers)).next_multiple_of(64)
+}
+
+/// The type that stands for all whose weights are multiplied with the same rows: F32, BF16, Q8_0, Q6K, Q2K. Rows for each of the
+/// last three are those of the one before with more numbers behind.
+pub fn rows_as_for(weights: PackedType) -> PackedType {
     match weights {
-        PackedType::F32 | PackedType::F16 | PackedType::BF16 => 4 * steps,
-        PackedType::Q6K => (steps * (GROUP + 40)).next_multiple_of(64),
-        _ => (steps * (GROUP + 24)).next_multiple_of(64),
+        PackedType::F32 | PackedType::F16 => PackedType::F32,
+        PackedType::BF16 => PackedType::BF16,
+        PackedType::Q6K | PackedType::Q3K => PackedType::Q6K,
+        PackedType::Q2K | PackedType::Q2_0 | PackedType::Tq2_0 | PackedType::Q1_0 => PackedType::Q2K,
+        _ => PackedType::Q8_0,
     }
 }
 
@@ -45,7 +61,9 @@ pub(super) unsafe fn quantize_q8<V: Lanes>(x: &[f32], weights: PackedType, out: 
     let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
     let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
     let [scales, compensations, block_sums] = std::array::from_fn(|_| next());
-    let mut halves = (weights == PackedType::Q6K).then(|| [next(), next()]);
+    let kind = rows_as_for(weights);
+    let mut halves = (kind != PackedType::Q8_0).then(|| [next(), next()]);
+    let mut few_bits = (kind == PackedType::Q2K).then(|| ([next(), next()], next()));
     for first in (0..2 * steps).step_by(TOGETHER) {
         let count = TOGETHER.min(2 * steps - first);
         let values = &mut values[first * BLOCK..][..count * BLOCK];
@@ -65,12 +83,18 @@ pub(super) unsafe fn quantize_q8<V: Lanes>(x: &[f32], weights: PackedType, out: 
             scales[at.clone()].copy_from_slice(&scale[block].to_le_bytes());
             compensations[at.clone()].copy_from_slice(&compensation(sum[block] as i32).to_le_bytes());
             block_sums[at.clone()].copy_from_slice(&(scale[block] * sum[block]).to_le_bytes());
-            if let Some(halves) = &mut halves {
-                for (half, out) in values[block * BLOCK..][..BLOCK].chunks_exact(BLOCK / 2).zip(halves) {
-                    let sum: i32 = half.iter().map(|&value| i32::from(value as i8)).sum();
-                    out[at.clone()].copy_from_slice(&compensation(sum).to_le_bytes());
-                }
+            let Some(halves) = &mut halves else { continue };
+            let sum_of = |half: &[u8]| half.iter().map(|&value| i32::from(value as i8)).sum::<i32>();
+            let (first, second) = values[block * BLOCK..][..BLOCK].split_at(BLOCK / 2);
+            let half_sums = [sum_of(first), sum_of(second)];
+            for (sum, out) in half_sums.into_iter().zip(halves) {
+                out[at.clone()].copy_from_slice(&compensation(sum).to_le_bytes());
             }
+            let Some((halves, ones)) = &mut few_bits else { continue };
+            for (sum, out) in half_sums.into_iter().zip(halves) {
+                out[at.clone()].copy_from_slice(&(scale[block] * sum as f32).to_le_bytes());
+            }
+            ones[at].copy_from_slice(&(BIASED_ZERO - sum[block] as i32).to_le_bytes());
         }
     }
 }

@@ -115,6 +115,11 @@ macro_rules! kernels {
             fn matmul_q4_1(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_1, SMALL_ROWS>;
             fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, SMALL_ROWS>;
             fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, SMALL_ROWS>;
+            fn matmul_q3_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q3K, SMALL_ROWS>;
+            fn matmul_q2_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q2K, SMALL_ROWS>;
+            fn matmul_q2_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q2_0, SMALL_ROWS>;
+            fn matmul_tq2_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Tq2_0, SMALL_ROWS>;
+            fn matmul_q1_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q1_0, SMALL_ROWS>;
             $($others)*
         }
     };

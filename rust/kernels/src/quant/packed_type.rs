@@ -1,7 +1,7 @@
 //! The types of packed weights, and how rows of each are packed and unpacked.
 
 use super::panels::step::{GROUP, LANES, SUPER_BLOCK};
-use super::panels::{float, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0};
+use super::panels::{float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, ternary};
 
 /// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes: packs on disk of
 /// another version are not used.
@@ -30,11 +30,21 @@ pub enum PackedType {
     Q4K,
     /// Blocks of 32 nibbles (value + 8) with an f16 scale.
     Q4_0,
+    /// Integers of 3 bits (value + 4): six bits (less 32) per 16 as scale, times an f16 per 256.
+    Q3K,
+    /// Integers of 2 bits with a scale and a minimum of 4 bits per 16, times two f16 per 256.
+    Q2K,
+    /// Integers of 2 bits (value + 1) with an f16 scale per 64.
+    Q2_0,
+    /// Integers of 2 bits (value + 1) with an f32 scale of at most 22 significant bits per 256.
+    Tq2_0,
+    /// Signs with an f16 scale per 128.
+    Q1_0,
 }
 
 impl PackedType {
     /// All types, the largest first.
-    pub const ALL: [PackedType; 10] = [
+    pub const ALL: [PackedType; 15] = [
         PackedType::F32,
         PackedType::BF16,
         PackedType::F16,
@@ -45,6 +55,11 @@ impl PackedType {
         PackedType::Q4_1,
         PackedType::Q4K,
         PackedType::Q4_0,
+        PackedType::Q3K,
+        PackedType::Q2K,
+        PackedType::Q2_0,
+        PackedType::Tq2_0,
+        PackedType::Q1_0,
     ];
 
     /// The name that the command line and messages use.
@@ -60,6 +75,11 @@ impl PackedType {
             PackedType::Q4_1 => "q4_1",
             PackedType::Q4K => "q4_k",
             PackedType::Q4_0 => "q4_0",
+            PackedType::Q3K => "q3_k",
+            PackedType::Q2K => "q2_k",
+            PackedType::Q2_0 => "q2_0",
+            PackedType::Tq2_0 => "tq2_0",
+            PackedType::Q1_0 => "q1_0",
         }
     }
 
@@ -89,14 +109,23 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::step_bytes(4),
             PackedType::Q4K => q4_k_q5_k::step_bytes(4),
             PackedType::Q4_0 => q4_0::STEP_BYTES,
+            PackedType::Q3K => q3_k::STEP_BYTES,
+            PackedType::Q2K => q2_k::STEP_BYTES,
+            PackedType::Q2_0 | PackedType::Tq2_0 => ternary::step_bytes(2),
+            PackedType::Q1_0 => ternary::step_bytes(1),
         }
     }
 
-    /// Bytes of the numbers that four steps of the K-quants share.
+    /// Bytes of the numbers that come before four steps of the K-quants and of one and two bits.
     pub const fn numbers_bytes(self) -> usize {
         match self {
             PackedType::Q6K => q6_k::NUMBERS_BYTES,
             PackedType::Q5K | PackedType::Q4K => q4_k_q5_k::NUMBERS_BYTES,
+            PackedType::Q3K => q3_k::NUMBERS_BYTES,
+            PackedType::Q2K => q2_k::NUMBERS_BYTES,
+            PackedType::Q2_0 => ternary::numbers_bytes(ternary::Q2_0),
+            PackedType::Tq2_0 => ternary::numbers_bytes(ternary::TQ2_0),
+            PackedType::Q1_0 => ternary::numbers_bytes(ternary::Q1_0),
             _ => 0,
         }
     }
@@ -140,6 +169,11 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::pack_row::<4>(values, lane, panel),
             PackedType::Q4K => q4_k_q5_k::pack_row::<4>(values, lane, panel),
             PackedType::Q4_0 => q4_0::pack_row(values, lane, panel),
+            PackedType::Q3K => q3_k::pack_row(values, lane, panel),
+            PackedType::Q2K => q2_k::pack_row(values, lane, panel),
+            PackedType::Q2_0 => ternary::pack_row::<2, { ternary::Q2_0 }>(values, lane, panel),
+            PackedType::Tq2_0 => ternary::pack_row::<2, { ternary::TQ2_0 }>(values, lane, panel),
+            PackedType::Q1_0 => ternary::pack_row::<1, { ternary::Q1_0 }>(values, lane, panel),
         }
     }
 
@@ -156,6 +190,11 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::unpack_row::<4>(panel, lane, out),
             PackedType::Q4K => q4_k_q5_k::unpack_row::<4>(panel, lane, out),
             PackedType::Q4_0 => q4_0::unpack_row(panel, lane, out),
+            PackedType::Q3K => q3_k::unpack_row(panel, lane, out),
+            PackedType::Q2K => q2_k::unpack_row(panel, lane, out),
+            PackedType::Q2_0 => ternary::unpack_row::<2, { ternary::Q2_0 }>(panel, lane, out),
+            PackedType::Tq2_0 => ternary::unpack_row::<2, { ternary::TQ2_0 }>(panel, lane, out),
+            PackedType::Q1_0 => ternary::unpack_row::<1, { ternary::Q1_0 }>(panel, lane, out),
         }
     }
 }

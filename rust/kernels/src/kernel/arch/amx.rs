@@ -271,7 +271,7 @@ unsafe fn block_tile<F: BlockFormat>(
                         sums[m] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scale), sums[m]);
                     }
                     if F::HAS_MINS {
-                        let min = F::min::<Lanes, $block>(numbers, index).0;
+                        let min = F::min::<Lanes, $block, 0>(numbers, index).0;
                         for m in 0..TILE {
                             let sum = x_scales[m].add(4 * args.steps + 2 * step + $block).read_unaligned();
                             sums[m] = _mm512_fmadd_ps(min, _mm512_set1_ps(sum), sums[m]);

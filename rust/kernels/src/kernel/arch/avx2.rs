@@ -2,7 +2,7 @@
 
 use super::super::lanes::{LANES, Lanes, ROUND_BIAS};
 use super::super::table::{Isa, kernels};
-use super::six_bits::six_bits;
+use super::six_bits::{four_bits, six_bits};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -177,6 +177,18 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
             ymm(
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, at: usize) -> Self {
+        // SAFETY: see the impl.
+        unsafe {
+            let bytes = four_bits(from, at);
+            let upper = _mm_unpackhi_epi64(bytes, bytes);
+            ymm(
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(upper)),
             )
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::lanes::{LANES, Lanes};
 use super::super::table::{Isa, kernels};
-use super::six_bits::six_bits;
+use super::six_bits::{four_bits, six_bits};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -63,6 +63,11 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
     unsafe fn load_i8(from: *const i8) -> Self {
         // SAFETY: see the impl.
         zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+    }
+    #[inline(always)]
+    unsafe fn load_u4(from: *const u8, at: usize) -> Self {
+        // SAFETY: see the impl.
+        zmm(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(four_bits(from, at))) })
     }
     #[inline(always)]
     unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {

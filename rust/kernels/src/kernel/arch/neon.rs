@@ -194,6 +194,14 @@ unsafe impl<D: Dots> Lanes for Quad<D> {
         unsafe { floats_of_i8(vld1q_s8(from)) }
     }
     #[inline(always)]
+    unsafe fn load_u4(from: *const u8, at: usize) -> Self {
+        // SAFETY: see the impl. Four bits are a positive signed byte.
+        unsafe {
+            let bytes = vandq_u8(vshlq_u8(vld1q_u8(from), vdupq_n_s8(-(at as i8))), vdupq_n_u8(15));
+            floats_of_i8(vreinterpretq_s8_u8(bytes))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {
         // SAFETY: see the impl. Six bits are a positive signed byte.
         unsafe {

@@ -35,6 +35,11 @@ unsafe impl Lanes for Array {
         Array(unsafe { from.cast::<[i8; LANES]>().read() }.map(f32::from))
     }
     #[inline(always)]
+    unsafe fn load_u4(from: *const u8, at: usize) -> Self {
+        // SAFETY: the caller passes a pointer valid for 16 bytes.
+        Array(unsafe { from.cast::<[u8; LANES]>().read() }.map(|byte| f32::from(byte >> at & 15)))
+    }
+    #[inline(always)]
     unsafe fn load_u6(low: *const u8, low_at: usize, high: *const u8, high_at: usize) -> Self {
         // SAFETY: the caller passes pointers valid for 16 bytes.
         let (low, high) = unsafe { (low.cast::<[u8; LANES]>().read(), high.cast::<[u8; LANES]>().read()) };

@@ -18,7 +18,7 @@
 use super::bytes::{first, half};
 use crate::quant::panels::bit_planes::{SuperBlock, quads};
 use crate::quant::panels::q4_k_q5_k::Numbers;
-use crate::quant::panels::q6_k;
+use crate::quant::panels::{q2_k, q3_k, q6_k};
 use half::f16;
 
 /// 6-bit scales and mins of 8 parts out of 12 bytes.
@@ -57,8 +57,20 @@ pub(super) fn q2_k(block: &[u8], out: &mut [f32]) {
 }
 
 /// 2 bits of value i, in 32 bytes per 128 values.
-fn two_bits(bytes: &[u8], i: usize) -> u8 {
+pub(super) fn two_bits(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
+}
+
+/// Numbers and integers of each block.
+pub(super) fn q2_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (q2_k::Numbers, SuperBlock)> {
+    bytes.as_chunks::<84>().0.iter().map(|block| {
+        let numbers = q2_k::Numbers {
+            d: f16::from_le_bytes(first(&block[80..])),
+            dmin: f16::from_le_bytes(first(&block[82..])),
+            parts: first(block),
+        };
+        (numbers, quads(q2_k::BITS, &std::array::from_fn(|i| two_bits(&block[16..80], i))))
+    })
 }
 
 pub(super) fn q3_k(block: &[u8], out: &mut [f32]) {
@@ -83,6 +95,15 @@ fn q3_k_value(block: &[u8], i: usize) -> i8 {
     // A third bit that is not set takes 4 away.
     let third = block[i % 32] >> (i / 32) & 1;
     two_bits(&block[32..96], i) as i8 - 4 * (1 - third as i8)
+}
+
+/// For each block: d, the scales of 16 values as they are stored, the integers.
+pub(super) fn q3_k_blocks_of_3_bits(bytes: &[u8]) -> impl Iterator<Item = (f16, [u8; 16], SuperBlock)> {
+    bytes.as_chunks::<110>().0.iter().map(|block| {
+        let scales = std::array::from_fn(|part| (q3_k_scale(block, part) + q3_k::SCALE_OFFSET as i8) as u8);
+        let q = std::array::from_fn(|i| (q3_k_value(block, i) + 4) as u8);
+        (f16::from_le_bytes(first(&block[108..])), scales, quads(q3_k::BITS, &q))
+    })
 }
 
 /// As [`q6_k_blocks`]: Q3_K is Q6_K with small numbers.

@@ -11,10 +11,11 @@ mod iq4;
 mod k_quants;
 mod legacy;
 mod mxfp4;
+mod ternary;
 
 use super::packed_type::PackedType;
 use super::panels::step::{BLOCK, SUPER_BLOCK};
-use super::panels::{q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0};
+use super::panels::{q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, ternary as panels};
 use half::{bf16, f16};
 
 /// A storage type of tensors in files.
@@ -38,6 +39,10 @@ pub enum StorageType {
     IQ4_NL,
     IQ4_XS,
     MXFP4,
+    TQ1_0,
+    TQ2_0,
+    Q2_0,
+    Q1_0,
 }
 
 /// Whole blocks: their bytes to their values.
@@ -45,7 +50,7 @@ type Reader = fn(&[u8], &mut [f32]);
 
 impl StorageType {
     /// All types.
-    pub const ALL: [StorageType; 16] = [
+    pub const ALL: [StorageType; 20] = [
         StorageType::F32,
         StorageType::F16,
         StorageType::BF16,
@@ -62,6 +67,10 @@ impl StorageType {
         StorageType::IQ4_NL,
         StorageType::IQ4_XS,
         StorageType::MXFP4,
+        StorageType::TQ1_0,
+        StorageType::TQ2_0,
+        StorageType::Q2_0,
+        StorageType::Q1_0,
     ];
 
     /// Name, values of a block, its bytes, and how rows of it are read.
@@ -113,6 +122,18 @@ impl StorageType {
             StorageType::MXFP4 => {
                 ("MXFP4", BLOCK, 17, |bytes, out| blocks::<17, BLOCK>(bytes, out, mxfp4::read_block))
             }
+            StorageType::TQ1_0 => ("TQ1_0", SUPER_BLOCK, 54, |bytes, out| {
+                blocks::<54, SUPER_BLOCK>(bytes, out, ternary::tq1_0)
+            }),
+            StorageType::TQ2_0 => ("TQ2_0", SUPER_BLOCK, 66, |bytes, out| {
+                blocks::<66, SUPER_BLOCK>(bytes, out, ternary::tq2_0)
+            }),
+            StorageType::Q2_0 => ("Q2_0", panels::Q2_0, 18, |bytes, out| {
+                blocks::<18, { panels::Q2_0 }>(bytes, out, ternary::q2_0)
+            }),
+            StorageType::Q1_0 => ("Q1_0", panels::Q1_0, 18, |bytes, out| {
+                blocks::<18, { panels::Q1_0 }>(bytes, out, ternary::q1_0)
+            }),
         }
     }
 
@@ -159,14 +180,19 @@ impl StorageType {
             StorageType::Q4_K => PackedType::Q4K,
             StorageType::Q5_0 | StorageType::Q5_1 | StorageType::MXFP4 => PackedType::Q5_1,
             StorageType::Q5_K => PackedType::Q5K,
-            StorageType::Q3_K | StorageType::Q6_K => PackedType::Q6K,
+            StorageType::Q6_K => PackedType::Q6K,
+            StorageType::Q3_K => PackedType::Q3K,
+            StorageType::Q2_K => PackedType::Q2K,
+            StorageType::TQ1_0 | StorageType::TQ2_0 => PackedType::Tq2_0,
+            StorageType::Q2_0 => PackedType::Q2_0,
+            StorageType::Q1_0 => PackedType::Q1_0,
             _ => PackedType::Q8_0,
         }
     }
 
     /// Whether [`StorageType::packed`] has room for all of its values; for the others it is the nearest type.
     pub fn is_packed_exactly(self) -> bool {
-        !matches!(self, StorageType::Q2_K | StorageType::IQ4_NL | StorageType::IQ4_XS)
+        !matches!(self, StorageType::IQ4_NL | StorageType::IQ4_XS)
     }
 
     /// Whether [`StorageType::pack_row`] keeps its integers.
@@ -174,6 +200,7 @@ impl StorageType {
         self.packed() == dtype
             || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
             || (self, dtype) == (StorageType::Q4_0, PackedType::Q4_1)
+            || (self, dtype) == (StorageType::Q3_K, PackedType::Q6K)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
@@ -208,6 +235,24 @@ impl StorageType {
             }
             (StorageType::Q3_K, PackedType::Q6K) => {
                 q6_k::pack_super_blocks(k_quants::q3_k_blocks(bytes), lane, panel);
+            }
+            (StorageType::Q3_K, PackedType::Q3K) => {
+                q3_k::pack_super_blocks(k_quants::q3_k_blocks_of_3_bits(bytes), lane, panel);
+            }
+            (StorageType::Q2_K, PackedType::Q2K) => {
+                q2_k::pack_super_blocks(k_quants::q2_k_blocks(bytes), lane, panel);
+            }
+            (StorageType::TQ1_0, PackedType::Tq2_0) => {
+                panels::pack_blocks::<2, { panels::TQ2_0 }>(ternary::tq1_0_blocks(bytes), lane, panel);
+            }
+            (StorageType::TQ2_0, PackedType::Tq2_0) => {
+                panels::pack_blocks::<2, { panels::TQ2_0 }>(ternary::tq2_0_blocks(bytes), lane, panel);
+            }
+            (StorageType::Q2_0, PackedType::Q2_0) => {
+                panels::pack_blocks::<2, { panels::Q2_0 }>(ternary::q2_0_blocks(bytes), lane, panel);
+            }
+            (StorageType::Q1_0, PackedType::Q1_0) => {
+                panels::pack_blocks::<1, { panels::Q1_0 }>(ternary::q1_0_blocks(bytes), lane, panel);
             }
             (StorageType::Q6_K, PackedType::Q6K) => {
                 q6_k::pack_super_blocks(k_quants::q6_k_blocks(bytes), lane, panel);

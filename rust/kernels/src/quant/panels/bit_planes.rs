@@ -1,5 +1,5 @@
-//! The place of the bits of integers of less than a byte: the low four of each value, and the bits above them in lines of
-//! their own, so that a kernel gets a quad of values by a shift, a mask and an "or".
+//! The place of the bits of integers of less than a byte: the low four (of three bits the low two) of each value, and the bits
+//! above them in lines of their own, so that a kernel gets a quad of values by a shift, a mask and an "or".
 //!
 //! A line is 64 bytes: a quad of each lane, byte `4 lane + j` for the values 4t + j. A byte holds `width` bits of `4 / width`
 //! quads of both blocks of a step, those of block 0 in its low half and those of block 1 in its high half, the first quad
@@ -20,6 +20,16 @@ pub(crate) const fn bytes(bits: usize) -> usize {
     GROUP * LANES / 8 * bits
 }
 
+/// How many of `bits` bits are in the first lines; the others follow in lines of their own.
+#[inline]
+pub(crate) const fn low_width(bits: usize) -> usize {
+    match bits {
+        1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
+}
+
 /// Byte of value i of a block, and how far its lowest bit is shifted.
 #[inline]
 fn place(width: usize, block: usize, i: usize, lane: usize) -> (usize, usize) {
@@ -32,22 +42,32 @@ pub(crate) type Quads = [u32; bytes(6) / (4 * LANES)];
 /// The steps of a super-block.
 pub(crate) type SuperBlock = [Quads; SUPER_BLOCK / GROUP];
 
-/// The quads of a super-block's integers of `bits` (4, 5 or 6) bits.
+/// The quads of a super-block's integers of `bits` bits.
 #[inline]
 pub(crate) fn quads(bits: usize, q: &[u8; SUPER_BLOCK]) -> SuperBlock {
     let mut all = SuperBlock::default();
-    for (quads, q) in all.iter_mut().zip(q.as_chunks::<GROUP>().0) {
-        let quad = |i: usize| u32::from_le_bytes([q[4 * i], q[4 * i + 1], q[4 * i + 2], q[4 * i + 3]]);
-        for t in 0..BLOCK / 4 {
-            let [first, second] = [quad(t), quad(BLOCK / 4 + t)];
-            let (width, per_line) = (bits - 4, 4 / (bits - 4).max(1));
-            let mask = u32::from_le_bytes([(1 << width) - 1; 4]);
-            quads[t] = first & 0x0f0f_0f0f | (second & 0x0f0f_0f0f) << 4;
-            quads[BLOCK / 4 + t / per_line] |=
-                (first >> 4 & mask | (second >> 4 & mask) << 4) << (width * (t % per_line));
-        }
+    for (quads, q) in all.iter_mut().zip(q.as_chunks().0) {
+        *quads = step_quads(bits, q);
     }
     all
+}
+
+/// The quads of a step's integers of `bits` bits.
+#[inline]
+pub(crate) fn step_quads(bits: usize, q: &[u8; GROUP]) -> Quads {
+    let mut quads = Quads::default();
+    let low = low_width(bits);
+    let quad = |i: usize| u32::from_le_bytes([q[4 * i], q[4 * i + 1], q[4 * i + 2], q[4 * i + 3]]);
+    for t in 0..BLOCK / 4 {
+        let [first, second] = [quad(t), quad(BLOCK / 4 + t)];
+        for (width, from) in [(low, 0), (bits - low, low)] {
+            if width > 0 {
+                let (line, mask) = (2 * from + t * width / 4, u32::from_le_bytes([(1 << width) - 1; 4]));
+                quads[line] |= (first >> from & mask | (second >> from & mask) << 4) << (width * t % 4);
+            }
+        }
+    }
+    quads
 }
 
 /// Writes the integers of a step of one row, of `bits` bits, into its lines.
@@ -90,5 +110,6 @@ pub(crate) fn get(bits: usize, lines: &[u8], block: usize, i: usize, lane: usize
         let (byte, shift) = place(width, block, i, lane);
         lines[byte] >> shift & ((1 << width) - 1)
     };
-    get(lines, 4) | if bits > 4 { get(&lines[bytes(4)..], bits - 4) << 4 } else { 0 }
+    let low = low_width(bits);
+    get(lines, low) | if bits > low { get(&lines[bytes(low)..], bits - low) << low } else { 0 }
 }

@@ -69,7 +69,7 @@ pub(super) fn nearest(x: f32, min: f32, inverse: f32, largest: f32) -> f32 {
 
 /// Scale and min of small squared error: from the range of the values, narrowed in steps; for each the best line through
 /// the integers that it gives (least squares).
-pub(super) fn fit(values: &[f32; BLOCK], bits: usize) -> ScaleAndMin {
+pub(super) fn fit<const N: usize>(values: &[f32; N], bits: usize) -> ScaleAndMin {
     let largest = largest(bits);
     let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(low, high), &x| (low.min(x), high.max(x)));
     let mut best = (f16::from_f32((high - low) / largest), f16::from_f32(low));
@@ -86,14 +86,14 @@ pub(super) fn fit(values: &[f32; BLOCK], bits: usize) -> ScaleAndMin {
 }
 
 /// The best line through the integers that `scale` gives.
-fn line(values: &[f32; BLOCK], low: f32, scale: f32, largest: f32) -> Option<ScaleAndMin> {
+fn line<const N: usize>(values: &[f32; N], low: f32, scale: f32, largest: f32) -> Option<ScaleAndMin> {
     let inverse = if scale > 0.0 { 1.0 / scale } else { return None };
     let (mut q1, mut q2, mut x1, mut qx) = (0.0_f32, 0.0, 0.0, 0.0);
     for &x in values {
         let q = nearest(x, low, inverse, largest);
         (q1, q2, x1, qx) = (q1 + q, q2 + q * q, x1 + x, qx + q * x);
     }
-    let n = BLOCK as f32;
+    let n = N as f32;
     let spread = n * q2 - q1 * q1;
     if spread <= 0.0 {
         return None;
@@ -105,7 +105,7 @@ fn line(values: &[f32; BLOCK], low: f32, scale: f32, largest: f32) -> Option<Sca
 }
 
 /// Squared error of the values under a scale and min.
-fn error(values: &[f32; BLOCK], (scale, min): ScaleAndMin, largest: f32) -> f32 {
+fn error(values: &[f32], (scale, min): ScaleAndMin, largest: f32) -> f32 {
     let (scale, min) = (scale.to_f32(), min.to_f32());
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     values.iter().map(|&x| (scale * nearest(x, min, inverse, largest) + min - x).powi(2)).sum()
