@@ -134,8 +134,8 @@ class Engine:
     def load(cls, model: str | Path, **options: Unpack[LoadOptions]) -> Engine:
         """Load a model by any name that `models.resolve.resolve` accepts; never downloads.
 
-        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_1, q5_k, q4_1, q4_k, q4_0, or auto:
-        as stored if that fits in memory, else the largest type that does (with an entry in
+        dtype: f32 (computes in f32 throughout), bf16, f16, q8_0, q6_k, q5_1, q5_k, q4_1, q4_k, q4_0, q3_k,
+        q2_k, or auto: as stored if that fits in memory, else the largest type that does (with an entry in
         facts["warnings"]). kv_dtype: type of the KV cache: f32, f16, bf16, q8_0 (about half of f16), or auto:
         f32 for f32 weights, else bf16 where its products are fast (AMD processors with AVX-512 BF16), else
         f16. threads: default the physical cores. context: maximum tokens of a

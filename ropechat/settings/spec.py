@@ -13,7 +13,10 @@ from ropechat.sampling import DEFAULTS, THINK, THINK_HELP, Sampling
 from ropechat.sampling import SETTINGS as SAMPLER_SETTINGS
 
 KV_DTYPES = ("auto", "f32", "f16", "bf16", "q8_0")
-DTYPES = ("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0")
+DTYPES = (
+    *("auto", "f32", "bf16", "f16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0", "q3_k"),
+    "q2_k",
+)
 THEMES = (
     *("auto", "dark", "light", "ansi-dark", "ansi-light", "atom-one-dark", "atom-one-light"),
     *("catppuccin-frappe", "catppuccin-latte", "catppuccin-macchiato", "catppuccin-mocha", "dracula"),

@@ -21,7 +21,7 @@ import numpy as np
 from ropechat import Engine
 
 MODELS = ("stories260K", "tinystories-656k")
-DTYPES = ("bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0")
+DTYPES = ("bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0", "q3_k", "q2_k")
 WINDOW = 256
 ALLOWED = 0.01
 

@@ -26,9 +26,18 @@ HALVES = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+    "Q1_0": (0,),
+    "IQ1_S": (0,),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
 }
 TOLERANCE = 0.012
-"""Of dtype "auto", in the largest value of a row: types without kernels are computed as q8_0."""
+"""Of dtype "auto", in the largest value of a row: its activations are rounded to bytes."""
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -97,6 +106,10 @@ def _blocks(kind: gguf.GGMLQuantizationType, shape: tuple[int, int], rng: np.ran
     for place in HALVES.get(kind.name, ()):
         scales = (rng.standard_normal(blocks.shape[:2]) * 10 ** rng.uniform(-5, 2)).astype(np.float16)
         blocks[..., place : place + 2] = scales[..., None].view(np.uint8)
+    if kind.name == "IQ1_M":  # the bits of its scale are the upper ones of four words
+        scales = rng.standard_normal(blocks.shape[:2]).astype(np.float16).view(np.uint16)
+        for word in range(4):
+            blocks[..., 49 + 2 * word] = blocks[..., 49 + 2 * word] & 15 | (scales >> 4 * word & 15) << 4
     if kind.name == "MXFP4":
         usual = rng.integers(105, 139, blocks.shape[:2])
         blocks[..., 0] = (

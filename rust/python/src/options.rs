@@ -10,9 +10,11 @@ use ropechat_platform::error::Error;
 const DEFAULT_CONTEXT: usize = 8192;
 
 pub(super) fn parse_dtype(name: &str) -> Result<Option<PackedType>, Error> {
-    let found = PackedType::ALL.into_iter().find(|dtype| dtype.name() == name);
+    let choices: Vec<_> = PackedType::ALL.into_iter().filter(|dtype| dtype.is_choice()).collect();
+    let found = choices.iter().copied().find(|dtype| dtype.name() == name);
     if found.is_none() && name != "auto" {
-        let [others @ .., last] = PackedType::ALL.map(PackedType::name);
+        let names: Vec<_> = choices.iter().map(|dtype| dtype.name()).collect();
+        let (last, others) = names.split_last().expect("there are types");
         let others = others.join(", ");
         return Err(Error::Request(format!("dtype: must be auto, {others} or {last} (got {name:?})")));
     }

@@ -174,8 +174,7 @@ fn stored_as(checkpoint: &Checkpoint, config: &Config) -> String {
 fn own_types(checkpoint: &Checkpoint, config: &Config, need: &Need) -> Vec<PackedType> {
     let names = checkpoint.matrix_types();
     let in_file: Vec<_> = names.iter().filter_map(|name| StorageType::named(name)).collect();
-    let is_exact = in_file.iter().all(|kind| kind.is_packed_exactly()) && in_file.len() == names.len();
-    if config.quantization != Scheme::Plain || !is_exact {
+    if config.quantization != Scheme::Plain || in_file.len() < names.len() {
         return Vec::new();
     }
     let is_own =

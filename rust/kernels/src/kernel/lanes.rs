@@ -69,6 +69,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn shift_left(bytes: Self::U8x4, by: usize, mask: u8) -> Self::U8x4;
     /// The bits of both.
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4;
+    /// The byte of a table that each byte of `indices` (below 16) names; the table is there four times.
+    unsafe fn lookup(table: Self::U8x4, indices: Self::U8x4) -> Self::U8x4;
     /// Whether [`Lanes::dot4`] takes signed bytes.
     const SIGNED: bool = false;
     /// Signed bytes of bytes that are stored as value + 128; only where [`Lanes::SIGNED`].
@@ -111,6 +113,11 @@ pub unsafe trait Lanes: Copy {
     /// Writes 64 bytes as i16: first those with even numbers, then those with odd ones.
     #[inline(always)]
     unsafe fn split_words(_from: *const u8, _signed: bool, _to: *mut u8) {
+        unreachable!("no sums in i16")
+    }
+    /// Writes 64 bytes of i16.
+    #[inline(always)]
+    unsafe fn store_words(_words: Self::Words, _to: *mut u8) {
         unreachable!("no sums in i16")
     }
     /// 64 bytes of i16.

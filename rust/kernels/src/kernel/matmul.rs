@@ -23,6 +23,8 @@ pub(super) struct MatmulArgs {
     pub panel_bytes: usize,
     /// Number of panels.
     pub panels: usize,
+    /// 64 bytes: the table of a type whose values name integers.
+    pub table: *const u8,
     /// First activation row, in the format's activation type.
     pub x: *const u8,
     /// Distance of two activation rows in bytes.
@@ -164,6 +166,7 @@ unsafe fn matmul_widened<V: Lanes, const S: usize>(args: &MatmulArgs) {
                         widen::<V>(from.cast(), 2 * steps, rows.add(m * 2 * steps));
                     }
                     let part = MatmulArgs {
+                        table: args.table,
                         weights: panels.cast(),
                         panel_bytes: panel_values * size_of::<f32>(),
                         panels: count,

@@ -9,7 +9,9 @@ use super::lanes::{BIASED_ZERO, LANES, Lanes};
 use super::matmul::MatmulArgs;
 use super::prefetch::prefetch_l2;
 use super::quantize::x_scales_at;
-use crate::quant::{BLOCK, GROUP, PackedType, SUPER_BLOCK, bit_planes, place_of, q2_k, q3_k, q4_k_q5_k, q6_k};
+use crate::quant::{
+    BLOCK, GROUP, PackedType, SUPER_BLOCK, bit_planes, place_of, q2_k, q3_k, q4_k_q5_k, q6_k,
+};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -32,6 +34,8 @@ pub(super) trait BlockFormat {
     const PLUS_ONE: bool = false;
     /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
     const FACTOR: i16 = 1;
+    /// Whether there are tiles of odd numbers of rows above four.
+    const ODD_TILES: bool = false;
     /// The largest integer as it is stored.
     const MAX: usize;
     /// How many groups of four products fit a pair of i16 sums: activations are at most 127.
@@ -49,11 +53,16 @@ pub(super) trait BlockFormat {
     /// Where the values of a step begin: after its own scales, and the minima if there are any.
     const VALUES_AT: usize;
     /// Values 4 t to 4 t + 3 (t in 0..8) of block `B` (0 or 1), unsigned, of all lanes: as they are stored, or times
-    /// [`BlockFormat::FACTOR`].
+    /// [`BlockFormat::FACTOR`]. `table` is that of a type whose values name integers.
     ///
     /// # Safety
     /// The ISA of `V`; `values` valid for the step's bytes from `VALUES_AT` on.
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4;
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        stored: bool,
+        table: V::U8x4,
+    ) -> V::U8x4;
     /// Scale `P` (0..SCALES) of block `B` of step `index` of those that share these numbers.
     ///
     /// # Safety
@@ -89,6 +98,10 @@ pub(super) type Q5K = KQuant<5>;
 pub(super) type Q4K = KQuant<4>;
 /// 4 bits, stored + 8. Multiplied by 16, they are bytes stored + 128.
 pub(super) struct Q4_0;
+/// 4 bits that name bytes stored + 128.
+pub(super) struct NamedBlocks;
+/// 4 bits that name bytes stored + 128, with a scale per half of a block: a signed byte times a float.
+pub(super) struct NamedHalves;
 /// 3 bits, stored + 4, with a scale per half of a block: six bits, less 32, times a float. Multiplied by 32, they are bytes
 /// stored + 128.
 pub(super) struct Q3K;
@@ -102,24 +115,36 @@ pub(super) struct Tq2_0;
 pub(super) struct Q1_0;
 
 impl BlockFormat for Q8_0 {
+    const ODD_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q8_0;
     const MAX: usize = 255;
     const VALUES_AT: usize = 4 * LANES;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { V::load_u8x4(values.add((B * 8 + t) * 4 * LANES)) }
     }
 }
 
 impl BlockFormat for Q6K {
+    const ODD_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q6K;
     const FACTOR: i16 = 4;
     const MAX: usize = 63;
     const SCALES: usize = 2;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        stored: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         let to = if stored { 0 } else { 2 };
         // SAFETY: the caller's duty.
         unsafe { V::or(bits::<V, B, 4>(values, t, to), bits::<V, B, 2>(values.add(UPPER), t, to + 4)) }
@@ -145,24 +170,36 @@ unsafe fn small_values<V: Lanes, const B: usize, const BITS: usize>(values: *con
 }
 
 impl<const BITS: usize> BlockFormat for WithMin<BITS> {
+    const ODD_TILES: bool = true;
     const DTYPE: PackedType = if BITS == 4 { PackedType::Q4_1 } else { PackedType::Q5_1 };
     const MAX: usize = (1 << BITS) - 1;
     const HAS_MINS: bool = true;
     const VALUES_AT: usize = 8 * LANES;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { small_values::<V, B, BITS>(values, t) }
     }
 }
 
 impl<const BITS: usize> BlockFormat for KQuant<BITS> {
+    const ODD_TILES: bool = true;
     const DTYPE: PackedType = if BITS == 4 { PackedType::Q4K } else { PackedType::Q5K };
     const MAX: usize = (1 << BITS) - 1;
     const HAS_MINS: bool = true;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { small_values::<V, B, BITS>(values, t) }
     }
@@ -189,14 +226,58 @@ unsafe fn six_bits<V: Lanes, const B: usize>(numbers: *const u8, index: usize, w
 }
 
 impl BlockFormat for Q4_0 {
+    const ODD_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q4_0;
     const FACTOR: i16 = 16;
     const MAX: usize = 15;
     const VALUES_AT: usize = 4 * LANES;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        stored: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 4>(values, t, if stored { 0 } else { 4 }) }
+    }
+}
+
+impl BlockFormat for NamedBlocks {
+    const DTYPE: PackedType = PackedType::Iq4Nl;
+    const MAX: usize = 255;
+    const VALUES_AT: usize = 4 * LANES;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        table: V::U8x4,
+    ) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { V::lookup(table, bits::<V, B, 4>(values, t, 0)) }
+    }
+}
+
+impl BlockFormat for NamedHalves {
+    const DTYPE: PackedType = PackedType::Iq4Xs;
+    const MAX: usize = 255;
+    const SCALES: usize = 2;
+    const VALUES_AT: usize = 0;
+    #[inline(always)]
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        table: V::U8x4,
+    ) -> V::U8x4 {
+        // SAFETY: the caller's duty.
+        unsafe { V::lookup(table, bits::<V, B, 4>(values, t, 0)) }
+    }
+    #[inline(always)]
+    unsafe fn scale<V: Lanes, const B: usize, const P: usize>(numbers: *const u8, index: usize) -> V {
+        // SAFETY: the caller's duty.
+        unsafe { Q6K::scale::<V, B, P>(numbers, index) }
     }
 }
 
@@ -207,7 +288,12 @@ impl BlockFormat for Q3K {
     const SCALES: usize = 2;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, stored: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        stored: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         const UPPER: usize = bit_planes::bytes(2);
         let to = if stored { 0 } else { 5 };
         // SAFETY: the caller's duty.
@@ -230,7 +316,12 @@ impl BlockFormat for Q2K {
     const HAS_MINS: bool = true;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 2>(values, t, 0) }
     }
@@ -264,7 +355,12 @@ impl BlockFormat for Q2_0 {
     const PLUS_ONE: bool = true;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 2>(values, t, 0) }
     }
@@ -281,7 +377,12 @@ impl BlockFormat for Tq2_0 {
     const PLUS_ONE: bool = true;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 2>(values, t, 0) }
     }
@@ -298,7 +399,12 @@ impl BlockFormat for Q1_0 {
     const PLUS_ONE: bool = true;
     const VALUES_AT: usize = 0;
     #[inline(always)]
-    unsafe fn four_values<V: Lanes, const B: usize>(values: *const u8, t: usize, _: bool) -> V::U8x4 {
+    unsafe fn four_values<V: Lanes, const B: usize>(
+        values: *const u8,
+        t: usize,
+        _: bool,
+        _: V::U8x4,
+    ) -> V::U8x4 {
         // SAFETY: the caller's duty.
         unsafe { bits::<V, B, 1>(values, t, 1) }
     }
@@ -321,8 +427,7 @@ unsafe fn bits<V: Lanes, const B: usize, const W: usize>(lines: *const u8, t: us
     // SAFETY: the caller's duty.
     unsafe {
         let line = V::load_u8x4(lines.add(line * 4 * LANES));
-        let is_below = 4 * B + (4 - W) <= to;
-        if is_below { V::shift_left(line, to - from, mask) } else { V::shift_right(line, from - to, mask) }
+        if from <= to { V::shift_left(line, to - from, mask) } else { V::shift_right(line, from - to, mask) }
     }
 }
 
@@ -338,11 +443,13 @@ pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(arg
         return unsafe { matmul_split::<V, F, T>(args) };
     }
     for panel in 0..args.panels {
-        for row in (0..args.rows).step_by(T) {
-            let (rows, steps) = ((args.rows - row).min(T), 0..args.steps);
+        let mut row = 0;
+        while row < args.rows {
+            let (rows, steps) = (tile_rows::<T>(args.rows - row, F::ODD_TILES), 0..args.steps);
             let tile = Tile { panel, row, rows, steps, values: std::ptr::null(), words: std::ptr::null() };
             // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
             unsafe { tile_of::<V, F, T, STORED>(args, &tile) }
+            row += rows;
         }
     }
 }
@@ -378,11 +485,14 @@ unsafe fn matmul_split<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulAr
                 split_row::<V>(args.x.add(row * args.x_bytes), steps.clone(), words.add(row * row_bytes));
             }
             for panel in 0..args.panels {
-                for row in (0..args.rows).step_by(T) {
-                    let (rows, words) = ((args.rows - row).min(T), words.add(row * row_bytes));
+                let mut row = 0;
+                while row < args.rows {
+                    let rows = tile_rows::<T>(args.rows - row, F::ODD_TILES);
+                    let words = words.add(row * row_bytes);
                     let tile =
                         Tile { panel, row, rows, steps: steps.clone(), values: std::ptr::null(), words };
                     tile_of::<V, F, T, SPLIT>(args, &tile);
+                    row += rows;
                 }
             }
         }
@@ -423,11 +533,11 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
             unsafe {
                 for (i, step) in steps.clone().enumerate() {
                     let panel = args.weights.add(panel * args.panel_bytes);
-                    unpack::<V, F>(panel, step, in_i16, values.add(i * step_bytes));
+                    unpack::<V, F>(panel, step, in_i16, args.table, values.add(i * step_bytes));
                 }
                 let mut row = 0;
                 while row < args.rows {
-                    let rows = tile_rows::<T>(args.rows - row);
+                    let rows = tile_rows::<T>(args.rows - row, false);
                     if !in_i16 {
                         for m in 0..rows {
                             let x = args.x.add((row + m) * args.x_bytes);
@@ -447,22 +557,33 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
 
 /// Unpacks a step: its values, then the scales of both blocks, divided by [`BlockFormat::FACTOR`], and the minima, as f32.
 #[inline(always)]
-unsafe fn unpack<V: Lanes, F: BlockFormat>(panel: *const u8, step: usize, in_i16: bool, to: *mut u8) {
+unsafe fn unpack<V: Lanes, F: BlockFormat>(
+    panel: *const u8,
+    step: usize,
+    in_i16: bool,
+    table: *const u8,
+    to: *mut u8,
+) {
     let (numbers, values) = place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES);
     let (numbers, values) = (panel.wrapping_add(numbers), panel.wrapping_add(values + F::VALUES_AT));
     let index = step % (SUPER_BLOCK / GROUP);
+    // SAFETY: every type has a table, of zeros where it is not used.
+    let table = unsafe { V::load_u8x4(table) };
     macro_rules! groups {
         ($block:literal, $($t:literal)*) => {$(
             let i = 8 * $block + $t;
             prefetch_ahead::<F>(panel, step, i);
+            let four = F::four_values::<V, $block>(values, $t, true, table);
             if in_i16 {
-                V::store_u8x4(F::four_values::<V, $block>(values, $t, true), to.add(i * 4 * LANES));
+                V::store_u8x4(four, to.add(i * 4 * LANES));
             } else {
-                V::split_words(values.add(i * 4 * LANES), false, to.add(i * 8 * LANES));
+                let [even, odd] = V::words_of(four);
+                V::store_words(even, to.add(i * 8 * LANES));
+                V::store_words(odd, to.add(i * 8 * LANES + 4 * LANES));
             }
         )*};
     }
-    // SAFETY: the caller's duty. Only q8_0 does not fit i16: its values are stored as bytes.
+    // SAFETY: the caller's duty.
     unsafe {
         groups!(0, 0 1 2 3 4 5 6 7);
         groups!(1, 0 1 2 3 4 5 6 7);
@@ -495,11 +616,13 @@ unsafe fn scale<V: Lanes, F: BlockFormat, const B: usize, const P: usize>(
     unsafe { F::scale::<V, B, P>(numbers, index).mul(V::splat(1.0 / f32::from(F::FACTOR))) }
 }
 
-/// Rows of the next tile of an unpacked panel. Not every number has a tile: a second one there costs little.
-fn tile_rows<const T: usize>(left: usize) -> usize {
+/// Rows of the next tile. Of unpacked panels and where `odd` is false not every number has a tile: a second one there costs
+/// little.
+#[inline(always)]
+fn tile_rows<const T: usize>(left: usize, odd: bool) -> usize {
     match left {
         _ if left >= T => T,
-        0..=4 => left,
+        _ if odd || left <= 4 => left,
         _ => left & !1,
     }
 }
@@ -519,11 +642,12 @@ struct Tile {
 /// Whether a tile of so many rows is compiled: each costs seconds.
 const fn has_tile<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(rows: usize) -> bool {
     let is_used = match MODE {
-        UNPACKED => rows <= 4 || rows.is_multiple_of(2),
+        UNPACKED => true,
         SPLIT => split_from_rows::<V, F>() < usize::MAX,
         _ => rows < unpack_from_rows::<V, F>() && rows < split_from_rows::<V, F>(),
     };
-    rows <= T && is_used
+    let odd = F::ODD_TILES && MODE != UNPACKED;
+    rows <= T && is_used && (odd || rows <= 4 || rows.is_multiple_of(2))
 }
 
 /// Picks the tile compiled for the number of its rows.
@@ -571,6 +695,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
     // SAFETY: panel < panels and row + M <= rows, so every address lies in the buffers of `args`.
     unsafe {
         let weights = args.weights.add(panel * args.panel_bytes);
+        let table = V::load_u8x4(args.table);
         let out = args.out.add(row * args.out_stride + panel * LANES);
         // A pointer for every third row, the two after it by an index: twelve pointers do not fit the registers.
         let third_rows = |first: *const u8, stride: usize| -> [*const u8; 4] {
@@ -609,7 +734,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
                             [V::load_words(at), V::load_words(at.add(4 * LANES))]
                         } else {
                             prefetch_ahead::<F>(weights, step, 8 * $block + $t);
-                            V::words_of(F::four_values::<V, $block>(values_at, $t, true))
+                            V::words_of(F::four_values::<V, $block>(values_at, $t, true, table))
                         };
                         for (weights, x_at) in [(even, AT), (odd, GROUP + AT)] {
                             for m in 0..M {
@@ -622,7 +747,7 @@ unsafe fn block_tile<V: Lanes, F: BlockFormat, const M: usize, const MODE: u8>(
                             V::load_u8x4(unpacked.add((8 * $block + $t) * 4 * LANES))
                         } else {
                             prefetch_ahead::<F>(weights, step, 8 * $block + $t);
-                            let values = F::four_values::<V, $block>(values_at, $t, in_i16);
+                            let values = F::four_values::<V, $block>(values_at, $t, in_i16, table);
                             if signed { V::to_signed(values) } else { values }
                         };
                         for m in 0..M {

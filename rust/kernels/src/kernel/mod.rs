@@ -21,7 +21,7 @@ mod selective_scan;
 mod softmax;
 mod table;
 
-use crate::quant::{BLOCK, PackedType};
+use crate::quant::{BLOCK, PackedType, table as tables};
 pub use divergence::Divergence;
 pub use elementwise::Activation;
 pub use lanes::LANES;
@@ -157,6 +157,10 @@ impl Kernels {
             PackedType::Q4_1 => self.0.matmul_q4_1,
             PackedType::Q4K => self.0.matmul_q4_k,
             PackedType::Q4_0 => self.0.matmul_q4_0,
+            PackedType::Iq4Nl | PackedType::Mxfp4 => self.0.matmul_named_blocks,
+            PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
+                self.0.matmul_named_halves
+            }
             PackedType::Q3K => self.0.matmul_q3_k,
             PackedType::Q2K => self.0.matmul_q2_k,
             PackedType::Q2_0 => self.0.matmul_q2_0,
@@ -168,6 +172,7 @@ impl Kernels {
             weights,
             panel_bytes,
             panels: count,
+            table: tables::lookup(format).0.as_ptr(),
             x,
             x_bytes,
             rows,

@@ -34,7 +34,13 @@ pub fn rows_as_for(weights: PackedType) -> PackedType {
     match weights {
         PackedType::F32 | PackedType::F16 => PackedType::F32,
         PackedType::BF16 => PackedType::BF16,
-        PackedType::Q6K | PackedType::Q3K => PackedType::Q6K,
+        PackedType::Q6K
+        | PackedType::Q3K
+        | PackedType::Iq4Xs
+        | PackedType::Iq3Xxs
+        | PackedType::Iq3S
+        | PackedType::Iq2
+        | PackedType::Iq1 => PackedType::Q6K,
         PackedType::Q2K | PackedType::Q2_0 | PackedType::Tq2_0 | PackedType::Q1_0 => PackedType::Q2K,
         _ => PackedType::Q8_0,
     }

@@ -115,6 +115,8 @@ macro_rules! kernels {
             fn matmul_q4_1(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_1, SMALL_ROWS>;
             fn matmul_q4_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4K, SMALL_ROWS>;
             fn matmul_q4_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q4_0, SMALL_ROWS>;
+            fn matmul_named_blocks(args: &MatmulArgs) = matmul_blocks::<V, blocks::NamedBlocks, BLOCK_ROWS>;
+            fn matmul_named_halves(args: &MatmulArgs) = matmul_blocks::<V, blocks::NamedHalves, BLOCK_ROWS>;
             fn matmul_q3_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q3K, SMALL_ROWS>;
             fn matmul_q2_k(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q2K, SMALL_ROWS>;
             fn matmul_q2_0(args: &MatmulArgs) = matmul_blocks::<V, blocks::Q2_0, SMALL_ROWS>;

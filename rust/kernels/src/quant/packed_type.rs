@@ -1,11 +1,11 @@
 //! The types of packed weights, and how rows of each are packed and unpacked.
 
 use super::panels::step::{GROUP, LANES, SUPER_BLOCK};
-use super::panels::{float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, ternary};
+use super::panels::{bit_planes, float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, table, ternary};
 
-/// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes: packs on disk of
-/// another version are not used.
-pub const PANEL_LAYOUT: u32 = 4;
+/// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes, and of the types that
+/// [`StorageType::packed`](super::StorageType::packed) names: packs on disk of another version are not used.
+pub const PANEL_LAYOUT: u32 = 5;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,6 +30,20 @@ pub enum PackedType {
     Q4K,
     /// Blocks of 32 nibbles (value + 8) with an f16 scale.
     Q4_0,
+    /// Blocks of 32 nibbles that name integers, with an f16 scale.
+    Iq4Nl,
+    /// Blocks of 32 floats of 4 bits, with an f16 scale.
+    Mxfp4,
+    /// Nibbles that name integers: a signed byte per 16 as scale, times an f32 per 256.
+    Iq4Xs,
+    /// As [`PackedType::Iq4Xs`], with other integers.
+    Iq3Xxs,
+    /// As [`PackedType::Iq4Xs`], with other integers.
+    Iq3S,
+    /// As [`PackedType::Iq4Xs`], with six integers.
+    Iq2,
+    /// As [`PackedType::Iq4Xs`], with six integers.
+    Iq1,
     /// Integers of 3 bits (value + 4): six bits (less 32) per 16 as scale, times an f16 per 256.
     Q3K,
     /// Integers of 2 bits with a scale and a minimum of 4 bits per 16, times two f16 per 256.
@@ -44,7 +58,7 @@ pub enum PackedType {
 
 impl PackedType {
     /// All types, the largest first.
-    pub const ALL: [PackedType; 15] = [
+    pub const ALL: [PackedType; 22] = [
         PackedType::F32,
         PackedType::BF16,
         PackedType::F16,
@@ -53,8 +67,15 @@ impl PackedType {
         PackedType::Q5_1,
         PackedType::Q5K,
         PackedType::Q4_1,
+        PackedType::Iq4Xs,
+        PackedType::Iq3Xxs,
+        PackedType::Iq3S,
+        PackedType::Iq2,
+        PackedType::Iq1,
         PackedType::Q4K,
         PackedType::Q4_0,
+        PackedType::Iq4Nl,
+        PackedType::Mxfp4,
         PackedType::Q3K,
         PackedType::Q2K,
         PackedType::Q2_0,
@@ -75,6 +96,13 @@ impl PackedType {
             PackedType::Q4_1 => "q4_1",
             PackedType::Q4K => "q4_k",
             PackedType::Q4_0 => "q4_0",
+            PackedType::Iq4Nl => "iq4_nl",
+            PackedType::Mxfp4 => "mxfp4",
+            PackedType::Iq4Xs => "iq4_xs",
+            PackedType::Iq3Xxs => "iq3_xxs",
+            PackedType::Iq3S => "iq3_s",
+            PackedType::Iq2 => "iq2",
+            PackedType::Iq1 => "iq1",
             PackedType::Q3K => "q3_k",
             PackedType::Q2K => "q2_k",
             PackedType::Q2_0 => "q2_0",
@@ -108,7 +136,10 @@ impl PackedType {
             PackedType::Q5K => q4_k_q5_k::step_bytes(5),
             PackedType::Q4_1 => q4_1_q5_1::step_bytes(4),
             PackedType::Q4K => q4_k_q5_k::step_bytes(4),
-            PackedType::Q4_0 => q4_0::STEP_BYTES,
+            PackedType::Q4_0 | PackedType::Iq4Nl | PackedType::Mxfp4 => q4_0::STEP_BYTES,
+            PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
+                bit_planes::bytes(4)
+            }
             PackedType::Q3K => q3_k::STEP_BYTES,
             PackedType::Q2K => q2_k::STEP_BYTES,
             PackedType::Q2_0 | PackedType::Tq2_0 => ternary::step_bytes(2),
@@ -119,7 +150,12 @@ impl PackedType {
     /// Bytes of the numbers that come before four steps of the K-quants and of one and two bits.
     pub const fn numbers_bytes(self) -> usize {
         match self {
-            PackedType::Q6K => q6_k::NUMBERS_BYTES,
+            PackedType::Q6K
+            | PackedType::Iq4Xs
+            | PackedType::Iq3Xxs
+            | PackedType::Iq3S
+            | PackedType::Iq2
+            | PackedType::Iq1 => q6_k::NUMBERS_BYTES,
             PackedType::Q5K | PackedType::Q4K => q4_k_q5_k::NUMBERS_BYTES,
             PackedType::Q3K => q3_k::NUMBERS_BYTES,
             PackedType::Q2K => q2_k::NUMBERS_BYTES,
@@ -169,6 +205,10 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::pack_row::<4>(values, lane, panel),
             PackedType::Q4K => q4_k_q5_k::pack_row::<4>(values, lane, panel),
             PackedType::Q4_0 => q4_0::pack_row(values, lane, panel),
+            PackedType::Iq4Nl | PackedType::Mxfp4 => table::pack_row_of_blocks(self, values, lane, panel),
+            PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
+                table::pack_row(self, values, lane, panel);
+            }
             PackedType::Q3K => q3_k::pack_row(values, lane, panel),
             PackedType::Q2K => q2_k::pack_row(values, lane, panel),
             PackedType::Q2_0 => ternary::pack_row::<2, { ternary::Q2_0 }>(values, lane, panel),
@@ -190,11 +230,33 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::unpack_row::<4>(panel, lane, out),
             PackedType::Q4K => q4_k_q5_k::unpack_row::<4>(panel, lane, out),
             PackedType::Q4_0 => q4_0::unpack_row(panel, lane, out),
+            PackedType::Iq4Nl | PackedType::Mxfp4 => table::unpack_row_of_blocks(self, panel, lane, out),
+            PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
+                table::unpack_row(self, panel, lane, out);
+            }
             PackedType::Q3K => q3_k::unpack_row(panel, lane, out),
             PackedType::Q2K => q2_k::unpack_row(panel, lane, out),
             PackedType::Q2_0 => ternary::unpack_row::<2, { ternary::Q2_0 }>(panel, lane, out),
             PackedType::Tq2_0 => ternary::unpack_row::<2, { ternary::TQ2_0 }>(panel, lane, out),
             PackedType::Q1_0 => ternary::unpack_row::<1, { ternary::Q1_0 }>(panel, lane, out),
         }
+    }
+
+    /// Whether weights of any values can be asked for in this type: the others have the values of a file's types, or too few for
+    /// a model that was not trained with them.
+    pub fn is_choice(self) -> bool {
+        !matches!(
+            self,
+            PackedType::Iq4Nl
+                | PackedType::Mxfp4
+                | PackedType::Iq4Xs
+                | PackedType::Iq3Xxs
+                | PackedType::Iq3S
+                | PackedType::Iq2
+                | PackedType::Iq1
+                | PackedType::Q2_0
+                | PackedType::Tq2_0
+                | PackedType::Q1_0
+        )
     }
 }

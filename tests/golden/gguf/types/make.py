@@ -1,10 +1,13 @@
-"""Make blocks.gguf and values.safetensors: random blocks of every tensor type, and what `gguf` reads in them; grids.bin.
+"""Make blocks.gguf and values.safetensors: random blocks of every tensor type, and what `gguf` reads in them.
+
+Also grids.bin of the kernels, lists out of that package.
 
     python tests/golden/gguf/types/make.py      (needs the package gguf; written with 0.19.0)
 
 Every byte is random but for the f16 scales, which are finite, and MXFP4's exponents, which are not 255. Each
-tensor has 6 rows of 512 values, those of few bits 2; the last two (last one) have scales at the ends of f16 (zero,
-subnormal, largest). The package knows the sizes of Q1_0, but not its values, and nothing of Q2_0: both are computed here.
+tensor has 6 rows of 512 values, those of few bits 2; the last two (last one) have scales at the ends of f16
+(zero, subnormal, largest). The package knows the size of Q1_0, but not its values, and nothing of Q2_0: both
+are computed here.
 """
 
 import json
@@ -64,7 +67,8 @@ def values_of(name: str, blocks: np.ndarray) -> np.ndarray:
     if name == "Q1_0":
         integers = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").astype("<f4") * 2 - 1
     else:
-        integers = (blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(len(blocks), -1) - np.float32(1)
+        integers = blocks[:, 2:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3
+        integers = integers.reshape(len(blocks), -1) - np.float32(1)
     return (d * integers).reshape(-1, COLUMNS)
 
 

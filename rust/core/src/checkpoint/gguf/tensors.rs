@@ -25,7 +25,7 @@ struct Type {
 const WIDEST_PADDING: u64 = 64;
 
 /// The largest number of a type.
-const LAST_TYPE: u32 = 41;
+const LAST_TYPE: u32 = 42;
 
 /// The type of that number (`ggml.h`), also of types that the engine does not read: their sizes are checked too.
 fn type_of(number: u32) -> Option<Type> {
@@ -64,6 +64,7 @@ fn type_of(number: u32) -> Option<Type> {
         39 => ("MXFP4", 32, 17),
         40 => ("NVFP4", 64, 36),
         41 => ("Q1_0", 128, 18),
+        42 => ("Q2_0", 64, 18),
         _ => return None,
     };
     Some(Type { name, values, bytes })

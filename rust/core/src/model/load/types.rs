@@ -72,7 +72,7 @@ impl<'a> MatrixTypes<'a> {
             // The embedding and lm_head lose too much quality in few bits: they get a finer type, as in llama.cpp.
             Packing::Finer | Packing::TokenEmbedding => self.dtype.map(|dtype| match dtype {
                 PackedType::Q4_0 | PackedType::Q4_1 | PackedType::Q4K => PackedType::Q8_0,
-                PackedType::Q5_1 | PackedType::Q5K => PackedType::Q6K,
+                PackedType::Q5_1 | PackedType::Q5K | PackedType::Q3K | PackedType::Q2K => PackedType::Q6K,
                 dtype => dtype,
             }),
             Packing::Like(other) => Some(self.measure(other)?.dtype()),

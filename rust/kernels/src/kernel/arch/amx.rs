@@ -188,7 +188,7 @@ unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
             signed.resize(signed.len().max(args.steps * TILE), Line([0; 64]));
             for panel in 0..args.panels {
                 let weights = args.weights.add(panel * args.panel_bytes);
-                signed_panel::<F>(weights, args.steps, signed);
+                signed_panel::<F>(weights, args.table, args.steps, signed);
                 let steps = args.rows.div_ceil(TILE) * args.steps;
                 let mut ahead =
                     Prefetch::new(args, weights.wrapping_add(args.panel_bytes), args.panel_bytes, steps);
@@ -210,7 +210,14 @@ unsafe fn matmul_blocks<F: BlockFormat>(args: &MatmulArgs) {
 
 /// The stored (unsigned) weights of one panel as signed bytes, a line per four values of all lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed: &mut [Line]) {
+unsafe fn signed_panel<F: BlockFormat>(
+    weights: *const u8,
+    table: *const u8,
+    steps: usize,
+    signed: &mut [Line],
+) {
+    // SAFETY: a table is 64 bytes.
+    let table = unsafe { _mm512_loadu_si512(table.cast()) };
     let offset = _mm512_set1_epi8(-128);
     for (step, lines) in signed.chunks_exact_mut(TILE).take(steps).enumerate() {
         // SAFETY: the step is inside the panel; a line is 64 bytes.
@@ -218,8 +225,8 @@ unsafe fn signed_panel<F: BlockFormat>(weights: *const u8, steps: usize, signed:
             let quads = weights.add(place_of(step, F::NUMBERS_BYTES, F::STEP_BYTES).1 + F::VALUES_AT);
             for (t, line) in lines.iter_mut().enumerate() {
                 let unsigned = match t {
-                    0..8 => F::four_values::<Lanes, 0>(quads, t, false),
-                    _ => F::four_values::<Lanes, 1>(quads, t - 8, false),
+                    0..8 => F::four_values::<Lanes, 0>(quads, t, false, table),
+                    _ => F::four_values::<Lanes, 1>(quads, t - 8, false, table),
                 };
                 let signed = if F::HAS_MINS { unsigned } else { _mm512_xor_si512(unsigned, offset) };
                 _mm512_store_si512((line as *mut Line).cast(), signed);

@@ -343,6 +343,11 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
         }
     }
     #[inline(always)]
+    unsafe fn lookup(table: Self::U8x4, indices: Self::U8x4) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe { [_mm256_shuffle_epi8(table[0], indices[0]), _mm256_shuffle_epi8(table[1], indices[1])] }
+    }
+    #[inline(always)]
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe { [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])] }
@@ -407,6 +412,14 @@ unsafe impl<D: Dots> Lanes for Pair<D> {
                 _mm256_storeu_si256(to.add(32 * half).cast(), even);
                 _mm256_storeu_si256(to.add(64 + 32 * half).cast(), odd);
             }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_words(words: Self::Words, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), words[0]);
+            _mm256_storeu_si256(to.add(32).cast(), words[1]);
         }
     }
     #[inline(always)]

@@ -211,6 +211,11 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
         }
     }
     #[inline(always)]
+    unsafe fn lookup(table: Self::U8x4, indices: Self::U8x4) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe { _mm512_shuffle_epi8(table, indices) }
+    }
+    #[inline(always)]
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe { _mm512_or_si512(a, b) }
@@ -263,6 +268,13 @@ unsafe impl<D: Dots> Lanes for Zmm<D> {
             };
             _mm512_storeu_si512(to.cast(), even);
             _mm512_storeu_si512(to.add(64).cast(), odd);
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_words(words: Self::Words, to: *mut u8) {
+        // SAFETY: see the impl.
+        unsafe {
+            _mm512_storeu_si512(to.cast(), words);
         }
     }
     #[inline(always)]

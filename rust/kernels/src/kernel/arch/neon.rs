@@ -334,6 +334,11 @@ unsafe impl<D: Dots> Lanes for Quad<D> {
         }
     }
     #[inline(always)]
+    unsafe fn lookup(table: Self::U8x4, indices: Self::U8x4) -> Self::U8x4 {
+        // SAFETY: see the impl.
+        unsafe { quarters!(Q => vqtbl1q_u8(table[Q], indices[Q])) }
+    }
+    #[inline(always)]
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         // SAFETY: see the impl.
         unsafe { quarters!(Q => vorrq_u8(a[Q], b[Q])) }

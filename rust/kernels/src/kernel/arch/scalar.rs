@@ -131,6 +131,10 @@ unsafe impl Lanes for Array {
         bytes.map(|four| four.map(|byte| byte << by & mask))
     }
     #[inline(always)]
+    unsafe fn lookup(table: Self::U8x4, indices: Self::U8x4) -> Self::U8x4 {
+        std::array::from_fn(|i| indices[i].map(|index| table.as_flattened()[usize::from(index)]))
+    }
+    #[inline(always)]
     unsafe fn or(a: Self::U8x4, b: Self::U8x4) -> Self::U8x4 {
         std::array::from_fn(|i| std::array::from_fn(|j| a[i][j] | b[i][j]))
     }

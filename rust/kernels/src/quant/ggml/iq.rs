@@ -16,6 +16,8 @@
 //! group or taken away.
 
 use super::bytes::{first, half};
+use crate::quant::panels::bit_planes::{SuperBlock, quads};
+use crate::quant::panels::table::{Table, codes};
 use half::f16;
 
 /// A block: `d * scale * q`, with a scale per 16 values.
@@ -27,13 +29,24 @@ pub(super) struct Decoded {
 
 impl Decoded {
     pub fn values(&self, out: &mut [f32]) {
-        for ((out, q), scale) in
-            out.chunks_exact_mut(16).zip(self.q.as_chunks::<16>().0).zip(self.scales)
-        {
+        for ((out, q), scale) in out.chunks_exact_mut(16).zip(self.q.as_chunks::<16>().0).zip(self.scales) {
             let scale = self.d * f32::from(scale);
             out.iter_mut().zip(q).for_each(|(out, q)| *out = scale * f32::from(*q));
         }
     }
+}
+
+/// What a panel holds of each block: d, the scales, and the names of the integers in a table.
+pub(super) fn coded<'a, const BYTES: usize>(
+    bytes: &'a [u8],
+    table: &Table,
+    decode: impl Fn(&[u8]) -> Decoded + 'a,
+) -> impl Iterator<Item = (f32, [i8; 16], SuperBlock)> + 'a {
+    let codes = codes(table);
+    bytes.as_chunks::<BYTES>().0.iter().map(move |block| {
+        let Decoded { d, scales, q } = decode(block);
+        (d, scales, quads(4, &q.map(|q| codes[usize::from(q as u8)])))
+    })
 }
 
 static GRIDS: &[u8; 9216] = include_bytes!("grids.bin");

@@ -8,10 +8,9 @@
 //! Each 16 bytes hold 32 values: the low nibbles, then the high ones. IQ4_XS: scale = d * (6 bits - 32).
 
 use super::bytes::{first, half};
+use super::iq::Decoded;
 use super::legacy::nibbles;
-
-/// ggml's table.
-const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+use crate::quant::panels::table::IQ4;
 
 /// 32 values of the integers in a table.
 pub(super) fn from_table(table: &[i8; 16], scale: f32, quants: &[u8], out: &mut [f32]) {
@@ -21,14 +20,31 @@ pub(super) fn from_table(table: &[i8; 16], scale: f32, quants: &[u8], out: &mut 
 }
 
 pub(super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
-    from_table(&VALUES, half(block), &block[2..], out);
+    from_table(&IQ4, half(block), &block[2..], out);
 }
 
-pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
-    let (d, high, low) = (half(block), u16::from_le_bytes(first(&block[2..])), &block[4..8]);
-    for (part, (quants, out)) in block[8..].chunks_exact(16).zip(out.chunks_exact_mut(32)).enumerate() {
+/// Scale and integers of each block, as they are stored.
+pub(super) fn iq4_nl_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, [u8; 32])> {
+    bytes.as_chunks::<18>().0.iter().map(|block| (half(block), codes(&block[2..])))
+}
+
+/// What the nibbles of 16 bytes are.
+pub(super) fn codes(bytes: &[u8]) -> [u8; 32] {
+    let mut all = [0; 32];
+    all.iter_mut().zip(nibbles(bytes)).for_each(|(to, q)| *to = q);
+    all
+}
+
+pub(super) fn iq4_xs(block: &[u8]) -> Decoded {
+    let (high, low) = (u16::from_le_bytes(first(&block[2..])), &block[4..8]);
+    let scales = std::array::from_fn(|half| {
+        let part = half / 2;
         let nibble = low[part / 2] >> (part % 2 * 4) & 0x0f;
-        let scale = nibble | ((high >> (2 * part) & 3) << 4) as u8;
-        from_table(&VALUES, d * f32::from(scale as i8 - 32), quants, out);
+        (nibble | ((high >> (2 * part) & 3) << 4) as u8) as i8 - 32
+    });
+    let mut q = [0; 256];
+    for (quants, q) in block[8..].chunks_exact(16).zip(q.as_chunks_mut::<32>().0) {
+        *q = codes(quants).map(|code| IQ4[usize::from(code)]);
     }
+    Decoded { d: half(block), scales, q }
 }

@@ -107,11 +107,11 @@ pub(super) fn q3_k_blocks_of_3_bits(bytes: &[u8]) -> impl Iterator<Item = (f16, 
 }
 
 /// As [`q6_k_blocks`]: Q3_K is Q6_K with small numbers.
-pub(super) fn q3_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], SuperBlock)> {
+pub(super) fn q3_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, [i8; 16], SuperBlock)> {
     bytes.chunks_exact(110).map(|block| {
         let scales = std::array::from_fn(|part| q3_k_scale(block, part));
         let q = std::array::from_fn(|i| (q3_k_value(block, i) + 32) as u8);
-        (f16::from_le_bytes(first(&block[108..])), scales, quads(q6_k::BITS, &q))
+        (half(&block[108..]), scales, quads(q6_k::BITS, &q))
     })
 }
 
@@ -226,10 +226,10 @@ fn q6_k_integers(block: &[u8]) -> [u8; 256] {
 }
 
 /// For each block: d, the scales of 16 values, the integers.
-pub(super) fn q6_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f16, [i8; 16], SuperBlock)> {
+pub(super) fn q6_k_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, [i8; 16], SuperBlock)> {
     bytes.as_chunks::<210>().0.iter().map(|block| {
         let scales = std::array::from_fn(|part| block[192 + part] as i8);
-        (f16::from_le_bytes(first(&block[208..])), scales, q6_k_quads(block))
+        (half(&block[208..]), scales, q6_k_quads(block))
     })
 }
 

@@ -7,6 +7,7 @@
 //! Kernels multiply other formats: [`StorageType::packed`] names the [`PackedType`] that each is packed into.
 
 mod bytes;
+mod iq;
 mod iq4;
 mod k_quants;
 mod legacy;
@@ -15,7 +16,7 @@ mod ternary;
 
 use super::packed_type::PackedType;
 use super::panels::step::{BLOCK, SUPER_BLOCK};
-use super::panels::{q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, ternary as panels};
+use super::panels::{q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, table, ternary as panels};
 use half::{bf16, f16};
 
 /// A storage type of tensors in files.
@@ -43,6 +44,13 @@ pub enum StorageType {
     TQ2_0,
     Q2_0,
     Q1_0,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
 }
 
 /// Whole blocks: their bytes to their values.
@@ -50,7 +58,7 @@ type Reader = fn(&[u8], &mut [f32]);
 
 impl StorageType {
     /// All types.
-    pub const ALL: [StorageType; 20] = [
+    pub const ALL: [StorageType; 27] = [
         StorageType::F32,
         StorageType::F16,
         StorageType::BF16,
@@ -71,6 +79,13 @@ impl StorageType {
         StorageType::TQ2_0,
         StorageType::Q2_0,
         StorageType::Q1_0,
+        StorageType::IQ1_S,
+        StorageType::IQ1_M,
+        StorageType::IQ2_XXS,
+        StorageType::IQ2_XS,
+        StorageType::IQ2_S,
+        StorageType::IQ3_XXS,
+        StorageType::IQ3_S,
     ];
 
     /// Name, values of a block, its bytes, and how rows of it are read.
@@ -116,23 +131,44 @@ impl StorageType {
             StorageType::IQ4_NL => {
                 ("IQ4_NL", BLOCK, 18, |bytes, out| blocks::<18, BLOCK>(bytes, out, iq4::iq4_nl))
             }
-            StorageType::IQ4_XS => {
-                ("IQ4_XS", SUPER_BLOCK, 136, |bytes, out| blocks::<136, SUPER_BLOCK>(bytes, out, iq4::iq4_xs))
-            }
+            StorageType::IQ4_XS => ("IQ4_XS", SUPER_BLOCK, 136, |bytes, out| {
+                blocks::<136, SUPER_BLOCK>(bytes, out, |block, out| iq4::iq4_xs(block).values(out))
+            }),
             StorageType::MXFP4 => {
                 ("MXFP4", BLOCK, 17, |bytes, out| blocks::<17, BLOCK>(bytes, out, mxfp4::read_block))
             }
-            StorageType::TQ1_0 => ("TQ1_0", SUPER_BLOCK, 54, |bytes, out| {
-                blocks::<54, SUPER_BLOCK>(bytes, out, ternary::tq1_0)
-            }),
-            StorageType::TQ2_0 => ("TQ2_0", SUPER_BLOCK, 66, |bytes, out| {
-                blocks::<66, SUPER_BLOCK>(bytes, out, ternary::tq2_0)
-            }),
+            StorageType::TQ1_0 => {
+                ("TQ1_0", SUPER_BLOCK, 54, |bytes, out| blocks::<54, SUPER_BLOCK>(bytes, out, ternary::tq1_0))
+            }
+            StorageType::TQ2_0 => {
+                ("TQ2_0", SUPER_BLOCK, 66, |bytes, out| blocks::<66, SUPER_BLOCK>(bytes, out, ternary::tq2_0))
+            }
             StorageType::Q2_0 => ("Q2_0", panels::Q2_0, 18, |bytes, out| {
                 blocks::<18, { panels::Q2_0 }>(bytes, out, ternary::q2_0)
             }),
             StorageType::Q1_0 => ("Q1_0", panels::Q1_0, 18, |bytes, out| {
                 blocks::<18, { panels::Q1_0 }>(bytes, out, ternary::q1_0)
+            }),
+            StorageType::IQ1_S => ("IQ1_S", SUPER_BLOCK, 50, |bytes, out| {
+                blocks::<50, SUPER_BLOCK>(bytes, out, |block, out| iq::iq1_s(block).values(out))
+            }),
+            StorageType::IQ1_M => ("IQ1_M", SUPER_BLOCK, 56, |bytes, out| {
+                blocks::<56, SUPER_BLOCK>(bytes, out, |block, out| iq::iq1_m(block).values(out))
+            }),
+            StorageType::IQ2_XXS => ("IQ2_XXS", SUPER_BLOCK, 66, |bytes, out| {
+                blocks::<66, SUPER_BLOCK>(bytes, out, |block, out| iq::iq2_xxs(block).values(out))
+            }),
+            StorageType::IQ2_XS => ("IQ2_XS", SUPER_BLOCK, 74, |bytes, out| {
+                blocks::<74, SUPER_BLOCK>(bytes, out, |block, out| iq::iq2_xs(block).values(out))
+            }),
+            StorageType::IQ2_S => ("IQ2_S", SUPER_BLOCK, 82, |bytes, out| {
+                blocks::<82, SUPER_BLOCK>(bytes, out, |block, out| iq::iq2_s(block).values(out))
+            }),
+            StorageType::IQ3_XXS => ("IQ3_XXS", SUPER_BLOCK, 98, |bytes, out| {
+                blocks::<98, SUPER_BLOCK>(bytes, out, |block, out| iq::iq3_xxs(block).values(out))
+            }),
+            StorageType::IQ3_S => ("IQ3_S", SUPER_BLOCK, 110, |bytes, out| {
+                blocks::<110, SUPER_BLOCK>(bytes, out, |block, out| iq::iq3_s(block).values(out))
             }),
         }
     }
@@ -168,8 +204,7 @@ impl StorageType {
         (self.facts().3)(bytes, out);
     }
 
-    /// The type that `auto` packs it into: the file's own where there are kernels for it, else the nearest one without
-    /// a relevant loss.
+    /// The type that `auto` packs it into, which has room for all of its values.
     pub fn packed(self) -> PackedType {
         match self {
             StorageType::F32 => PackedType::F32,
@@ -178,7 +213,7 @@ impl StorageType {
             StorageType::Q4_0 => PackedType::Q4_0,
             StorageType::Q4_1 => PackedType::Q4_1,
             StorageType::Q4_K => PackedType::Q4K,
-            StorageType::Q5_0 | StorageType::Q5_1 | StorageType::MXFP4 => PackedType::Q5_1,
+            StorageType::Q5_0 | StorageType::Q5_1 => PackedType::Q5_1,
             StorageType::Q5_K => PackedType::Q5K,
             StorageType::Q6_K => PackedType::Q6K,
             StorageType::Q3_K => PackedType::Q3K,
@@ -186,13 +221,15 @@ impl StorageType {
             StorageType::TQ1_0 | StorageType::TQ2_0 => PackedType::Tq2_0,
             StorageType::Q2_0 => PackedType::Q2_0,
             StorageType::Q1_0 => PackedType::Q1_0,
-            _ => PackedType::Q8_0,
+            StorageType::IQ4_NL => PackedType::Iq4Nl,
+            StorageType::MXFP4 => PackedType::Mxfp4,
+            StorageType::IQ4_XS => PackedType::Iq4Xs,
+            StorageType::IQ3_XXS => PackedType::Iq3Xxs,
+            StorageType::IQ3_S => PackedType::Iq3S,
+            StorageType::IQ2_XXS | StorageType::IQ2_XS | StorageType::IQ2_S => PackedType::Iq2,
+            StorageType::IQ1_S | StorageType::IQ1_M => PackedType::Iq1,
+            StorageType::Q8_0 => PackedType::Q8_0,
         }
-    }
-
-    /// Whether [`StorageType::packed`] has room for all of its values; for the others it is the nearest type.
-    pub fn is_packed_exactly(self) -> bool {
-        !matches!(self, StorageType::IQ4_NL | StorageType::IQ4_XS)
     }
 
     /// Whether [`StorageType::pack_row`] keeps its integers.
@@ -201,6 +238,7 @@ impl StorageType {
             || (self, dtype) == (StorageType::Q4_K, PackedType::Q5K)
             || (self, dtype) == (StorageType::Q4_0, PackedType::Q4_1)
             || (self, dtype) == (StorageType::Q3_K, PackedType::Q6K)
+            || (self, dtype) == (StorageType::MXFP4, PackedType::Q5_1)
     }
 
     /// Writes a row into its lane of a panel: block by block where both formats have the same blocks, with the file's own
@@ -234,7 +272,7 @@ impl StorageType {
                 q4_k_q5_k::pack_super_blocks::<5>(k_quants::q5_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q3_K, PackedType::Q6K) => {
-                q6_k::pack_super_blocks(k_quants::q3_k_blocks(bytes), lane, panel);
+                q6_k::pack_super_blocks::<6>(k_quants::q3_k_blocks(bytes), lane, panel);
             }
             (StorageType::Q3_K, PackedType::Q3K) => {
                 q3_k::pack_super_blocks(k_quants::q3_k_blocks_of_3_bits(bytes), lane, panel);
@@ -254,8 +292,70 @@ impl StorageType {
             (StorageType::Q1_0, PackedType::Q1_0) => {
                 panels::pack_blocks::<1, { panels::Q1_0 }>(ternary::q1_0_blocks(bytes), lane, panel);
             }
+            (StorageType::IQ4_NL, PackedType::Iq4Nl) => {
+                table::pack_blocks(iq4::iq4_nl_blocks(bytes), lane, panel);
+            }
+            (StorageType::MXFP4, PackedType::Mxfp4) => {
+                table::pack_blocks(mxfp4::coded_blocks(bytes), lane, panel);
+            }
+            (StorageType::IQ4_XS, PackedType::Iq4Xs) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<136>(bytes, &table::of(into), iq4::iq4_xs),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ1_S, PackedType::Iq1) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<50>(bytes, &table::of(into), iq::iq1_s),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ1_M, PackedType::Iq1) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<56>(bytes, &table::of(into), iq::iq1_m),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ2_XXS, PackedType::Iq2) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<66>(bytes, &table::of(into), iq::iq2_xxs),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ2_XS, PackedType::Iq2) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<74>(bytes, &table::of(into), iq::iq2_xs),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ2_S, PackedType::Iq2) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<82>(bytes, &table::of(into), iq::iq2_s),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ3_XXS, PackedType::Iq3Xxs) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<98>(bytes, &table::of(into), iq::iq3_xxs),
+                    lane,
+                    panel,
+                );
+            }
+            (StorageType::IQ3_S, PackedType::Iq3S) => {
+                q6_k::pack_super_blocks::<4>(
+                    iq::coded::<110>(bytes, &table::of(into), iq::iq3_s),
+                    lane,
+                    panel,
+                );
+            }
             (StorageType::Q6_K, PackedType::Q6K) => {
-                q6_k::pack_super_blocks(k_quants::q6_k_blocks(bytes), lane, panel);
+                q6_k::pack_super_blocks::<6>(k_quants::q6_k_blocks(bytes), lane, panel);
             }
             _ => {
                 self.dequantize(bytes, values);

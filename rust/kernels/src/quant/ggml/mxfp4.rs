@@ -2,14 +2,12 @@
 //! with a power of two.
 //!
 //! ```text
-//! | exponent e8m0 | 16 bytes: low nibbles, then high ones |      value = 2^(exponent - 127) * VALUES[q] / 2
+//! | exponent e8m0 | 16 bytes: low nibbles, then high ones |      value = 2^(exponent - 127) * MXFP4[q] / 2
 //! ```
 
-use super::iq4::from_table;
+use super::iq4::{codes, from_table};
 use super::legacy::nibbles;
-
-/// The 4-bit floats, doubled so that they are integers; sign and magnitude, and -0 is 0.
-const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+use crate::quant::panels::table::MXFP4;
 
 /// 2^(exponent - 128): half of the scale. The two smallest are subnormal.
 fn half_scale(exponent: u8) -> f32 {
@@ -20,7 +18,7 @@ fn half_scale(exponent: u8) -> f32 {
 }
 
 pub(super) fn read_block(block: &[u8], out: &mut [f32]) {
-    from_table(&VALUES, half_scale(block[0]), &block[1..], out);
+    from_table(&MXFP4, half_scale(block[0]), &block[1..], out);
 }
 
 /// Scale, min and integers of each block, as Q5_1 has them: twelve more than the doubled floats. Exact where the exponent is
@@ -28,6 +26,11 @@ pub(super) fn read_block(block: &[u8], out: &mut [f32]) {
 pub(super) fn blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, f32, impl Iterator<Item = u8>)> {
     bytes.chunks_exact(17).map(|block| {
         let scale = half_scale(block[0]);
-        (scale, -12.0 * scale, nibbles(&block[1..]).map(|q| (VALUES[usize::from(q)] + 12) as u8))
+        (scale, -12.0 * scale, nibbles(&block[1..]).map(|q| (MXFP4[usize::from(q)] + 12) as u8))
     })
+}
+
+/// Scale and integers of each block, as they are stored. Exact where the exponent is one of f16's, 104 to 143.
+pub(super) fn coded_blocks(bytes: &[u8]) -> impl Iterator<Item = (f32, [u8; 32])> {
+    bytes.as_chunks::<17>().0.iter().map(|block| (half_scale(block[0]), codes(&block[1..])))
 }

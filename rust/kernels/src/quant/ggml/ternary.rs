@@ -36,7 +36,7 @@ fn tq1_0_integers(block: &[u8]) -> [u8; 256] {
     for (bytes, trits) in [(&block[..32], 5), (&block[32..48], 5), (&block[48..52], 4)] {
         for power in &POWERS[..trits] {
             for (byte, q) in bytes.iter().zip(rest.split_off_mut(..bytes.len()).unwrap_or_default()) {
-                *q = (u16::from(byte.wrapping_mul(*power)) * 3 >> 8) as u8;
+                *q = ((u16::from(byte.wrapping_mul(*power)) * 3) >> 8) as u8;
             }
         }
     }

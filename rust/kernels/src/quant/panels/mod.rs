@@ -10,4 +10,5 @@ pub(crate) mod q4_k_q5_k;
 pub(crate) mod q6_k;
 pub(super) mod q8_0;
 pub(super) mod step;
+pub(crate) mod table;
 pub(super) mod ternary;

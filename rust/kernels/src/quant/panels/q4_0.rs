@@ -23,27 +23,37 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let extreme = values.iter().fold(0.0_f32, |a, &x| if x.abs() > a.abs() { x } else { a });
         let scale = scale_of(&values, extreme / -OFFSET);
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-        put_scale(step, block, lane, f16::from_f32(scale));
         let q = values.map(|x| (x * inverse + OFFSET + 0.5).min(15.0) as u8);
-        bit_planes::put_block(4, &mut step[LINES..], block, lane, &q);
+        put_block(step, block, lane, f16::from_f32(scale), &q);
     }
+}
+
+/// Writes a block of a step.
+#[inline]
+pub(super) fn put_block(step: &mut [u8], block: usize, lane: usize, scale: f16, q: &[u8; BLOCK]) {
+    put_scale(step, block, lane, scale);
+    bit_planes::put_block(4, &mut step[LINES..], block, lane, q);
 }
 
 /// A file's blocks, unchanged: | scale f16 | 16 bytes: value i in the low nibble, value i + 16 in the high one |.
 pub(crate) fn pack_blocks(bytes: &[u8], lane: usize, panel: &mut [u8]) {
     for (index, source) in bytes.chunks_exact(2 + BLOCK / 2).enumerate() {
         let (step, block) = (&mut panel[index / 2 * STEP_BYTES..][..STEP_BYTES], index % 2);
-        put_scale(step, block, lane, f16::from_le_bytes([source[0], source[1]]));
         let q = std::array::from_fn(|i| source[2 + i % (BLOCK / 2)] >> (i / (BLOCK / 2) * 4) & 0x0f);
-        bit_planes::put_block(4, &mut step[LINES..], block, lane, &q);
+        put_block(step, block, lane, f16::from_le_bytes([source[0], source[1]]), &q);
     }
 }
 
 pub(crate) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+    unpack_with(panel, lane, out, |q| f32::from(q) - OFFSET);
+}
+
+/// Reads the row in a lane, with the value of each integer.
+pub(super) fn unpack_with(panel: &[u8], lane: usize, out: &mut [f32], value: impl Fn(u8) -> f32) {
     for (out, step) in out.chunks_mut(GROUP).zip(panel.chunks_exact(STEP_BYTES)) {
         for (i, out) in out.iter_mut().enumerate() {
             let q = bit_planes::get(4, &step[LINES..], i / BLOCK, i % BLOCK, lane);
-            *out = scale(step, i / BLOCK, lane) * (f32::from(q) - OFFSET);
+            *out = scale(step, i / BLOCK, lane) * value(q);
         }
     }
 }

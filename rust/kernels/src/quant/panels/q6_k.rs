@@ -1,5 +1,5 @@
 //! q6_k (ggml): `value = d * s * (q - 32)`, q in 0..64, a scale s of a signed byte per 16 values, d an f16 per super-block of
-//! 256 values. Q3_K is q6_k with smaller integers.
+//! 256 values. Q3_K is q6_k with smaller integers. The types whose integers name values (`table.rs`) differ in the lines only.
 //!
 //! A super-block of 16 rows is 320 bytes of numbers and up to four steps of 64 values, 768 bytes each; `bit_planes.rs`
 //! shows the place of a value in the lines:
@@ -13,7 +13,6 @@
 
 use super::bit_planes::{self, SuperBlock, quads};
 use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, place_of, rounded_up, scale_of};
-use half::f16;
 
 /// Bytes of the numbers of a super-block.
 pub(crate) const NUMBERS_BYTES: usize = STEP_SCALES + SUPER_BLOCK / GROUP * STEP_SCALES_BYTES;
@@ -30,16 +29,24 @@ pub(crate) const PARTS: usize = SUPER_BLOCK / PART;
 const OFFSET: f32 = 32.0;
 
 /// Writes super-block `index` of a row.
-fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [i8; PARTS], integers: &SuperBlock) {
+fn put<const BITS: usize>(
+    panel: &mut [u8],
+    index: usize,
+    lane: usize,
+    d: f32,
+    scales: [i8; PARTS],
+    integers: &SuperBlock,
+) {
+    let step_bytes = bit_planes::bytes(BITS);
     let first = index * SUPER_BLOCK / GROUP;
-    let (at, _) = place_of(first, NUMBERS_BYTES, STEP_BYTES);
+    let (at, _) = place_of(first, NUMBERS_BYTES, step_bytes);
     let numbers = &mut panel[at..][..NUMBERS_BYTES];
-    numbers[4 * lane..][..4].copy_from_slice(&d.to_f32().to_le_bytes());
+    numbers[4 * lane..][..4].copy_from_slice(&d.to_le_bytes());
     for (part, scale) in scales.into_iter().enumerate() {
         numbers[STEP_SCALES + part * LANES + lane] = scale as u8;
     }
     for (step, quads) in integers.iter().enumerate() {
-        let (_, at) = place_of(first + step, NUMBERS_BYTES, STEP_BYTES);
+        let (_, at) = place_of(first + step, NUMBERS_BYTES, step_bytes);
         if at >= panel.len() {
             break; // zeros behind the row's end
         }
@@ -58,7 +65,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let inverses = scales.map(|scale| inverse(d.to_f32() * f32::from(scale)));
         let q =
             std::array::from_fn(|i| (padded[i] * inverses[i / PART] + OFFSET + 0.5).clamp(0.0, 63.0) as u8);
-        put(panel, index, lane, d, scales, &quads(BITS, &q));
+        put::<BITS>(panel, index, lane, d.to_f32(), scales, &quads(BITS, &q));
     }
 }
 
@@ -72,26 +79,36 @@ fn inverse(x: f32) -> f32 {
 }
 
 /// A file's super-blocks, unchanged: d, the scales of 16 values each, and 256 integers.
-pub(crate) fn pack_super_blocks(
-    blocks: impl Iterator<Item = (f16, [i8; PARTS], SuperBlock)>,
+pub(crate) fn pack_super_blocks<const BITS: usize>(
+    blocks: impl Iterator<Item = (f32, [i8; PARTS], SuperBlock)>,
     lane: usize,
     panel: &mut [u8],
 ) {
     for (index, (d, scales, integers)) in blocks.enumerate() {
-        put(panel, index, lane, d, scales, &integers);
+        put::<BITS>(panel, index, lane, d, scales, &integers);
     }
 }
 
 pub(crate) fn unpack_row(panel: &[u8], lane: usize, out: &mut [f32]) {
+    unpack_with::<BITS>(panel, lane, out, |q| f32::from(q) - OFFSET);
+}
+
+/// Reads the row in a lane, with the value of each integer.
+pub(super) fn unpack_with<const BITS: usize>(
+    panel: &[u8],
+    lane: usize,
+    out: &mut [f32],
+    value: impl Fn(u8) -> f32,
+) {
     for (step, out) in out.chunks_mut(GROUP).enumerate() {
-        let (numbers, lines) = place_of(step, NUMBERS_BYTES, STEP_BYTES);
+        let (numbers, lines) = place_of(step, NUMBERS_BYTES, bit_planes::bytes(BITS));
         let (numbers, lines) = (&panel[numbers..], &panel[lines..]);
         let (d, _) = numbers[4 * lane..].split_first_chunk().expect("a panel has the numbers of each step");
         let scales = &numbers[STEP_SCALES + step % (SUPER_BLOCK / GROUP) * STEP_SCALES_BYTES..];
         for (i, out) in out.iter_mut().enumerate() {
             let scale = f32::from_le_bytes(*d) * f32::from(scales[i / PART * LANES + lane] as i8);
             let q = bit_planes::get(BITS, lines, i / BLOCK, i % BLOCK, lane);
-            *out = scale * (f32::from(q) - OFFSET);
+            *out = scale * value(q);
         }
     }
 }
