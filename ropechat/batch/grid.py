@@ -15,11 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ropechat.batch import grid_page
 from ropechat.batch.journal import journal_name, line_of
 from ropechat.batch.line import LineError
 from ropechat.batch.reader import ALL
 from ropechat.batch.row_template import RowTemplate
 from ropechat.batch.run import BatchResult, run_to_file
+from ropechat.batch.schema_check import matches, unknown_keyword
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.engine.grammars import check_grammar, read_grammar
 from ropechat.errors import BatchInputError, FileAccessError, RequestError
@@ -29,26 +31,32 @@ from ropechat.util.files import replacing
 from ropechat.util.records import Csv, aligned, number
 from ropechat.util.text import closest_name, count_of
 
-FORMS = ("csv", "tsv", "jsonl")
+FORMS = ("csv", "tsv", "jsonl", "html")
 _NAME = re.compile(r"[\w-]{1,40}", re.ASCII)
 _NO_SETTINGS = ("grammar", "logit_bias")
 _SETTINGS = tuple(one.name for one in dataclasses.fields(Sampling) if one.name not in _NO_SETTINGS)
 _PROMPTS = ("prompt", "prompt_file", "messages_file")
 _KEYS = ("name", "model", *_PROMPTS, "system", "choices", "json_schema", *_SETTINGS)
-_KINDS = ("equals", "contains", "regex")
+_KINDS = ("equals", "contains", "regex", "schema")
 _MAX_VARIANTS = 32
 
 
 @dataclass(frozen=True)
 class Check:
-    """What an answer must be. kind: equals, contains or regex; template: makes the text from the row."""
+    """What an answer must be. kind: equals, contains or regex; template: makes the text from the row.
+
+    Or it is schema: JSON of this schema.
+    """
 
     kind: str
-    template: RowTemplate
+    template: RowTemplate | None = None
     ignore_case: bool = False
+    schema: Any = None
 
     def passes(self, text: str, fields: Mapping[str, Any], index: int) -> bool:
-        """Whether an answer passes. Raises LineError if the row lacks a field of the template."""
+        """Whether an answer passes. Raises LineError if the row lacks a field of the template, re.error."""
+        if self.template is None:
+            return matches(self.schema, text)
         wanted = self.template.content(fields, index)
         assert isinstance(wanted, str)
         if self.kind == "regex":
@@ -90,13 +98,13 @@ class VariantSums:
 
 @dataclass
 class GridResult:
-    """What the runs gave. better: (variant, other) -> the ids of rows that only the first one passes."""
+    """What the runs gave. better: (variant, other) -> place and id of the rows that only the first passes."""
 
     grid: Grid
     sums: dict[str, VariantSums]
     differ: int = 0
     rows: int = 0
-    better: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
+    better: dict[tuple[str, str], list[tuple[int, Any]]] = field(default_factory=dict)
     cancelled: bool = False
 
     @property
@@ -105,8 +113,28 @@ class GridResult:
         least = self.grid.least
         return not self.grid.checks or all(one.passed >= least * one.rows for one in self.sums.values())
 
-    def lines(self) -> list[str]:
-        """A table of the variants, and how they differ."""
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Count a row of the table."""
+        records = row["variants"]
+        for name, record in records.items():
+            sums, passed = self.sums[name], record.get("checks", ())
+            if passed:
+                sums.checks = [count + one for count, one in zip(sums.checks, passed, strict=True)]
+                sums.passed += record["passed"]
+            sums.rows += 1
+            sums.failed += not record["ok"]
+            sums.tokens += record.get("usage", {}).get("completion_tokens", 0)
+            if record.get("confidence") is not None:
+                sums.confidence.append(record["confidence"])
+        for name, record in records.items():
+            for other, against in records.items():
+                if record.get("passed") and against.get("passed") is False:
+                    self.better.setdefault((name, other), []).append((self.rows, row["id"]))
+        self.rows += 1
+        self.differ += row["differ"]
+
+    def table(self) -> list[list[str]]:
+        """A head and a row for each variant."""
         heads = [f"{check.kind} {place}" for place, check in enumerate(self.grid.checks, 1)]
         rows = [["", "passed", *heads, "failed", "confidence", "tokens"]]
         for name, sums in self.sums.items():
@@ -114,12 +142,16 @@ class GridResult:
             mean = statistics.fmean(sums.confidence) if sums.confidence else None
             counts = [str(count) for count in sums.checks]
             rows.append([name, share, *counts, str(sums.failed), number(mean, ".3f"), f"{sums.tokens:,}"])
-        found = aligned(rows, left=1)
+        return rows
+
+    def lines(self) -> list[str]:
+        """A table of the variants, and how they differ."""
+        found = aligned(self.table(), left=1)
         if len(self.sums) > 1:
             found.append(f"answers differ in {self.differ} of {count_of(self.rows, 'row')}")
-        for (name, other), ids in self.better.items():
-            shown = ", ".join(map(str, ids[:5])) + (" ..." if len(ids) > 5 else "")
-            found.append(f"{name} passes where {other} does not: {count_of(len(ids), 'row')} ({shown})")
+        for (name, other), rows in self.better.items():
+            shown = ", ".join(str(id) for _, id in rows[:5]) + (" ..." if len(rows) > 5 else "")
+            found.append(f"{name} passes where {other} does not: {count_of(len(rows), 'row')} ({shown})")
         return found
 
 
@@ -251,17 +283,31 @@ def _check(path: Path, place: str, value: dict[str, Any]) -> Check:
     ignore_case = value.get("ignore_case", False)
     if not isinstance(ignore_case, bool):
         _reject(f"{path}: {place}.ignore_case: must be true or false (got {ignore_case!r:.40})")
+    if kind == "schema":
+        return Check(kind, schema=_schema(path, f"{place}.schema", value[kind]))
     template = RowTemplate.of_text(_text(path, f"{place}.{kind}", value[kind]), f"{path}: {place}.{kind}")
     template.check()
     return Check(kind, template, ignore_case)
+
+
+def _schema(path: Path, place: str, value: Any) -> Any:
+    """A schema that answers are checked against: an object, or the name of a file."""
+    if isinstance(value, str):
+        grammar = read_grammar(path.parent / value, "json_schema")
+        value = json.loads(grammar.source[0])
+    if not isinstance(value, dict):
+        _reject(f"{path}: {place}: must be an object or the name of a file")
+    if (name := unknown_keyword(value)) is not None:
+        _reject(f"{path}: {place}: {name:.60}: not a keyword that a check knows")
+    return value
 
 
 # ---- Running it
 
 
 def results_of(out: Path, name: str) -> Path:
-    """The file with the results of a variant."""
-    return out.with_name(f"{out.name}.{name}.jsonl")
+    """The file with the results of a variant, which tables of several forms have in common."""
+    return out.with_name(f"{out.stem}.{name}.jsonl")
 
 
 def run_grid(
@@ -299,72 +345,32 @@ def run_grid(
     return result
 
 
-def _rows(files: Mapping[str, Path]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield the records of each row, by variant."""
+def _rows(grid: Grid, files: Mapping[str, Path], keep: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table: what is kept, the records with their checks, whether they differ."""
     opened = {name: path.open(encoding="utf-8") for name, path in files.items()}
     try:
         for lines in zip(*opened.values(), strict=True):
-            yield {name: json.loads(line) for name, line in zip(opened, lines, strict=True)}
+            records = {name: json.loads(line) for name, line in zip(opened, lines, strict=True)}
+            row: dict[str, Any] = {}
+            for record in records.values():
+                kept = record.pop("input", None) or {}
+                row = {
+                    "id": record["id"],
+                    "index": record["index"],
+                    **({"input": kept} if kept else {}),
+                    **row,
+                }
+                if grid.checks:
+                    text, index = record.get("text"), record["index"]
+                    passed = [text is not None and _passes(check, text, kept, index) for check in grid.checks]
+                    record |= {"checks": passed, "passed": all(passed)}
+            differ = len({record.get("text", "").strip().casefold() for record in records.values()}) > 1
+            own = row.get("input", {})
+            kept = {name: own.get(name) for name in keep}
+            yield {**row, "kept": kept, "differ": differ, "variants": records}
     finally:
         for file in opened.values():
             file.close()
-
-
-def _write(
-    grid: Grid, files: Mapping[str, Path], out: Path, form: str, keep: Sequence[str], result: GridResult
-) -> None:
-    names = list(files)
-    columns = ["id", *keep]
-    for name in names:
-        columns += [name, f"{name}.confidence", *([f"{name}.passed"] if grid.checks else [])]
-    table = Csv([*columns, "differ"], "\t" if form == "tsv" else ",", "\n")
-    with replacing(out, sync=True) as file:
-        file.write(b"" if form == "jsonl" else table.head.encode())
-        for records in _rows(files):
-            row = _judge(grid, records, result)
-            if form == "jsonl":
-                file.write(line_of(row).encode())
-                continue
-            kept = row.get("input", {})
-            cells: dict[str, Any] = {"id": row["id"], "differ": json.dumps(row["differ"])}
-            cells |= {name: _cell(kept.get(name)) for name in keep}
-            for name in names:
-                record = records[name]
-                cells |= {name: record.get("text"), f"{name}.confidence": record.get("confidence")}
-                cells[f"{name}.passed"] = json.dumps(row["variants"][name].get("passed"))
-            file.write(table.line(cells).encode())
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
-
-
-def _judge(grid: Grid, records: Mapping[str, dict[str, Any]], result: GridResult) -> dict[str, Any]:
-    """The row of the table; its counts are added to the result."""
-    row: dict[str, Any] = {}
-    for name, record in records.items():
-        sums = result.sums[name]
-        kept = record.pop("input", None) or {}
-        row = {"id": record["id"], "index": record["index"], **({"input": kept} if kept else {}), **row}
-        if grid.checks:
-            text, index = record.get("text"), record["index"]
-            passed = [text is not None and _passes(check, text, kept, index) for check in grid.checks]
-            record |= {"checks": passed, "passed": all(passed)}
-            sums.checks = [count + one for count, one in zip(sums.checks, passed, strict=True)]
-            sums.passed += all(passed)
-        sums.rows += 1
-        sums.failed += not record["ok"]
-        sums.tokens += record.get("usage", {}).get("completion_tokens", 0)
-        if record.get("confidence") is not None:
-            sums.confidence.append(record["confidence"])
-    differ = len({record.get("text", "").strip().casefold() for record in records.values()}) > 1
-    result.rows += 1
-    result.differ += differ
-    for name, record in records.items():
-        for other, against in records.items():
-            if record.get("passed") and against.get("passed") is False:
-                result.better.setdefault((name, other), []).append(record["id"])
-    return {**row, "differ": differ, "variants": dict(records)}
 
 
 def _passes(check: Check, text: str, fields: Mapping[str, Any], index: int) -> bool:
@@ -372,3 +378,42 @@ def _passes(check: Check, text: str, fields: Mapping[str, Any], index: int) -> b
         return check.passes(text, fields, index)
     except (LineError, re.error):  # a row without the field has no right answer
         return False
+
+
+def _write(
+    grid: Grid, files: Mapping[str, Path], out: Path, form: str, keep: Sequence[str], result: GridResult
+) -> None:
+    names, delimiter = list(files), "\t" if form == "tsv" else ","
+    columns = ["id", *keep]
+    for name in names:
+        columns += [name, f"{name}.confidence", *([f"{name}.passed"] if grid.checks else [])]
+    table = Csv([*columns, "differ"], delimiter, "\n")
+    with replacing(out, sync=True) as file:
+        if form in ("csv", "tsv"):
+            file.write(table.head.encode())
+        for row in _rows(grid, files, keep):
+            result.take(row)
+            if form == "jsonl":
+                del row["kept"]
+                file.write(line_of(row).encode())
+            elif form != "html":
+                file.write(table.line(_cells(row)).encode())
+        if form == "html":  # its head has the sums
+            title = f"Grid: {', '.join(names)}"
+            head = grid_page.Head(result.table(), result.better, result.rows, bool(grid.checks))
+            for piece in grid_page.render(head, _rows(grid, files, keep), title):
+                file.write(piece.encode())
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row of a table."""
+    cells: dict[str, Any] = {"id": row["id"], "differ": json.dumps(row["differ"])}
+    cells |= {name: _cell(value) for name, value in row["kept"].items()}
+    for name, record in row["variants"].items():
+        cells |= {name: record.get("text"), f"{name}.confidence": record.get("confidence")}
+        cells[f"{name}.passed"] = json.dumps(record.get("passed"))
+    return cells
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value

@@ -8,6 +8,7 @@ import click
 
 from ropechat.cli.common import (
     Real,
+    logit_bias_option,
     model_options,
     sampling_options,
     sourced_sampling,
@@ -108,6 +109,7 @@ _server_options = option_set(
 )
 @template_options
 @sampling_options
+@logit_bias_option
 @model_options
 @speculative_options
 def api(host: str, port: int, expose: bool, api_key_file: Path | None, **given: Any) -> None:

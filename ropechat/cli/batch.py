@@ -12,6 +12,7 @@ from ropechat.cli.common import (
     Count,
     FileName,
     Real,
+    logit_bias_option,
     model_options,
     sampling_options,
     sourced_sampling,
@@ -172,7 +173,7 @@ _input_options = option_set(
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Run the variants (models, prompts, settings) of this TOML or JSON file over the rows, and "
-        "check their answers. Requires -o.",
+        "check their answers. Requires -o, a table or FILE.html.",
     ),
     option(
         "--dedupe",
@@ -323,7 +324,7 @@ _prompt_options = option_set(
 
 
 _GRAMMARS = (*(name for name in OPTIONS if name != "choices"), "json_flexible")
-_GENERATION = (*SETTINGS, "think", "dry_sequence_breakers", *_GRAMMARS)
+_GENERATION = (*SETTINGS, "think", "logit_bias", "dry_sequence_breakers", *_GRAMMARS)
 _NOT_SCORED = f"samples agree logprobs dedupe timeout fail_below system stop truncate {' '.join(_GENERATION)}"
 """Options of generation; --choices are also what is scored."""
 _TEMPLATES = ("prompt", "prompt_file", "messages_file", "prompt_field")
@@ -420,6 +421,7 @@ class _Options:
 @_prompt_options
 @template_options
 @sampling_options
+@logit_bias_option
 @grammar_options
 @model_options
 @speculative_options
@@ -447,6 +449,8 @@ def batch(source: Path | str, **given: Any) -> int:
     check_rules(*_RULES)
     out, flexible = asked.target(), given["json_flexible"]
     form = asked.output_format or (form_of(out) if isinstance(out, Path) else "jsonl")
+    if asked.grid is not None and asked.output_format is None and isinstance(out, Path):
+        form = "html" if out.suffix == ".html" else form
     if asked.score and form == "openai":
         raise click.UsageError("--score: results must not be openai")
     if asked.excel and form != "csv" and asked.shard is None:

@@ -304,6 +304,37 @@ sampling_options = option_set(  # Sampling validates their values
 )
 
 
+class Bias(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
+    """ID=BIAS, as a pair."""
+
+    name = "id=bias"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        id, _, bias = str(value).partition("=")
+        try:
+            if not (id.isascii() and id.isdecimal()):
+                raise ValueError
+            return int(id), float(bias)
+        except ValueError:
+            self.fail(f"must be ID=BIAS, such as 198=-100 (got {value!r:.40})", param, ctx)
+
+
+logit_bias_option = option_set(
+    option(
+        "--logit-bias",
+        type=Bias(),
+        multiple=True,
+        metavar="ID=BIAS",
+        expert=True,
+        help="Add a number from -100 to 100 to a token's logit; -100 bans it. `ropechat inspect` shows ids. "
+        "Repeatable.",
+    ),
+    title="Sampling",
+)
+
+
 def sampling_of(given: dict[str, Any]) -> Sampling:
     """Remove the sampling options from `given` and return them. A bad value is a usage error."""
     fields = {name: given.pop(name) for name in Sampling.__dataclass_fields__ if name in given}

@@ -14,6 +14,7 @@ from ropechat.cli.common import (
     StdoutWriter,
     complete_chat,
     fail_below_option,
+    logit_bias_option,
     model_options,
     sampling_options,
     setting_option,
@@ -345,6 +346,7 @@ _chat_options = option_set(
 @grammar_options
 @template_options
 @sampling_options
+@logit_bias_option
 @model_options
 @speculative_options
 def run(

@@ -79,7 +79,7 @@ def schema_at(schema: Any, path: Sequence[Key]) -> Any:
 
     References into the schema are followed.
     """
-    here = _resolved(schema, schema)
+    here = resolved(schema, schema)
     for key in path:
         if not isinstance(here, dict):
             return None
@@ -90,11 +90,11 @@ def schema_at(schema: Any, path: Sequence[Key]) -> Any:
             named = here.get("properties") or {}
             others = here.get("additionalProperties")
             here = named.get(key, others) if isinstance(named, dict) else others
-        here = _resolved(schema, here)
+        here = resolved(schema, here)
     return here
 
 
-def _resolved(root: Any, schema: Any) -> Any:
+def resolved(root: Any, schema: Any) -> Any:
     """The schema that a reference names, within the same document."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, dict) or not isinstance(name := schema.get("$ref"), str):
@@ -110,13 +110,13 @@ def _resolved(root: Any, schema: Any) -> Any:
 
 def listed_values(root: Any, schema: Any) -> list[Any] | None:
     """The values that a schema lists: enumerations, constants, booleans, null; None if others are allowed."""
-    schema = _resolved(root, schema)
+    schema = resolved(root, schema)
     if not isinstance(schema, dict):
         return None
     members = schema.get("anyOf", schema.get("oneOf"))
     found: list[Any] = []
     for member in members if isinstance(members, list) else [schema]:
-        values = _listed(_resolved(root, member))
+        values = _listed(resolved(root, member))
         if values is None:
             return None
         found += [value for value in values if not any(_same(value, other) for other in found)]
@@ -149,7 +149,7 @@ def leaves(schema: Any) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
 def _leaves(
     root: Any, schema: Any, path: tuple[str, ...], above: tuple[int, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    here = _resolved(root, schema)
+    here = resolved(root, schema)
     named = here.get("properties") if isinstance(here, dict) else None
     if isinstance(named, dict) and id(here) not in above:
         for name, inner in named.items():

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_door import Door, command, environment, on_terminal, process
+from cli_door import CompiledDoor, Door, command, environment, on_terminal, process
 from model_folders import byte_folder, chat_folder
 
 from ropechat.errors import Terminated
@@ -65,6 +65,25 @@ def test_run_json(door: Door, model: Path) -> None:
     assert record["usage"] == {"prompt_tokens": 1, "cached_tokens": 0, "completion_tokens": 3}
     assert len(record["logprobs"]) == 3
     assert record["timings"]["ttft_s"] > 0
+
+
+def test_a_bias_of_tokens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    door = CompiledDoor(monkeypatch, capfd)
+    given = ["-m", "builtin", "--temperature", 0, "--max-tokens", 3]  # token 276 is " b", 271 " c"
+    code, out, _ = door("run", *given, "--logit-bias", "276=50", "--logit-bias", "271=100", "a")
+    assert (code, out) == (0, " c c c\n")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "a", "logit_bias": {"276": 100}}\n')
+    batch = ["batch", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--raw", *given]
+    assert door(*batch, "--resume", "--logit-bias", "271=100")[0] == 0
+    texts = [json.loads(line)["text"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert texts == [" c c c", " b b b"]
+    code, _, err = door(*batch, "--resume", "--logit-bias", "271=99")
+    assert (code, "logit_bias" in err) == (2, True), err
+    for value in ("198", "x=1", "1=101", "1=nan"):
+        code, _, err = door("run", *given, "--logit-bias", value, "a")
+        assert (code, "--logit-bias" in err) == (2, True), err
 
 
 def test_run_fails_below_a_probability(door: Door, model: Path) -> None:
