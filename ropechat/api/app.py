@@ -227,6 +227,8 @@ class Api:
             if chunk is not None:
                 await exchange.event(to_json(chunk))
 
+        places = responses.has_offsets
+
         async with contextlib.aclosing(self.answers.answers(call)) as told_of:
             async for told in told_of:
                 if exchange.status is None:
@@ -237,8 +239,11 @@ class Api:
                     await send(responses.opening(number, part))
                     offsets[number] = responses.prompt_length(number, part)
                 if told.step is not None:
-                    await send(responses.step(number, told.step, offsets[number]))
-                    offsets[number] += responses.token_length(told.step)
+                    event = responses.step(number, told.step, offsets[number])
+                    if event is not None:
+                        await exchange.event(event)
+                    if places:
+                        offsets[number] += responses.token_length(told.step)
                     delays.add(time.monotonic() - told.at)
                 if told.completion is not None:
                     completions[number] = told.completion

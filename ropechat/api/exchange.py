@@ -1,7 +1,7 @@
 """One HTTP request and its response, over ASGI, within limits of size and time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
 from typing import Any
 
 from ropechat.api.errors import ApiError
@@ -100,8 +100,27 @@ class Exchange:
         await self._put({"type": "http.response.start", "status": status, "headers": given})
 
     async def _put(self, message: Message) -> None:
+        sending = self._send(message).__await__()
+        try:
+            first = next(sending)
+        except StopIteration:  # as nearly always: a clock for each event would cost more than the event
+            return
         try:
             async with asyncio.timeout(self._limits.send_seconds):
-                await self._send(message)
+                await _Begun(first, sending)
         except TimeoutError:
             raise SlowClientError from None
+
+
+class _Begun:
+    """An awaitable that has begun. first: what it waits for."""
+
+    def __init__(self, first: object, rest: Generator[object, None, None]) -> None:
+        self._first, self._rest = first, rest
+
+    def __await__(self) -> Generator[object, None, None]:
+        try:
+            yield self._first
+        except BaseException as error:
+            self._rest.throw(error)
+        yield from self._rest

@@ -4,6 +4,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 from ropechat.api.requests import Ask
@@ -28,9 +29,14 @@ LOWEST = -9999.0
 BytesOf = Callable[[int], bytes]
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_HERE = "\0here"
+"""Stands for a text in the bytes of a chunk."""
+
+
 def to_json(value: object) -> bytes:
     """A value as JSON in ASCII: a line of a stream has no separators of lines that clients might split at."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _finite(value: float | None) -> float | None:
@@ -66,6 +72,7 @@ class Responses:
         self._logprobs = ask.first.logprobs
         self._id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._facts = {"created": created, "model": model, "system_fingerprint": fingerprint}
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def whole(
         self, completions: Sequence[Completion], scores: Sequence[Sequence[ScoredId]]
@@ -166,8 +173,28 @@ class Responses:
         _mark_first(logprobs)
         return self.chunk([self._part(number, self.prompt_text(request), logprobs, None)])
 
-    def step(self, number: int, step: "Step", offset: int) -> dict[str, Any] | None:
-        """The chunk of a token; None if it has nothing to say. offset: of its text in a text_completion."""
+    def step(self, number: int, step: "Step", offset: int) -> bytes | None:
+        """The chunk of a token as JSON; None if it has nothing to say.
+
+        offset: of its text in a text_completion.
+        """
+        if self._logprobs is None and not step.reasoning:
+            return self._framed(number, step.text) if step.text else None
+        chunk = self._step(number, step, offset)
+        return None if chunk is None else to_json(chunk)
+
+    def _framed(self, number: int, text: str) -> bytes:
+        """The chunk of a text, of which only the text is made anew."""
+        frame = self._frames.get(number)
+        if frame is None:
+            said = {"content": _HERE} if self.is_chat else _HERE
+            before, _, after = to_json(self.chunk([self._part(number, said, None, None)])).partition(
+                to_json(_HERE)
+            )
+            frame = self._frames[number] = before, after
+        return frame[0] + encode_basestring_ascii(text).encode() + frame[1]
+
+    def _step(self, number: int, step: "Step", offset: int) -> dict[str, Any] | None:
         logprobs: dict[str, Any] | None = None
         if self._logprobs is not None and step.channel == "answer":
             token = _with_finite(
@@ -186,6 +213,11 @@ class Responses:
         if step.text or not delta:
             delta["content"] = step.text
         return self.chunk([self._part(number, delta, logprobs, None)])
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether chunks say where their text is."""
+        return not self.is_chat and self._logprobs is not None
 
     def prompt_length(self, number: int, scores: Sequence[ScoredId]) -> int:
         """The length of the prompt that a choice echoes, as `text_logprobs` counts it."""

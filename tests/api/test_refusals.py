@@ -135,6 +135,32 @@ async def test_bodies_have_bounds(served: Callable[..., Client]) -> None:
     assert sent[0]["status"] == 408
 
 
+async def test_a_client_that_takes_no_bytes_is_left(engine: Engine, served: Callable[..., Client]) -> None:
+    client = served(limits=Limits(send_seconds=0.05))
+    body = json.dumps({"prompt": "What", "max_tokens": 400, "stream": True}).encode()
+    waiting: list[Any] = [{"type": "http.request", "body": body}]
+    sent, gone = 0, asyncio.Event()
+
+    async def receive() -> Any:
+        return waiting.pop() if waiting else await gone.wait()
+
+    async def send(message: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 3:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                gone.set()
+
+    headers = [(name.encode(), value.encode()) for name, value in JSON.items()]
+    scope = {"type": "http", "method": "POST", "path": COMPLETIONS, "headers": headers}
+    await client.app(scope, receive, send)
+    assert gone.is_set()  # the send that hung was ended
+    assert sent == 3
+    assert client.app.metrics.disconnects == 1
+
+
 LONG = {"prompt": "What", "max_tokens": 400, "logit_bias": {}, "temperature": 0, "stream": True}
 
 

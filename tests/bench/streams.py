@@ -5,17 +5,21 @@
 The server, the client of all streams and `generate_many` are processes of their own. The two are measured in
 turns; each figure is the median of its rounds, the ratio that of a round's two figures. The client takes its
 part of the same cores. Every prompt begins in its own way, so that none is shared. The delay is the server's
-own measure: from the token's step to the end of sending its event.
+own measure: from the token's step to the end of sending its event. CPU time per token, of the server and of
+the process with `generate_many`, says on a busy machine, too, what a stream costs; there take --threads 1,
+since threads that wait for each other compute nothing.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
@@ -46,6 +50,12 @@ async def stream(port: int, body: dict[str, Any]) -> int:
             last = line
     writer.close()
     return int(json.loads(last[6:])["usage"]["completion_tokens"])
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def stream_all(port: int, bodies: list[dict[str, Any]]) -> float:
@@ -114,15 +124,22 @@ def main() -> int:
         )
         bodies = [body_of(prompt, given.tokens, banned) for prompt in prompts(given.streams)]
         rates: list[tuple[float, float]] = []
+        costs: list[tuple[float, float]] = []
         for number in range(given.rounds + 1):
+            before = cpu_seconds(server.pid), cpu_seconds(worker.pid)
             over_http = asyncio.run(stream_all(port, bodies))
             worker.stdin.write("\n")
             worker.stdin.flush()
             alone = float(worker.stdout.readline())
+            spent = cpu_seconds(server.pid) - before[0], cpu_seconds(worker.pid) - before[1]
             if number:  # the first round warms up
                 rates.append((over_http, alone))
+                made = given.streams * given.tokens
+                costs.append((1000 * spent[0] / made, 1000 * spent[1] / made))
                 print(
-                    f"round {number}: api {over_http:.1f} tok/s, generate_many {alone:.1f} tok/s", flush=True
+                    f"round {number}: api {over_http:.1f} tok/s, {costs[-1][0]:.3f} ms of CPU per token; "
+                    f"generate_many {alone:.1f} tok/s, {costs[-1][1]:.3f} ms",
+                    flush=True,
                 )
         found = asyncio.run(metrics(port))
     finally:
@@ -130,9 +147,11 @@ def main() -> int:
         worker.stdin.close()
     ratio = statistics.median(a / b for a, b in rates)
     http, alone = (statistics.median(pair[side] for pair in rates) for side in (0, 1))
+    of_api, of_many = (statistics.median(pair[side] for pair in costs) for side in (0, 1))
     total = found["ropechat_event_seconds_count"]
     print(
-        f"{given.streams} streams: api {http:.1f} tok/s, generate_many {alone:.1f} tok/s, ratio {ratio:.3f}"
+        f"{given.streams} streams: api {http:.1f} tok/s, generate_many {alone:.1f} tok/s, ratio {ratio:.3f}; "
+        f"CPU per token {of_api:.3f} and {of_many:.3f} ms, {of_api - of_many:.3f} ms for the stream"
     )
     for bound in ("0.005", "0.01", "0.03", "0.1"):
         share = found[f'ropechat_event_seconds_bucket{{le="{bound}"}}'] / total
