@@ -13,7 +13,7 @@ from ropechat.api.metrics import Metrics
 from ropechat.api.requests import Ask
 from ropechat.api.spec import ApiSpec
 from ropechat.batch.line import LineRequest
-from ropechat.batch.runner import fit_job, make_job, unsure_of
+from ropechat.batch.runner import fit_job, make_job, scoring_job, unsure_of
 from ropechat.batch.seeds import row_seed
 from ropechat.conversation import Message, Role
 from ropechat.engine.collector import Collector
@@ -162,9 +162,7 @@ class Answers:
 
     def _scoring(self, request: LineRequest, ask: Ask) -> Job:
         job, _ = fit_job(make_job(request, self._rows), request, self._rows, self._engine)
-        sampling = None if job.sampling is None else replace(job.sampling, grammar=None)
-        job = replace(job, sampling=sampling, top_k=ask.candidates, scores_prompt=True, certainty=False)
-        return self._engine.prepared(job)
+        return self._engine.prepared(scoring_job(job, ask.candidates or 0))
 
     async def answers(self, call: Call) -> AsyncGenerator[Told, None]:
         """What is told of the choices of a request, until each is complete.

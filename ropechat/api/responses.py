@@ -18,7 +18,7 @@ from ropechat.batch.forms import (
     text_logprobs,
 )
 from ropechat.batch.line import CHAT, LineRequest
-from ropechat.batch.records import answer_of, token_record
+from ropechat.batch.records import answer_of, prompt_text, scored_records, token_record
 from ropechat.engine.scheduler import Completion, ScoredId
 
 if TYPE_CHECKING:
@@ -111,28 +111,16 @@ class Responses:
         if self.is_chat:
             return chat_choice(number, record)
         if request.echo:
-            record["text"] = self.prompt_text(request) + record["text"]
+            record["text"] = prompt_text(request, self._bytes_of) + record["text"]
             if "logprobs" in record:
                 record["logprobs"] = [*self._prompt_tokens(scores), *record["logprobs"]]
         choice = text_choice(number, record)
-        _mark_first(choice["logprobs"])
         if self.ask.prompt_logprobs:
             choice["prompt_logprobs"] = self._prompt_logprobs(scores)
         return choice
 
-    def prompt_text(self, request: LineRequest) -> str:
-        """The prompt of a text_completion as text."""
-        if isinstance(request.content, str):
-            return request.content
-        ids = [part for part in request.content if isinstance(part, int)]
-        return b"".join(map(self._bytes_of, ids)).decode("utf-8", "replace")
-
     def _prompt_tokens(self, scores: Sequence[ScoredId]) -> list[dict[str, Any]]:
-        count = self._logprobs or 0
-        return [
-            _with_finite(token_record(id, logprob, top[:count], count, self._bytes_of))
-            for id, logprob, _, top in scores
-        ]
+        return list(map(_with_finite, scored_records(scores, self._logprobs or 0, self._bytes_of)))
 
     def _prompt_logprobs(self, scores: Sequence[ScoredId]) -> list[dict[str, Any] | None]:
         """vLLM's form: for each token its logprob and those of the candidates, by id; the first has none."""
@@ -170,8 +158,7 @@ class Responses:
         if not request.echo:
             return None
         logprobs = None if self._logprobs is None else text_logprobs(self._prompt_tokens(scores))
-        _mark_first(logprobs)
-        return self.chunk([self._part(number, self.prompt_text(request), logprobs, None)])
+        return self.chunk([self._part(number, prompt_text(request, self._bytes_of), logprobs, None)])
 
     def step(self, number: int, step: "Step", offset: int) -> bytes | None:
         """The chunk of a token as JSON; None if it has nothing to say.
@@ -252,12 +239,6 @@ class Responses:
     ) -> dict[str, Any]:
         name = "delta" if self.is_chat else "text"
         return {"index": number, name: said, "logprobs": logprobs, "finish_reason": reason}
-
-
-def _mark_first(logprobs: dict[str, Any] | None) -> None:
-    """The first token of an echoed prompt has no candidates: null, as for its logprob."""
-    if logprobs and logprobs["token_logprobs"] and logprobs["token_logprobs"][0] is None:
-        logprobs["top_logprobs"][0] = None
 
 
 def usage_of(completions: Sequence[Completion], samples: int) -> dict[str, Any]:

@@ -378,7 +378,10 @@ def text_logprobs(tokens: Sequence[Mapping[str, Any]], at: int = 0) -> dict[str,
         "tokens": [token["token"] for token in tokens],
         "token_logprobs": [token["logprob"] for token in tokens],
         "top_logprobs": [
-            {text: logprob for _, logprob, text in reversed(token.get("top", []))} for token in tokens
+            None  # of the first token, which has no context
+            if token["logprob"] is None
+            else {text: logprob for _, logprob, text in reversed(token.get("top", []))}
+            for token in tokens
         ],
         "text_offset": offsets,
     }

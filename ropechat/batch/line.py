@@ -93,7 +93,9 @@ class LineRequest:
     continues: bool = True
     """Whether the answer continues a final assistant message."""
     echo: bool = False
-    """Whether the text begins with the prompt, of /v1/completions."""
+    """Whether the text, and its logprobs, begin with the prompt, of /v1/completions."""
+    answers: bool = True
+    """Whether tokens are made: not with echo and 0 as max_tokens."""
     fail_below: float | None = None
     """As `BatchSpec.fail_below`."""
     truncate: int | None = None
@@ -223,8 +225,9 @@ def parse_request(
     fail_below, truncate = _fail_below(fields), _truncate(fields)
     if echo and truncate is not None:
         reject(f"{TRUNCATE}: must not be given together with echo")
-    if echo and logprobs is not None:
-        reject("echo: must not be given together with logprobs; `batch --score` has those of given texts")
+    answers = not (echo and fields.get("max_tokens") == 0)
+    if not answers:
+        fields["max_tokens"] = 1
     sampling = _sampling(fields) | _grammar(fields, flexible)
     for field, value in fields.items():
         if field not in NOT_OFFERED:
@@ -244,6 +247,7 @@ def parse_request(
         endpoint,
         continues,
         echo,
+        answers,
         fail_below,
         truncate,
     )

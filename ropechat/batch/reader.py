@@ -286,6 +286,7 @@ def _request_fields(request: LineRequest) -> list[Any]:
         request.endpoint,
         request.continues,
         *([request.echo] if request.echo else []),
+        *([] if request.answers else [{"answers": False}]),
         *(
             {name: value}
             for name in ("fail_below", "truncate")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ropechat.batch.journal import INTERNAL
 from ropechat.batch.line import CHAT, LineRequest
 from ropechat.batch.reader import BatchRow
-from ropechat.engine.scheduler import Completion
+from ropechat.engine.scheduler import Completion, ScoredId
 from ropechat.errors import RopechatError, UnsureError
 from ropechat.sampling.grammar import Grammar
 
@@ -43,6 +43,11 @@ def token_record(
     return token
 
 
+def scored_records(scores: Sequence[ScoredId], count: int, bytes_of: BytesOf) -> list[dict[str, Any]]:
+    """The tokens of a prompt likewise; the first one has no context, and None as its logprob."""
+    return [token_record(id, logprob, top[:count], count, bytes_of) for id, logprob, _, top in scores]
+
+
 def answer_of(
     completion: Completion, logprobs: int | None, bytes_of: BytesOf, grammar: Grammar | None
 ) -> dict[str, Any]:
@@ -69,7 +74,7 @@ def answer_of(
     return answer
 
 
-def _prompt_text(request: LineRequest, bytes_of: BytesOf) -> str:
+def prompt_text(request: LineRequest, bytes_of: BytesOf) -> str:
     """The prompt of a row of /v1/completions, a text or ids, as text."""
     if isinstance(request.content, str):
         return request.content
@@ -84,15 +89,19 @@ def ok_record(
     logprobs: int | None,
     bytes_of: BytesOf,
     grammar: Grammar | None = None,
+    scores: Sequence[ScoredId] = (),
 ) -> dict[str, Any]:
     """The record of an answered row. completions: one per turn, with the last one's text.
 
-    grammar: what the answers had to match; of JSON, "parsed" has the value, null if it was cut.
+    grammar: what the answers had to match; of JSON, "parsed" has the value, null if it was cut. scores: of
+    the prompt, if that is echoed with logprobs.
     """
     answers = [answer_of(completion, logprobs, bytes_of, grammar) for completion in completions]
     record = {"id": row.id, "index": row.index, "sample": sample, "ok": True, **answers[-1]}
     if row.request is not None and row.request.echo:
-        record["text"] = _prompt_text(row.request, bytes_of) + record["text"]
+        record["text"] = prompt_text(row.request, bytes_of) + record["text"]
+    if scores:
+        record["logprobs"] = [*scored_records(scores, logprobs or 0, bytes_of), *record["logprobs"]]
     if len(answers) > 1:
         record["usage"] = {
             name: sum(answer["usage"].get(name, 0) for answer in answers)

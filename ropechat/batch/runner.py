@@ -18,7 +18,7 @@ from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
 from ropechat.engine.certainty import has_certainty
 from ropechat.engine.fitting import fitted
-from ropechat.engine.scheduler import Completion, Job, Prompt
+from ropechat.engine.scheduler import Completion, Job, Prompt, ScoredId
 from ropechat.errors import InternalError, RequestError
 
 if TYPE_CHECKING:
@@ -46,6 +46,14 @@ def make_job(request: LineRequest, spec: BatchSpec, seed: int | None = None) -> 
     certainty = has_certainty(own.grammar)
     stop = spec.prompts.stop if request.stop is None else request.stop
     return Job(prompt, own, stop, request.template_vars, prefix, top_k or 0, certainty=certainty)
+
+
+def scoring_job(job: Job, candidates: int) -> Job:
+    """The job that scores the prompt of another one. candidates: of each token."""
+    sampling = None if job.sampling is None else dataclasses.replace(job.sampling, grammar=None)
+    return dataclasses.replace(
+        job, sampling=sampling, top_k=candidates, scores_prompt=True, certainty=False, then=None
+    )
 
 
 def fit_job(job: Job, request: LineRequest, spec: BatchSpec, engine: "Engine") -> tuple[Job, int]:
@@ -97,6 +105,8 @@ class _Pending:
     truncated: int = 0
     """Characters of its prompts that were cut."""
     before: list[Completion] = field(default_factory=list)
+    scores: tuple[ScoredId, ...] = ()
+    """Of its prompt, if that is echoed with logprobs."""
 
 
 class _Jobs:
@@ -171,9 +181,22 @@ class _Jobs:
         except RequestError as error:
             return error
         pending.truncated += cut
+        logprobs = _logprobs(request, self._spec)
+        if request.echo and (logprobs is not None or not request.answers):
+            return self._echoed(pending, job, logprobs, answers=request.answers)
         if not request.turns:
             return job
         return dataclasses.replace(job, then=lambda completion: self._next_turn(pending, request, completion))
+
+    @staticmethod
+    def _echoed(pending: _Pending, job: Job, logprobs: int | None, *, answers: bool) -> Job:
+        """The job that scores the prompt, which the given one follows."""
+
+        def then(completion: Completion) -> Job | None:
+            pending.scores = () if logprobs is None else completion.scores
+            return job if answers else None
+
+        return dataclasses.replace(scoring_job(job, logprobs or 0), then=then)
 
     def _next_turn(self, pending: _Pending, request: LineRequest, completion: Completion) -> Job | None:
         turn = len(pending.before) + 1
@@ -288,13 +311,19 @@ def _fail_below(pending: _Pending, spec: BatchSpec) -> float | None:
     return spec.fail_below if own is None else own
 
 
+def _logprobs(request: LineRequest | None, spec: BatchSpec) -> int | None:
+    own = None if request is None else request.logprobs
+    return spec.prompts.logprobs if own is None else own
+
+
 def _record(
     pending: _Pending, completions: Sequence[Completion], spec: BatchSpec, bytes_of: BytesOf
 ) -> dict[str, Any]:
     """The record of an answered row."""
     request = pending.row.request
-    own = None if request is None else request.logprobs
-    logprobs = spec.prompts.logprobs if own is None else own
+    logprobs = _logprobs(request, spec)
     grammar = ({} if request is None else request.sampling).get("grammar", spec.sampling.grammar)
-    record = ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar)
+    if request is not None and not request.answers:
+        completions = [dataclasses.replace(completions[-1], finish_reason="length")]
+    record = ok_record(pending.row, pending.sample, completions, logprobs, bytes_of, grammar, pending.scores)
     return {**record, "truncated": pending.truncated} if pending.truncated else record

@@ -44,8 +44,10 @@ def requests(count: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
         if rng.random() < 0.2:
             body["logit_bias"] = {str(rng.randrange(300)): rng.uniform(-100, 5)}
         if rng.random() < 0.5:
-            if rng.random() < 0.2:
-                body["echo"] = True
+            if rng.random() < 0.4:
+                body |= {"echo": True, "max_tokens": rng.randint(0, 3)}
+            if rng.random() < 0.4:
+                body["logprobs"] = rng.randint(0, 3)
             made.append((COMPLETIONS, {"prompt": text(), **body}))
             continue
         messages = [{"role": "user", "content": text()}]

@@ -401,8 +401,8 @@ def test_completions() -> None:
             ask(url=COMPLETIONS, prompt=prompt)
     assert ask(url=COMPLETIONS, prompt="a", echo=True).echo
     assert not ask(url=COMPLETIONS, prompt="a", echo=None).echo
-    with pytest.raises(ValueError, match="echo: must not be given together with logprobs"):
-        ask(url=COMPLETIONS, prompt="a", echo=True, logprobs=2)
+    scored = ask(url=COMPLETIONS, prompt="a", echo=True, logprobs=2, max_tokens=0)
+    assert (scored.logprobs, scored.answers) == (2, False)
     with pytest.raises(ValueError, match="echo: must be true or false"):
         ask(url=COMPLETIONS, prompt="a", echo="yes")
     with pytest.raises(ValueError, match="echo: not supported"):

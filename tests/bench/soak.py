@@ -3,9 +3,11 @@
     python tests/bench/soak.py [--model builtin] [--minutes 60] [--clients 8]
 
 Each client sends random requests one after the other: whole and streamed, with several choices, scored, with
-schemas, refused, and killed in the middle. The exit code is 1 if the second half of the time needs more than
-the first half (5 % of memory, any thread, more descriptors than there are clients), or if a request gets a
-status that it should not get. What is kept of ended sequences grows to its limit first, within minutes.
+schemas, hostile, and killed in the middle. Each minute there is a line with memory, descriptors and threads.
+The exit code is 1 if one of them has a slope over the second half of the time (least squares: 3 % of memory,
+as many descriptors as there are clients, one thread), if more of them are there at rest than before the
+first request, or if a request gets a status that it should not get. What is kept of ended sequences grows to
+its limit first, within minutes.
 """
 
 import argparse
@@ -13,11 +15,13 @@ import json
 import os
 import random
 import socket
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 LAUNCH = [sys.executable, "-c", "import sys; from ropechat.cli import main; sys.exit(main())"]
@@ -30,29 +34,55 @@ SCHEMA = {
 }
 
 
-def request(draw: random.Random) -> tuple[str, dict[str, Any], int]:
+def hostile(draw: random.Random) -> bytes:
+    """A body that is no request."""
+    good = b'{"prompt": "What is a token?", "max_tokens": 2}'
+    return draw.choice(
+        [
+            good[: draw.randrange(1, len(good))],
+            draw.randbytes(draw.randrange(1, 500)),
+            b"[" * draw.randrange(1, 100_000),
+            json.dumps({"prompt": "x", "n": draw.choice([0, 1e9, -1, "x"])}).encode(),
+            json.dumps({"prompt": [10**9] * 50}).encode(),
+            json.dumps({"prompt": "x", "".join(draw.choices("abcxyz", k=20)): 1}).encode(),
+        ]
+    )
+
+
+def request(draw: random.Random) -> tuple[str, bytes, int]:
     """A path, a body and its status."""
+    if draw.random() < 0.1:
+        return "/v1/completions", hostile(draw), 400
+    path, body = good_request(draw)
+    return path, json.dumps(body).encode(), 200
+
+
+def good_request(draw: random.Random) -> tuple[str, dict[str, Any]]:
+    """A path and a body."""
     text = " ".join(draw.choices(WORDS, k=draw.randint(1, 60)))
     body: dict[str, Any] = {
         "max_tokens": draw.randint(1, 60),
         "stream": draw.random() < 0.5,
         "n": draw.choice([1, 1, 3]),
     }
-    if draw.random() < 0.1:
-        return "/v1/completions", {**body, "prompt": text, "tools": [1]}, 400
     if draw.random() < 0.5:
         if draw.random() < 0.5:
             body |= {"echo": True, "logprobs": draw.randint(0, 5)}
-        return "/v1/completions", {**body, "prompt": text}, 200
+        return "/v1/completions", {**body, "prompt": text}
     if draw.random() < 0.2:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": text}]}, 200
+    if draw.random() < 0.2:
+        body |= {"fail_below": 0.5, **({"agree": True} if body["n"] > 1 else {})}
+    return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": text}]}
+
+
+STARTED = 3
+"""Threads that the first requests start: of the engine, and two that read bodies."""
 
 
 def ask(port: int, draw: random.Random) -> str:
     """Send a request and read its answer, or go away; return what happened."""
-    path, body, status = request(draw)
-    data = json.dumps(body).encode()
+    path, data, status = request(draw)
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
@@ -65,7 +95,17 @@ def ask(port: int, draw: random.Random) -> str:
         while piece := connection.recv(65536):
             answer += piece
     found = int(answer.split(b" ", 2)[1])
+    if b'data: {"error"' in answer:
+        return "status error in a stream"
     return "answered" if found == status else f"status {found} in place of {status}"
+
+
+def slope(values: Sequence[int]) -> float:
+    """By how much the fitted line rises from the first to the last value."""
+    if len(values) < 2:
+        return 0.0
+    line = statistics.linear_regression(range(len(values)), values)
+    return line.slope * (len(values) - 1)
 
 
 def state(pid: int) -> tuple[int, int, int]:
@@ -88,6 +128,7 @@ def main() -> int:
     port = int(
         next(line for line in server.stderr if line.startswith("http")).split(":")[2].partition("/")[0]
     )
+    begin = state(server.pid)
     end, counts = time.monotonic() + 60 * given.minutes, Counter[str]()
 
     def work(number: int) -> None:
@@ -100,7 +141,7 @@ def main() -> int:
         client.start()
     states = list[tuple[int, int, int]]()
     while time.monotonic() < end:
-        time.sleep(given.minutes * 60 / 20)
+        time.sleep(min(60.0, given.minutes * 60 / 20))
         states.append(state(server.pid))
         memory, descriptors, threads = states[-1]
         print(
@@ -109,12 +150,15 @@ def main() -> int:
         )
     for client in clients:
         client.join()
+    time.sleep(2)
     rest = state(server.pid)
     server.terminate()
     print(f"at rest: {rest[0]} KiB, {rest[1]} descriptors, {rest[2]} threads; {dict(counts)}")
-    half = len(states) // 2
-    early, late = (tuple(map(max, zip(*part, strict=True))) for part in (states[:half], states[half:]))
-    flat = late[0] <= 1.05 * early[0] and late[1] <= early[1] + given.clients and late[2] <= early[2]
+    rises = [slope(values) for values in zip(*states[len(states) // 2 :], strict=True)]
+    limits = [0.03 * states[-1][0], given.clients, 1]
+    print(f"second half: {rises[0]:+.0f} KiB, {rises[1]:+.1f} descriptors, {rises[2]:+.2f} threads")
+    left = rest[1] - begin[1], rest[2] - begin[2] - STARTED
+    flat = all(rise <= limit for rise, limit in zip(rises, limits, strict=True)) and max(left) <= 0
     return int(not flat or any(name.startswith("status") for name in counts))
 
 
