@@ -47,42 +47,32 @@ def score_rows(
     failures = Failures(report, sink, spec.max_errors, watcher.failure, early_stop=early_stop)
     waiting: deque[BatchRow] = deque()
 
-    def items() -> "Iterator[ScoreItem | RopechatError | None]":
+    def items() -> "Iterator[list[ScoreItem | RopechatError] | None]":
         for row in rows:
             if row is None or not sink.begin(row, 1):
                 continue
             waiting.append(row)
-            yield from _items(row)
+            yield list(_items(row))
             while waiting and not has_row():
                 yield None
 
-    scores: list[Score] = []
     try:
-        for _, score in engine.score_many(items(), window=spec.window):
-            scores.append(score)
-            report.made_tokens += score.tokens
-            row = waiting[0]
-            if len(scores) == _count(row):
-                waiting.popleft()
-                error = next((one.error for one in scores if one.error is not None), None)
-                if error is not None:
-                    failures.take(row, error_record(row, 0, error))
-                else:
-                    sink.write(row, score_record(row, scores))
-                    report.ok += 1
-                    report.completion_tokens += sum(one.tokens for one in scores)
-                scores.clear()
+        for _, scores in engine.score_rows(items(), window=spec.window):
+            report.made_tokens += sum(one.tokens for one in scores)
+            row = waiting.popleft()
+            error = next((one.error for one in scores if one.error is not None), None)
+            if error is not None:
+                failures.take(row, error_record(row, 0, error))
+            else:
+                sink.write(row, score_record(row, scores))
+                report.ok += 1
+                report.completion_tokens += sum(one.tokens for one in scores)
             report.elapsed, report.found = time.monotonic() - begun, sink.found
             watcher.progress(report)
     except CancelledError:
         report.cancelled = True
     report.elapsed, report.found = time.monotonic() - begun, sink.found
     return report
-
-
-def _count(row: BatchRow) -> int:
-    """How many items a row has."""
-    return 1 if row.request is None else len(row.request.choices)
 
 
 def _items(row: BatchRow) -> "Iterator[ScoreItem | RopechatError]":

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from ropechat.engine.certainty import Answer, Certainty, CertaintyReader
     from ropechat.engine.scheduler import Completion, Job, Prompt, RunState
     from ropechat.engine.score_input import ScoreInput, ScoreItem, TokenBuffer
-    from ropechat.engine.scoring import ScoreStream, Window
+    from ropechat.engine.scoring import Encode, ScorePool, ScoreStream, Window
     from ropechat.sampling.grammar import Grammar
     from ropechat.tokenizer import Tokenizer
 
@@ -835,9 +835,29 @@ class Engine:
         progress. `cancel` makes the iterator raise CancelledError.
         """
         from ropechat.engine import scoring
-        from ropechat.engine.score_input import encode_item
 
         validate_many("items", items)
+        encode, pool = self._many_scores(top_k, window, special, bos)
+        return scoring.score_items(items, encode, pool, self.tokenizer)
+
+    def score_rows(
+        self, rows: Iterable[Sequence[ScoreItem | RopechatError] | None], *, window: int = 16
+    ) -> Iterator[tuple[int, list[Score]]]:
+        """As `score_many` for rows of items, such as the choices of a question: yields (index, their scores).
+
+        Items of a row that differ in one last token only, which alone is scored, share one row of a forward
+        pass; the traces of such scores do not say what follows.
+        """
+        from ropechat.engine import scoring
+
+        encode, pool = self._many_scores(0, window, "tokens", "auto")
+        return scoring.score_rows(rows, encode, pool, self.tokenizer)
+
+    def _many_scores(self, top_k: int, window: int, special: Special, bos: Bos) -> tuple[Encode, ScorePool]:
+        """What encodes items for `score_many`, and where they are scored."""
+        from ropechat.engine import scoring
+        from ropechat.engine.score_input import encode_item
+
         validate_top_k(top_k)
         if window < 1:
             raise RequestError(f"window: must be at least 1 (got {window})")
@@ -850,8 +870,7 @@ class Engine:
             meta = self._meta(given, tokens, top_k, size, move)
             return given, meta, self._sharing(scoring.windows(tokens, given.first, size, move))
 
-        pool = scoring.ScorePool(self._request(), top_k, window)
-        return scoring.score_items(items, encode, pool, self.tokenizer)
+        return encode, scoring.ScorePool(self._request(), top_k, window)
 
     def next_distributions(
         self, prompts: Iterable[Sequence[int]], *, top_k: int = 20, window: int = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ropechat.engine.convert import to_distribution, to_token_score
@@ -338,24 +338,38 @@ class _Converter:
 
 
 class _Item:
-    """An item of `score_items` whose windows are in progress."""
+    """An item of `score_rows` whose windows are in progress."""
 
     def __init__(self, item: ScoreItem | RopechatError, tokenizer: Tokenizer) -> None:
         self.item = item
         self.joined = False
         self.meta: dict[str, Any] = {}
-        self.is_done = False
+        self.error: RopechatError | None = None
         self.cached = 0
         self.converter = _Converter(tokenizer)
         self.tokens: list[TokenScore] = []
+        self.following: TokenDistribution | None = None
+        """After the last token; once it is there, the item is scored."""
 
-    def result(self, error: RopechatError | None) -> Score:
-        """The score, once the last window is done or one of them failed."""
-        self.is_done = True
-        following = self.converter.next
-        if error is not None or isinstance(self.item, RopechatError) or following is None:
-            return Score(math.nan, 0, 0, False, _NOTHING, error=error or InternalError("engine: no scores"))
-        item = self.item
+    def plan(self, encode: Encode) -> Iterator[Window]:
+        """Yield its windows; if it cannot be encoded, one with the error."""
+        try:
+            if isinstance(self.item, RopechatError):
+                raise self.item
+            given, self.meta, planned = encode(self.item)
+            self.joined = given.joined
+            for window in planned:
+                window.owner = self
+                yield window
+        except RopechatError as error:
+            yield Window([], 0, 0, [], is_last=True, owner=self, error=error)
+
+    def result(self) -> Score:
+        """The score, once its windows are done or one of them failed."""
+        item, following = self.item, self.following
+        if self.error is not None or isinstance(item, RopechatError) or following is None:
+            error = self.error or InternalError("engine: no scores")
+            return Score(math.nan, 0, 0, False, _NOTHING, error=error)
         scored = [token for token in self.tokens if counts(token, item)]
         totals = Totals(sorted({token.role for token in scored}))
         for token in scored:
@@ -373,42 +387,100 @@ class _Item:
         )
 
 
+class _Alike:
+    """Items of a row whose one scored token follows the same ids: one row of a forward pass has them all."""
+
+    def __init__(self, items: Sequence[_Item], windows: Sequence[Window], tokenizer: Tokenizer) -> None:
+        self._items, self._windows, self._tokenizer = items, windows, tokenizer
+
+    @classmethod
+    def of(
+        cls, items: Sequence[_Item], plans: Sequence[Sequence[Window]], tokenizer: Tokenizer
+    ) -> _Alike | None:
+        """None unless there are several such items, and no others."""
+        windows = [plan[0] for plan in plans if len(plan) == 1 and len(plan[0].tokens) == 1]
+        if not 1 < len(windows) == len(plans) or any(window.error for window in windows):
+            return None
+        before = {(tuple(window.ids[:-1]), window.start, window.begin) for window in windows}
+        return cls(items, windows, tokenizer) if len(before) == 1 else None
+
+    def window(self) -> Window:
+        """What is read."""
+        looked_up = tuple(window.ids[-1] for window in self._windows)
+        return replace(self._windows[0], is_last=False, owner=self, look_up=looked_up)
+
+    def take(self, events: Sequence[_core.Event], state: _Run) -> None:
+        """Give each item its score."""
+        for item in self._items:
+            item.error = state.error
+        self._items[0].cached = state.cached
+        for event in events:
+            for item, window, (logprob, rank) in zip(
+                self._items, self._windows, event.looked_up, strict=True
+            ):
+                score = to_token_score(event, window.tokens[0], self._tokenizer, window.begin)
+                item.tokens = [replace(score, logprob=logprob, rank=rank, looked_up=())]
+                item.following = _NOTHING.next
+
+
+Encode = Callable[[ScoreItem], tuple[ScoreInput, dict[str, Any], Iterator[Window]]]
+"""Makes of an item the encoded one, its trace's meta, and its windows."""
+
+
 def score_items(
-    items: Iterable[ScoreItem | RopechatError | None],
-    encode: Callable[[ScoreItem], tuple[ScoreInput, dict[str, Any], Iterator[Window]]],
+    items: Iterable[ScoreItem | RopechatError | None], encode: Encode, pool: ScorePool, tokenizer: Tokenizer
+) -> Iterator[tuple[int, Score]]:
+    """Yield (index, Score) in the order of the items, which are as in `Engine.score_many`."""
+    rows = (None if item is None else [item] for item in items)
+    for index, scores in score_rows(rows, encode, pool, tokenizer):
+        yield index, scores[0]
+
+
+def score_rows(
+    rows: Iterable[Sequence[ScoreItem | RopechatError] | None],
+    encode: Encode,
     pool: ScorePool,
     tokenizer: Tokenizer,
-) -> Iterator[tuple[int, Score]]:
-    """Yield (index, Score) in the order of the items; windows of different items share passes.
+) -> Iterator[tuple[int, list[Score]]]:
+    """Yield (index, scores of its items) in the order of the rows; windows of different rows share passes.
 
-    items: as in `Engine.score_many`. encode: the encoded item, its trace's meta, and its windows.
+    Where the items of a row differ in one last token only, which alone is scored, one row of a pass has the
+    scores of all; their traces then have no distribution after the text.
     """
+    waiting: deque[list[_Item]] = deque()
 
     def source() -> Iterator[Window | None]:
-        for item in items:
-            if item is None:
+        for row in rows:
+            if row is None:
                 yield None
                 continue
-            entry = _Item(item, tokenizer)
-            try:
-                if isinstance(item, RopechatError):
-                    raise item
-                given, entry.meta, planned = encode(item)
-                entry.joined = given.joined
-                for window in planned:
-                    window.owner = entry
-                    yield window
-            except RopechatError as error:
-                yield Window([], 0, 0, [], is_last=True, owner=entry, error=error)
+            items = [_Item(item, tokenizer) for item in row]
+            waiting.append(items)
+            if len(items) == 1:
+                yield from items[0].plan(encode)
+                continue
+            plans = [list(item.plan(encode)) for item in items]
+            alike = _Alike.of(items, plans, tokenizer)
+            if alike is not None:
+                yield alike.window()
+                continue
+            for plan in plans:
+                yield from plan
 
-    index = 0
+    index, done = 0, 0
     for window, events, state in pool.run(source()):
-        entry: _Item = window.owner
-        if entry.is_done:  # an earlier window of it failed
-            continue
-        if state.error is None:
-            entry.tokens += entry.converter.take(window, events)
-            entry.cached += state.cached if state.done else 0
-        if state.error is not None or (state.done and window.is_last):
-            yield index, entry.result(state.error)
-            index += 1
+        owner: _Item | _Alike = window.owner
+        if isinstance(owner, _Alike):
+            owner.take(events, state)
+            done += len(waiting[0]) if state.done else 0
+        else:
+            if owner.error is None:
+                owner.error = state.error
+            if owner.error is None:
+                owner.tokens += owner.converter.take(window, events)
+                owner.following = owner.converter.next
+                owner.cached += state.cached if state.done else 0
+            done += state.done and window.is_last
+        if done == len(waiting[0]):
+            yield index, [item.result() for item in waiting.popleft()]
+            index, done = index + 1, 0

@@ -3,15 +3,16 @@
     python tests/bench/soak.py [--model builtin] [--minutes 60] [--clients 8]
 
 Each client sends random requests one after the other: whole and streamed, with several choices, scored, with
-schemas, hostile, and killed in the middle. Each minute there is a line with memory, descriptors and threads.
-The exit code is 1 if one of them has a slope over the second half of the time (least squares: 3 % of memory,
-as many descriptors as there are clients, one thread), if more of them are there at rest than before the
-first request, or if a request gets a status that it should not get. What is kept of ended sequences grows to
-its limit first, within minutes.
+schemas, hostile, and killed in the middle. Each minute there is a line with memory (and that of the KV cache,
+which is kept of ended sequences up to a limit), descriptors and threads. The exit code is 1 if one of the
+three has a slope over the second half of the time (least squares: 3 % of the memory without the KV cache,
+as many descriptors as there are clients, one thread), if more descriptors or threads are there at rest than
+before the first request, or if a request gets a status that it should not get.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import socket
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -108,11 +110,26 @@ def slope(values: Sequence[int]) -> float:
     return line.slope * (len(values) - 1)
 
 
-def state(pid: int) -> tuple[int, int, int]:
-    """Resident KiB, descriptors and threads of a process."""
+def kv_cache(port: int) -> int:
+    """KiB of KV cache of the server."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    (line,) = (line for line in lines if line.startswith("ropechat_kv_cache_bytes "))
+    return int(float(line.split()[1])) >> 10
+
+
+def state(pid: int, port: int) -> tuple[int, int, int, int]:
+    """Resident KiB without the KV cache, descriptors and threads of a process; KiB of the KV cache."""
+    kept = kv_cache(port)
     with open(f"/proc/{pid}/status") as file:
         fields = dict(line.split(":", 1) for line in file)
-    return int(fields["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"])
+    resident, descriptors = int(fields["VmRSS"].split()[0]), len(os.listdir(f"/proc/{pid}/fd"))
+    return resident - kept, descriptors, int(fields["Threads"]), kept
+
+
+def told(found: tuple[int, int, int, int]) -> str:
+    """A state as text."""
+    return f"{found[0]:,} + {found[3]:,} KiB, {found[1]} descriptors, {found[2]} threads"
 
 
 def main() -> int:
@@ -128,7 +145,8 @@ def main() -> int:
     port = int(
         next(line for line in server.stderr if line.startswith("http")).split(":")[2].partition("/")[0]
     )
-    begin = state(server.pid)
+    begin = state(server.pid, port)
+    print(f"at the start: {told(begin)}", flush=True)
     end, counts = time.monotonic() + 60 * given.minutes, Counter[str]()
 
     def work(number: int) -> None:
@@ -139,23 +157,19 @@ def main() -> int:
     clients = [threading.Thread(target=work, args=(number,)) for number in range(given.clients)]
     for client in clients:
         client.start()
-    states = list[tuple[int, int, int]]()
+    states = list[tuple[int, int, int, int]]()
     while time.monotonic() < end:
         time.sleep(min(60.0, given.minutes * 60 / 20))
-        states.append(state(server.pid))
-        memory, descriptors, threads = states[-1]
-        print(
-            f"{sum(counts.values())} requests: {memory} KiB, {descriptors} descriptors, {threads} threads",
-            flush=True,
-        )
+        states.append(state(server.pid, port))
+        print(f"{sum(counts.values()):,} requests: {told(states[-1])}", flush=True)
     for client in clients:
         client.join()
     time.sleep(2)
-    rest = state(server.pid)
+    rest = state(server.pid, port)
     server.terminate()
-    print(f"at rest: {rest[0]} KiB, {rest[1]} descriptors, {rest[2]} threads; {dict(counts)}")
+    print(f"at rest: {told(rest)}; {dict(counts)}")
     rises = [slope(values) for values in zip(*states[len(states) // 2 :], strict=True)]
-    limits = [0.03 * states[-1][0], given.clients, 1]
+    limits = [0.03 * states[-1][0], given.clients, 1, math.inf]
     print(f"second half: {rises[0]:+.0f} KiB, {rises[1]:+.1f} descriptors, {rises[2]:+.2f} threads")
     left = rest[1] - begin[1], rest[2] - begin[2] - STARTED
     flat = all(rise <= limit for rise, limit in zip(rises, limits, strict=True)) and max(left) <= 0

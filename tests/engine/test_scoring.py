@@ -26,7 +26,7 @@ from reference import Model, forward
 from ropechat.conversation import Message, Role
 from ropechat.engine.engine import Engine
 from ropechat.engine.score_input import TokenBuffer
-from ropechat.engine.scoring import Window, windows
+from ropechat.engine.scoring import Window, _Alike, windows
 from ropechat.errors import CancelledError, ContextFullError, NonFiniteError, RequestError, RopechatError
 from ropechat.tokenizer import EncodedToken
 from ropechat.trace import Pair, Score, Trace
@@ -343,6 +343,43 @@ def test_scores_are_the_same_alone_together_and_from_the_cache(
             for _ in range(2):  # the second time from the cache
                 assert [score for _, score in engine.score_many(items, top_k=5, window=window)] == expected
         assert [s.logprob for s in engine.rank(context, tails)] == [s.logprob for s in expected[:4]]
+
+
+def test_choices_of_one_token_share_a_row(
+    shapes: list[Path], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = rng.integers(0, 100, 40).tolist()
+    rows: list[list[Any]] = [
+        [Pair(context, [id]) for id in (5, 9, 7)],
+        [Pair(context, [5]), Pair(context, [9, 7])],  # two tokens
+        [Pair(context, [5]), Pair(context[1:], [5])],  # another context
+        [Pair(context, [5])],
+        [RequestError("bad")],
+        [Pair(context * 7, [3]), Pair(context * 7, [4])],  # the last window of a long text
+        [Pair(context[:7], [id]) for id in (1, 1)],
+    ]
+    shared: list[tuple[int, ...]] = []
+    make = _Alike.window
+
+    def window(alike: _Alike) -> Window:
+        shared.append(make(alike).look_up)
+        return make(alike)
+
+    monkeypatch.setattr(_Alike, "window", window)
+
+    def facts(score: Score) -> Any:
+        tokens = [(token.index, token.id, token.logprob, token.rank) for token in score.trace.tokens]
+        found = score.tokens, score.bytes, score.is_greedy, score.joined, str(score.error), tokens
+        return found if score.error else (score.logprob, *found)
+
+    engine = Engine.load(shapes[0], dtype="f32", threads=1)
+    for size in (1, 16):
+        shared.clear()
+        found = dict(engine.score_rows(iter(rows), window=size))
+        assert shared == [(5, 9, 7), (3, 4), (1, 1)]
+        for index, row in enumerate(rows):
+            alone = [score for _, score in engine.score_many(row)]
+            assert [facts(score) for score in found[index]] == [facts(score) for score in alone]
 
 
 def test_a_common_context_is_computed_once(shapes: list[Path], rng: np.random.Generator) -> None:
