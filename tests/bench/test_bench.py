@@ -159,8 +159,8 @@ def test_phases_add_up(model: Path) -> None:
     record = json.loads(json.dumps(tables[1].record()))
     assert sum(record["phases_s"].values()) == pytest.approx(record["step_s"])
     assert 0 < record["serial_s"] <= record["step_s"]
-    # A token waits for all threads after each of a layer's four products and its attention, for the logits, and three times
-    # in their read-out.
+    # A token waits for all threads after each of a layer's four products and its attention, for the logits,
+    # and three times in their read-out.
     jobs = record["jobs"]
     assert sum(job["count"] for job in jobs if job["parts"] > 1) <= 5 * engine.facts["num_hidden_layers"] + 4
     assert sum(job["count"] for job in jobs if job["phase"] == "qkv_proj") == pytest.approx(

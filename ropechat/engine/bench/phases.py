@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ropechat.engine.bench.measure import Prompts, Workload, time_batch, time_request
 from ropechat.errors import InternalError
@@ -38,7 +38,8 @@ print(json.dumps(marks))
 """
 
 
-class Jobs(NamedTuple):
+@dataclass(frozen=True)
+class Jobs:
     """The jobs of the threads of one phase that have the same number of parts, in all steps together.
 
     parts: of one job, each of which a thread can take; a job of one part leaves all but one thread without
@@ -102,8 +103,9 @@ class PhaseTable:
             count = sum(jobs.count for jobs in several) / self.steps
             parts = sum(jobs.count * jobs.parts for jobs in several) / self.steps
             lines.append(f"  {count:,.0f} jobs of several parts (a barrier each), {parts:,.0f} parts")
-            serial = f"{self.serial / self.steps * 1e6:12,.1f}{self.serial / self.whole:8.1%}"
-            lines.append(f"  {'serial':15}{serial}")
+            lines.append(
+                f"  {'serial':15}{self.serial / self.steps * 1e6:12,.1f}{self.serial / self.whole:8.1%}"
+            )
         return "\n".join(lines)
 
 
