@@ -34,7 +34,13 @@ ELSEWHERE = {
         "chats rm",
         "chats",
     ),  # ids of stored chats
-    *("bench", "config", "config check"),  # minutes; an editor; a file
+    *(
+        "bench",
+        "config",
+        "config check",
+        "completion",
+        "man",
+    ),  # minutes; an editor, a file; three shells; a folder
 }
 """Commands whose examples do not run here."""
 PAGES = (
