@@ -17,6 +17,7 @@ import pages
 import pytest
 from shown import Shown, blocks, differences, sessions
 
+import ropechat
 from ropechat.cli import main
 from ropechat.errors import RopechatError
 from ropechat.models.resolve import resolve
@@ -54,6 +55,18 @@ PAGES = (
     "../README",
     "why",
     "sampling",
+)
+PYTHON = (
+    "python",
+    "tree",
+    "why",
+    "scoring",
+    "compare",
+    "stages",
+    "inside-the-model",
+    "rope",
+    "inspect",
+    "reasoning",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
@@ -209,3 +222,13 @@ def test_examples_are_found() -> None:
     assert len(of_help()) > 12
     assert sum(len(of_page(page)) for page in PAGES) > 20
     assert "capitals.py" in files_of("inspect")
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_the_python_of_a_page(page: str, shell: Any) -> None:
+    """With the built-in model in the place of every other; a block goes on where the last one ended."""
+    names: dict[str, Any] = {"ropechat": ropechat, "engine": ropechat.Engine.load("builtin", cache="off")}
+    for before, language, source in blocks(ROOT / "docs" / f"{page}.md"):
+        if language == "python" and "`capitals.py`" not in before[-40:]:
+            source = source.replace("folder/config.json", str(resolve("builtin") / "config.json"))
+            exec(re.sub(r'"(\w+:[\d.]+[bm]|path/to/model)"', '"builtin"', source), names)

@@ -71,7 +71,7 @@ def _is_close(shown: str, found: str) -> bool:
 
 def differences(shown: list[str], out: str, err: str) -> list[str]:
     """What is not as shown: lines that the output has not, or has besides. err: need not be shown."""
-    rest, elided, wrong = out.splitlines(), False, []
+    rest, elided, wrong = out.rstrip().splitlines(), False, []
     for line in shown:
         if line.strip() in ELIDED:
             elided = True
