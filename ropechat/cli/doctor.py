@@ -175,7 +175,7 @@ def _model() -> Iterator[Finding]:
         return
     others = len({one.path for one in models if one.name != builtin.NAME})
     if not others and opened == builtin.NAME:
-        advice = "get one: `ropechat models pull smollm2:135m` (93 MB); `ropechat models catalog` lists more"
+        advice = "get one: `ropechat models pull smollm2:135m` (93 MB)"
         yield Finding("models", NOTE, "only the built-in one, which is tiny", advice)
         return
     yield Finding("models", GOOD, f"{count_of(others, 'model')}; `ropechat` opens {opened}")
