@@ -155,7 +155,13 @@ model_options = option_set(
         "(qwen3:0.6b; see `ropechat models catalog`), builtin, or last: what the chat opened last "
         "[env: ROPECHAT_MODEL; default: last for chat and run in a terminal, else builtin].",
     ),
-    setting_option("dtype", type=click.Choice(DTYPES), default="auto", help="Type of the weights."),
+    setting_option(
+        "dtype",
+        type=click.Choice(DTYPES),
+        metavar="TYPE",
+        default="auto",
+        help=f"Type of the weights: {', '.join(DTYPES)}.",
+    ),
     setting_option(
         "kv_dtype",
         type=click.Choice(KV_DTYPES),

@@ -221,7 +221,12 @@ _other_options = option_set(
         shell_complete=complete_model,
         help="The second model, B [default: the same].",
     ),
-    option("--against-dtype", type=click.Choice(DTYPES), help="B's type of weights [default: --dtype]."),
+    option(
+        "--against-dtype",
+        type=click.Choice(DTYPES),
+        metavar="TYPE",
+        help="B's type of weights, one of those of --dtype [default: --dtype].",
+    ),
     option(
         "--against-kv-dtype",
         type=click.Choice(KV_DTYPES),

@@ -32,6 +32,7 @@ reader_option = option_set(
         "--against-dtype",
         expert=True,
         type=click.Choice(DTYPES),
+        metavar="TYPE",
         help="With -i: the key c compares with the model in this type.",
     ),
     title="Reader",

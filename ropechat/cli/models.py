@@ -155,7 +155,7 @@ def pull(model: str, from_index: bool) -> None:
     StdoutWriter().write(f"{download(plan_download(name, from_index=from_index))}\n")
 
 
-@models.command("list", epilog="  ropechat models list\n  ropechat models list --json | jq -r '.[].name'")
+@models.command("list", epilog="  ropechat models list\n  ropechat models list --json")
 @option("--json", "as_json", is_flag=True, help="Write a JSON array instead of a table.")
 def list_models(as_json: bool) -> None:
     """List the models on this machine, from their headers.

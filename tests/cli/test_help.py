@@ -75,7 +75,8 @@ def test_an_old_name_means_what_it_meant(name: str, flag: str) -> None:
     command: Any = COMMANDS[name]
     (option,) = (one for one in options(command) if one.name == OLD[name][flag])
     new = max(option.opts, key=len)
-    parser = command.make_parser(click.Context(command))
+    names = ["-h", "--help"]  # click remembers those of the first call
+    parser = command.make_parser(click.Context(command, help_option_names=names))
 
     def parsed(word: str) -> Any:
         return parser.parse_args([word] if option.is_flag else [word, "1"])[0][option.name]
