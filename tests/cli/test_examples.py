@@ -66,7 +66,6 @@ PYTHON = (
     "inside-the-model",
     "rope",
     "inspect",
-    "reasoning",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
