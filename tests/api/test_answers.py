@@ -11,7 +11,7 @@ from asgi import Client
 from cli_door import CompiledDoor
 from thinking_models import thinking_model
 
-from ropechat.batch.line import CHAT, COMPLETIONS
+from ropechat.batch.line import CHAT, COMPLETIONS, parse_request
 from ropechat.batch.run import run_to_stream
 from ropechat.batch.spec import BatchSpec, BatchWatcher
 from ropechat.conversation import Message, Role
@@ -97,12 +97,51 @@ def by_itself(body: dict[str, Any]) -> dict[str, Any]:
     return {"choices": choices, "object": body["object"], "usage": usage}
 
 
+def of_python(engine: Engine, path: str, body: dict[str, Any]) -> str:
+    """The text of `Engine.reply` or `Engine.generate`."""
+    request = parse_request({"custom_id": "x", "url": path, "body": body})
+    if not request.answers:
+        return body["prompt"]  # type: ignore[no-any-return]
+    sampling = engine.sampling(**request.sampling)
+    if path == CHAT:
+        messages = [part for part in request.content if isinstance(part, Message)]
+        return "".join(step.text for step in engine.reply(messages, sampling, stop=request.stop))
+    steps = engine.generate(body["prompt"], sampling, stop=request.stop)
+    return body["prompt"] * request.echo + "".join(step.text for step in steps)
+
+
+def of_run(door: CompiledDoor, path: str, body: dict[str, Any]) -> str | None:
+    """The text of `ropechat run`; None where it has no option for something that is asked for."""
+    fields = {name: value for name, value in body.items() if name not in ("logprobs", "prompt", "messages")}
+    prompt, options = body.get("prompt", ""), ["--raw"]
+    if path == CHAT:
+        *system, last = body["messages"]
+        prompt, options = last["content"], [word for one in system for word in ("--system", one["content"])]
+        if any(one["role"] != "system" for one in system):
+            return None
+    form = fields.pop("response_format", {"type": "text"})
+    if form["type"] == "json_schema":
+        options += ["--json-schema", json.dumps(form["json_schema"]["schema"])]
+    if form["type"] == "json_object" or fields.keys() & {"stop", "echo"}:
+        return None
+    for id, bias in fields.pop("logit_bias", {}).items():
+        options += ["--logit-bias", f"{id}={bias}"]
+    options += [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", value)]
+    code, out, err = door("run", "-m", "builtin", "--json", "--quiet", *options, prompt)
+    assert code == 0, err
+    text: str = json.loads(out)["text"]
+    return text
+
+
 async def compare_with_batch(engine: Engine, client: Client, asked: list[tuple[str, dict[str, Any]]]) -> None:
     expected = of_batch(engine, asked)
     for (path, body), record in zip(asked, expected, strict=True):
         response = await client.ask(path, body)
         assert response.status == 200, response.body
         assert by_itself(response.json) == by_itself(record), body
+        choice = response.json["choices"][0]
+        text = choice["message"]["content"] if path == CHAT else choice["text"]
+        assert text == of_python(engine, path, body), body
 
 
 @pytest.mark.slow
@@ -111,8 +150,20 @@ async def test_the_answers_of_a_batch(engine: Engine, client: Client) -> None:
 
 
 @pytest.mark.trust
-async def test_the_answers_of_long_batches(engine: Engine, client: Client) -> None:
-    await compare_with_batch(engine, client, requests(200, 2))
+@pytest.mark.timeout(1800)
+async def test_the_answers_of_long_batches_and_of_run(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = requests(200, 2)
+    await compare_with_batch(engine, client, asked)
+    door, compared = CompiledDoor(monkeypatch, capfd), 0
+    for path, body in asked:
+        text = of_run(door, path, body)
+        if text is not None:
+            choice = (await client.ask(path, body)).json["choices"][0]
+            assert text == (choice["message"]["content"] if path == CHAT else choice["text"]), body
+            compared += 1
+    assert compared > 60
 
 
 async def test_the_answer_of_run_and_of_python(
