@@ -62,15 +62,19 @@ class Allowed:
 
 
 class Findings:
-    """Sums over records, filled as they pass."""
+    """Sums over records, filled as they pass. greedy: whether answers are drawn at temperature 0."""
 
-    def __init__(self) -> None:
-        self.accuracy, self.allowed = Accuracy(), Allowed()
+    def __init__(self, *, greedy: bool = False) -> None:
+        self.accuracy, self.allowed, self._greedy = Accuracy(), Allowed(), greedy
+        self._rows = self._likelier = 0
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Count a record."""
         self.accuracy.add(record)
         self.allowed.add(record)
+        if self._greedy and "choices" in record and record["confidence"] is not None:
+            self._rows += 1
+            self._likelier += max(record["choices"].values()) > record["confidence"]
 
     def count(self, rows: Iterator[Records]) -> Iterator[Records]:
         """Yield the rows and count their records."""
@@ -85,4 +89,14 @@ class Findings:
 
     def lines(self) -> list[str]:
         """What the summary says."""
-        return [line for line in (self.accuracy.line(), self.allowed.line()) if line]
+        return [line for line in (self.accuracy.line(), self.allowed.line(), self._choice_line()) if line]
+
+    def _choice_line(self) -> str:
+        """A note if token by token the answer became another choice than the likeliest."""
+        if not self._likelier:
+            return ""
+        rows = count_of(self._rows, "row")
+        return (
+            f"note: in {self._likelier:,} of {rows} another choice is more probable than the answer, which "
+            "is made token by token; --score ranks whole choices"
+        )

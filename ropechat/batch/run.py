@@ -86,7 +86,7 @@ def run_to_stream(
         raise RequestError(f"--format {form}: not possible on {name}; give a file (-o)")
     given = _read_input(spec, form, watcher)
     engine = None if given.total == 0 else watcher.load(watcher.find(spec.model), spec.sampling)
-    findings, report = Findings(), BatchReport(0)
+    findings, report = Findings(greedy=spec.sampling.temperature == 0), BatchReport(0)
     form_with_model = _text_form(
         _header(spec, given, 0), form, given.columns, "" if engine is None else engine.name
     )
@@ -345,7 +345,7 @@ def _write(
     report: BatchReport,
 ) -> BatchResult:
     """Write the output and the run record."""
-    totals, findings = Totals(), Findings()
+    totals, findings = Totals(), Findings(greedy=spec.sampling.temperature == 0)
     sink.journal.sync()
     rows = findings.count(totals.count(sink.rows()))
     if form == "parquet":

@@ -9,6 +9,7 @@ from cli_door import Door
 from model_folders import byte_folder
 
 import ropechat
+from ropechat.batch.findings import Findings
 from ropechat.errors import BatchInputError
 
 DOCS = Path(__file__).parents[2] / "docs" / "batch.md"
@@ -90,3 +91,17 @@ def test_a_run_that_fails_can_be_resumed(door: Door, tmp_path: Path) -> None:
     whole = tmp_path / "whole.jsonl"
     ropechat.run_to_file(spec, whole)
     assert whole.read_bytes() == out.read_bytes()
+
+
+def test_choices_that_are_not_the_likeliest_are_counted() -> None:
+    records = [
+        {"choices": {"a": 0.4, "b": 0.6}, "confidence": 0.4, "allowed": 0.9},
+        {"choices": {"a": 0.4, "b": 0.6}, "confidence": 0.6, "allowed": 0.9},
+        {"choices": {"a": 0.4, "b": 0.6}, "confidence": None, "allowed": 0.9},  # cut
+    ]
+    for greedy in (True, False):
+        findings = Findings(greedy=greedy)
+        for record in records:
+            findings.add(record)
+        told = [line.partition(",")[0] for line in findings.lines()]
+        assert told == ["note: in 1 of 2 rows another choice is more probable than the answer"] * greedy
