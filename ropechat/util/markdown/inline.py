@@ -117,9 +117,10 @@ class _Walk:
             at += self._bases[number] - self._starts[number]
         self.lines[-1].append(StyledSpan(one_line(text), join_styles(self._looks[-1], more), at))
 
-    def _past(self, wanted: str) -> int:
-        """Go behind the next `wanted`; returns where it began."""
-        found = self._source.find(wanted, self._at) if wanted else -1
+    def _past(self, wanted: str, in_code: bool = False) -> int:
+        """Go behind the next `wanted`; returns where it began. In code a line end is a space."""
+        source = self._source.replace("\n", " ") if in_code else self._source
+        found = source.find(wanted, self._at) if wanted else -1
         if found < 0:
             return self._at
         self._at = found + len(wanted)
@@ -136,12 +137,7 @@ class _Walk:
             self._put(token.content, self._past(token.content), "code")
         elif kind == "code_inline":
             self._past(token.markup)
-            start, length = self._at, len(token.content)
-            # The parser makes a space of a line's end, and leaves out one at both sides.
-            if self._source[start : start + length].replace("\n", " ") != token.content:
-                start += 1
-            self._put(token.content, start, "code")
-            self._at = start + length
+            self._put(token.content, self._past(token.content, in_code=True), "code")
             self._past(token.markup)
         elif kind in ("softbreak", "hardbreak"):
             self._past("\n")
