@@ -154,7 +154,7 @@ def _kind(dtype: str) -> str:
     name = dtype.lower()
     if name.startswith(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq")):
         return "q4_k"
-    return "q8_0" if name.startswith(("q", "int", "mxfp")) else "bf16"
+    return "q8_0" if name.startswith(("q", "tq", "int", "mxfp")) else "bf16"
 
 
 def _machine_file() -> Path:

@@ -55,6 +55,15 @@ fn blocks_of_equal_formats_are_kept() {
         (StorageType::TQ2_0, PackedType::Tq2_0, 2),
         (StorageType::Q2_0, PackedType::Q2_0, 2),
         (StorageType::Q1_0, PackedType::Q1_0, 2),
+        (StorageType::IQ4_NL, PackedType::Iq4Nl, 6),
+        (StorageType::IQ4_XS, PackedType::Iq4Xs, 6),
+        (StorageType::IQ3_XXS, PackedType::Iq3Xxs, 2),
+        (StorageType::IQ3_S, PackedType::Iq3S, 2),
+        (StorageType::IQ2_XXS, PackedType::Iq2, 2),
+        (StorageType::IQ2_XS, PackedType::Iq2, 2),
+        (StorageType::IQ2_S, PackedType::Iq2, 2),
+        (StorageType::IQ1_S, PackedType::Iq1, 2),
+        (StorageType::IQ1_M, PackedType::Iq1, 2),
     ];
     for (kind, dtype, rows) in kept {
         assert!(kind.is_kept_in(dtype));
@@ -75,14 +84,15 @@ fn blocks_of_equal_formats_are_kept() {
     }
 }
 
-/// In blocks that add a minimum: exact where f16 has the scale.
+/// Also in blocks that add a minimum: exact where f16 has the scale.
 #[test]
-fn mxfp4_and_q4_0_fit_blocks_with_a_minimum() {
+fn mxfp4_and_q4_0_fit_other_blocks() {
     let values: Vec<u8> = (0..16).map(|i| i | (15 - i) << 4).collect();
     let mxfp4 = |exponent: u8| [&[exponent], &values[..]].concat();
     let q4_0 = |scale: f32| [&half::f16::from_f32(scale).to_le_bytes(), &values[..]].concat();
     for (kind, dtype, bytes) in [
         (StorageType::MXFP4, PackedType::Q5_1, [mxfp4(104), mxfp4(127), mxfp4(140)].concat()),
+        (StorageType::MXFP4, PackedType::Mxfp4, [mxfp4(104), mxfp4(127), mxfp4(143)].concat()),
         (StorageType::Q4_0, PackedType::Q4_1, [q4_0(0.013), q4_0(-0.7), q4_0(3e-6)].concat()),
     ] {
         assert!(kind.is_kept_in(dtype));

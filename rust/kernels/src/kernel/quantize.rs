@@ -23,7 +23,8 @@ pub fn x_row_bytes(weights: PackedType, steps: usize) -> usize {
         PackedType::F32 | PackedType::BF16 => return 4 * steps,
         PackedType::Q8_0 => 24,
         PackedType::Q6K => 40,
-        _ => 64,
+        // A line more: rows of 128 bytes per step would often be a power of two apart, in the same sets of the first-level cache.
+        _ => return steps * (GROUP + 64) + 64,
     };
     (steps * (GROUP + numbers)).next_multiple_of(64)
 }
