@@ -45,7 +45,7 @@ fn every_instruction_set_gives_these_bits() {
 
 #[test]
 fn parts_of_a_row_give_the_bits_of_the_whole() {
-    for len in [1, 255, 256, 257, 5000] {
+    for len in [1_usize, 255, 256, 257, 5000] {
         let logits: Vec<f32> = (0..len).map(|i| ((i * 7919) % 4999) as f32 * 0.004).collect();
         let mut chunks = vec![Default::default(); len.div_ceil(CHUNK)];
         for (logits, out) in logits.chunks(3 * CHUNK).zip(chunks.chunks_mut(3)) {
