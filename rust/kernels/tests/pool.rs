@@ -173,7 +173,7 @@ fn ranges_make_up_all_items_once() {
         let seen: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
         pool.ranges(items, unit, &|range| {
             assert!(range.start.is_multiple_of(unit.max(1)) && range.start < range.end);
-            seen[range].iter().for_each(|count| drop(count.fetch_add(1, Ordering::Relaxed)));
+            seen[range].iter().for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
         });
         assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1), "{items} by {unit}");
     }
