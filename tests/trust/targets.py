@@ -216,7 +216,7 @@ def keys(data: bytes) -> None:
     while at < len(data):
         piece = decode(data[at : at + 1 + data[0] % 8])
         at += 1 + data[0] % 8
-        for event in parser.feed(piece):
+        for event in parser.feed(piece) if piece else ():
             if isinstance(event, Paste):
                 assert "\x1b" not in event.text, ascii(event.text)
     list(parser.tick())
