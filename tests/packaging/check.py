@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def check_wheel(path: Path) -> None:
 def check_sdist(path: Path) -> None:
     with tarfile.open(path) as packed:
         names = {member.name.partition("/")[2] for member in packed if member.isfile()}
-    crates = {name for name in tracked("rust") if name.endswith((".rs", "Cargo.toml"))}
+    members = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["members"]
+    crates = {name for name in tracked(*members) if name.endswith((".rs", "Cargo.toml"))}
     needed = {*tracked("ropechat"), *crates, *LICENSES, *TOP}
     assert needed <= names, f"missing: {sorted(needed - names)}"
     extra = sorted(name for name in names if name.startswith(NOT_FOR_USERS) or name.endswith(".so"))
