@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(!?)\[((?:!\[[^]]*\]\([^)]*\)|[^]])*)\]\((?![a-z]+:|#)([^)\s]+)\)")
+PICTURE = re.compile(r'\b(src|srcset)="(?![a-z]+:)([^"]+)"')
 PAGES = {
     "Documentation": "docs/README.md",
     "Changelog": "CHANGELOG.md",
@@ -29,7 +30,10 @@ def absolute(page: str, address: str, tag: str) -> str:
         return f"{mark}[{LINK.sub(full, text)}]({address}/{'raw' if mark else 'blob'}/{tag}/{target})"
 
     parts = re.split(r"(^```.*?^```$)", page, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else LINK.sub(full, part) for part in parts)
+    raw = rf'\1="{address}/raw/{tag}/\2"'
+    return "".join(
+        part if part.startswith("```") else PICTURE.sub(raw, LINK.sub(full, part)) for part in parts
+    )
 
 
 def with_urls(pyproject: str, address: str, tag: str) -> str:

@@ -15,6 +15,7 @@ ADDRESS, TAG = "https://example.org/us/ropechat", "v0.1.0"
         ("[a](docs/a.md#b)", f"[a]({ADDRESS}/blob/{TAG}/docs/a.md#b)"),
         ("![a](p.svg)", f"![a]({ADDRESS}/raw/{TAG}/p.svg)"),
         ("[![a](p.svg)](b.md)", f"[![a]({ADDRESS}/raw/{TAG}/p.svg)]({ADDRESS}/blob/{TAG}/b.md)"),
+        ('<img src="p.svg">', f'<img src="{ADDRESS}/raw/{TAG}/p.svg">'),
         ("[a](#b) [c](https://d.example/e.md)", "[a](#b) [c](https://d.example/e.md)"),
         ("```sh\n[a](b.md)\n```\n", "```sh\n[a](b.md)\n```\n"),
     ],
@@ -25,7 +26,7 @@ def test_links_become_absolute(page: str, wanted: str) -> None:
 
 def test_the_readme_has_no_relative_link_left() -> None:
     page = absolute((ROOT / "README.md").read_text(encoding="utf-8"), ADDRESS, TAG)
-    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    links = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\s\"]+)", page)
     assert len(links) > 20
     assert all(link.startswith((f"{ADDRESS}/", "https://", "#")) for link in links)
 
