@@ -166,6 +166,26 @@ fn two_callers_take_turns_in_the_order_of_asking() {
     assert_eq!(both, [0, 1]);
 }
 
+#[cfg(not(tsan))]
+#[test]
+fn a_fast_core_has_a_larger_share_and_all_parts_are_done() {
+    use ropechat_platform::cores::{Core, fastest_cores};
+    let cores: Vec<Core> =
+        fastest_cores().into_iter().zip([3, 1]).map(|(core, c)| Core { capacity: c, ..core }).collect();
+    if cores.is_empty() {
+        return; // the system does not say which there are
+    }
+    let (pool, all) = (Pool::pinned(8, &cores), AtomicUsize::new(0));
+    assert_eq!(pool.threads(), 8);
+    for _ in 0..20 {
+        pool.run(64, &|_| drop(all.fetch_add(1, Ordering::Relaxed)));
+    }
+    assert_eq!(all.into_inner(), 20 * 64);
+    if cores.len() == 2 {
+        assert_eq!([pool.share(0, 2, 64), pool.share(1, 2, 64)], [0..48, 48..64]);
+    }
+}
+
 #[test]
 fn ranges_make_up_all_items_once() {
     let pool = Pool::oversubscribed(4);

@@ -9,23 +9,65 @@ use std::path::Path;
 /// Where the system does not say which processors share a core, each counts as one.
 pub fn physical_cores() -> usize {
     let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
-    cores_in(Path::new("/")).map_or(usable, |cores| cores.clamp(1, usable))
+    cores_in(Path::new("/")).map_or(usable, |cores| cores.len().clamp(1, usable))
+}
+
+/// A physical core that this process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Core {
+    /// Its first processor.
+    pub processor: usize,
+    /// How fast it is, compared with the other cores of the machine.
+    pub capacity: u64,
+}
+
+/// The physical cores of the affinity, the fastest first. Empty where the system does not say.
+pub fn fastest_cores() -> Vec<Core> {
+    let mut cores = cores_in(Path::new("/")).unwrap_or_default();
+    cores.sort_by_key(|core| std::cmp::Reverse(core.capacity));
+    cores
+}
+
+/// Keeps the calling thread on a processor; whether it could.
+pub fn stay_on(processor: usize) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: zeros are a set without processors; `CPU_SET` ignores a number that is too large for it; the call reads
+        // the set, whose size it is told.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(processor % libc::CPU_SETSIZE as usize, &mut set);
+            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = processor;
+        false
+    }
 }
 
 /// The cores of the processors that /proc/self/status allows; those of one core have the same list of siblings.
 ///
 /// Sources: proc(5); Linux Documentation/admin-guide/cputopology.rst (`core_cpus_list`, before Linux 5.3
-/// `thread_siblings_list`).
-fn cores_in(root: &Path) -> Option<usize> {
+/// `thread_siblings_list`); Documentation/ABI/testing/sysfs-devices-system-cpu (`cpu_capacity`, on Arm and hybrid x86;
+/// without it the highest frequency).
+fn cores_in(root: &Path) -> Option<Vec<Core>> {
     let status = std::fs::read_to_string(root.join("proc/self/status")).ok()?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    let siblings = |cpu: usize| {
-        let topology = root.join(format!("sys/devices/system/cpu/cpu{cpu}/topology"));
-        let list = ["core_cpus_list", "thread_siblings_list"].map(|name| topology.join(name));
-        list.into_iter().find_map(|path| std::fs::read_to_string(path).ok())
+    let read = |cpu: usize, names: [&str; 2]| {
+        let folder = root.join(format!("sys/devices/system/cpu/cpu{cpu}"));
+        names.into_iter().find_map(|name| std::fs::read_to_string(folder.join(name)).ok())
     };
-    let cores: Option<BTreeSet<String>> = processors(allowed.trim())?.into_iter().map(siblings).collect();
-    cores.map(|cores| cores.len())
+    let (mut cores, mut seen) = (Vec::new(), BTreeSet::new());
+    for processor in processors(allowed.trim())? {
+        if seen.insert(read(processor, ["topology/core_cpus_list", "topology/thread_siblings_list"])?) {
+            let capacity = read(processor, ["cpu_capacity", "cpufreq/cpuinfo_max_freq"]);
+            let capacity = capacity.and_then(|number| number.trim().parse().ok());
+            cores.push(Core { processor, capacity: capacity.unwrap_or(1) });
+        }
+    }
+    Some(cores)
 }
 
 /// A list as `0-3,8`.
@@ -80,10 +122,39 @@ mod tests {
             ("huge", "core_cpus_list", "0-18446744073709551615", None),
         ] {
             let root = machine(name, &cores, file, allowed);
-            assert_eq!(cores_in(&root), expected, "{name}");
+            assert_eq!(cores_in(&root).map(|cores| cores.len()), expected, "{name}");
             std::fs::remove_dir_all(root).unwrap();
         }
         assert_eq!(cores_in(Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn cores_have_capacities_and_one_processor_each() {
+        let root = machine("hybrid", &["0,4", "1,5", "2", "3"], "core_cpus_list", "0-3");
+        for (cpu, file, capacity) in [
+            (0, "cpu_capacity", "1024"),
+            (1, "cpu_capacity", "1024"),
+            (2, "cpu_capacity", "512"),
+            (3, "x", "9"),
+        ] {
+            std::fs::write(root.join(format!("sys/devices/system/cpu/cpu{cpu}/{file}")), capacity).unwrap();
+        }
+        let found: Vec<_> =
+            cores_in(&root).unwrap().iter().map(|core| (core.processor, core.capacity)).collect();
+        assert_eq!(found, [(0, 1024), (1, 1024), (2, 512), (3, 1)]);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_stays_where_it_is_told() {
+        let Some(&core) = fastest_cores().last() else { return };
+        std::thread::spawn(move || {
+            assert!(stay_on(core.processor));
+            assert_eq!(std::thread::available_parallelism().unwrap().get(), 1);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)] // calls of the C library
 pub mod cores;
 pub mod error;
 pub mod files;

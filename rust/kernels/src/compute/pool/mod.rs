@@ -21,6 +21,8 @@ pub mod sync;
 mod turns;
 
 use crate::compute::phases::{self, Phase, within};
+#[cfg(not(any(loom, tsan)))]
+use ropechat_platform::cores::{Core, stay_on};
 use share::{Share, others};
 use std::any::Any;
 use std::ops::Range;
@@ -80,6 +82,8 @@ struct Shared<W> {
     /// One per thread, the caller's first.
     slots: Vec<Slot<W>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// What part of a job the threads before each get, and in the end all: sums of their cores' capacities.
+    capacities: Vec<u64>,
 }
 
 #[repr(align(128))]
@@ -105,18 +109,32 @@ impl Pool {
         pool
     }
 
-    /// A pool of so many threads that this process has already, or a new one: engines in one process share the cores. They
+    /// As [`Pool::new`], on these cores, the caller's first: each worker stays on its own, and gets a share of the work by
+    /// its capacity. No more threads are started than there are cores.
+    #[cfg(not(any(loom, tsan)))]
+    pub fn pinned(threads: usize, cores: &[Core]) -> Self {
+        let cores = &cores[..threads.clamp(1, cores.len())];
+        let capacities: Vec<u64> = cores.iter().map(|core| core.capacity.clamp(1, 1 << 24)).collect();
+        let processors: Vec<usize> = cores.iter().map(|core| core.processor).collect();
+        let mut pool = Self::of(&capacities, move |index| {
+            stay_on(processors[index]);
+        });
+        pool.threads = threads.max(1);
+        pool
+    }
+
+    /// A pool of so many threads that this process has already, or a `new` one: engines in one process share the cores. They
     /// use a pool in turns ([`Pool::turn`]).
     #[cfg(not(loom))]
-    pub fn shared(threads: usize) -> Arc<Self> {
+    pub fn shared(threads: usize, new: impl Fn(usize) -> Self) -> Arc<Self> {
         static POOLS: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
         // A fork while another thread had this lock leaves it locked in the child.
-        let Ok(mut pools) = POOLS.try_lock() else { return Arc::new(Self::new(threads)) };
+        let Ok(mut pools) = POOLS.try_lock() else { return Arc::new(new(threads)) };
         pools.retain(|pool| pool.strong_count() > 0);
         let mut known = pools.iter().filter_map(Weak::upgrade);
         let found = known.find(|pool| pool.threads == threads && pool.is_alive());
         found.unwrap_or_else(|| {
-            let pool = Arc::new(Self::new(threads));
+            let pool = Arc::new(new(threads));
             pools.push(Arc::downgrade(&pool));
             pool
         })
@@ -127,7 +145,12 @@ impl<W: Word> Pool<W> {
     /// So many threads, on however few processors.
     #[doc(hidden)] // for tests
     pub fn oversubscribed(threads: usize) -> Self {
-        let threads = threads.clamp(1, ACTIVE as usize);
+        Self::of(&vec![1; threads.clamp(1, ACTIVE as usize)], |_| ())
+    }
+
+    /// A thread per capacity; each worker calls `begin` with its number first.
+    fn of(capacities: &[u64], begin: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        let (threads, begin) = (capacities.len(), Arc::new(begin));
         let slot =
             || Slot { share: Share::empty(), done: W::new(0), parked: W::new(0), thread: Mutex::new(None) };
         let shared = Arc::new(Shared {
@@ -135,12 +158,17 @@ impl<W: Word> Pool<W> {
             sleepers: Sleepers(W::new(0)),
             slots: (0..threads).map(|_| slot()).collect(),
             panic: Mutex::new(None),
+            capacities: (0..=threads).map(|index| capacities[..index].iter().sum()).collect(),
         });
         // When the system refuses a thread, the pool works without it: fewer threads, same results.
         let workers = (1..threads)
             .map_while(|index| {
                 let shared = Arc::clone(&shared);
-                let work = move || shared.work(index);
+                let begin = Arc::clone(&begin);
+                let work = move || {
+                    begin(index);
+                    shared.work(index);
+                };
                 Builder::new().name(format!("ropechat-{index}")).spawn(work).ok()
             })
             .collect();
@@ -194,6 +222,14 @@ impl<W: Word> Pool<W> {
         });
     }
 
+    /// The share of one of `active` threads in some units.
+    #[doc(hidden)] // for tests
+    pub fn share(&self, index: usize, active: usize, units: u32) -> Range<u32> {
+        let before = |index: usize| u128::from(self.shared.capacities[index]);
+        let first = |index: usize| (u128::from(units) * before(index) / before(active)) as u32;
+        first(index)..first(index + 1)
+    }
+
     fn run_job(&self, job: &Job<'_>, units: u32) {
         let shared = &*self.shared;
         let active = shared.slots.len().min(units as usize);
@@ -201,8 +237,7 @@ impl<W: Word> Pool<W> {
         let done = shared.units_done();
         shared.gate.job.store(std::ptr::from_ref(job).cast_mut().cast(), Ordering::Relaxed);
         for (index, slot) in shared.slots.iter().enumerate().take(active) {
-            let first = |index: usize| (u64::from(units) * index as u64 / active as u64) as u32;
-            slot.share.set(first(index)..first(index + 1));
+            slot.share.set(self.share(index, active, units));
         }
         let epoch = (shared.gate.word.load(Ordering::Relaxed) >> EPOCH) + 1;
         shared.gate.word.store(epoch << EPOCH | active as u64, Ordering::Release);
