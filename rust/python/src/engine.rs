@@ -8,7 +8,7 @@ use super::inside::{PyLensRow, PyReading, by_distance, captured};
 use super::load::{DraftFiles, Loading};
 use super::markers::PyMarkers;
 use super::options::{
-    context_note, context_size, parse_dtype, parse_kv_dtype, parse_speculative, thread_count,
+    context_note, context_size, new_pool, parse_dtype, parse_kv_dtype, parse_speculative, thread_count,
 };
 use super::rope;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
@@ -183,7 +183,7 @@ impl PyEngine {
             let unread = family::check_tensors(&checkpoint, &config)?;
             let mut warnings = [&card.warnings, checkpoint.warnings()].concat();
             warnings.extend(unread);
-            let pool = Pool::shared(thread_count(threads)?);
+            let pool = Pool::shared(thread_count(threads)?, new_pool);
             let context = context_size(context, &config)?;
             let mut notes = Vec::from_iter(context_note(context, &config));
             let kv = KvRoom { tokens: context.tokens(), dtype: kv_dtype };

@@ -2,8 +2,9 @@
 
 use ropechat_core::config::Config;
 use ropechat_core::engine::{Context, Speculative};
+use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::quant::PackedType;
-use ropechat_platform::cores::physical_cores;
+use ropechat_platform::cores::{fastest_cores, physical_cores};
 use ropechat_platform::error::Error;
 
 /// Most tokens of a sequence unless the caller asks for more or less: the KV cache grows no further.
@@ -46,6 +47,15 @@ pub(super) fn thread_count(threads: Option<usize>) -> Result<usize, Error> {
         Some(n @ 1..=1024) => Ok(n),
         Some(n) => Err(Error::Request(format!("threads: must be 1 to 1024 (got {n})"))),
         None => Ok(physical_cores()),
+    }
+}
+
+/// Threads that stay on the fastest cores, if the environment variable `ROPECHAT_PIN` is 1 and the system says which there are.
+pub(super) fn new_pool(threads: usize) -> Pool {
+    let is_wanted = std::env::var_os("ROPECHAT_PIN").is_some_and(|value| value == "1");
+    match &fastest_cores()[..] {
+        cores if is_wanted && !cores.is_empty() => Pool::pinned(threads, cores),
+        _ => Pool::new(threads),
     }
 }
 
