@@ -36,6 +36,9 @@ class TokenDistribution(NamedTuple):
     entropy: float
     top_mass: float
     """Sum of the probabilities of `top`."""
+    varentropy: float | None = None
+    """Variance of the log probability over the full vocabulary in nats^2: sum p (ln p + entropy)^2
+    (Kontoyiannis and Verdu, "Optimal Lossless Data Compression", 2014). None without candidates."""
 
 
 class Stage(NamedTuple):

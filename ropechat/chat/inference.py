@@ -125,8 +125,7 @@ class Inference:
             except (
                 BaseException
             ) as error:  # a Rust panic is not an Exception, but the UI must learn of it, too
-                if not isinstance(request, ev.Call):
-                    self._events.append(_failure(request, error))
+                self._events.append(_failure(request, error))
             finally:
                 with self._lock:
                     self._pending -= 1
@@ -300,9 +299,9 @@ def _repeats_thoughts(engine: Engine) -> bool:
     return False
 
 
-def _failure(
-    request: ev.Load | ev.Count | ev.Reply | ev.Preview | ev.Encode, error: BaseException
-) -> ev.EngineEvent:
+def _failure(request: ev.Request, error: BaseException) -> ev.EngineEvent:
+    if isinstance(request, ev.Call):  # of `done`, which takes the errors of the job itself
+        return ev.Notice(f"internal error: {type(error).__name__}: {error}")
     if isinstance(request, ev.Load):
         return ev.LoadFailed(error)
     if isinstance(request, ev.Count):

@@ -379,7 +379,7 @@ unit_option = option(
     default="bit",
     show_default=True,
     expert=True,
-    help="Of surprisal and entropy in tables and charts; records have both.",
+    help="Of surprisals, entropies and divergences in tables, charts and pages; records keep theirs.",
 )
 
 

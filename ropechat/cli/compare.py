@@ -23,6 +23,7 @@ from ropechat.cli.common import (
     refuse_existing,
     template_options,
     text_argument,
+    unit_option,
     wants_color,
 )
 from ropechat.cli.exit_codes import CHECK_FAILED, OK, say
@@ -102,6 +103,7 @@ def _run(
     top: int,
     top_k: int,
     window: int | None,
+    unit: str,
     line: ProgressLine,
 ) -> "Result":
     """Compute, and write in the format. Rows are written while the next ones are computed."""
@@ -139,19 +141,20 @@ def _run(
         elif form == "html":
             from ropechat.inspector.compare_page import render
 
-            pieces = render(result, tokens)
+            pieces = render(result, tokens, unit)
         else:
-            pieces = _table(result, top_k, to_file=isinstance(out, Path))
+            pieces = _table(result, top_k, unit, to_file=isinstance(out, Path))
         for piece in pieces:
             write(piece)
     return result
 
 
-def _table(result: "Result", top_k: int, *, to_file: bool) -> Iterator[str]:
+def _table(result: "Result", top_k: int, unit: str, *, to_file: bool) -> Iterator[str]:
     from ropechat.inspector.compare_table import render
 
     width = 100 if to_file else shutil.get_terminal_size((100, 24)).columns
-    for line in render(result, width, candidates=top_k, color=wants_color() and not to_file):
+    color = wants_color() and not to_file
+    for line in render(result, width, candidates=top_k, color=color, unit=unit):
         yield f"{line}\n"
 
 
@@ -174,16 +177,17 @@ def _say_notes(pairing: "Pairing", window: int | None) -> None:
         )
 
 
-def _check(result: "Result", max_kl: float | None, max_ppl: float | None) -> int:
+def _check(result: "Result", max_kl: float | None, max_ppl: float | None, unit: str) -> int:
     """The exit code: CHECK_FAILED if a limit was passed, and why on stderr. NaN fails every limit."""
     from ropechat.inspector.compare_spans import SpanComparison
+    from ropechat.inspector.scored_text import nats_of
 
     if isinstance(result, SpanComparison):
         kl, ppl = None, result.summary.ppl[1]
     else:
-        kl, ppl = result.summary.mean_kld, result.summary.ppl_b
+        kl, ppl = result.summary.mean_kld / nats_of(unit), result.summary.ppl_b
     code = OK
-    for name, found, limit in (("mean KLD", kl, max_kl), ("PPL(B)", ppl, max_ppl)):
+    for name, found, limit in ((f"mean KLD in {unit}s", kl, max_kl), ("PPL(B)", ppl, max_ppl)):
         if limit is not None and found is not None and not found <= limit:
             say(f"check failed: {name} is {found:.6g}, above {limit:g}")
             code = CHECK_FAILED
@@ -251,7 +255,9 @@ _other_options = option_set(
     title="The other side, B",
 )
 _limit_options = option_set(
-    option("--max-kl", type=Real(), metavar="NATS", help="Exit code 1 if the mean KLD is larger."),
+    option(
+        "--max-kl", type=Real(), metavar="BITS", help="Exit code 1 if the mean KLD, in --unit, is larger."
+    ),
     option("--max-ppl", type=Real(), metavar="PPL", help="Exit code 1 if B's perplexity is larger."),
     option(
         "--window",
@@ -284,6 +290,7 @@ _output_options = option_set(
     out_option(_BY_SUFFIX),
     overwrite_option,
     format_option(_FORMATS, "table"),
+    unit_option,
     progress_option,
     title="Output",
 )
@@ -314,6 +321,7 @@ def compare(
     window: int | None,
     max_kl: float | None,
     max_ppl: float | None,
+    unit: str,
     form: str | None,
     out: Path | str | None,
     overwrite: bool,
@@ -363,5 +371,5 @@ def compare(
     size = window_size(pairing, wanted)
     _say_notes(pairing, size)
     top_k = top_k or (_TABLE_TOP_K if kind == "table" else _FILE_TOP_K)
-    result = _run(pairing, kind, out, top, top_k, size, line)
-    return _check(result, max_kl, max_ppl)
+    result = _run(pairing, kind, out, top, top_k, size, unit, line)
+    return _check(result, max_kl, max_ppl, unit)

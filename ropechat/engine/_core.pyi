@@ -181,6 +181,9 @@ class Row:
     def entropy(self) -> float:
         """Entropy over the full vocabulary, in nats."""
     @property
+    def varentropy(self) -> float | None:
+        """Variance of the log probability over the full vocabulary, in nats^2; None if top_k is 0."""
+    @property
     def top_ids(self) -> list[int]:
         """The k most probable ids, best first; ties by lower id."""
     @property

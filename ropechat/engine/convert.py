@@ -20,9 +20,8 @@ _ROWS = 64
 def to_distribution(row: "_core.Row", position: int) -> TokenDistribution:
     """Convert a row: the distribution after `position`."""
     top = tuple(zip(row.top_ids, row.top_logprobs, strict=True))
-    return TokenDistribution(
-        position, top, row.logsumexp, row.entropy, row.top_mass + 0.0
-    )  # an empty sum is -0.0
+    mass = row.top_mass + 0.0  # an empty sum is -0.0
+    return TokenDistribution(position, top, row.logsumexp, row.entropy, mass, row.varentropy)
 
 
 def token_bytes(tokenizer: Tokenizer, id: int) -> bytes:

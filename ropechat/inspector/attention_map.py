@@ -9,14 +9,19 @@ the weight of a learned sink.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ropechat.errors import RequestError
+from ropechat.engine.validation import MAX_ARRAY_BYTES
+from ropechat.errors import CancelledError, MemoryLimitError, RequestError
 from ropechat.inspector import page
 from ropechat.inspector.ansi import DIM, paint
 from ropechat.util.records import TokenText, json_line
-from ropechat.util.text import token_name
+from ropechat.util.text import limit_words, token_name
 from ropechat.util.width import cell_width, fit
+
+if TYPE_CHECKING:
+    from ropechat.engine.engine import Engine
+    from ropechat.inspector.spec import InspectWatcher
 
 SCHEMA = "ropechat.attention_map/1"
 MOST_IN_PAGE = 256
@@ -41,6 +46,45 @@ _LEAD = (
 BytesOf = Callable[[int], bytes]
 Weights = Sequence[Sequence[float]]
 """Of each token to each, from 0 to 1; those after it are not read."""
+_FIRST, _GROWTH = 64, 4
+"""A text is read in beginnings of so many tokens, each so many times as long, since a pass has a result only
+at its end. All but the last take at most a third of its time."""
+
+
+def check(tokens: int, form: str) -> None:
+    """Raise RequestError for more tokens than a form has room for, MemoryLimitError for a map in memory."""
+    if form == "html" and tokens > MOST_IN_PAGE:
+        raise RequestError(
+            f"--attention-map: a page has at most {MOST_IN_PAGE} tokens (got {tokens:,}); "
+            "give a shorter text, or use jsonl"
+        )
+    if (needed := 4 * tokens**2) > MAX_ARRAY_BYTES:
+        raise MemoryLimitError(
+            f"--attention-map: {limit_words(MAX_ARRAY_BYTES, needed)}; give a shorter text"
+        )
+
+
+def compute(
+    engine: "Engine", ids: Sequence[int], layer: int, head: int, watcher: "InspectWatcher"
+) -> tuple[Weights, list[str]]:
+    """The weights of a head, and notes on this model's attention.
+
+    They are those of one pass over the text, to the bit. After a stop the tokens that were computed have
+    weights. Raises as `Engine.capture`, CancelledError if none were.
+    """
+    weights, notes, end = list[Sequence[float]](), list[str](), 0
+    while end < len(ids) and not watcher.is_stopped:
+        begin, end = end, min(len(ids), _GROWTH * end or _FIRST)
+        try:
+            found = engine.capture(ids[:end], [layer], [head], rows=range(begin, end), what=["attn_row"])
+        except CancelledError:
+            if not (weights and watcher.is_stopped):
+                raise
+            break
+        weights += found["attn_row"][0, 0].tolist()
+        notes = found["notes"]
+        watcher.looked(end)
+    return weights, notes
 
 
 def lines(
@@ -91,12 +135,7 @@ def json_lines(
 
 
 def render(weights: Weights, ids: Sequence[int], bytes_of: BytesOf, title: str) -> Iterator[str]:
-    """Yield the page in pieces. title: plain text. Raises RequestError for too many tokens."""
-    if len(ids) > MOST_IN_PAGE:
-        raise RequestError(
-            f"--attention-map: a page has at most {MOST_IN_PAGE} tokens (got {len(ids):,}); "
-            "give a shorter text, or use jsonl"
-        )
+    """Yield the page in pieces. title: plain text."""
     yield from page.page(
         title, _body(weights, [token_name(id, bytes_of(id)) for id in ids]), lead=_LEAD, style=_STYLE
     )

@@ -1,8 +1,9 @@
 """A chart along a text or an answer: how sure the model was at each token; several texts in one chart.
 
-Of each token that sums cover: its surprisal and the entropy of its place; and the probabilities of the chosen
-token, of the runner-up, which is the best candidate but for the chosen one, and of the rest, which is all
-others; these three have 100% together. In a terminal each is a row of bars, in files a curve.
+Of each token that sums cover: its surprisal, the entropy of its place and the varentropy, which is the
+variance of the surprisal there; and the probabilities of the chosen token, of the runner-up, which is the
+best candidate but for the chosen one, and of the rest, which is all others; these three have 100% together.
+In a terminal each is a row of bars, in files a curve.
 """
 
 import heapq
@@ -20,41 +21,44 @@ from ropechat.util.width import fit
 if TYPE_CHECKING:
     from ropechat.inspector.rope.blocks import View
 
-AMOUNTS, SHARES = ("surprisal", "entropy"), ("chosen", "runner-up", "rest")
-"""The curves of a chart: AMOUNTS are in bits or nats, SHARES are from 0 to 1."""
+AMOUNTS, SQUARES, SHARES = ("surprisal", "entropy"), ("varentropy",), ("chosen", "runner-up", "rest")
+"""The curves of a chart: AMOUNTS are in bits or nats, SQUARES in bit² or nat², SHARES are from 0 to 1."""
+CURVES = (*AMOUNTS, *SQUARES, *SHARES)
 _BARS = " ▁▂▃▄▅▆▇█"
 _HEIGHT = 2  # lines of a row of bars
-_MARGIN = 19
+_MARGIN = 20
 _PEAKS = 5
 
 
 @dataclass
 class Course:
-    """The curves of a text. at: the number of each token; values: of each of AMOUNTS and SHARES, None
-    where it is not known."""
+    """The curves of a text. at: the number of each token; values: of each of CURVES, None where it is not
+    known."""
 
     name: str
     at: list[int] = field(default_factory=list)
-    values: dict[str, list[float | None]] = field(
-        default_factory=lambda: {name: [] for name in (*AMOUNTS, *SHARES)}
-    )
+    values: dict[str, list[float | None]] = field(default_factory=lambda: {name: [] for name in CURVES})
     peaks: list[TokenScore] = field(default_factory=list)
     """The most surprising tokens, in their order."""
     summary: str = ""
 
-    def add(
-        self, at: int, surprisal: float, entropy: float | None, chosen: float, best: float | None
-    ) -> None:
-        """Add a token. surprisal, entropy: in the chart's unit; best: the probability of the runner-up."""
-        row = {
-            "surprisal": surprisal,
-            "entropy": entropy,
+    def add(self, at: int, token: TokenScore | Step, scale: float = LN2) -> None:
+        """Add a token that has a logprob. scale: nats in the chart's unit."""
+        logprob, entropy, row = token.logprob or 0.0, token.entropy, token.row
+        top = token.top if isinstance(token, Step) else () if row is None else row.top
+        best = runner_up(token.id, top)
+        chosen = math.exp(logprob)
+        squared = None if row is None else row.varentropy
+        found = {
+            "surprisal": -logprob / scale,
+            "entropy": None if entropy is None else entropy / scale,
+            "varentropy": None if squared is None else squared / scale**2,
             "chosen": chosen,
             "runner-up": best,
             "rest": None if best is None else max(0.0, 1.0 - chosen - best),
         }
         self.at.append(at)
-        for name, value in row.items():
+        for name, value in found.items():
             self.values[name].append(value if value is not None and math.isfinite(value) else None)
 
 
@@ -66,8 +70,7 @@ def runner_up(id: int, top: Iterable[tuple[int, float]]) -> float | None:
 def extend(course: Course, steps: Iterable[Step]) -> None:
     """Add further tokens of an answer, in bits."""
     for at, step in enumerate(steps, len(course.at)):
-        best = runner_up(step.id, step.top)
-        course.add(at, -step.logprob / LN2, step.entropy / LN2, math.exp(step.logprob), best)
+        course.add(at, step)
 
 
 def course_of(text: ScoredText, unit: str) -> Course:
@@ -78,19 +81,17 @@ def course_of(text: ScoredText, unit: str) -> Course:
         if token.logprob is None or token.role not in text.roles:
             continue
         tokens.append(token)
-        best = runner_up(token.id, token.row.top if token.row is not None else ())
-        entropy = None if token.entropy is None else token.entropy / scale
-        found.add(token.index, -token.logprob / scale, entropy, math.exp(token.logprob), best)
+        found.add(token.index, token, scale)
     worst = heapq.nsmallest(_PEAKS, tokens, key=lambda token: (token.logprob, token.index))
     found.peaks = sorted(worst, key=lambda token: token.index)
     found.summary = text.summary.line(unit)
     return found
 
 
-def known(courses: Sequence[Course], names: Sequence[str]) -> tuple[str, ...]:
+def known(courses: Sequence[Course]) -> tuple[str, ...]:
     """The curves that have a value; a record of another program has no entropies."""
-    drawn = {name for course in courses for name in names if any(y is not None for y in course.values[name])}
-    return tuple(filter(drawn.__contains__, names)) or tuple(names)
+    drawn = {name for course in courses for name in CURVES if any(y is not None for y in course.values[name])}
+    return tuple(filter(drawn.__contains__, CURVES)) or CURVES
 
 
 def render(
@@ -112,20 +113,21 @@ def lines(courses: Sequence[Course], width: int, unit: str, *, color: bool = Fal
     each = max(1, math.ceil(longest / max(1, width - _MARGIN)))  # tokens of a column
     most = {
         name: max((max(_columns(course, name, each), default=0.0) for course in courses), default=0.0)
-        for name in AMOUNTS
+        for name in (*AMOUNTS, *SQUARES)
     }
     for course in courses:
         if course.name:
             yield fit(one_line(course.name), width).rstrip()
-        for name in known(courses, (*AMOUNTS, *SHARES)):
+        for name in known(courses):
             top = most.get(name, 1.0)
-            label = f"{top:.{0 if top >= 100 else 1}f} {unit}" if name in AMOUNTS else "100%"
+            own = f"{unit}²" if name in SQUARES else unit
+            label = "100%" if name in SHARES else f"{top:.{0 if top >= 100 else 1}f} {own}"
             rows = bars([value / (top or 1.0) for value in _columns(course, name, each)])
             for row, (what, scale) in zip(rows, ((name, label), ("", "")), strict=True):
-                yield f"{what:9} {scale:>8}│{row}"
+                yield f"{what:10} {scale:>8}│{row}"
         if course.at:
             below = f"└ {course.at[0]} to {course.at[-1]}, {count_of(each, 'token')} in a column"
-            yield paint(f"{'':18}{below}"[:width], DIM, color)
+            yield paint(f"{'':{_MARGIN - 1}}{below}"[:width], DIM, color)
         yield from (fit(_peak(token, unit), width).rstrip() for token in course.peaks)
         yield from (paint(fit(line, width).rstrip(), DIM, color) for line in [course.summary])
 
@@ -172,11 +174,15 @@ def view(courses: Sequence[Course], unit: str) -> "View":
         return Curve(label, array([x for x, _ in points], float), array([y for _, y in points], float))
 
     blocks: list[Block] = []
-    for every, label in ((AMOUNTS, f"{unit}s"), (SHARES, "probability")):
-        names = known(courses, every)
+    drawn = known(courses)
+    for every, label in ((AMOUNTS, f"{unit}s"), (SQUARES, f"{unit}s²"), (SHARES, "probability")):
+        names = [name for name in every if name in drawn]
+        if not names:
+            continue
         if not together:
             curves = tuple(curve(courses[0], name, name) for name in names)
-            blocks.append(Plot(", ".join(names), x_label, label, curves))
+            y_label = label if len(names) > 1 else f"{names[0]}, {label}"  # one curve has no legend
+            blocks.append(Plot(", ".join(names), x_label, y_label, curves))
         else:
             blocks += (
                 Plot(

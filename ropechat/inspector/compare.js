@@ -9,7 +9,7 @@
     return a === b ? 0 : b - a;
   };
   const tints = {
-    kl: [(row) => kl(row) / scale.kl, scale.kl.toPrecision(2) + " or more"],
+    kl: [(row) => kl(row) / scale.kl, scale.kl.toPrecision(2) + " " + scale.unit + "s or more"],
     delta: [(row) => Math.abs(delta(row)) / 4, "4 bits or more"],
     top: [(row) => (row[3][2][0] === row[4][2][0] ? 0 : 0.9), "another one"],
   };
@@ -61,7 +61,7 @@
     sides.append(side("A", row[3], row[0], "first"), side("B", row[4], row[0], "second"));
     panel.replaceChildren(
       make("h3", "", words[row[0]]),
-      facts([["place", "#" + i], ["KL", number(row[1], 4)], ["JS", number(row[2], 4)],
+      facts([["place", "#" + i], ["KL", number(row[1], 4) + " " + scale.unit], ["JS", number(row[2], 4) + " " + scale.unit],
         ["B - A", (change > 0 ? "+" : "") + change.toFixed(2) + " bits"]]),
       sides, keys());
   };

@@ -20,6 +20,7 @@ from ropechat.inspector.compare_table import (
     visible_line,
 )
 from ropechat.inspector.compare_text import Pairing, Span
+from ropechat.inspector.scored_text import nats_of
 from ropechat.util.text import token_name
 
 _DIGITS = 5
@@ -30,9 +31,11 @@ _PANEL = '<aside class="panel card needs-script" id="panel" aria-live="polite"><
 _TINTS = (("kl", "KL divergence"), ("delta", "change of the token's bits"), ("top", "other best token"))
 
 
-def render(result: Comparison | SpanComparison, pairs: Iterable[TokenPair] = ()) -> Iterator[str]:
-    """Yield the page in pieces. pairs: the tokens of a Comparison, in order."""
-    body = _token_body(result, pairs) if isinstance(result, Comparison) else _span_body(result)
+def render(
+    result: Comparison | SpanComparison, pairs: Iterable[TokenPair] = (), unit: str = "bit"
+) -> Iterator[str]:
+    """Yield the page in pieces. pairs: the tokens of a Comparison, in order. unit: of divergences."""
+    body = _token_body(result, pairs, unit) if isinstance(result, Comparison) else _span_body(result)
     a, b = side_names(result.pairing)
     style, script = page.asset("compare.css"), page.asset("compare.js")
     if isinstance(result, SpanComparison):
@@ -40,16 +43,17 @@ def render(result: Comparison | SpanComparison, pairs: Iterable[TokenPair] = ())
     yield from page.page(_TITLE, body, lead=f"A: {a}. B: {b}.", style=style, script=script)
 
 
-def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]:
-    pairing, words = result.pairing, _Words(result.pairing)
+def _token_body(result: Comparison, pairs: Iterable[TokenPair], unit: str) -> Iterator[str]:
+    scale = nats_of(unit)
+    pairing, words = result.pairing, _Words(result.pairing, scale)
     full, linked = full_tint(result.summary), {pair.number for pair in result.worst}
     yield '<section class="card">\n'
-    yield page.facts(summary_rows(result.summary))
+    yield page.facts(summary_rows(result.summary, unit))
     yield "</section>\n"
     steps = "".join(f'<i class="t{step}"></i>' for step in range(page.TINTS))
     yield f'<div class="toolbar">\n{page.choice("tint", "Tint by", _TINTS)}<span class="legend">'
     yield f'<span class="without-script">Tint: KL divergence</span><span>0</span>{steps}'
-    yield f'<span id="full">{full:.2g} or more</span></span>\n</div>\n'
+    yield f'<span id="full">{full / scale:.2g} {unit}s or more</span></span>\n</div>\n'
     yield '<div class="columns">\n<main class="card">\n<pre class="tokens">'
     rows, at, decoder = list[str](), 0, codecs.getincrementaldecoder("utf-8")("replace")
     for pair in pairs:
@@ -57,15 +61,17 @@ def _token_body(result: Comparison, pairs: Iterable[TokenPair]) -> Iterator[str]
         if start > at:
             yield f'<span class="dim">{_text(pairing, (at, start))}</span>'
         at, begin = max(at, end), max(at, start)
-        yield _token(pairing, pair, decoder.decode(pairing.text[begin:at]), full, pair.number in linked)
+        shade, divergence = page.level(pair.kl / full), f"KL {page.number(pair.kl / scale, 4)} {unit}"
+        text = decoder.decode(pairing.text[begin:at])
+        yield _token(pairing, pair, text, shade, divergence, pair.number in linked)
         rows.append(words.row(pair))
     yield f"</pre>\n</main>\n{_PANEL}</div>\n"
-    yield from _worst_table(result)
+    yield from _worst_table(result, unit)
     yield page.data_text("rows", f"[{','.join(rows)}]")
     yield page.data("words", words.words)
     first = len(pairing.a.ids) - pairing.shared  # of the rows
     yield page.data("worst", [pair.number - first for pair in result.worst])
-    yield page.data("scale", {"kl": full})
+    yield page.data("scale", {"kl": full / scale, "unit": unit})
 
 
 def full_tint(summary: Summary) -> float:
@@ -73,29 +79,28 @@ def full_tint(summary: Summary) -> float:
     return summary.p99_kld if 0.0 < summary.p99_kld < math.inf else 1.0
 
 
-def _token(pairing: Pairing, pair: TokenPair, text: str, full: float, is_linked: bool) -> str:
+def _token(pairing: Pairing, pair: TokenPair, text: str, shade: int, divergence: str, is_linked: bool) -> str:
     """The span of a token. text: the characters that become complete with it. is_linked: from the table."""
-    shade = page.level(pair.kl / full)
     named = f' class="t{shade}"' if shade else ""
     views = " · ".join(
         f"{letter} {math.exp(view.logprob):.1%}, rank {view.rank}, best {_word(pairing, view.top[0][0])}"
         for letter, view in zip("AB", (pair.a, pair.b), strict=True)
     )
-    title = page.line(f"KL {page.number(pair.kl, 4)} · {views}")
+    title = page.line(f"{divergence} · {views}")
     shown = page.text(text) or f'<span class="dim">{page.line(_word(pairing, pair.id))}</span>'
     place = f' id="p{pair.number}"' if is_linked else ""
     return f'<span{place}{named} title="{title}">{shown}</span>'
 
 
-def _worst_table(result: Comparison) -> Iterator[str]:
-    pairing = result.pairing
-    yield "<h2>Worst places by KL divergence, in nats</h2>\n"
+def _worst_table(result: Comparison, unit: str) -> Iterator[str]:
+    pairing, scale = result.pairing, nats_of(unit)
+    yield f"<h2>Worst places by KL divergence, in {unit}s</h2>\n"
     header = ("", "KL", "JS", "text", "A: token", "rank", "best", "B: token", "rank", "best")
     rows = (
         (
             f"#{pair.number}",
-            page.number(pair.kl, 4),
-            page.number(pair.js, 4),
+            page.number(pair.kl / scale, 4),
+            page.number(pair.js / scale, 4),
             snippet(pairing.text, pair.span, _SNIPPET),
             *_view_cells(pairing, pair.a),
             *_view_cells(pairing, pair.b),
@@ -116,16 +121,16 @@ def _view_cells(pairing: Pairing, view: View) -> tuple[str, str, str]:
 
 
 class _Words:
-    """The data of tokens for the script, and the text of each id once."""
+    """The data of tokens for the script, and the text of each id once. scale: nats in a divergence's unit."""
 
-    def __init__(self, pairing: Pairing) -> None:
-        self._pairing = pairing
+    def __init__(self, pairing: Pairing, scale: float) -> None:
+        self._pairing, self._scale = pairing, scale
         self.words: dict[int, str] = {}
 
     def row(self, pair: TokenPair) -> str:
         """[id, kl, js, view of a, view of b]; a view is [logprob, rank, [id, logprob, ...]]."""
         sides = (self._view(pair.a), self._view(pair.b))
-        row = [self._known(pair.id), _rounded(pair.kl), _rounded(pair.js), *sides]
+        row = [self._known(pair.id), _rounded(pair.kl / self._scale), _rounded(pair.js / self._scale), *sides]
         return json.dumps(row, allow_nan=False, separators=(",", ":"))
 
     def _view(self, view: View) -> list[object]:

@@ -4,9 +4,9 @@ JSONL: line 1 describes the comparison; one line per compared token, or per span
 for spans then one per line of the text; the last line is the summary (`"summary": true`). `i` is that of
 `inspect`: the place among the tokens that `a` reads, its prompt and BOS included; spans are counted from 0.
 Logprobs, entropies and divergences are raw (temperature 1, no filter) and in nats, surprisals of spans in
-bits. `span` is a byte range of `text` in line 1. `kl` is from `a` to `b`, `kl_back` the other way round. An
-infinite number is null: `kl` is, where `b` excludes a token that `a` does not. Readers must check the major
-version in `schema`.
+bits, as are fields whose names end in `_bits`. `span` is a byte range of `text` in line 1. `kl` is from `a`
+to `b`, `kl_back` the other way round. An infinite number is null: `kl` is, where `b` excludes a token that
+`a` does not. Readers must check the major version in `schema`.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,25 @@ from typing import Any
 from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, side_facts
+from ropechat.inspector.scored_text import LN2
 from ropechat.util.records import Csv, TokenText, cells, json_line
 
 SCHEMA = "ropechat.compare/1"
 _TOKEN_COLUMNS = (
-    *("i", "start", "end", "id", "token", "kl", "kl_back", "js", "same_top"),
+    *(
+        "i",
+        "start",
+        "end",
+        "id",
+        "token",
+        "kl",
+        "kl_back",
+        "js",
+        "kl_bits",
+        "kl_back_bits",
+        "js_bits",
+        "same_top",
+    ),
     *(f"{name}_{side}" for side in "ab" for name in ("logprob", "rank", "entropy", "best", "best_logprob")),
 )
 _SPAN_COLUMNS = ("i", "start", "end", "text", "bits_a", "bits_b", "difference", "tokens_a", "tokens_b")
@@ -50,6 +64,7 @@ def token_record(pairing: Pairing, pair: TokenPair) -> dict[str, Any]:
         "kl": pair.kl,
         "kl_back": pair.kl_back,
         "js": pair.js,
+        **{f"{name}_bits": getattr(pair, name) / LN2 for name in ("kl", "kl_back", "js")},
         "same_top": pair.same_top,
         "a": _view_record(pairing, pair.a, pair.context[0]),
         "b": _view_record(pairing, pair.b, pair.context[1]),

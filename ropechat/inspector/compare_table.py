@@ -15,6 +15,7 @@ from ropechat.inspector.ansi import BOLD, DIM, REVERSE, paint
 from ropechat.inspector.compare import Comparison, Summary, TokenPair, View
 from ropechat.inspector.compare_spans import SpanComparison, SpanPair, SpanSummary
 from ropechat.inspector.compare_text import Pairing, SideText, Span, side_facts
+from ropechat.inspector.scored_text import nats_of
 from ropechat.util.records import Column, Table, number
 from ropechat.util.text import token_name, visible
 from ropechat.util.width import cell_width, fit
@@ -37,22 +38,27 @@ class _Style:
 
 
 def render(
-    result: Comparison | SpanComparison, width: int, *, candidates: int = 3, color: bool = False
+    result: Comparison | SpanComparison,
+    width: int,
+    *,
+    candidates: int = 3,
+    color: bool = False,
+    unit: str = "bit",
 ) -> Iterator[str]:
     """Yield the lines. width: of the terminal. candidates: of each model at each place."""
     style = _Style(max(width, _MIN_WIDTH), color)
     yield from _sides(result.pairing, style)
     if isinstance(result, Comparison):
-        for name, value in summary_rows(result.summary):
+        for name, value in summary_rows(result.summary, unit):
             yield f"{name:<{_LABEL}}{value}"
         yield ""
         yield (
-            style.heading("Worst places by KL divergence, in nats")
+            style.heading(f"Worst places by KL divergence, in {unit}s")
             if result.worst
             else "No place was asked for."
         )
         for pair in result.worst:
-            yield from _place(result.pairing, pair, candidates, style)
+            yield from _place(result.pairing, pair, candidates, style, nats_of(unit))
         return
     found = result.summary
     yield "Different tokenizers: bits over common byte spans."
@@ -89,19 +95,27 @@ def visible_line(text: str) -> str:
     return visible(text.encode("utf-8", "replace")).replace("·", " ")
 
 
-def summary_rows(found: Summary) -> list[tuple[str, str]]:
+def summary_rows(found: Summary, unit: str = "bit") -> list[tuple[str, str]]:
     """The summary as (name, value), with the names that llama-perplexity uses."""
+    scale, log = nats_of(unit), "ln" if unit == "nat" else "log2"
+
+    def amount(*nats: float) -> str:
+        return f"{' ± '.join(_divergence(value / scale) for value in nats)} {unit}"
+
     return [
         ("compared tokens", f"{found.tokens:,}"),
         ("PPL(A)", number(found.ppl_a, ",.4f")),
         ("PPL(B)", number(found.ppl_b, ",.4f")),
-        ("ln(PPL(B)/PPL(A))", _with_error(found.ln_ppl_ratio, found.ln_ppl_ratio_error, 6)),
-        ("mean KLD(A, B)", f"{nats(found.mean_kld)} ± {nats(found.mean_kld_error)} nat"),
-        ("median KLD", f"{nats(found.median_kld)} nat"),
-        ("99% KLD", f"{nats(found.p99_kld)} nat"),
-        ("maximum KLD", f"{nats(found.max_kld)} nat"),
-        ("mean KLD(B, A)", f"{nats(found.mean_kld_back)} nat"),
-        ("mean JSD", f"{nats(found.mean_js)} nat"),
+        (
+            f"{log}(PPL(B)/PPL(A))",
+            _with_error(found.ln_ppl_ratio / scale, found.ln_ppl_ratio_error / scale, 6),
+        ),
+        ("mean KLD(A, B)", amount(found.mean_kld, found.mean_kld_error)),
+        ("median KLD", amount(found.median_kld)),
+        ("99% KLD", amount(found.p99_kld)),
+        ("maximum KLD", amount(found.max_kld)),
+        ("mean KLD(B, A)", amount(found.mean_kld_back)),
+        ("mean JSD", amount(found.mean_js)),
         ("same top token", _with_error(100 * found.same_top, 100 * found.same_top_error, 3) + " %"),
     ]
 
@@ -124,14 +138,14 @@ def _with_error(value: float, error: float, digits: int) -> str:
     return f"{number(value, f',.{digits}f')} ± {number(error, f',.{digits}f')}"
 
 
-def nats(value: float) -> str:
+def _divergence(value: float) -> str:
     """A divergence with six decimals, or with four digits if it is small."""
     return f"{value:.3e}" if 0.0 < value < 0.001 else number(value, ",.6f")
 
 
-def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style) -> Iterator[str]:
+def _place(pairing: Pairing, pair: TokenPair, candidates: int, style: _Style, scale: float) -> Iterator[str]:
     yield ""
-    head = f"#{pair.number}  KL {number(pair.kl, ',.4f')}  JS {number(pair.js, ',.4f')}  "
+    head = f"#{pair.number}  KL {number(pair.kl / scale, ',.4f')}  JS {number(pair.js / scale, ',.4f')}  "
     yield head + snippet(pairing.text, pair.span, style.width - len(head), style)
     half = (style.width - 4) // 2
     sides = [_column(pairing, view, pair.id, candidates) for view in (pair.a, pair.b)]

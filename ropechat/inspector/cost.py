@@ -22,14 +22,14 @@ def told_seconds(engine: "Engine", tokens: float) -> str:
 def exactness(engine: "Engine") -> str:
     """How far the numbers may be from the model's own: "" for f32 weights and keys.
 
-    Measured: at most 0.69 nats of a logprob for a Q4_1 model, 0.08 for bf16 weights (docs/inspect.md).
+    Measured: at most 1.0 bits of a surprisal for a Q4_1 model, 0.12 for bf16 weights (docs/inspect.md).
     """
     dtype, kv_dtype = engine.facts["dtype"], engine.facts["kv_dtype"]
     if dtype == kv_dtype == "f32":
         return ""
-    far = "0.7" if "q" in dtype or "q" in kv_dtype else "0.1"
+    far = "1 bit" if "q" in dtype or "q" in kv_dtype else "0.15 bits"
     types = "--dtype f32 --kv-dtype f32"
-    return f"; {dtype} weights: logprobs up to about {far} nats from the model's own ({types})"
+    return f"; {dtype} weights: surprisals up to about {far} from the model's own ({types})"
 
 
 def told_windows(engine: "Engine", tokens: int | None, window: int, stride: int) -> str:

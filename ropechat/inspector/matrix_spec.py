@@ -10,6 +10,7 @@ from ropechat.engine.spec import ModelSpec
 from ropechat.errors import RequestError
 from ropechat.inspector.cost import exactness, told_seconds
 from ropechat.inspector.matrix import Matrix, Row, fill
+from ropechat.inspector.stoppable import Watcher
 from ropechat.util.files import text_output
 
 if TYPE_CHECKING:
@@ -55,16 +56,8 @@ FORMS: dict[str, Callable[["MatrixSpec", Matrix], Iterator[str]]] = {
 BY_SUFFIX = {".txt": "table", ".jsonl": "jsonl", ".csv": "csv", ".html": "html"}
 
 
-class MatrixWatcher:
-    """What a matrix tells to whom it is of interest; the methods of this class do nothing."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a cancel ends the matrix with what is computed."""
-        return False
-
-    def note(self, text: str) -> None:
-        """Called with notes, such as what the matrix will cost, and with the error of a cell."""
+class MatrixWatcher(Watcher):
+    """What a matrix tells to whom it is of interest: also the error of a cell, as a note."""
 
     def scored(self, cells: int) -> None:
         """Called with the number of cells after each one."""

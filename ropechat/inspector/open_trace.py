@@ -20,6 +20,11 @@ from ropechat.util.text import limit_words
 SCHEMA = "ropechat.trace/1"
 _KNOWN = "a trace of `inspect` or `run`"
 MAX_LINE_BYTES = 64 << 20
+MAX_VALUE_BYTES = 768 << 20
+"""Most memory of a line's values. 64 MB of real candidates take less; 64 MB of `[],` would take 2 GB."""
+_BYTES_OF = ((b"{", 200), (b"[", 88), (b",", 32), (b'"', 12))
+"""Bytes of memory that the values behind a character have, in CPython of 64 bits: an object, a list, a number
+with its place in a list, a short text (most are names of fields, which are made once)."""
 _MOST = 2**63 - 1
 _NAME = re.compile("[a-z_]{1,40}")
 
@@ -60,8 +65,8 @@ def parse(data: bytes, where: str, wanted: str, line: int, *, is_strict: bool = 
             raise ValueError(f"{name} is not JSON")
         return -math.inf
 
-    if len(data) > MAX_LINE_BYTES:
-        raise RequestError(f"{where}: line {line}: {limit_words(MAX_LINE_BYTES, len(data))}")
+    if (size := too_large(data)) is not None:
+        raise RequestError(f"{where}: line {line}: {size}; give {wanted}")
     try:
         return json.loads(data, parse_constant=constant)
     except (ValueError, RecursionError) as error:
@@ -69,6 +74,16 @@ def parse(data: bytes, where: str, wanted: str, line: int, *, is_strict: bool = 
         if isinstance(error, json.JSONDecodeError):
             fault, line = f"{error.msg} at character {error.colno - 1}", line + error.lineno - 1
         raise RequestError(f"{where}: line {line}: must be JSON ({fault}); give {wanted}") from None
+
+
+def too_large(data: bytes) -> str | None:
+    """What is wrong with the size of JSON text, before it is read; None if nothing is."""
+    if len(data) > MAX_LINE_BYTES:
+        return limit_words(MAX_LINE_BYTES, len(data))
+    memory = sum(data.count(character) * size for character, size in _BYTES_OF)
+    if memory <= MAX_VALUE_BYTES:
+        return None
+    return f"memory of its JSON values: {limit_words(MAX_VALUE_BYTES, memory)}"
 
 
 def _meta(record: Field) -> dict[str, Any]:
@@ -129,7 +144,8 @@ def _top(record: Field, ids: MadeUpIds) -> tuple[tuple[int, float], ...]:
 
 def _row(record: Field, position: int, entropy: float, ids: MadeUpIds) -> TokenDistribution:
     mass = record.of("top_mass").optional() or 0.0
-    return TokenDistribution(position, _top(record, ids), math.nan, entropy, mass)
+    varentropy = record.of("varentropy").optional()
+    return TokenDistribution(position, _top(record, ids), math.nan, entropy, mass, varentropy)
 
 
 def _token(record: Field, ids: MadeUpIds) -> TokenScore:

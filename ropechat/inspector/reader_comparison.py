@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ropechat.engine.engine import Engine
 from ropechat.inspector.chart import runner_up
+from ropechat.inspector.scored_text import LN2
 from ropechat.inspector.text_reader import KEPT, TOP_K, TextReader
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Other(NamedTuple):
-    """What the second model says of a token. kl, js: nats, from the first model to the second."""
+    """What the second model says of a token. kl, js: bits, from the first model to the second."""
 
     kl: float
     js: float
@@ -33,8 +34,8 @@ class Other(NamedTuple):
 class ReaderComparison:
     """Compares a reader's text under its engine and `other`, which has the same vocabulary.
 
-    name: of the second model, for people. kl: a divergence per token, NaN until it is known. Only one thread
-    may call `step`.
+    name: of the second model, for people. kl: a divergence per token in bits, NaN until it is known. Only one
+    thread may call `step`.
     """
 
     def __init__(self, reader: TextReader, other: Engine, name: str) -> None:
@@ -119,13 +120,15 @@ class ReaderComparison:
     def _take(self, place: int, rows: "list[_core.RowPair]") -> None:
         with self._lock:
             for index, row in enumerate(rows, place):
+                kl, js = row.kl / LN2, row.js / LN2
                 if math.isnan(self.kl[index]):
-                    self.count, self._sum = self.count + 1, self._sum + row.kl
-                self.kl[index] = row.kl
+                    self.count, self._sum = self.count + 1, self._sum + kl
+                self.kl[index] = kl
                 best = runner_up(self.reader.ids[index], zip(row.a.top_ids, row.a.top_logprobs, strict=True))
-                self.reader.take(index, row.logprobs[0], row.ranks[0], row.a.entropy, best)
+                figures = row.logprobs[0], row.ranks[0], row.a.entropy, row.a.varentropy
+                self.reader.take(index, *figures, best)
                 top = tuple(zip(row.b.top_ids, row.b.top_logprobs, strict=True))
-                self._details[index] = Other(row.kl, row.js, row.logprobs[1], row.ranks[1], top)
+                self._details[index] = Other(kl, js, row.logprobs[1], row.ranks[1], top)
                 self._details.move_to_end(index)
             while len(self._details) > KEPT:
                 self._details.popitem(last=False)

@@ -7,10 +7,9 @@ from typing import Any
 
 from ropechat.engine.engine import Engine
 from ropechat.errors import RequestError
-from ropechat.inspector.chart import runner_up
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.scored_text import ScoredText
-from ropechat.inspector.text_reader import TextReader
+from ropechat.inspector.text_reader import TextReader, beside
 from ropechat.tokenizer import EncodedToken
 from ropechat.trace import TokenScore
 
@@ -48,9 +47,7 @@ class RecordReader(TextReader):
             self._encode()
         for index, token in enumerate(self.tokens):
             if token.logprob is not None and math.isfinite(token.logprob):
-                best = runner_up(token.id, () if token.row is None else token.row.top)
-                entropy = math.nan if token.entropy is None else token.entropy
-                self.take(index, token.logprob, token.rank or 0, entropy, best)
+                self.take(index, token.logprob, token.rank or 0, token.entropy, *beside(token))
 
     @property
     def is_done(self) -> bool:

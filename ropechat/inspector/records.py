@@ -3,19 +3,20 @@
 JSON lines: line 1 describes the text; one line per token follows; then the distribution after the last token
 (`"next": true`) and the sums (`"summary": true`). A file with several texts has these lines for each, with
 `file` in line 1. Logprobs and entropies are raw (temperature 1, no filter), in nats; fields whose names end
-in `_bits`, and `bits`, are in bits. `i` counts the tokens that the model read, from 0, a BOS token and a
-context included. `token` and `top_text` are for display; `bytes` and `id` are exact. `span` is a byte range
-of `text` in line 1: the given text or, for a chat, the rendered prompt. `role` is text, template (written by
-the chat template), special or bos; in a conversation also system, user and assistant. `roles` in line 1 are
-those that the sums cover. `ctx` is the number of tokens that a token was scored under; `drafted` marks the
-accepted drafts of speculative decoding, which depend on measured times; a long text is scored in windows of
-`window` tokens, each `stride` further. `tokens` is null for a long text that is still being read.
-`beyond_trained_length` counts the tokens at positions beyond `trained_length`. With strings that are looked
-up, tokens and the `next` line have `lookup`: {string: {"ids", "first_logprob", "rank", "logprob"}} of the
-string in this place; rank and first_logprob are of its first token, logprob of all of them (null: of several,
-and not asked for). With sampler settings line 1 has `sampling`, tokens have `sampler` and the last line has
-`producible`, see `stages`. Readers must check the major version in `schema` and ignore fields that they do
-not know.
+in `_bits`, and `bits`, are in bits. `varentropy`, the variance of the log probability over the vocabulary, is
+in nats^2, `varentropy_bits2` in bits^2; both are null without candidates (`top_k` 0). `i` counts the tokens
+that the model read, from 0, a BOS token and a context included. `token` and `top_text` are for display;
+`bytes` and `id` are exact. `span` is a byte range of `text` in line 1: the given text or, for a chat, the
+rendered prompt. `role` is text, template (written by the chat template), special or bos; in a conversation
+also system, user and assistant. `roles` in line 1 are those that the sums cover. `ctx` is the number of
+tokens that a token was scored under; `drafted` marks the accepted drafts of speculative decoding, which
+depend on measured times; a long text is scored in windows of `window` tokens, each `stride` further. `tokens`
+is null for a long text that is still being read. `beyond_trained_length` counts the tokens at positions
+beyond `trained_length`. With strings that are looked up, tokens and the `next` line have `lookup`: {string:
+{"ids", "first_logprob", "rank", "logprob"}} of the string in this place; rank and first_logprob are of its
+first token, logprob of all of them (null: of several, and not asked for). With sampler settings line 1 has
+`sampling`, tokens have `sampler` and the last line has `producible`, see `stages`. Readers must check the
+major version in `schema` and ignore fields that they do not know.
 
 CSV (RFC 4180, UTF-8, a header line), for spreadsheets and data frames: a row per token, with the columns
 COLUMNS and `file`. No cell has a line break: texts of tokens are marks there (a space is ·), `bytes` are hex.
@@ -39,7 +40,7 @@ from ropechat.util.records import ByteValues, Csv, TokenText, cell, cells, finit
 SCHEMA = "ropechat.trace/1"
 COLUMNS = (
     *("file", "i", "id", "token", "bytes", "start", "end", "role"),
-    *("logprob", "surprisal_bits", "rank", "entropy", "entropy_bits"),
+    *("logprob", "surprisal_bits", "rank", "entropy", "entropy_bits", "varentropy", "varentropy_bits2"),
 )
 SAMPLER = ("cut", "sampler_rank", "sampler_p", "interval_start", "interval_end", "u")
 """The stage that cut the token, its rank after bias and penalties, its probability at the draw, and so on."""
@@ -91,6 +92,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = 
         **({"drafted": True} if token.drafted else {}),
         "surprisal_bits": None if logprob is None else -logprob / LN2,
         "entropy_bits": _bits(entropy),
+        **_varentropy(token.row),
         **_top(token.row, bytes_of),
         **_looked_up(found),
         **sampler_record(token),
@@ -100,7 +102,7 @@ def token_record(token: TokenScore, bytes_of: BytesOf, found: Sequence[Found] = 
 def next_record(row: TokenDistribution, bytes_of: BytesOf, found: Sequence[Found] = ()) -> dict[str, Any]:
     """The record of the distribution after the last token, with the strings that were looked up."""
     entropy = finite(row.entropy)
-    more = {**_top(row, bytes_of), **_looked_up(found)}
+    more = {**_varentropy(row), **_top(row, bytes_of), **_looked_up(found)}
     return {"next": True, "entropy": entropy, "entropy_bits": _bits(entropy), **more}
 
 
@@ -113,6 +115,11 @@ def summary_record(summary: Summary, producible: Producible) -> dict[str, Any]:
         "by_role": {role: _sums(sums) for role, sums in summary.by_role.items()},
         **(producible.record() if producible.scored else {}),
     }
+
+
+def _varentropy(row: TokenDistribution | None) -> dict[str, float | None]:
+    found = None if row is None else finite(row.varentropy)
+    return {"varentropy": found, "varentropy_bits2": None if found is None else found / LN2**2}
 
 
 def _top(row: TokenDistribution | None, bytes_of: BytesOf) -> dict[str, Any]:

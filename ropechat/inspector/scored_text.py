@@ -9,6 +9,7 @@ from typing import Any
 from ropechat.errors import CancelledError
 from ropechat.inspector.look_up import Found, Strings
 from ropechat.inspector.stages import Producible
+from ropechat.inspector.stoppable import Watcher
 from ropechat.trace import SUMMED, Scores, TokenDistribution, TokenScore, Totals
 from ropechat.util.text import count_of, one_line
 
@@ -53,6 +54,11 @@ class Summary:
                 yield f"{one_line(role)}: {sums.scored} scored: {_sums(sums, unit)}"
 
 
+def nats_of(unit: str) -> float:
+    """How many nats a unit is: bit or nat."""
+    return LN2 if unit == "bit" else 1.0
+
+
 def _sums(sums: Totals, unit: str) -> str:
     """The sums in words; tokens without text, such as control tokens, have no bits per byte."""
     scale = 1.0 if unit == "bit" else LN2
@@ -60,13 +66,8 @@ def _sums(sums: Totals, unit: str) -> str:
     return f"{scale * sums.nll / LN2:.2f} {unit}s, perplexity {sums.ppl:.2f}{by_byte}"
 
 
-class Observer:
-    """Hears of the tokens of a text while they are scored; the methods of this class do nothing."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the computation was stopped on purpose, so that the text ends with what is computed."""
-        return False
+class Observer(Watcher):
+    """Hears of the tokens of a text while they are scored."""
 
     def scoring(self, meta: Mapping[str, Any]) -> AbstractContextManager[object]:
         """Entered while a text is scored. meta: as of `ScoreStream`."""

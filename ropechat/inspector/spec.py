@@ -102,9 +102,6 @@ class NamedText(NamedTuple):
 class InspectWatcher(Observer):
     """What a run tells to whom it is of interest; the methods of this class do nothing."""
 
-    def note(self, text: str) -> None:
-        """Called with notes and warnings, such as that a long text is scored in windows."""
-
     def unsure(self, span: "Word") -> None:
         """Called with the spans of words below `fail_below`, after each text."""
 
@@ -112,7 +109,7 @@ class InspectWatcher(Observer):
         """Called for each of several texts that cannot be scored; the others are written."""
 
     def looked(self, tokens: int) -> None:
-        """Called with the number of tokens that a lens has looked at so far."""
+        """Called with the number of tokens that a lens or an attention map has looked at so far."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +298,7 @@ class InspectSpec:
             )
             return attention.table(found) if is_table else attention.json_lines(found, meta)
         if self.view == "attention-map":
-            return self._map(engine, ids, meta)
+            return self._map(engine, ids, meta, watcher)
         strings = tuple(self.look_up)
         asked = [look_up.ids_of(engine, string)[0] for string in strings]
         rows = engine.lens(ids, layers, 1 if self.form == "table" else self.candidates, look_up=asked)
@@ -314,15 +311,18 @@ class InspectSpec:
         at = lens.layout(layers, len(ids), self.width, color=self.color, strings=strings)
         return lens.table(rows, ids, spell, at)
 
-    def _map(self, engine: "Engine", ids: Sequence[int], meta: dict[str, Any]) -> Iterator[str]:
-        """The pieces of an attention map."""
+    def _map(
+        self, engine: "Engine", ids: Sequence[int], meta: dict[str, Any], watcher: InspectWatcher
+    ) -> Iterator[str]:
+        """The pieces of an attention map; after a stop of the tokens that were computed."""
         from ropechat.inspector import attention_map
 
-        layer, head = self.attended
-        found = engine.capture(ids, [layer], [head], what=["attn_row"])
-        weights, spell = found["attn_row"][0, 0].tolist(), engine.token_bytes
+        (layer, head), spell = self.attended, engine.token_bytes
+        attention_map.check(len(ids), self.form)
+        weights, notes = attention_map.compute(engine, ids, layer, head, watcher)
+        ids = ids[: len(weights)]
         if self.form == "jsonl":
-            told = {**meta, "layer": layer, "head": head, "notes": found["notes"]}
+            told = {**meta, "layer": layer, "head": head, "notes": notes}
             return attention_map.json_lines(weights, ids, spell, told)
         if self.form == "html":
             title = f"{engine.name}: layer {layer}, head {head}"

@@ -1,4 +1,4 @@
-"""A computation that the thread of an engine runs, and that any thread can stop."""
+"""Computations that end before their time with what is there: by a watcher, or stopped from any thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
 
 
+class Watcher:
+    """What a computation tells to whom it is of interest; the methods of this class do nothing."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the computation was stopped on purpose, so that its result is what is there."""
+        return False
+
+    def note(self, text: str) -> None:
+        """Called with notes, such as what the computation will cost, and that a part of it failed."""
+
+
 class Stoppable:
-    """Base of such a computation. name: in the error of one that was stopped."""
+    """Base of a computation that the thread of an engine runs. name: in the error of one that was stopped."""
 
     def __init__(self, name: str) -> None:
         self._name = name

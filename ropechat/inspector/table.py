@@ -5,7 +5,8 @@
               ██████████████▌       66.4%  ·Paris  ◂
               ██                     9.0%  ·the
 
-Surprisal and entropy are in bits. In nats, the logprob is in the place of the surprisal.
+Surprisal and entropy are in bits. In nats, the logprob is in the place of the surprisal. A wide terminal has
+the varentropy too.
 """
 
 import math
@@ -21,7 +22,7 @@ from ropechat.util.records import Column, Table, bar, number
 from ropechat.util.text import one_line, token_name, visible
 from ropechat.util.width import cell_width, fit
 
-_MIN_WIDTH = 30
+_MIN_WIDTH, _WITH_SQUARES = 30, 110
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ def layout(tokens: int, width: int, *, color: bool = False, unit: str = "bit") -
     """Choose the columns that fit into `width`. tokens: how many there are at most."""
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
-    extras = width >= 70
+    extras, squares = width >= 70, width >= _WITH_SQUARES
     fixed = index + 2 + 7 + 2 + 7 + (2 * 2 + 9 + 9 if extras else 0)  # index, prob, rank and the extras
+    fixed += 2 + 11 if squares else 0
     token = max(6, min(24, width - fixed - 2 - (14 if width >= 90 else 0)))
     room = width - fixed - token - 2 - 2
     shown = max(4, min(20, (width - index - 16) // 2))
@@ -56,6 +58,7 @@ def layout(tokens: int, width: int, *, color: bool = False, unit: str = "bit") -
         surprise if extras else None,
         Column("rank", 7, lambda token: number(token.rank, "")),
         Column("entropy", 9, lambda token: _in_unit(token.entropy, unit)) if extras else None,
+        Column("varentropy", 11, lambda token: _squared(token.row, unit)) if squares else None,
     )
     return Layout(width, index, max(2, width - index - 16 - shown), color, columns, unit)
 
@@ -132,6 +135,12 @@ def _wrapped(parts: Iterable[str], separator: str, room: int) -> Iterator[str]:
 def _in_unit(nats: float | None, unit: str, sign: float = 1.0) -> str:
     scale = sign / LN2 if unit == "bit" else sign
     return "–" if nats is None else f"{round(scale * nats, 2) + 0.0:.2f} {unit}"  # never -0.00
+
+
+def _squared(row: TokenDistribution | None, unit: str) -> str:
+    if row is None or row.varentropy is None:
+        return "–"
+    return f"{row.varentropy / (LN2**2 if unit == 'bit' else 1.0):.2f} {unit}²"
 
 
 def _cut(text: str, width: int) -> str:

@@ -30,6 +30,12 @@ Done = Callable[[Any], None]
 """Called with the result of a job or with its exception, from the thread that ran it."""
 
 
+def beside(token: TokenScore) -> tuple[float | None, float | None]:
+    """The varentropy of a token's place in nats^2 and the probability of the runner-up, if known."""
+    row = token.row
+    return (None, None) if row is None else (row.varentropy, runner_up(token.id, row.top))
+
+
 class Steps(Protocol):
     """Work in small parts: a `TextReader`, alone or with a second model."""
 
@@ -62,6 +68,7 @@ class TextReader:
         self.window, self.stride = window, stride
         self.starts, self.ids = array("q"), array("l")  # byte offset and id of each token
         self.bits, self.entropy, self.rank = array("f"), array("f"), array("l")
+        self.varentropy = array("f")  # bits^2
         self.rival = array("f")  # the probability of the best candidate but for the token
         self.scored, self._sum = 0, 0.0
         self.is_encoded = False
@@ -148,7 +155,8 @@ class TextReader:
                 continue
             if self._begin(index) == old._begin(index):  # the end of a text moves its last window
                 self.bits[index], self.rank[index] = old.bits[index], old.rank[index]
-                self.entropy[index], self.rival[index] = old.entropy[index], old.rival[index]
+                self.entropy[index], self.varentropy[index] = old.entropy[index], old.varentropy[index]
+                self.rival[index] = old.rival[index]
                 self._count(index)
         self.version += 1
 
@@ -192,6 +200,7 @@ class TextReader:
             unknown = [math.nan] * len(piece)
             self.bits.extend(unknown)
             self.entropy.extend(unknown)
+            self.varentropy.extend(unknown)
             self.rival.extend(unknown)
             self.rank.extend([0] * len(piece))
         self.version += 1
@@ -264,16 +273,24 @@ class TextReader:
     def _take(self, index: int, token: TokenScore) -> None:
         if token.logprob is None or token.rank is None:
             return
-        best = runner_up(token.id, () if token.row is None else token.row.top)
-        entropy = math.nan if token.entropy is None else token.entropy
-        self.take(index, token.logprob, token.rank, entropy, best)
+        self.take(index, token.logprob, token.rank, token.entropy, *beside(token))
         self._details[index] = token
 
-    def take(self, index: int, logprob: float, rank: int, entropy: float, best: float | None = None) -> None:
+    def take(
+        self,
+        index: int,
+        logprob: float,
+        rank: int,
+        entropy: float | None,
+        varentropy: float | None,
+        best: float | None,
+    ) -> None:
         """Take the figures of a token, in nats, and the probability of the runner-up; from the thread that
         calls `step`."""
         is_new = math.isnan(self.bits[index])
-        self.bits[index], self.entropy[index], self.rank[index] = -logprob / _LN2, entropy / _LN2, rank
+        self.bits[index], self.rank[index] = -logprob / _LN2, rank
+        self.entropy[index] = math.nan if entropy is None else entropy / _LN2
+        self.varentropy[index] = math.nan if varentropy is None else varentropy / _LN2**2
         self.rival[index] = math.nan if best is None else best
         if is_new:
             self._count(index)

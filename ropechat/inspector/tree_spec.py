@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropechat.engine.spec import ModelSpec
 from ropechat.errors import RequestError
+from ropechat.inspector.stoppable import Watcher
 from ropechat.inspector.tree import Limits, Tree, grow
 from ropechat.util.files import read_text, text_output
 from ropechat.util.text import format_duration
@@ -62,16 +63,8 @@ _LONG_S, _MANY = 2.0, 200
 """Seconds, and nodes of a model whose speed is not known, from which the cost is told before."""
 
 
-class TreeWatcher:
-    """What a search tells to whom it is of interest; the methods of this class do nothing."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the search is to end with what is there; asked before each node."""
-        return False
-
-    def note(self, text: str) -> None:
-        """Called with notes, such as that the search will take a while."""
+class TreeWatcher(Watcher):
+    """What a search tells to whom it is of interest; it is asked before each node whether it is stopped."""
 
     def added(self, nodes: int) -> None:
         """Called with the number of nodes after each new one."""

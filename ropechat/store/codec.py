@@ -1,6 +1,7 @@
 """Encoding of token records as bytes. A chunk has the records of consecutive tokens of one answer.
 
-    chunk    one byte, the format (2, or 3 if tokens belong to a thought), and the zlib stream of the records
+    chunk    one byte, the format (4; where no varentropy is known 2, or 3 if tokens belong to a thought), and
+             the zlib stream of the records
     record   u32 id, rank, position, row position (0xffffffff: no row)
              f64 logprob, entropy, u (NaN: none), log-sum-exp, mass of the alternatives
              u16 length of the bytes, u32 length of the text, u16 alternatives, u8 stages, u8 finish_reason
@@ -10,7 +11,8 @@
              f64 start and end of the interval (NaN: none), u16 candidates
              candidates: u32 ids, u32 ranks, f32 probabilities, then u8 cuts: 0 or 1 + the place of the stage
              in this record's stages, plus 128 if penalized
-             format 3: u8 channel (its place in CHANNELS), u32 length of the thought's text, text as UTF-8
+             formats 3, 4: u8 channel (its place in CHANNELS), u32 length of the thought's text, text as UTF-8
+             format 4: f64 varentropy (NaN: none)
 
 Little-endian. Values that the engine computes in f64 stay f64; alternatives, stages and candidates are f32,
 and the candidates' probabilities after each single stage are not kept. Format 1 ends with the stages.
@@ -24,7 +26,7 @@ from collections.abc import Sequence
 from ropechat.errors import HistoryError
 from ropechat.trace import Candidate, Channel, FinishReason, Stage, Step, TokenDistribution
 
-FORMAT, WITH_CHANNELS = 2, 3
+FORMAT, WITH_CHANNELS, WITH_VARENTROPY = 2, 3, 4
 MAX_CHUNK_BYTES = 64 << 20
 STAGES = (
     *("repetition_penalty", "temperature", "top_k", "top_p", "min_p", "logit_bias", "grammar", "forced"),
@@ -44,9 +46,20 @@ _CHANNEL = struct.Struct("<BI")
 
 def encode(steps: Sequence[Step]) -> bytes:
     """Encode records as a chunk."""
-    divided = any(step.channel != "answer" for step in steps)
-    records = [_record(step) + (_channel(step) if divided else b"") for step in steps]
-    return bytes([WITH_CHANNELS if divided else FORMAT]) + zlib.compress(b"".join(records), 1)
+    form = WITH_CHANNELS if any(step.channel != "answer" for step in steps) else FORMAT
+    if any(step.row is not None and step.row.varentropy is not None for step in steps):
+        form = WITH_VARENTROPY
+    records = [
+        _record(step)
+        + (_channel(step) if form >= WITH_CHANNELS else b"")
+        + (_VALUE.pack(_varentropy(step)) if form >= WITH_VARENTROPY else b"")
+        for step in steps
+    ]
+    return bytes([form]) + zlib.compress(b"".join(records), 1)
+
+
+def _varentropy(step: Step) -> float:
+    return math.nan if step.row is None or step.row.varentropy is None else step.row.varentropy
 
 
 def _channel(step: Step) -> bytes:
@@ -121,9 +134,9 @@ class _Reader:
 
 def decode(chunk: bytes) -> list[Step]:
     """Decode a chunk. Raises HistoryError if it is damaged or of an unknown format."""
-    if not chunk or chunk[0] not in (1, FORMAT, WITH_CHANNELS):
+    if not chunk or not 1 <= chunk[0] <= WITH_VARENTROPY:
         found = chunk[:1].hex() or "nothing"
-        raise HistoryError(f"token records: format: must be 1, {FORMAT} or {WITH_CHANNELS} (got {found})")
+        raise HistoryError(f"token records: format: must be from 1 to {WITH_VARENTROPY} (got {found})")
     unzip = zlib.decompressobj()
     try:
         reader = _Reader(unzip.decompress(chunk[1:], MAX_CHUNK_BYTES))
@@ -133,7 +146,8 @@ def decode(chunk: bytes) -> list[Step]:
         while reader.at < len(reader.data):
             step = _step(reader)
             step = step if chunk[0] == 1 else _with_draw(step, reader)
-            steps.append(_with_channel(step, reader) if chunk[0] == WITH_CHANNELS else step)
+            step = _with_channel(step, reader) if chunk[0] >= WITH_CHANNELS else step
+            steps.append(_with_varentropy(step, reader) if chunk[0] >= WITH_VARENTROPY else step)
     except (struct.error, zlib.error, UnicodeDecodeError, IndexError) as error:
         raise HistoryError(f"token records: damaged ({error}); the text of the answer is intact") from None
     return steps
@@ -179,6 +193,13 @@ def _with_draw(step: Step, reader: _Reader) -> Step:
 def _with_channel(step: Step, reader: _Reader) -> Step:
     channel, length = reader.unpack(_CHANNEL)
     return step._replace(channel=CHANNELS[int(channel)], reasoning=reader.take(int(length)).decode("utf-8"))
+
+
+def _with_varentropy(step: Step, reader: _Reader) -> Step:
+    [found] = reader.unpack(_VALUE)
+    if step.row is None or math.isnan(found):
+        return step
+    return step._replace(row=step.row._replace(varentropy=found))
 
 
 def _read_stage(reader: _Reader) -> Stage:

@@ -89,6 +89,7 @@ def _step(step: Step) -> dict[str, Any]:
         "logprob": finite(step.logprob),
         "rank": step.rank,
         "entropy": finite(step.entropy),
+        **({} if row is None or row.varentropy is None else {"varentropy": finite(row.varentropy)}),
         "u": step.u,
         "top": [[id, finite(logprob)] for id, logprob in step.top],
         "row": None if row is None else [row.position, finite(row.logsumexp), finite(row.top_mass)],
@@ -195,7 +196,7 @@ def _read_step(field: Field) -> Step:
         top=top,
         finish_reason=field.of("finish_reason").one_of(REASONS),
         position=position,
-        row=None if row.value is None else _row(row, top, entropy),
+        row=None if row.value is None else _row(row, top, entropy, field.of("varentropy").optional()),
         stages=tuple(_read_stage(stage) for stage in stages),
         u=field.of("u").optional(),
         candidates=tuple(_read_candidate(candidate) for candidate in candidates),
@@ -217,9 +218,11 @@ def _pair(field: Field) -> tuple[int, float]:
     return id, logprob
 
 
-def _row(field: Field, top: tuple[tuple[int, float], ...], entropy: float) -> TokenDistribution:
+def _row(
+    field: Field, top: tuple[tuple[int, float], ...], entropy: float, varentropy: float | None
+) -> TokenDistribution:
     position, logsumexp, mass = _parts(field, Field.count, Field.number, Field.number)
-    return TokenDistribution(position, top, logsumexp, entropy, mass)
+    return TokenDistribution(position, top, logsumexp, entropy, mass, varentropy)
 
 
 def _read_candidate(field: Field) -> Candidate:

@@ -18,6 +18,8 @@ class Field:
     By hand: msgspec would be one more compiled dependency, and its errors do not show the value.
     """
 
+    __slots__ = ("_error", "_file", "place", "value")
+
     def __init__(
         self, value: Any, place: str, error: type[RopechatError] = HistoryError, file: str = ""
     ) -> None:
@@ -29,7 +31,7 @@ class Field:
         return ": ".join(filter(None, (self._file, self.place)))
 
     def fail(self, allowed: str) -> RopechatError:
-        return self._error(f"{self.where}: must be {allowed} (got {self.value!r:.40})")
+        return self._error(f"{self.where}: must be {allowed} (got {_shown(self.value, 40):.40})")
 
     def _inner(self, value: Any, place: str) -> "Field":
         return Field(value, place, self._error, self._file)
@@ -39,9 +41,11 @@ class Field:
             raise self.fail("an object")
         return self._inner(self.value.get(name), f"{self.place}.{name}" if self.place else name)
 
-    def items(self, most: int = 10_000_000) -> "list[Field]":
-        if not isinstance(self.value, list) or len(self.value) > most:
+    def items(self, most: int = 1_000_000) -> "list[Field]":
+        if not isinstance(self.value, list):
             raise self.fail("a list")
+        if len(self.value) > most:
+            raise self.fail(f"a list of at most {most:,}")
         return [self._inner(value, f"{self.place}[{index}]") for index, value in enumerate(self.value)]
 
     def optional_items(self) -> "list[Field]":
@@ -115,3 +119,20 @@ class Field:
     def optional(self) -> float | None:
         value = self.number()
         return None if math.isnan(value) else value
+
+
+def _shown(value: Any, room: int) -> str:
+    """As repr, but no more of a large value than fits."""
+    if isinstance(value, str):
+        return repr(value[: room + 1])
+    if not isinstance(value, list | dict):
+        return repr(value)
+    text = first = "{" if isinstance(value, dict) else "["
+    for one in value:
+        if len(text) > room:
+            break
+        text += "" if text is first else ", "
+        text += _shown(one, room - len(text))
+        if isinstance(value, dict):
+            text += f": {_shown(value[one], room - len(text))}"
+    return text + ("}" if first == "{" else "]")

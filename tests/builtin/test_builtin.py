@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ropechat import Engine, Sampling, builtin
@@ -112,6 +113,24 @@ def test_no_candidates_have_no_mass(engine: Engine) -> None:
     trace = engine.score("Hi there", top_k=0)
     rows = [trace.next, *(token.row for token in trace if token.row is not None)]
     assert [str(row.top_mass) for row in rows] == ["0.0"] * len(rows)
+
+
+def test_varentropy_is_the_variance_of_the_log_probability(engine: Engine) -> None:
+    """Over the whole vocabulary, in every row; and a row without candidates is otherwise the same."""
+    ids = engine.tokenizer.encode("Once upon a time there was a little girl.")
+    trace = engine.score(ids, top_k=5)
+    rows = [token.row for token in trace if token.row is not None]
+    for row, logits in zip([*rows, trace.next], engine.logits(ids).astype(np.float64), strict=True):
+        weights = np.exp(logits - logits.max())
+        variance = np.average((logits - np.average(logits, weights=weights)) ** 2, weights=weights)
+        assert row.varentropy == pytest.approx(variance, rel=1e-9)
+    few, none = engine.score(ids, top_k=1), engine.score(ids, top_k=0)
+    assert [token.row.varentropy for token in few if token.row] == [row.varentropy for row in rows]
+    assert {token.row.varentropy for token in none if token.row} == {None}
+    assert [token.entropy for token in none] == [token.entropy for token in trace]
+    step = next(iter(engine.generate(ids, Sampling(temperature=1.0, max_tokens=1), top_k=3)))
+    assert step.row is not None
+    assert step.row.varentropy == trace.next.varentropy
 
 
 def test_no_model_named_is_the_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:

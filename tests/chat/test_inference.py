@@ -81,6 +81,18 @@ def test_anything_raised_becomes_an_event(thread: Inference, error: BaseExceptio
     assert settle(thread)[-1] == ev.Finished(7, "stop")
 
 
+def test_a_receiver_that_fails_is_an_internal_error_and_the_thread_lives_on(thread: Inference) -> None:
+    def done(result: Any) -> None:
+        raise KeyError("row")
+
+    thread.submit(ev.Load(FakeEngine))
+    thread.submit(ev.Call(lambda engine: 5, done))
+    thread.submit(request())
+    found = settle(thread)
+    assert ev.Notice("internal error: KeyError: 'row'") in found
+    assert found[-1] == ev.Finished(7, "stop")
+
+
 def test_a_failing_load_fails_what_waits_for_it(thread: Inference) -> None:
     error = Panic("no model")
 

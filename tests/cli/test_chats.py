@@ -156,6 +156,7 @@ def rounded(step: Step) -> Step:
 def test_json_there_and_back(tmp_path: Path) -> None:
     tree = branched()
     last = answer(random.Random(1), tree, "more and more")
+    last.steps[0] = last.steps[0]._replace(row=last.steps[0].row._replace(varentropy=2.5))
     last.steps.append(unscored_step(77, 30))
     question = tree.path()[1]
     question.context_start = question.id

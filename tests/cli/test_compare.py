@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +85,28 @@ def test_checks_have_an_exit_code(run: Run) -> None:
     assert run(*options, "--max-kl", 100, "--max-ppl", 1e9)[0] == 0
     code, out, err = run(*options, "--max-kl", 0, "--max-ppl", 1)
     assert code == CHECK_FAILED == 1
-    assert "mean KLD" in out
+    assert "mean KLD(A, B)" in out
     assert [line.split(" is ")[0] for line in err.splitlines()] == [
-        "check failed: mean KLD",
+        "check failed: mean KLD in bits",
         "check failed: PPL(B)",
     ]
     code, _, err = run(TEXT, "--dtype", "f32", "--against-dtype", "f32", "--max-kl", 0)
     assert (code, err) == (0, "")
+
+
+def test_a_limit_and_what_is_shown_have_the_same_unit(run: Run) -> None:
+    def mean(*more: str) -> tuple[float, str]:
+        table = run(*options, *more)[1].splitlines()
+        (line,) = [one for one in table if one.startswith("mean KLD(A, B)")]
+        return float(line.split()[3]), line.split()[-1]
+
+    options = (TEXT, "--dtype", "f32", "--against-dtype", "q4_0", "--top", 0)
+    (bits, bit), (nats, nat) = mean(), mean("--unit", "nat")
+    assert (bit, nat) == ("bit", "nat")
+    assert nats == pytest.approx(bits * math.log(2), rel=1e-3)
+    between = ("--max-kl", math.sqrt(bits * nats))
+    assert run(*options, *between)[0] == CHECK_FAILED
+    assert run(*options, *between, "--unit", "nat")[0] == 0
 
 
 @pytest.mark.parametrize("option", ["--max-kl", "--max-ppl"])

@@ -135,22 +135,31 @@ def test_the_map_has_the_weights_of_a_capture(capfd: pytest.CaptureFixture[str])
     assert len(run(capfd, "--attention-map", "1,2", TEXT)[1].splitlines()) == len(rows) + 2
 
 
-def test_a_signal_keeps_the_tokens_of_a_lens(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("view", "tokens", "each"), [(("--lens",), {1, 2, 3}, LAYERS), (("--attention-map", "1,2"), {0, 1, 2}, 1)]
+)
+def test_a_signal_keeps_the_tokens_of_a_lens_and_a_map(
+    view: tuple[str, ...],
+    tokens: set[int],
+    each: int,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(self: Any, tokens: int) -> None:
-        usual(self, tokens)
-        if tokens == 3:
+    def interrupted(self: Any, looked: int) -> None:
+        usual(self, looked)
+        if looked == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     usual = _Progress.looked
     monkeypatch.setattr(_Progress, "looked", interrupted)
-    code, _, err = run(capfd, "--lens", TEXT, "-o", str(tmp_path / "a.jsonl"))
+    monkeypatch.setattr("ropechat.inspector.attention_map._FIRST", 3)
+    code, _, err = run(capfd, *view, TEXT, "-o", str(tmp_path / "a.jsonl"))
     assert code == 130
     assert "a.jsonl.partial contains the first 3 tokens" in err
     _, *records = map(json.loads, (tmp_path / "a.jsonl.partial").read_text().splitlines())
-    assert {one["i"] for one in records} == {1, 2, 3}
-    assert len(records) == 3 * LAYERS
+    assert {one["i"] for one in records} == tokens
+    assert len(records) == 3 * each
 
 
 def test_the_examples_of_the_help_run(

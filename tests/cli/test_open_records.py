@@ -27,7 +27,7 @@ def test_the_views_of_a_record(door: Door) -> None:
     words = door("inspect", "--open", CHAT, "--by", "word", "--below", 0.1)[1].splitlines()
     assert words[1].split() == ["1", "5.34", "2.5%", "▎", "5", "L'Étoile"]
     chart = door("inspect", "--open", CHAT, "--chart", "--unit", "nat")[1]
-    assert "surprisal  1.9 nat" in chart
+    assert "surprisal   1.9 nat" in chart
     assert "entropy" not in chart  # not recorded
     for form in ("html", "svg"):
         assert "entropy" not in door("inspect", "--open", CHAT, "--chart", "--format", form)[1]

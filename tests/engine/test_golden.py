@@ -58,6 +58,8 @@ def test_scores(directory: Path) -> None:
         assert token.rank == 1 + int((expected[t] > expected[t, token.id]).sum())
         entropy = -(np.exp(expected[t]) * expected[t]).sum()
         assert token.entropy == pytest.approx(entropy, abs=1e-3)
+        varentropy = (np.exp(expected[t]) * (expected[t] + entropy) ** 2).sum()
+        assert token.row.varentropy == pytest.approx(varentropy, abs=1e-2)
 
 
 @pytest.mark.slow

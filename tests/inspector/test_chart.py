@@ -23,13 +23,17 @@ PIECES = ["The", " cat", " sat", "\n", "\x1b[31m", "日本", " down"]
 
 
 def of(rows: Sequence[tuple[float, Sequence[tuple[int, float]], float]], name: str = "") -> ScoredText:
-    """Tokens with the ids 1, 2, ...: of each its probability, candidates, and entropy in bits."""
+    """Tokens with the ids 1, 2, ...: of each its probability, candidates, and entropy in bits.
+
+    The varentropy is a fourth of the entropy, in bits^2.
+    """
     trace = trace_of(["", *(f" w{n}" for n in range(1, len(rows) + 1))])
     tokens = []
     for token, (prob, top, entropy) in zip(trace.tokens[1:], rows, strict=True):
         listed = tuple((id, math.log(p)) for id, p in top)
         nats = entropy * math.log(2)
-        row = TokenDistribution(token.index - 1, listed, 0.0, nats, sum(p for _, p in top))
+        squared = entropy / 4 * math.log(2) ** 2
+        row = TokenDistribution(token.index - 1, listed, 0.0, nats, sum(p for _, p in top), squared)
         tokens.append(dataclasses.replace(token, logprob=math.log(prob), entropy=nats, row=row))
     return ScoredText(RecordedDraws(tuple(tokens), trace.meta), name)
 
@@ -42,6 +46,7 @@ def test_what_is_drawn() -> None:
     assert found.at == [1, 2, 3]
     assert found.values["surprisal"] == pytest.approx([1, 3, 4])
     assert found.values["entropy"] == pytest.approx([1.5, 2, 4])
+    assert found.values["varentropy"] == pytest.approx([0.375, 0.5, 1])
     assert found.values["chosen"] == pytest.approx([0.5, 0.125, 0.0625])
     assert found.values["runner-up"][:2] == pytest.approx([0.25, 0.5])  # the best that is not the chosen one
     assert found.values["rest"][:2] == pytest.approx([0.25, 0.375])
@@ -50,7 +55,12 @@ def test_what_is_drawn() -> None:
     nats = course_of(of(ROWS), "nat")
     assert nats.values["surprisal"] == pytest.approx([n * math.log(2) for n in (1, 3, 4)])
     assert nats.values["entropy"] == pytest.approx([n * math.log(2) for n in (1.5, 2, 4)])
+    assert nats.values["varentropy"] == pytest.approx([n / 4 * math.log(2) ** 2 for n in (1.5, 2, 4)])
     assert nats.values["chosen"] == found.values["chosen"]
+    bare = of(ROWS)
+    bare_rows = (dataclasses.replace(token, row=None, entropy=None) for token in bare)
+    bare = ScoredText(RecordedDraws(tuple(bare_rows), bare.meta), "")
+    assert chart.known([course_of(bare, "bit")]) == ("surprisal", "chosen")  # as a record of others has it
 
 
 def test_only_what_sums_cover_is_drawn() -> None:
@@ -76,25 +86,28 @@ def lines(texts: Sequence[ScoredText], width: int = 80, unit: str = "bit") -> li
 def test_the_lines_for_a_terminal() -> None:
     found = lines([of(ROWS)])
     assert found == [
-        "surprisal  4.0 bit│ ▄█",
-        "                  │▄██",
-        "entropy    4.0 bit│  █",
-        "                  │▆██",
-        "chosen        100%│",
-        "                  │█▂▁",
-        "runner-up     100%│",
-        "                  │▄█",
-        "rest          100%│",
-        "                  │▄▆",
-        "                  └ 1 to 3, 1 token in a column",
+        "surprisal   4.0 bit│ ▄█",
+        "                   │▄██",
+        "entropy     4.0 bit│  █",
+        "                   │▆██",
+        "varentropy 1.0 bit²│  █",
+        "                   │▆██",
+        "chosen         100%│",
+        "                   │█▂▁",
+        "runner-up      100%│",
+        "                   │▄█",
+        "rest           100%│",
+        "                   │▄▆",
+        "                   └ 1 to 3, 1 token in a column",
         "        1   1.0 bit   50.0%  ·w1",
         "        2   3.0 bit   12.5%  ·w2",
         "        3   4.0 bit    6.2%  ·w3",
         "3 tokens, 3 scored: 8.00 bits, perplexity 6.35, 0.889 bits/byte",
     ]
     nats = lines([of(ROWS)], unit="nat")
-    assert nats[0] == "surprisal  2.8 nat│ ▄█"
-    assert nats[13] == "        3   2.8 nat    6.2%  ·w3"
+    assert nats[0] == "surprisal   2.8 nat│ ▄█"
+    assert nats[4] == "varentropy 0.5 nat²│  █"
+    assert nats[15] == "        3   2.8 nat    6.2%  ·w3"
     assert nats[-1].startswith("3 tokens, 3 scored: 5.55 nats")
 
 
@@ -103,16 +116,16 @@ def test_texts_have_the_same_scales() -> None:
     found = lines([of(ROWS, name="a.txt"), of(small, name="b.txt")])
     at = found.index("b.txt")
     assert found[0] == "a.txt"
-    assert found[at + 1 : at + 3] == ["surprisal  4.0 bit│", "                  │▄"]
-    assert lines([of(small, name="b.txt"), of(ROWS, name="a.txt")])[1] == "surprisal  4.0 bit│"
+    assert found[at + 1 : at + 3] == ["surprisal   4.0 bit│", "                   │▄"]
+    assert lines([of(small, name="b.txt"), of(ROWS, name="a.txt")])[1] == "surprisal   4.0 bit│"
 
 
 def test_a_column_is_the_mean_of_tokens_that_do_not_fit() -> None:
     rows = [(0.5, [(99, 0.25)], 1.0), (0.125, [(99, 0.25)], 3.0)] * 61 + [(0.5, [(99, 0.25)], 2.0)]
-    found = lines([of(rows)], 81)
-    assert found[0:2] == ["surprisal  2.0 bit│" + "█" * 61, "                  │" + "█" * 61 + "█"]
-    assert found[2:4] == ["entropy    2.0 bit│" + "█" * 62, "                  │" + "█" * 62]
-    assert found[10] == "                  └ 1 to 123, 2 tokens in a column"
+    found = lines([of(rows)], 82)
+    assert found[0:2] == ["surprisal   2.0 bit│" + "█" * 61, "                   │" + "█" * 61 + "█"]
+    assert found[2:4] == ["entropy     2.0 bit│" + "█" * 62, "                   │" + "█" * 62]
+    assert found[12] == "                   └ 1 to 123, 2 tokens in a column"
     course = chart.Course("", values={"rest": [0.0, 1.0, None, 1.0, None]})
     assert chart._columns(course, "rest", 2) == [0.5, 1.0, 0.0]
 
@@ -131,13 +144,12 @@ def written(texts: Sequence[ScoredText], form: str, **fields: Any) -> str:
 def test_files() -> None:
     picture = written([of(ROWS)], "svg")
     ElementTree.fromstring(picture)
-    assert re.findall(r">(surprisal|entropy|chosen|runner-up|rest)<", picture) == [
-        *chart.AMOUNTS,
-        *chart.SHARES,
-    ]
+    found = re.findall(r">(surprisal|entropy|varentropy, bits²|chosen|runner-up|rest)<", picture)
+    assert [one.partition(",")[0] for one in found] == [*chart.CURVES]
     source = written([of(ROWS, name="<b>")], "html")
     assert "<b>" not in source
-    assert source.count("<polyline") == 5
+    assert source.count("<polyline") == 6
+    assert "varentropy, bits²" in source
     assert "<script>" in source
     assert "src=" not in source
     assert written([of(ROWS)], "table", width=80).splitlines() == lines([of(ROWS)])
@@ -146,18 +158,20 @@ def test_files() -> None:
 
 def test_the_curves_of_one_text_and_of_two() -> None:
     one = course_of(of(ROWS), "bit")
-    amounts, shares, _, peaks = chart.view([one], "bit").blocks
+    amounts, squares, shares, _, peaks = chart.view([one], "bit").blocks
     assert isinstance(amounts, Plot)
+    assert isinstance(squares, Plot)
     assert isinstance(shares, Plot)
     assert isinstance(peaks, Table)
     assert [curve.name for curve in amounts.curves] == ["surprisal", "entropy"]
     assert amounts.curves[0].x.tolist() == [1, 2, 3]
     assert amounts.curves[0].y.tolist() == pytest.approx([1, 3, 4])
+    assert (squares.curves[0].name, squares.y_label) == ("varentropy", "varentropy, bits²")
     assert shares.curves[1].x.tolist() == [1, 2]  # without what is not known
     assert peaks.rows[2] == (3, "·w3", 4.0, "6.2%")
     both = chart.view([course_of(of(ROWS, name="a"), "bit"), course_of(of(ROWS[1:], name=""), "bit")], "bit")
     plots = [block for block in both.blocks if isinstance(block, Plot)]
-    assert [plot.name for plot in plots] == [*chart.AMOUNTS, *chart.SHARES]
+    assert [plot.name for plot in plots] == [*chart.CURVES]
     assert [curve.name for curve in plots[0].curves] == ["a", "text 2"]
     assert [curve.x.tolist() for curve in plots[0].curves] == [[0, 1, 2], [0, 1]]
 

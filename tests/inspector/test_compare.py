@@ -365,7 +365,7 @@ def test_the_page_holds_the_numbers_and_no_foreign_element(a: Engine, b: Engine)
     assert all((had["href"] or "").startswith("#p") for tag, had in read.tags if tag == "a")
     rows = json.loads(read.data["rows"])
     assert [row[0] for row in rows] == [pair.id for pair in pairs]
-    assert [row[1] for row in rows] == pytest.approx([pair.kl for pair in pairs], abs=1e-5)
+    assert [row[1] for row in rows] == pytest.approx([pair.kl / math.log(2) for pair in pairs], abs=1e-5)
     assert [row[4][1] for row in rows] == [pair.b.rank for pair in pairs]
     ids = {had.get("id") for _, had in read.tags}
     assert {id for id in ids if re.fullmatch(r"p\d+", id or "")} == {f"p{one.number}" for one in result.worst}
@@ -373,7 +373,7 @@ def test_the_page_holds_the_numbers_and_no_foreign_element(a: Engine, b: Engine)
     assert all(str(row[3][2][0]) in words for row in rows)
     assert len(read.data["rows"]) < 200 * len(rows)  # a page of 10,000 tokens has less than 3 MB
     assert [rows[at][:2] for at in json.loads(read.data["worst"])] == [
-        [pair.id, pytest.approx(pair.kl, abs=1e-5)] for pair in result.worst
+        [pair.id, pytest.approx(pair.kl / math.log(2), abs=1e-5)] for pair in result.worst
     ]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropechat.errors import RequestError
+from ropechat.errors import CancelledError, MemoryLimitError, RequestError
 from ropechat.inspector import attention, attention_map, lens, lens_page
+from ropechat.inspector.spec import InspectWatcher
 from ropechat.trace import LensRow
 from ropechat.util.width import cell_width
 
@@ -180,7 +181,58 @@ def test_the_map_as_records_and_page() -> None:
         *(("t9", "#0 a to #0 a: 100.0%"), ("t2", "#1 a to #0 a: 25.0%"), ("t7", "#1 a to #1 a: 75.0%")),
     ]
     with pytest.raises(RequestError, match="at most 256 tokens"):
-        list(attention_map.render([], [0] * 257, NAMES.__getitem__, ""))
+        attention_map.check(257, "html")
+    attention_map.check(257, "jsonl")
+    with pytest.raises(MemoryLimitError, match="--attention-map: must be at most"):
+        attention_map.check(20_000, "jsonl")
+
+
+class Capturing:
+    """An engine whose weights name their tokens. asked: the rows of each pass; most: until a cancel."""
+
+    def __init__(self, watcher: Any, most: int = 10_000) -> None:
+        self.asked: list[range] = []
+        self.watcher, self.most = watcher, most
+
+    def capture(self, ids: Any, layers: Any, heads: Any, *, rows: range, what: Any) -> dict[str, Any]:
+        assert (layers, heads, what, rows.stop) == ([3], [1], ["attn_row"], len(ids))
+        if len(ids) > self.most:
+            self.watcher.is_over = True
+            raise CancelledError("cancelled")
+        self.asked.append(rows)
+        weights = np.array([[[[1000 * row + at for at in range(len(ids))] for row in rows]]], np.float32)
+        return {"attn_row": weights, "notes": ["a note"]}
+
+
+class Stopping(InspectWatcher):
+    def __init__(self, after: int = 10_000) -> None:
+        self.looks: list[int] = []
+        self.after, self.is_over = after, False
+
+    def looked(self, tokens: int) -> None:
+        self.looks.append(tokens)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.is_over or self.looks[-1:] >= [self.after]
+
+
+def test_a_map_is_computed_in_growing_beginnings_and_a_stop_keeps_the_complete_ones() -> None:
+    watcher, ids = Stopping(), list(range(300))
+
+    def compute(engine: Any, watcher: InspectWatcher = watcher) -> Any:
+        return attention_map.compute(engine, ids, 3, 1, watcher)
+
+    weights, notes = compute(engine := Capturing(watcher))
+    assert engine.asked == [range(64), range(64, 256), range(256, 300)]
+    assert (len(weights), weights[299][7], weights[63][63], notes) == (300, 299_007, 63_063, ["a note"])
+    assert watcher.looks == [64, 256, 300]
+    assert len(compute(Capturing(watcher, 299))[0]) == 256, "within a pass"
+    between = Stopping(64)
+    assert len(compute(Capturing(between), between)[0]) == 64
+    for most, listener in ((63, Stopping()), (299, InspectWatcher())):  # nothing yet; cancelled by others
+        with pytest.raises(CancelledError):
+            compute(Capturing(listener, most), listener)
 
 
 def test_a_string_that_is_looked_up_has_a_rank_in_each_layer() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import tracemalloc
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from ropechat.errors import RequestError
+from ropechat.inspector import open_trace
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.others.read import read_records
 from ropechat.inspector.records import json_lines
@@ -374,6 +376,35 @@ def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in (listed(), json.dumps(json.loads(listed()), indent=1)):
         with pytest.raises(RequestError, match=r"f: .*must be at most 50 B"):
             read(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[" + "[]," * 300_000 + "0]",
+        '{"a": [' + "{}," * 300_000 + "0]}",
+        '{"choices": [\n' + "0.5," * 300_000 + "1]}",
+    ],
+)
+def test_values_that_need_too_much_memory_are_refused_before_they_are_made(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropechat.inspector.open_trace.MAX_VALUE_BYTES", 8 << 20)
+    lines = data.encode().splitlines(keepends=True)
+    tracemalloc.start()
+    with pytest.raises(RequestError, match=r"f: line 1: memory of its JSON values: must be at most 8.39 MB"):
+        list(read_records(lines, "f"))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * len(data), "of which the text itself is counted twice"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir()))
+def test_records_of_the_largest_size_are_not_refused_for_their_memory(name: str) -> None:
+    data = max((SAMPLES / name).read_bytes().splitlines(), key=len)
+    lines_of_it = open_trace.MAX_LINE_BYTES // len(data)
+    values = sum(data.count(character) * size for character, size in open_trace._BYTES_OF)
+    assert lines_of_it * values < open_trace.MAX_VALUE_BYTES
 
 
 VALUES = (None, True, -1, 0.5, 2**70, -1e300, "x", "-1", "\ud800", [], [[]], {}, {"a": []})

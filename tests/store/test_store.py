@@ -73,8 +73,14 @@ def test_records_as_bytes() -> None:
     thought = [*thought_of(draw, "The sun is low.", 4), *steps[:3]]
     assert codec.decode(codec.encode(thought)) == thought
     assert (codec.encode(thought)[0], data[0]) == (codec.WITH_CHANNELS, codec.FORMAT)
+    for first in (steps, thought):
+        assert first[0].row is not None
+        known = [first[0]._replace(row=first[0].row._replace(varentropy=2.5)), *first[1:]]
+        assert codec.decode(codec.encode(known)) == known
+        assert codec.encode(known)[0] == codec.WITH_VARENTROPY
     for broken in (
         b"",
+        b"\x05" + data[1:],
         b"\x04" + data[1:],
         b"\x03" + data[1:],
         data[:-3],

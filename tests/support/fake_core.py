@@ -108,6 +108,7 @@ class Engine:
         return SimpleNamespace(
             logsumexp=lse,
             entropy=float(-(probabilities * logprobs).sum()),
+            varentropy=None,
             top_ids=[int(i) for i in top],
             top_logprobs=[float(logprobs[i]) for i in top],
             top_mass=float(probabilities[top].sum()),

@@ -14,7 +14,7 @@ from typing import Any
 from ropechat.errors import RequestError
 from ropechat.inspector.draws import RecordedDraws
 from ropechat.inspector.made_up_ids import MadeUpIds
-from ropechat.inspector.open_trace import MAX_LINE_BYTES, parse, read_trace
+from ropechat.inspector.open_trace import MAX_LINE_BYTES, parse, read_trace, too_large
 from ropechat.inspector.others.answer import Answer
 from ropechat.inspector.others.formats import FORMATS, Found
 from ropechat.util.fields import Field
@@ -70,9 +70,9 @@ def _records(numbered: Iterable[tuple[int, bytes]], where: str) -> Iterator[tupl
 
 
 def _is_json(line: bytes) -> bool:
-    """Whether a line is complete. One that is too long is, so that its reader refuses it."""
+    """Whether a line is complete. One that is too large is, so that its reader refuses it."""
     try:
-        return len(line) > MAX_LINE_BYTES or json.loads(line) is not None
+        return too_large(line) is not None or json.loads(line) is not None
     except (ValueError, RecursionError):
         return False
 

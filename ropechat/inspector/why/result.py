@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from ropechat.inspector.stoppable import Watcher
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -38,16 +40,8 @@ class Cost(NamedTuple):
     seconds: float | None
 
 
-class WhyWatcher:
-    """Hears of an examination while it is computed; the methods of this class do nothing."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was stopped on purpose, so that the result is what is computed."""
-        return False
-
-    def note(self, text: str) -> None:
-        """Called with notes, such as that a text occurs several times."""
+class WhyWatcher(Watcher):
+    """Hears of an examination while it is computed."""
 
     def planned(self, cost: Cost) -> None:
         """Called once, when the answer is scored with the whole context."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05  # seconds between two polls of the scores
 SURPRISE = 4.0  # bits from which `n` stops at a token
-DIVERGENCE = 0.1  # the same in nats while two models are compared
+DIVERGENCE = 0.1  # the same for the divergence of two models
 CONTINUED = 48  # tokens of a continuation
 ROOM = 32  # tokens of a window that a question why leaves free
 SHOWN_AFTER = 40  # bytes after a token, so that the tokens stay the same
@@ -126,7 +126,7 @@ class ReaderScreen(ModalScreen[None]):
             left.append((f" · {mean:.2f} bits/token · ppl {2**mean:,.2f}", ""))
         right = [(f"tint: {self.text_view.figure}", "$quiet")]
         if (other := self.comparison) is not None:
-            left.append((f" · {other.name}: mean KL {other.mean_kl:.3g} of {other.count:,}", "$warning"))
+            left.append((f" · {other.name}: mean KL {other.mean_kl:.3g} bits of {other.count:,}", "$warning"))
         if not reader.is_done:
             total = len(reader) if reader.is_encoded else max(len(reader), len(reader.data) // 4)
             right.insert(0, (f"{100 * count // max(1, total)} % scored · ", "$warning"))
@@ -208,7 +208,7 @@ class ReaderScreen(ModalScreen[None]):
             self._hints.say("scoring the text up to the next one …")
             return
         self._searching = 0
-        what = f"{least:g} {'bits' if compared is None else 'nats of KL'}"
+        what = f"{least:g} bits{'' if compared is None else ' of KL'}"
         self._hints.say("" if found is not None else f"no token of {what} or more there")
         if found is not None:
             self._move_to(found)

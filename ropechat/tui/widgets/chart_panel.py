@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from ropechat.inspector.chart import AMOUNTS, SHARES, bars
+from ropechat.inspector.chart import AMOUNTS, CURVES, SHARES, SQUARES, bars
 from ropechat.tui.widgets.inspector import fit_row
 from ropechat.tui.widgets.styled import StyledWidget
 from ropechat.util.markdown.spans import StyledSpan
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
     Row = list[StyledSpan]
 
-LABEL = 18  # cells before a row of bars, with the line
+LABEL = 19  # cells before a row of bars, with the line
 WIDEST = 3  # cells of a token at most
-HEIGHTS = {"surprisal": 3, "entropy": 3, "chosen": 2, "runner-up": 1, "rest": 1}  # as parts of the height
-LOOKS = {"surprisal": "bar", "entropy": "string", "chosen": "bar", "runner-up": "name", "rest": "quiet"}
+HEIGHTS = {  # as parts of the height; the last ones go where there is no room
+    **{"surprisal": 3, "entropy": 3, "chosen": 2, "runner-up": 1, "rest": 1, "varentropy": 1}
+}
+LOOKS = {
+    **{"surprisal": "bar", "entropy": "string", "varentropy": "string"},
+    **{"chosen": "bar", "runner-up": "name", "rest": "quiet"},
+}
 
 
 @dataclass
@@ -45,6 +50,12 @@ class Line:
         found = self.values.get(name, ())
         value = found[index] if 0 <= index < len(found) else None
         return math.nan if value is None else value
+
+    def has(self, name: str) -> bool:
+        """Whether a value is known."""
+        import numpy as np  # which the engine has loaded
+
+        return not bool(np.isnan(np.array(self.values.get(name, ()), float)).all())
 
     def columns(self, name: str, each: int) -> list[float]:
         """The mean of each `each` tokens; 0 where nothing is known."""
@@ -68,6 +79,7 @@ def line_of(reader: TextReader) -> Line:
     chosen = np.exp2(-bits)
     rest = np.maximum(0.0, 1.0 - chosen - rival)
     values = {"surprisal": bits, "entropy": np.array(reader.entropy, float)}
+    values |= {"varentropy": np.array(reader.varentropy, float)}
     return Line("", {**values, "chosen": chosen, "runner-up": rival, "rest": rest})
 
 
@@ -149,8 +161,9 @@ class ChartPanel(StyledWidget):
         self._rows = [*rows, self._axis()][:height]
 
     def _heights(self, height: int) -> dict[str, int]:
-        """The lines of each curve of each text; the last curves go where there is no room for them."""
-        texts, names = len(self.lines), [*AMOUNTS, *SHARES]
+        """The lines of each curve of each text that is known and that there is room for, in their order."""
+        texts = len(self.lines)
+        names = [name for name in HEIGHTS if any(line.has(name) for line in self.lines)] or [*AMOUNTS]
         names = names[: max(1, height // texts)]
         total = sum(HEIGHTS[name] for name in names)
         found = {name: max(1, height * HEIGHTS[name] // (total * texts)) for name in names}
@@ -159,7 +172,7 @@ class ChartPanel(StyledWidget):
         for name in names:
             if (sum(found.values()) + 1) * texts <= height:
                 found[name] += 1
-        return found
+        return {name: found[name] for name in CURVES if name in found}
 
     def _curve(self, name: str, height: int, width: int) -> list[Row]:
         """The rows of a curve; before them the end of the scale, and the value at the cursor."""
@@ -169,7 +182,7 @@ class ChartPanel(StyledWidget):
         top = 1.0 if math.isnan(end) else end
         rows: list[Row] = []
         for number, (line, values) in enumerate(zip(self.lines, columns, strict=True)):
-            label = f"{name if not number else '':9}"
+            label = f"{name if not number else '':10}"
             label += f" {number + 1}" if len(self.lines) > 1 else "  "
             for at, drawn in enumerate(bars([value / top for value in values], height)):
                 here = self.cursor >= 0 and at == min(1, height - 1)
@@ -177,7 +190,7 @@ class ChartPanel(StyledWidget):
                     _figure(name, line.at(name, self.cursor)) if here else "" if at else _figure(name, end)
                 )
                 before = [
-                    StyledSpan(label if not at else f"{'':11}", "quiet"),
+                    StyledSpan(label if not at else f"{'':12}", "quiet"),
                     StyledSpan(f"{figure:>6}", "" if here else "quiet"),
                     StyledSpan("│", "quiet"),
                 ]
@@ -224,9 +237,10 @@ class ChartPanel(StyledWidget):
 
 
 def _figure(name: str, value: float) -> str:
-    """A value as the chart's margin shows it: in bits, or in percent."""
+    """A value as the chart's margin shows it: in bits, bits², or in percent."""
     if math.isnan(value):
         return "?"
     if name in SHARES:
         return f"{100 * value:.0f}%" if value >= 0.005 or not value else "<1%"
-    return f"{value:.1f} b" if value < 100 else f"{value:.0f} b"
+    digits = 1 if value < 10 or (value < 100 and name not in SQUARES) else 0
+    return f"{value:.{digits}f} {'b²' if name in SQUARES else 'b'}"

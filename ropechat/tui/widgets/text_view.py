@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(rb"[ -~]*")
 FIGURES = ("surprisal", "entropy", "rank")
 KL = "KL"
-"""The figure of a comparison: nats from the first model to the second."""
+"""The figure of a comparison: bits from the first model to the second."""
 _KL_LIMITS = (0.01, 0.05, 0.2, 1.0)
 TAB = 4
 

@@ -144,5 +144,5 @@ def _against(name: str, other: Other | None) -> str:
     bits = min(999.9, max(0.0, -other.logprob / _LN2))
     return (
         f" {name} {probability(math.exp(other.logprob))}  rank {other.rank:,}  {bits:.1f} bits  "
-        f"KL {other.kl:.3g}  JS {other.js:.3g}"
+        f"KL {other.kl:.3g} bits  JS {other.js:.3g} bits"
     )

@@ -22,6 +22,10 @@ impl PyRow {
         self.0.entropy
     }
     #[getter]
+    fn varentropy(&self) -> Option<f64> {
+        self.0.varentropy
+    }
+    #[getter]
     fn top_ids(&self) -> Vec<u32> {
         self.0.top.iter().map(|&(id, _)| id).collect()
     }

@@ -1,8 +1,8 @@
 //! The steps of mechanisms in a forward pass. A model has a list of them, made once; most models have none.
 
-use super::attention::FurtherKeys;
 use super::attention::choices::Choices;
 use super::attention::mla::Latent;
+use super::attention::observed::FurtherKeys;
 use super::attention::score_bias::AddedScores;
 use super::per_layer::PerLayerInputs;
 use super::recurrent::conv::Rows;

@@ -5,8 +5,8 @@
 use crate::Result;
 use crate::sampling::top_k::{self, PART, TopK};
 use ropechat_kernels::compute::pool::Pool;
-use ropechat_kernels::kernel::logsumexp::{CHUNK, ChunkSums, add_chunks, exp};
-use ropechat_kernels::kernel::{count_above, exp_chunks, exp_sums};
+use ropechat_kernels::kernel::logsumexp::{CHUNK, ChunkSums, add_chunks, exp, varentropy};
+use ropechat_kernels::kernel::{count_above, exp_chunks, exp_sums, exp_sums_with_squares};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The raw distribution of the next token.
@@ -16,6 +16,8 @@ pub struct Logprobs {
     pub logsumexp: f64,
     /// Entropy over the full vocabulary, in nats.
     pub entropy: f64,
+    /// Variance of the log probability over the full vocabulary, in nats^2; only of rows with candidates (top_k above 0).
+    pub varentropy: Option<f64>,
     /// (id, log probability), best first, ties by lower id; masked ids (-inf) never appear.  // [<= top_k]
     pub top: Vec<(u32, f64)>,
     /// Sum of the probabilities of `top`, at most 1.
@@ -24,8 +26,9 @@ pub struct Logprobs {
 
 /// Computes the raw log probabilities of a logit row.  // logits: [vocab_size]
 ///
-/// With m = max x: logsumexp = m + ln W, W = sum e^(x - m); entropy = ln W - (1/W) sum (x - m) e^(x - m).
-/// A logit of -inf is a masked id: it adds nothing to either.
+/// With m = max x: logsumexp = m + ln W, W = sum e^(x - m); entropy = ln W - (1/W) sum (x - m) e^(x - m);
+/// varentropy = E[(ln p)^2] - E[ln p]^2 (Kontoyiannis and Verdu 2014, IEEE Transactions on Information Theory 60:2).
+/// A logit of -inf is a masked id: it adds nothing to any.
 ///
 /// Errors: [`crate::Error::NonFinite`] with `position` for NaN, +inf, or a row of nothing but -inf.
 pub fn read_logprobs(logits: &[f32], top_k: usize, position: usize) -> Result<Logprobs> {
@@ -43,17 +46,19 @@ pub fn read_logprobs_with(
 ) -> Result<Logprobs> {
     let mut best = TopK::default();
     let max = best.scan_with(pool, logits, position)?;
-    let sums = match pool {
-        None => exp_sums(logits, max, 1.0),
+    let (sums, squares) = match pool {
+        None if top_k == 0 => (exp_sums(logits, max, 1.0), 0.0),
+        None => exp_sums_with_squares(logits, max),
         Some(pool) => {
             let mut chunks = vec![ChunkSums::default(); logits.len().div_ceil(CHUNK)];
             pool.chunks(&mut chunks, PART / CHUNK, |index, chunks| {
                 let logits = &logits[index * PART..];
-                exp_chunks(&logits[..PART.min(logits.len())], max, 1.0, chunks);
+                exp_chunks(&logits[..PART.min(logits.len())], max, chunks);
             });
             add_chunks(&chunks)
         }
     };
+    let varentropy = (top_k > 0).then(|| varentropy(sums, squares));
     let logsumexp = f64::from(max) + sums.exp.ln();
     let top: Vec<(u32, f64)> = best
         .top(logits, top_k)
@@ -64,7 +69,7 @@ pub fn read_logprobs_with(
         })
         .collect();
     let top_mass = top.iter().map(|&(_, logprob)| exp(logprob)).sum::<f64>().min(1.0);
-    Ok(Logprobs { logsumexp, entropy: sums.entropy(), top, top_mass })
+    Ok(Logprobs { logsumexp, entropy: sums.entropy(), varentropy, top, top_mass })
 }
 
 /// Log probability of `id` in nats, and its rank: 1 + how many ids have a larger logit (equal logits share a rank).

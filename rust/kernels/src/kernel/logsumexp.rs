@@ -1,4 +1,4 @@
-//! exp in f64, and the two sums over a logit row behind logsumexp and entropy.
+//! exp in f64, and the sums over a logit row behind logsumexp, entropy and varentropy.
 //!
 //! Everything here is plain arithmetic on `[f64; WIDTH]` without branches, fused multiply-adds or calls, so the
 //! compiler vectorizes it for every target, and every instruction set gives the same bits.
@@ -73,8 +73,16 @@ impl ExpSums {
     }
 }
 
-/// The sums of a chunk of 256 logits, lane by lane.
-pub type ChunkSums = [Lanes; 2];
+/// The variance of the log probability in nats^2, from the sums of a row and `dd_exp`, the sum of d^2 exp(d):
+/// V = (sum d^2 e^d) / W - ((sum d e^d) / W)^2, since ln p and d differ by a constant. d counts from the largest logit, so that a
+/// sure row keeps its digits.
+pub fn varentropy(sums: ExpSums, dd_exp: f64) -> f64 {
+    let mean = sums.d_exp / sums.exp;
+    (dd_exp / sums.exp - mean * mean).max(0.0)
+}
+
+/// The sums of exp(d), d exp(d) and d^2 exp(d) of a chunk of 256 logits, lane by lane.
+pub type ChunkSums = [Lanes; 3];
 
 /// ExpSums over a row: `logits` without NaN and +inf, `max` their maximum (finite), `inverse_temperature` 1 / T.
 ///
@@ -83,66 +91,79 @@ pub type ChunkSums = [Lanes; 2];
 /// bits.
 #[inline(always)]
 pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
-    let mut sums = [[0.0; WIDTH]; 2];
+    let [exp, d_exp] = row_sums(logits, max, inverse_temperature);
+    ExpSums { exp, d_exp }
+}
+
+/// [`exp_sums`] at temperature 1, with the same bits, and the sum of d^2 exp(d), for [`varentropy`].
+#[inline(always)]
+pub fn exp_sums_with_squares(logits: &[f32], max: f32) -> (ExpSums, f64) {
+    let [exp, d_exp, dd_exp] = row_sums(logits, max, 1.0);
+    (ExpSums { exp, d_exp }, dd_exp)
+}
+
+/// The sums of exp(d), d exp(d), and so on.
+#[inline(always)]
+fn row_sums<const N: usize>(logits: &[f32], max: f32, inverse_temperature: f64) -> [f64; N] {
+    let mut sums = [Lanes::default(); N];
     for chunk in logits.chunks(CHUNK) {
         add_chunk(&mut sums, &chunk_sums(chunk, max, inverse_temperature));
     }
-    whole(sums)
+    sums.map(add_pairwise)
 }
 
-/// The sums of each chunk of a row's part, which begins at a whole chunk: [`add_chunks`] gives the bits of [`exp_sums`] then,
-/// whoever computed which part.  // out [ceil(logits / CHUNK)]
+/// The sums of each chunk of a row's part, which begins at a whole chunk: [`add_chunks`] gives the bits of
+/// [`exp_sums_with_squares`] then, whoever computed which part.  // out [ceil(logits / CHUNK)]
 #[inline(always)]
-pub(super) fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) {
+pub(super) fn exp_chunks(logits: &[f32], max: f32, out: &mut [ChunkSums]) {
     for (chunk, out) in logits.chunks(CHUNK).zip(out) {
-        *out = chunk_sums(chunk, max, inverse_temperature);
+        *out = chunk_sums(chunk, max, 1.0);
     }
 }
 
 /// The sums of a row out of those of its chunks.
-pub fn add_chunks(chunks: &[ChunkSums]) -> ExpSums {
-    let mut sums = [[0.0; WIDTH]; 2];
+pub fn add_chunks(chunks: &[ChunkSums]) -> (ExpSums, f64) {
+    let mut sums = ChunkSums::default();
     chunks.iter().for_each(|chunk| add_chunk(&mut sums, chunk));
-    whole(sums)
+    let [exp, d_exp, dd_exp] = sums.map(add_pairwise);
+    (ExpSums { exp, d_exp }, dd_exp)
 }
 
 #[inline(always)]
-fn add_chunk(sums: &mut ChunkSums, chunk: &ChunkSums) {
+fn add_chunk<const N: usize>(sums: &mut [Lanes; N], chunk: &[Lanes; N]) {
     for (sum, value) in sums.as_flattened_mut().iter_mut().zip(chunk.as_flattened()) {
         *sum += value;
     }
 }
 
-fn whole([exp, d_exp]: ChunkSums) -> ExpSums {
-    ExpSums { exp: add_pairwise(exp), d_exp: add_pairwise(d_exp) }
-}
-
 #[inline(always)]
-fn chunk_sums(chunk: &[f32], max: f32, inverse_temperature: f64) -> ChunkSums {
+fn chunk_sums<const N: usize>(chunk: &[f32], max: f32, inverse_temperature: f64) -> [Lanes; N] {
     // The last chunk is padded with masked logits, which add exactly nothing.
     let mut last = [f32::NEG_INFINITY; CHUNK];
     let block = <&[f32; CHUNK]>::try_from(chunk).unwrap_or_else(|_| {
         last[..chunk.len()].copy_from_slice(chunk);
         &last
     });
-    let mut sums = [[0.0; WIDTH]; 2];
-    let terms = terms(block, f64::from(max), inverse_temperature);
+    let mut sums = [Lanes::default(); N];
+    let terms = terms::<N>(block, f64::from(max), inverse_temperature);
     sums.iter_mut().zip(&terms).for_each(|(sum, terms)| add_lanes(sum, terms));
     sums
 }
 
-/// exp(d) and d exp(d) of a chunk. Separate from the additions, so that the loop has no reduction and vectorizes.
+/// exp(d), d exp(d), and so on of a chunk. Separate from the additions, so that the loop has no reduction and vectorizes.
 #[inline(always)]
-fn terms(block: &[f32; CHUNK], max: f64, inverse_temperature: f64) -> [[f64; CHUNK]; 2] {
-    let mut e = [0.0; CHUNK];
-    let mut de = [0.0; CHUNK];
-    for ((&logit, e), de) in block.iter().zip(&mut e).zip(&mut de) {
-        let d = clamp((f64::from(logit) - max) * inverse_temperature);
+fn terms<const N: usize>(block: &[f32; CHUNK], max: f64, inverse_temperature: f64) -> [[f64; CHUNK]; N] {
+    let mut terms = [[0.0; CHUNK]; N];
+    for i in 0..CHUNK {
+        let d = clamp((f64::from(block[i]) - max) * inverse_temperature);
         let value = exp_in_range(d);
-        *e = if d > LOWEST { value } else { 0.0 };
-        *de = *e * d;
+        let mut term = if d > LOWEST { value } else { 0.0 };
+        for power in &mut terms {
+            power[i] = term;
+            term *= d;
+        }
     }
-    [e, de]
+    terms
 }
 
 #[inline(always)]

@@ -389,11 +389,17 @@ pub fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums {
     unsafe { (widest().exp_sums)(logits, max, inverse_temperature) }
 }
 
+/// [`logsumexp::exp_sums_with_squares`], like [`exp_sums`].
+pub fn exp_sums_with_squares(logits: &[f32], max: f32) -> (ExpSums, f64) {
+    // SAFETY: this CPU has the instructions of its widest table.
+    unsafe { (widest().exp_sums_with_squares)(logits, max) }
+}
+
 /// [`logsumexp::exp_chunks`], like [`exp_sums`].
-pub fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) {
+pub fn exp_chunks(logits: &[f32], max: f32, out: &mut [ChunkSums]) {
     assert_eq!(out.len(), logits.len().div_ceil(logsumexp::CHUNK));
     // SAFETY: this CPU has the instructions of its widest table.
-    unsafe { (widest().exp_chunks)(logits, max, inverse_temperature, out) }
+    unsafe { (widest().exp_chunks)(logits, max, out) }
 }
 
 /// [`maxima::block_maxima`], like [`exp_sums`].

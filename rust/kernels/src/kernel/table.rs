@@ -102,7 +102,8 @@ macro_rules! kernels {
             fn block_maxima(logits: &[f32], maxima: &mut [f32]) -> bool = maxima::block_maxima::<V>;
             fn count_above(logits: &[f32], logit: f32) -> usize = maxima::count_above;
             fn exp_sums(logits: &[f32], max: f32, inverse_temperature: f64) -> ExpSums = logsumexp::exp_sums;
-            fn exp_chunks(logits: &[f32], max: f32, inverse_temperature: f64, out: &mut [ChunkSums]) = logsumexp::exp_chunks;
+            fn exp_sums_with_squares(logits: &[f32], max: f32) -> (ExpSums, f64) = logsumexp::exp_sums_with_squares;
+            fn exp_chunks(logits: &[f32], max: f32, out: &mut [ChunkSums]) = logsumexp::exp_chunks;
             fn divergence(p: &[f32], q: &[f32], p_logsumexp: f64, q_logsumexp: f64) -> Divergence = divergence::divergence;
         ] }
     };

@@ -9,11 +9,11 @@
 use super::config::{CompressedAttention, Compression};
 use super::parts::{CompressedKeys, InLayer, KeyIndexer};
 use crate::config::{LayerRope, Norm, QueryLatent, RopeFrequencies};
-use crate::forward::attention::FurtherKeys;
 use crate::forward::attention::choices::{Choices, for_highest};
 use crate::forward::attention::columns::Columns;
 use crate::forward::attention::group_products::GroupProducts;
 use crate::forward::attention::mla::Latent;
+use crate::forward::attention::observed::FurtherKeys;
 use crate::forward::recurrent::conv::{Rows, Source, Window, keep_inputs};
 use crate::forward::residual::{BranchBuffers, add_residual, matmul, norm};
 use crate::forward::rope::{RopeAngles, apply_rope, rotate};

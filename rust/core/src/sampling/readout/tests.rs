@@ -41,12 +41,14 @@ fn compensated(terms: impl Iterator<Item = f64>) -> f64 {
     sum + lost
 }
 
-/// (logsumexp, entropy) with libm and compensation.
-fn oracle(logits: &[f32]) -> (f64, f64) {
+/// (logsumexp, entropy, varentropy) with libm and compensation, the last one from its definition.
+fn oracle(logits: &[f32]) -> (f64, f64, f64) {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let finite = || logits.iter().filter(|x| x.is_finite()).map(|&x| f64::from(x) - max);
     let weight = compensated(finite().map(f64::exp));
-    (max + weight.ln(), weight.ln() - compensated(finite().map(|d| d * d.exp())) / weight)
+    let mean = compensated(finite().map(|d| d * d.exp())) / weight;
+    let variance = compensated(finite().map(|d| (d - mean).powi(2) * d.exp())) / weight;
+    (max + weight.ln(), weight.ln() - mean, variance)
 }
 
 fn close(got: f64, expected: f64, relative: f64) {
@@ -59,9 +61,13 @@ fn agrees_with_the_oracle_on_a_large_vocabulary() {
         for len in [49_152, 151_936] {
             let logits = gaussian(len, scale, seed);
             let got = read_logprobs(&logits, 20, 0).unwrap();
-            let (logsumexp, entropy) = oracle(&logits);
+            let (logsumexp, entropy, varentropy) = oracle(&logits);
             close(got.logsumexp, logsumexp, 1e-14);
             close(got.entropy, entropy, 2e-13);
+            close(got.varentropy.unwrap(), varentropy, 1e-10);
+            let without = read_logprobs(&logits, 0, 0).unwrap();
+            assert_eq!((without.logsumexp, without.entropy), (got.logsumexp, got.entropy), "to the bit");
+            assert_eq!(without.varentropy, None);
             let ids: Vec<u32> = got.top.iter().map(|t| t.0).collect();
             assert_eq!(ids, ranked(&logits)[..20]);
             close(got.top_mass, got.top.iter().map(|t| t.1.exp()).sum::<f64>().min(1.0), 1e-14);
@@ -94,18 +100,28 @@ fn top_is_exact_for_any_k_with_ties_and_masked_ids() {
 #[test]
 fn rows_whose_answer_is_known() {
     let one = read_logprobs(&[-3.5], 5, 0).unwrap();
-    assert_eq!(one, Logprobs { logsumexp: -3.5, entropy: 0.0, top: vec![(0, 0.0)], top_mass: 1.0 });
+    assert_eq!(
+        one,
+        Logprobs { logsumexp: -3.5, entropy: 0.0, varentropy: Some(0.0), top: vec![(0, 0.0)], top_mass: 1.0 }
+    );
     let masked = read_logprobs(&[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 5, 0).unwrap();
-    assert_eq!(masked, Logprobs { logsumexp: 2.0, entropy: 0.0, top: vec![(1, 0.0)], top_mass: 1.0 });
+    assert_eq!(
+        masked,
+        Logprobs { logsumexp: 2.0, entropy: 0.0, varentropy: Some(0.0), top: vec![(1, 0.0)], top_mass: 1.0 }
+    );
     assert_eq!(
         logprob_and_rank(&masked, &[f32::NEG_INFINITY, 2.0, f32::NEG_INFINITY], 0),
         (f64::NEG_INFINITY, 2)
     );
     let flat = read_logprobs(&vec![7.25; 151_936], 3, 0).unwrap();
     close(flat.entropy, 151_936f64.ln(), 1e-15);
+    assert_eq!(flat.varentropy, Some(0.0));
+    // Probabilities 3/4 and 1/4: p (1 - p) (ln 3)^2.
+    let two = read_logprobs(&[3f32.ln(), 0.0], 1, 0).unwrap();
+    close(two.varentropy.unwrap(), 3.0 / 16.0 * 3f64.ln().powi(2), 1e-7);
     assert_eq!(flat.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1, 2]);
     let widest = read_logprobs(&[f32::MAX, f32::MIN], 2, 0).unwrap();
-    assert_eq!((widest.entropy, widest.top[1].0), (0.0, 1));
+    assert_eq!((widest.entropy, widest.varentropy, widest.top[1].0), (0.0, Some(0.0), 1));
     assert!(widest.top[1].1.is_finite());
 }
 
@@ -168,6 +184,7 @@ fn any_bit_pattern_gives_finite_numbers_or_a_non_finite_error() {
             Ok(readout) => {
                 assert!(sound);
                 assert!(readout.logsumexp.is_finite() && readout.entropy >= 0.0 && readout.entropy < 6.0);
+                assert!(readout.varentropy.is_some_and(|v| v.is_finite() && v >= 0.0));
                 assert!(readout.top.iter().all(|t| t.1.is_finite() && t.1 <= 0.0));
             }
             Err(error) => {
