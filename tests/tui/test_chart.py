@@ -10,6 +10,7 @@ from branches import last, transcript
 from fakes import STORY, FakeEngine
 
 from ropechat.conversation import surprisal_bits
+from ropechat.inspector.chart import CURVES
 from ropechat.tui.screens.reader import ReaderScreen
 from ropechat.tui.widgets.chart_panel import LABEL, ChartPanel, Line
 
@@ -72,7 +73,7 @@ async def test_two_versions_in_one_chart(chat: Any) -> None:
         first, second = c.app.session.tree.children(last(c).asked)
         assert [len(line) for line in panel.lines] == [len(second.steps), len(first.steps)]
         assert "1: version 2 of 2   2: version 1 of 2" in c.screen()
-        assert "surprisal 1" in c.screen()
+        assert "surprisal  1" in c.screen()
         await transcript(c, "left_square_bracket")
         assert [len(line) for line in panel.lines] == [len(first.steps)]
         await transcript(c, "V", "V")
@@ -132,13 +133,23 @@ def line(*bits: float | None) -> Line:
 def test_bars_scales_and_the_column_of_a_token() -> None:
     rows = drawn([line(None, 1.0, 4.0)], 2, (60, 7))
     assert rows[0] == " token 3 of 3"
-    assert rows[1].startswith("surprisal   4.0 b│   ▂▂▂███"), rows[1]
-    assert rows[3].startswith("chosen         6%│   ▄▄▄▁▁▁"), rows[3]
+    assert rows[1].startswith("surprisal    4.0 b│   ▂▂▂███"), rows[1]
+    assert rows[3].startswith("chosen          6%│   ▄▄▄▁▁▁"), rows[3]
     assert rows[-1].strip() == "└      ▲"
     many = drawn([line(*[1.0] * 200)], -1, (70, 7))
     assert many[0] == " 200 tokens: go to one, here or in the text"
     assert many[-1].strip() == "mean of 4 └"
     assert drawn([line()], -1, (60, 7)) == [" No token to draw yet."]
+
+
+def test_the_varentropy_has_its_own_scale_and_goes_first_where_there_is_no_room() -> None:
+    known = line(1.0, 4.0)
+    known.values = {**known.values, "varentropy": (1.5, 12.25)}
+    rows = drawn([known], 1, (60, 15))
+    assert [row.split()[0] for row in rows if row[0].isalpha()] == [*CURVES]
+    assert "varentropy   12 b²│" in "\n".join(rows)
+    assert "varentropy" not in "\n".join(drawn([known], 1, (60, 7)))
+    assert "varentropy" not in "\n".join(drawn([line(1.0)], 1, (60, 15))), "it is not known"
 
 
 @pytest.mark.parametrize("height", range(1, 16))
