@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ropechat.errors import RopechatError
     from ropechat.inspector.matrix_spec import MatrixSpec, MatrixWatcher
     from ropechat.inspector.spec import InspectSpec, InspectWatcher
+    from ropechat.inspector.stoppable import Watcher
     from ropechat.inspector.tree import Tree, TreeNode
     from ropechat.inspector.tree_spec import TreeSpec, TreeWatcher
     from ropechat.inspector.why.result import PartScore, Why, WhyWatcher
@@ -82,6 +83,7 @@ __all__ = [
     "TreeNode",
     "TreeSpec",
     "TreeWatcher",
+    "Watcher",
     "Why",
     "WhySpec",
     "WhyWatcher",
@@ -102,6 +104,7 @@ _MODULES = {
     "inspector.matrix_spec": ("MatrixSpec", "MatrixWatcher"),
     "inspector.spec": ("InspectSpec", "InspectWatcher"),
     "inspector.tree": ("Tree", "TreeNode"),
+    "inspector.stoppable": ("Watcher",),
     "inspector.tree_spec": ("TreeSpec", "TreeWatcher"),
     "inspector.why.result": ("PartScore", "Why", "WhyWatcher"),
     "inspector.why.spec": ("WhySpec",),

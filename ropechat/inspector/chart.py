@@ -120,8 +120,8 @@ def lines(courses: Sequence[Course], width: int, unit: str, *, color: bool = Fal
             yield fit(one_line(course.name), width).rstrip()
         for name in known(courses):
             top = most.get(name, 1.0)
-            own = f"{unit}²" if name in SQUARES else unit
-            label = "100%" if name in SHARES else f"{top:.{0 if top >= 100 else 1}f} {own}"
+            own, wide = (f"{unit}²", 10) if name in SQUARES else (unit, 100)
+            label = "100%" if name in SHARES else f"{top:.{0 if top >= wide else 1}f} {own}"
             rows = bars([value / (top or 1.0) for value in _columns(course, name, each)])
             for row, (what, scale) in zip(rows, ((name, label), ("", "")), strict=True):
                 yield f"{what:10} {scale:>8}│{row}"

@@ -37,11 +37,16 @@ class Layout:
     unit: str
 
 
-def layout(tokens: int, width: int, *, color: bool = False, unit: str = "bit") -> Layout:
-    """Choose the columns that fit into `width`. tokens: how many there are at most."""
+def layout(
+    tokens: int, width: int, *, color: bool = False, unit: str = "bit", candidates: bool = True
+) -> Layout:
+    """Choose the columns that fit into `width`. tokens: how many there are at most.
+
+    candidates: whether tokens have some, without which no varentropy is known.
+    """
     width = max(width, _MIN_WIDTH)
     index = max(2, len(str(tokens - 1)))
-    extras, squares = width >= 70, width >= _WITH_SQUARES
+    extras, squares = width >= 70, width >= _WITH_SQUARES and candidates
     fixed = index + 2 + 7 + 2 + 7 + (2 * 2 + 9 + 9 if extras else 0)  # index, prob, rank and the extras
     fixed += 2 + 11 if squares else 0
     token = max(6, min(24, width - fixed - 2 - (14 if width >= 90 else 0)))
@@ -89,7 +94,7 @@ def render(text: ScoredText, width: int, *, color: bool = False, unit: str = "bi
     meta["only_counted"]: whether only tokens that the sums cover have lines, as those of an answer.
     """
     tokens = text.meta.get("tokens") or len((text.meta.get("text") or "").encode("utf-8", "replace"))
-    at = layout(tokens, width, color=color, unit=unit)
+    at = layout(tokens, width, color=color, unit=unit, candidates=text.meta.get("top_k") != 0)
 
     def dim(lines: Iterable[str]) -> Iterator[str]:
         return (paint(line, DIM, color) for line in lines)
