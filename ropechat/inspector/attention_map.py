@@ -21,7 +21,6 @@ from ropechat.util.width import cell_width, fit
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
-    from ropechat.inspector.spec import InspectWatcher
 
 SCHEMA = "ropechat.attention_map/1"
 MOST_IN_PAGE = 256
@@ -65,25 +64,31 @@ def check(tokens: int, form: str) -> None:
 
 
 def compute(
-    engine: "Engine", ids: Sequence[int], layer: int, head: int, watcher: "InspectWatcher"
+    engine: "Engine",
+    ids: Sequence[int],
+    layer: int,
+    head: int,
+    is_stopped: Callable[[], bool],
+    looked: Callable[[int], object],
 ) -> tuple[Weights, list[str]]:
     """The weights of a head, and notes on this model's attention.
 
-    They are those of one pass over the text, to the bit. After a stop the tokens that were computed have
-    weights. Raises as `Engine.capture`, CancelledError if none were.
+    They are those of one pass over the text, to the bit. looked: called with the number of tokens so far.
+    After a stop the tokens that were computed have weights. Raises as `Engine.capture`, CancelledError if
+    none were.
     """
     weights, notes, end = list[Sequence[float]](), list[str](), 0
-    while end < len(ids) and not watcher.is_stopped:
+    while end < len(ids) and not is_stopped():
         begin, end = end, min(len(ids), _GROWTH * end or _FIRST)
         try:
             found = engine.capture(ids[:end], [layer], [head], rows=range(begin, end), what=["attn_row"])
         except CancelledError:
-            if not (weights and watcher.is_stopped):
+            if not (weights and is_stopped()):
                 raise
             break
         weights += found["attn_row"][0, 0].tolist()
         notes = found["notes"]
-        watcher.looked(end)
+        looked(end)
     return weights, notes
 
 

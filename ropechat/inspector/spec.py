@@ -319,7 +319,9 @@ class InspectSpec:
 
         (layer, head), spell = self.attended, engine.token_bytes
         attention_map.check(len(ids), self.form)
-        weights, notes = attention_map.compute(engine, ids, layer, head, watcher)
+        weights, notes = attention_map.compute(
+            engine, ids, layer, head, lambda: watcher.is_stopped, watcher.looked
+        )
         ids = ids[: len(weights)]
         if self.form == "jsonl":
             told = {**meta, "layer": layer, "head": head, "notes": notes}

@@ -221,7 +221,7 @@ def test_a_map_is_computed_in_growing_beginnings_and_a_stop_keeps_the_complete_o
     watcher, ids = Stopping(), list(range(300))
 
     def compute(engine: Any, watcher: InspectWatcher = watcher) -> Any:
-        return attention_map.compute(engine, ids, 3, 1, watcher)
+        return attention_map.compute(engine, ids, 3, 1, lambda: watcher.is_stopped, watcher.looked)
 
     weights, notes = compute(engine := Capturing(watcher))
     assert engine.asked == [range(64), range(64, 256), range(256, 300)]
