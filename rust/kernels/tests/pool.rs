@@ -130,7 +130,7 @@ impl Word for Counted {
 fn a_barrier_costs_each_thread_a_fixed_number_of_transfers() {
     for threads in [2, 4, 8, 16, 32, 64] {
         let (pool, all) = (pool::Pool::<Counted>::oversubscribed(threads), Barrier::new(threads));
-        let run = || pool.run(threads, &|_| drop(all.wait())); // a part for each thread, and none is late
+        let run = || pool.run(threads, &|_| _ = all.wait()); // a part for each thread, and none is late
         run();
         let before = TRANSFERS.load(Ordering::Relaxed);
         const JOBS: usize = 4;
@@ -178,7 +178,7 @@ fn a_fast_core_has_a_larger_share_and_all_parts_are_done() {
     let (pool, all) = (Pool::pinned(8, &cores), AtomicUsize::new(0));
     assert_eq!(pool.threads(), 8);
     for _ in 0..20 {
-        pool.run(64, &|_| drop(all.fetch_add(1, Ordering::Relaxed)));
+        pool.run(64, &|_| _ = all.fetch_add(1, Ordering::Relaxed));
     }
     assert_eq!(all.into_inner(), 20 * 64);
     if cores.len() == 2 {

@@ -37,6 +37,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Jobs of a phase: its name, parts of each, their number, seconds, bytes and products of weights.
+type PhaseJobs = (&'static str, u32, usize, f64, usize, usize);
+
 /// A flag shared between threads.
 #[pyclass(frozen, name = "CancelToken", module = "ropechat.engine._core")]
 pub(super) struct PyCancelToken(Arc<CancelToken>);
@@ -369,7 +372,7 @@ impl PyEngine {
         Ok(Phase::ALL.into_iter().map(|phase| (phase.name(), times.of(phase).as_secs_f64())).collect())
     }
 
-    fn phase_jobs(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u32, usize, f64, usize, usize)>> {
+    fn phase_jobs(&self, py: Python<'_>) -> PyResult<Vec<PhaseJobs>> {
         let times = self.with(py, |engine| Ok(engine.phase_times()))?;
         let row = |(phase, units, jobs): (Phase, u32, Jobs)| {
             (phase.name(), units, jobs.count, jobs.time.as_secs_f64(), jobs.bytes, jobs.products)
