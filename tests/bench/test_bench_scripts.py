@@ -173,7 +173,7 @@ def test_quality_of_quantization(real: Path) -> None:
     lines = [line.split("|")[1:-1] for line in done.stdout.splitlines()]
     assert all(len(line) == 7 for line in lines)
     dtypes = ["f32", "bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q4_1", "q4_k", "q4_0", "q3_k", "q2_k"]
-    assert [line[2].strip() for line in lines[2:11]] == dtypes
+    assert [line[2].strip() for line in lines[2 : 2 + len(dtypes)]] == dtypes
 
 
 def test_screen_measures_a_short_answer() -> None:
