@@ -21,7 +21,7 @@ mod selective_scan;
 mod softmax;
 mod table;
 
-use crate::quant::{BLOCK, PackedType, table as tables};
+use crate::quant::{BLOCK, PackedType};
 pub use divergence::Divergence;
 pub use elementwise::Activation;
 pub use lanes::LANES;
@@ -172,7 +172,7 @@ impl Kernels {
             weights,
             panel_bytes,
             panels: count,
-            table: tables::lookup(format).0.as_ptr(),
+            table: format.lookup().0.as_ptr(),
             x,
             x_bytes,
             rows,

@@ -13,4 +13,4 @@ pub use ggml::StorageType;
 pub use packed_type::{PANEL_LAYOUT, PackedType};
 pub(crate) use panels::step::place_of;
 pub use panels::step::{BLOCK, GROUP, LANES, SUPER_BLOCK};
-pub(crate) use panels::{bit_planes, q2_k, q3_k, q4_k_q5_k, q6_k, table};
+pub(crate) use panels::{bit_planes, q2_k, q3_k, q4_k_q5_k, q6_k};

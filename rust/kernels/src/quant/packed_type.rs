@@ -1,6 +1,7 @@
 //! The types of packed weights, and how rows of each are packed and unpacked.
 
 use super::panels::step::{GROUP, LANES, SUPER_BLOCK};
+use super::panels::table::{Lookup, Table};
 use super::panels::{bit_planes, float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q6_k, q8_0, table, ternary};
 
 /// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes, and of the types that
@@ -192,6 +193,32 @@ impl PackedType {
         })
     }
 
+    /// The integers that the four bits of a value name; of a type without a table, zeros.
+    pub(crate) const fn table(self) -> Table {
+        match self {
+            PackedType::Iq4Nl | PackedType::Iq4Xs => table::IQ4,
+            PackedType::Mxfp4 => table::MXFP4,
+            PackedType::Iq3Xxs => table::IQ3_XXS,
+            PackedType::Iq3S => table::IQ3_S,
+            PackedType::Iq2 => table::IQ2,
+            PackedType::Iq1 => table::IQ1,
+            _ => [0; 16],
+        }
+    }
+
+    /// The same table as kernels look it up.
+    pub(crate) fn lookup(self) -> &'static Lookup {
+        macro_rules! lookups {
+            ($($dtype:ident)*) => {
+                match self {
+                    $(PackedType::$dtype => const { &table::biased(PackedType::$dtype.table()) },)*
+                    _ => const { &table::biased([0; 16]) },
+                }
+            };
+        }
+        lookups!(Iq4Nl Iq4Xs Mxfp4 Iq3Xxs Iq3S Iq2 Iq1)
+    }
+
     /// Rounds a row to this format and writes it into its lane of a panel.  // panel [steps, step_bytes]
     pub fn pack_row(self, values: &[f32], lane: usize, panel: &mut [u8]) {
         match self {
@@ -205,9 +232,11 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::pack_row::<4>(values, lane, panel),
             PackedType::Q4K => q4_k_q5_k::pack_row::<4>(values, lane, panel),
             PackedType::Q4_0 => q4_0::pack_row(values, lane, panel),
-            PackedType::Iq4Nl | PackedType::Mxfp4 => table::pack_row_of_blocks(self, values, lane, panel),
+            PackedType::Iq4Nl | PackedType::Mxfp4 => {
+                table::pack_row_of_blocks(&self.table(), values, lane, panel)
+            }
             PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
-                table::pack_row(self, values, lane, panel);
+                table::pack_row(&self.table(), values, lane, panel);
             }
             PackedType::Q3K => q3_k::pack_row(values, lane, panel),
             PackedType::Q2K => q2_k::pack_row(values, lane, panel),
@@ -230,9 +259,11 @@ impl PackedType {
             PackedType::Q4_1 => q4_1_q5_1::unpack_row::<4>(panel, lane, out),
             PackedType::Q4K => q4_k_q5_k::unpack_row::<4>(panel, lane, out),
             PackedType::Q4_0 => q4_0::unpack_row(panel, lane, out),
-            PackedType::Iq4Nl | PackedType::Mxfp4 => table::unpack_row_of_blocks(self, panel, lane, out),
+            PackedType::Iq4Nl | PackedType::Mxfp4 => {
+                table::unpack_row_of_blocks(&self.table(), panel, lane, out)
+            }
             PackedType::Iq4Xs | PackedType::Iq3Xxs | PackedType::Iq3S | PackedType::Iq2 | PackedType::Iq1 => {
-                table::unpack_row(self, panel, lane, out);
+                table::unpack_row(&self.table(), panel, lane, out);
             }
             PackedType::Q3K => q3_k::unpack_row(panel, lane, out),
             PackedType::Q2K => q2_k::unpack_row(panel, lane, out),

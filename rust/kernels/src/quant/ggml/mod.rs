@@ -300,59 +300,31 @@ impl StorageType {
             }
             (StorageType::IQ4_XS, PackedType::Iq4Xs) => {
                 q6_k::pack_super_blocks::<4>(
-                    iq::coded::<136>(bytes, &table::of(into), iq4::iq4_xs),
+                    iq::coded::<136>(bytes, &into.table(), iq4::iq4_xs),
                     lane,
                     panel,
                 );
             }
             (StorageType::IQ1_S, PackedType::Iq1) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<50>(bytes, &table::of(into), iq::iq1_s),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<50>(bytes, &into.table(), iq::iq1_s), lane, panel);
             }
             (StorageType::IQ1_M, PackedType::Iq1) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<56>(bytes, &table::of(into), iq::iq1_m),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<56>(bytes, &into.table(), iq::iq1_m), lane, panel);
             }
             (StorageType::IQ2_XXS, PackedType::Iq2) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<66>(bytes, &table::of(into), iq::iq2_xxs),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<66>(bytes, &into.table(), iq::iq2_xxs), lane, panel);
             }
             (StorageType::IQ2_XS, PackedType::Iq2) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<74>(bytes, &table::of(into), iq::iq2_xs),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<74>(bytes, &into.table(), iq::iq2_xs), lane, panel);
             }
             (StorageType::IQ2_S, PackedType::Iq2) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<82>(bytes, &table::of(into), iq::iq2_s),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<82>(bytes, &into.table(), iq::iq2_s), lane, panel);
             }
             (StorageType::IQ3_XXS, PackedType::Iq3Xxs) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<98>(bytes, &table::of(into), iq::iq3_xxs),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<98>(bytes, &into.table(), iq::iq3_xxs), lane, panel);
             }
             (StorageType::IQ3_S, PackedType::Iq3S) => {
-                q6_k::pack_super_blocks::<4>(
-                    iq::coded::<110>(bytes, &table::of(into), iq::iq3_s),
-                    lane,
-                    panel,
-                );
+                q6_k::pack_super_blocks::<4>(iq::coded::<110>(bytes, &into.table(), iq::iq3_s), lane, panel);
             }
             (StorageType::Q6_K, PackedType::Q6K) => {
                 q6_k::pack_super_blocks::<6>(k_quants::q6_k_blocks(bytes), lane, panel);

@@ -6,7 +6,6 @@
 use super::bit_planes::quads;
 use super::step::{LANES, SUPER_BLOCK, blocks, rounded_up, scale_of};
 use super::{q4_0, q6_k};
-use crate::quant::packed_type::PackedType;
 use half::f16;
 
 /// The integers that four bits name, ascending but for mxfp4's. Where there are fewer, the last one fills the table.
@@ -15,43 +14,17 @@ pub(crate) type Table = [i8; 16];
 pub(crate) const IQ4: Table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Floats of a sign, two bits of exponent and one of mantissa, doubled; -0 is 0.
 pub(crate) const MXFP4: Table = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-const IQ3_XXS: Table = [-62, -52, -44, -36, -28, -20, -12, -4, 4, 12, 20, 28, 36, 44, 52, 62];
-const IQ3_S: Table = [-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15];
-const IQ2: Table = [-43, -25, -8, 8, 25, 43, 43, 43, 43, 43, 43, 43, 43, 43, 43, 43];
+pub(crate) const IQ3_XXS: Table = [-62, -52, -44, -36, -28, -20, -12, -4, 4, 12, 20, 28, 36, 44, 52, 62];
+pub(crate) const IQ3_S: Table = [-15, -13, -11, -9, -7, -5, -3, -1, 1, 3, 5, 7, 9, 11, 13, 15];
+pub(crate) const IQ2: Table = [-43, -25, -8, 8, 25, 43, 43, 43, 43, 43, 43, 43, 43, 43, 43, 43];
 /// Eighths: -1, 0 and 1, with an eighth more or less.
-const IQ1: Table = [-9, -7, -1, 1, 7, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9];
-
-/// The table of a type; of a type without one, zeros.
-pub(crate) const fn of(dtype: PackedType) -> Table {
-    match dtype {
-        PackedType::Iq4Nl | PackedType::Iq4Xs => IQ4,
-        PackedType::Mxfp4 => MXFP4,
-        PackedType::Iq3Xxs => IQ3_XXS,
-        PackedType::Iq3S => IQ3_S,
-        PackedType::Iq2 => IQ2,
-        PackedType::Iq1 => IQ1,
-        _ => [0; 16],
-    }
-}
+pub(crate) const IQ1: Table = [-9, -7, -1, 1, 7, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9];
 
 /// The tables as kernels look them up: each integer + 128, and the table four times.
 #[repr(align(64))]
 pub(crate) struct Lookup(pub [u8; 4 * LANES]);
 
-/// The lookup table of a type.
-pub(crate) fn lookup(dtype: PackedType) -> &'static Lookup {
-    macro_rules! lookups {
-        ($($dtype:ident)*) => {
-            match dtype {
-                $(PackedType::$dtype => const { &biased(of(PackedType::$dtype)) },)*
-                _ => const { &Lookup([0; 4 * LANES]) },
-            }
-        };
-    }
-    lookups!(Iq4Nl Iq4Xs Mxfp4 Iq3Xxs Iq3S Iq2 Iq1)
-}
-
-const fn biased(table: Table) -> Lookup {
+pub(crate) const fn biased(table: Table) -> Lookup {
     let (mut all, mut i) = ([0; 4 * LANES], 0);
     while i < all.len() {
         all[i] = table[i % 16] as u8 ^ 128;
@@ -91,19 +64,17 @@ fn inverse(x: f32) -> f32 {
 }
 
 /// Rows of the types with a scale per 32 values.
-pub(crate) fn pack_row_of_blocks(dtype: PackedType, values: &[f32], lane: usize, panel: &mut [u8]) {
-    let table = of(dtype);
-    let codes = codes(&table);
+pub(crate) fn pack_row_of_blocks(table: &Table, values: &[f32], lane: usize, panel: &mut [u8]) {
+    let codes = codes(table);
     for (step, block, values) in blocks(values) {
-        let scale = f16::from_f32(scale_of(&values, wanted_scale(&table, &values)));
+        let scale = f16::from_f32(scale_of(&values, wanted_scale(table, &values)));
         let inverse = inverse(scale.to_f32());
-        let q = values.map(|x| codes[usize::from(nearest(&table, x * inverse) as u8)]);
+        let q = values.map(|x| codes[usize::from(nearest(table, x * inverse) as u8)]);
         q4_0::put_block(&mut panel[step * q4_0::STEP_BYTES..][..q4_0::STEP_BYTES], block, lane, scale, &q);
     }
 }
 
-pub(crate) fn unpack_row_of_blocks(dtype: PackedType, panel: &[u8], lane: usize, out: &mut [f32]) {
-    let table = of(dtype);
+pub(crate) fn unpack_row_of_blocks(table: &Table, panel: &[u8], lane: usize, out: &mut [f32]) {
     q4_0::unpack_with(panel, lane, out, |q| f32::from(table[usize::from(q)]));
 }
 
@@ -116,28 +87,26 @@ pub(crate) fn pack_blocks(blocks: impl Iterator<Item = (f32, [u8; 32])>, lane: u
 }
 
 /// Rows of the types with a scale per 16 values.
-pub(crate) fn pack_row(dtype: PackedType, values: &[f32], lane: usize, panel: &mut [u8]) {
+pub(crate) fn pack_row(table: &Table, values: &[f32], lane: usize, panel: &mut [u8]) {
     const PART: usize = SUPER_BLOCK / q6_k::PARTS;
-    let table = of(dtype);
-    let codes = codes(&table);
+    let codes = codes(table);
     let packed = values.chunks(SUPER_BLOCK).map(|values| {
         let mut padded = [0.0; SUPER_BLOCK];
         padded[..values.len()].copy_from_slice(values);
         let wanted: [f32; q6_k::PARTS] =
-            std::array::from_fn(|part| wanted_scale(&table, &padded[part * PART..][..PART]));
+            std::array::from_fn(|part| wanted_scale(table, &padded[part * PART..][..PART]));
         let largest = wanted.iter().fold(0.0_f32, |a, scale| a.max(*scale));
         let d = rounded_up(scale_of(&padded, largest / 127.0)).to_f32();
         let scales = wanted.map(|scale| (scale * inverse(d)).round() as i8);
         let q = std::array::from_fn(|i| {
             let inverse = inverse(d * f32::from(scales[i / PART]));
-            codes[usize::from(nearest(&table, padded[i] * inverse) as u8)]
+            codes[usize::from(nearest(table, padded[i] * inverse) as u8)]
         });
         (d, scales, quads(4, &q))
     });
     q6_k::pack_super_blocks::<4>(packed, lane, panel);
 }
 
-pub(crate) fn unpack_row(dtype: PackedType, panel: &[u8], lane: usize, out: &mut [f32]) {
-    let table = of(dtype);
+pub(crate) fn unpack_row(table: &Table, panel: &[u8], lane: usize, out: &mut [f32]) {
     q6_k::unpack_with::<4>(panel, lane, out, |q| f32::from(table[usize::from(q)]));
 }
