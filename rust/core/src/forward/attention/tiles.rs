@@ -8,8 +8,9 @@
 //!
 //! A task is some rows of one run. With many rows it takes one key/value head, so that a tile is loaded once for many
 //! queries. With few rows it takes all heads, whose keys are next to each other in memory. When there are fewer tasks than
-//! the threads need, each takes fewer key/value heads; then fewer query heads, as long as a loaded key serves several; then
-//! one chunk (split KV); then a single query head. Each query head's sums are the same for any of these splits (law 1).
+//! the threads need, each takes one chunk (split KV). Where there are too few chunks as well, each takes fewer key/value heads;
+//! then fewer query heads, as long as a loaded key serves several; then one chunk, too; then a single query head. Each query
+//! head's sums are the same for any of these splits (law 1).
 
 use super::choices::Choices;
 use super::online_softmax::{Partials, Widths, merge, reset};
@@ -180,6 +181,13 @@ fn plan_splits(
         let tasks: usize = splits.iter().map(|split| heads / split.heads * split.kv().len()).sum();
         tasks >= TASKS_PER_THREAD * threads || tasks >= threads && tasks.is_multiple_of(threads)
     };
+    if !is_enough(&splits, widths.heads) {
+        splits.iter_mut().for_each(|split| split.is_by_chunk = true);
+        if is_enough(&splits, widths.heads) {
+            return (splits, widths);
+        }
+        splits.iter_mut().for_each(|split| split.is_by_chunk = false);
+    }
     while splits.iter().any(|split| split.heads > 1) && !is_enough(&splits, widths.heads) {
         for split in &mut splits {
             split.heads /= least_divisor(split.heads);
