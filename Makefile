@@ -1,4 +1,4 @@
-# make chat                        build what is missing, open the chat; the first time downloads SmolLM2 135M, 93 MB
+# make chat                        build what is missing, open the chat; the first time downloads SmolLM2 135M, 98 MB
 # make chat MODEL=path/to/model    the same with another model; MODEL=builtin downloads nothing
 # make test                        Rust and Python tests, at the same time, on what the repository holds
 # make quick                       the fast Python tests

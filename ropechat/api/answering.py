@@ -1,7 +1,6 @@
 """Requests in progress: their jobs in the window of the engine, and what these tell the event loop."""
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -21,7 +20,6 @@ from ropechat.engine.collector import Collector
 from ropechat.engine.scheduler import Completion, Job, ScoredId
 from ropechat.engine.validation import choose_seed
 from ropechat.errors import CancelledError
-from ropechat.util.system import trim_heap
 
 if TYPE_CHECKING:
     from ropechat.engine.engine import Engine
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _STOPPING = "generation: cancelled; the server stops"
-_TIDY_SECONDS = 60.0
 _READERS = 2
 """Threads that parse bodies, render templates and encode prompts beside the engine."""
 
@@ -122,19 +119,8 @@ class Answers:
         self._readers = ThreadPoolExecutor(_READERS, "ropechat-requests")
         limits = spec.limits
         self._collector = Collector(engine, limits.window, timeout=limits.seconds, on_pass=metrics.take_pass)
-        self._tidied = time.monotonic()
         template = engine.prompts.template
         self._knows_tool = template is None or template.mentions("tool")
-
-    def tidy(self) -> None:
-        """Return freed memory to the system, once in a while.
-
-        What requests use for a moment lies between blocks of the KV cache that stay, so the heap grows.
-        """
-        if time.monotonic() - self._tidied > _TIDY_SECONDS:
-            self._tidied = time.monotonic()
-            with contextlib.suppress(RuntimeError):  # shut down
-                self._readers.submit(trim_heap)
 
     async def work(self, function: Callable[[], T]) -> T:
         """Call a function that takes time, beside the event loop. Raises CancelledError once closed."""

@@ -170,7 +170,6 @@ class Api:
             await self._answer_ask(exchange, await self._read(exchange))
         finally:
             self._asked -= 1
-            self.answers.tidy()
 
     async def _read(self, exchange: Exchange) -> "Ask":
         body = await exchange.body()

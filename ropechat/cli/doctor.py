@@ -163,6 +163,7 @@ def _caches() -> Iterator[Finding]:
 
 def _model() -> Iterator[Finding]:
     from ropechat import builtin
+    from ropechat.models.catalog import offered_model
     from ropechat.models.installed import find_models
     from ropechat.models.last import find_last
 
@@ -175,7 +176,8 @@ def _model() -> Iterator[Finding]:
         return
     others = len({one.path for one in models if one.name != builtin.NAME})
     if not others and opened == builtin.NAME:
-        advice = "get one: `ropechat models pull smollm2:135m` (93 MB)"
+        offer = offered_model()
+        advice = f"get one: `ropechat models pull {offer.short[0]}` ({format_bytes(offer.size)})"
         yield Finding("models", NOTE, "only the built-in one, which is tiny", advice)
         return
     yield Finding("models", GOOD, f"{count_of(others, 'model')}; `ropechat` opens {opened}")

@@ -12,7 +12,7 @@
 //! 1 bit,  line l:   | 4l+3 .. 4l  | 4l+3 .. 4l  |          2 lines
 //! ```
 
-use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK};
+use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, place_of};
 
 /// Bytes of the integers of a step.
 #[inline]
@@ -68,6 +68,26 @@ pub(crate) fn step_quads(bits: usize, q: &[u8; GROUP]) -> Quads {
         }
     }
     quads
+}
+
+/// Writes the integers of super-block `index` of one row into the lines of its steps; `sizes` are the bytes of a super-block's
+/// numbers and of a step.
+#[inline]
+pub(super) fn put_super_block(
+    bits: usize,
+    panel: &mut [u8],
+    index: usize,
+    lane: usize,
+    sizes: (usize, usize),
+    integers: &SuperBlock,
+) {
+    for (step, quads) in integers.iter().enumerate() {
+        let (_, at) = place_of(index * integers.len() + step, sizes.0, sizes.1);
+        if at >= panel.len() {
+            break; // zeros behind the row's end
+        }
+        put_quads(bits, &mut panel[at..], lane, quads);
+    }
 }
 
 /// Writes the integers of a step of one row, of `bits` bits, into its lines.

@@ -12,7 +12,9 @@
 
 use super::bit_planes::{self, SuperBlock, quads};
 use super::q4_1_q5_1::{fit, largest, nearest};
-use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, f16_at, place_of, put_f16, rounded_up, scale_of};
+use super::step::{
+    BLOCK, GROUP, LANES, SUPER_BLOCK, f16_at, inverse, place_of, put_f16, rounded_up, scale_of,
+};
 use half::f16;
 
 /// Bytes of the numbers of a super-block.
@@ -38,21 +40,14 @@ pub(crate) struct Numbers {
 
 /// Writes super-block `index` of a row.
 fn put(panel: &mut [u8], index: usize, lane: usize, numbers: &Numbers, integers: &SuperBlock) {
-    let first = index * SUPER_BLOCK / GROUP;
-    let (at, _) = place_of(first, NUMBERS_BYTES, STEP_BYTES);
+    let (at, _) = place_of(index * SUPER_BLOCK / GROUP, NUMBERS_BYTES, STEP_BYTES);
     let bytes = &mut panel[at..][..NUMBERS_BYTES];
     put_f16(bytes, 2 * lane, numbers.d);
     put_f16(bytes, 2 * LANES + 2 * lane, -numbers.dmin);
     for (part, byte) in numbers.parts.into_iter().enumerate() {
         bytes[STEP_SCALES + part * LANES + lane] = byte;
     }
-    for (step, quads) in integers.iter().enumerate() {
-        let (_, at) = place_of(first + step, NUMBERS_BYTES, STEP_BYTES);
-        if at >= panel.len() {
-            break; // zeros behind the row's end
-        }
-        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
-    }
+    bit_planes::put_super_block(BITS, panel, index, lane, (NUMBERS_BYTES, STEP_BYTES), integers);
 }
 
 pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
@@ -70,7 +65,7 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
         let q = std::array::from_fn(|i| {
             let scale = d.to_f32() * f32::from(numbers[i / PART] & 15);
             let min = -dmin.to_f32() * f32::from(numbers[i / PART] >> 4);
-            nearest(padded[i], min, if scale == 0.0 { 0.0 } else { 1.0 / scale }, largest(BITS)) as u8
+            nearest(padded[i], min, inverse(scale), largest(BITS)) as u8
         });
         put(panel, index, lane, &Numbers { d, dmin, parts: numbers }, &quads(BITS, &q));
     }

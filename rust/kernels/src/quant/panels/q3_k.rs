@@ -14,7 +14,7 @@
 //! ```
 
 use super::bit_planes::{self, SuperBlock, quads};
-use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, place_of, rounded_up, scale_of};
+use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, inverse, place_of, rounded_up, scale_of};
 use half::f16;
 
 /// Bytes of the numbers of a super-block.
@@ -40,8 +40,7 @@ const fn place(part: usize, lane: usize) -> [usize; 4] {
 
 /// Writes super-block `index` of a row; the scales are as they are stored.
 fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [u8; PARTS], integers: &SuperBlock) {
-    let first = index * SUPER_BLOCK / GROUP;
-    let (at, _) = place_of(first, NUMBERS_BYTES, STEP_BYTES);
+    let (at, _) = place_of(index * SUPER_BLOCK / GROUP, NUMBERS_BYTES, STEP_BYTES);
     let numbers = &mut panel[at..][..NUMBERS_BYTES];
     numbers[4 * lane..][..4].copy_from_slice(&d.to_f32().to_le_bytes());
     let steps = numbers[STEP_SCALES..].as_chunks_mut::<STEP_SCALES_BYTES>().0;
@@ -50,13 +49,7 @@ fn put(panel: &mut [u8], index: usize, lane: usize, d: f16, scales: [u8; PARTS],
         bytes[LANES + lane] = c & 15 | d << 4;
         bytes[2 * LANES + lane] = a >> 4 | b >> 4 << 2 | c >> 4 << 4 | d >> 4 << 6;
     }
-    for (step, quads) in integers.iter().enumerate() {
-        let (_, at) = place_of(first + step, NUMBERS_BYTES, STEP_BYTES);
-        if at >= panel.len() {
-            break; // zeros behind the row's end
-        }
-        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
-    }
+    bit_planes::put_super_block(BITS, panel, index, lane, (NUMBERS_BYTES, STEP_BYTES), integers);
 }
 
 pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
@@ -96,10 +89,6 @@ fn best_scale(values: &[f32; PART]) -> f32 {
         }
     }
     best
-}
-
-fn inverse(x: f32) -> f32 {
-    if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
 /// A file's super-blocks, unchanged: d, the scales of 16 values each as they are stored, and 256 integers.

@@ -48,8 +48,7 @@ fn put<const BITS: usize>(
     numbers: &Numbers,
     integers: &SuperBlock,
 ) {
-    let first = index * SUPER_BLOCK / GROUP;
-    let (at, _) = place_of(first, NUMBERS_BYTES, step_bytes(BITS));
+    let (at, _) = place_of(index * SUPER_BLOCK / GROUP, NUMBERS_BYTES, step_bytes(BITS));
     let bytes = &mut panel[at..][..NUMBERS_BYTES];
     put_f16(bytes, 2 * lane, numbers.d);
     put_f16(bytes, 2 * LANES + 2 * lane, -numbers.dmin);
@@ -61,13 +60,7 @@ fn put<const BITS: usize>(
         bytes[LANES + lane] = low_1;
         bytes[2 * LANES + lane] = upper_0 | upper_1 << 4;
     }
-    for (step, quads) in integers.iter().enumerate() {
-        let (_, at) = place_of(first + step, NUMBERS_BYTES, step_bytes(BITS));
-        if at >= panel.len() {
-            break; // zeros behind the row's end
-        }
-        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
-    }
+    bit_planes::put_super_block(BITS, panel, index, lane, (NUMBERS_BYTES, step_bytes(BITS)), integers);
 }
 
 /// Of a block's scale and minimum: the byte of the low bits, the byte of the upper ones, and how far those are shifted.

@@ -1,5 +1,5 @@
 //! q6_k (ggml): `value = d * s * (q - 32)`, q in 0..64, a scale s of a signed byte per 16 values, d an f16 per super-block of
-//! 256 values. Q3_K is q6_k with smaller integers. The types whose integers name values (`table.rs`) differ in the lines only.
+//! 256 values. The types whose integers name values (`table.rs`) differ in the lines only.
 //!
 //! A super-block of 16 rows is 320 bytes of numbers and up to four steps of 64 values, 768 bytes each; `bit_planes.rs`
 //! shows the place of a value in the lines:
@@ -12,7 +12,7 @@
 //! ```
 
 use super::bit_planes::{self, SuperBlock, quads};
-use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, place_of, rounded_up, scale_of};
+use super::step::{BLOCK, GROUP, LANES, SUPER_BLOCK, inverse, place_of, rounded_up, scale_of};
 
 /// Bytes of the numbers of a super-block.
 pub(crate) const NUMBERS_BYTES: usize = STEP_SCALES + SUPER_BLOCK / GROUP * STEP_SCALES_BYTES;
@@ -38,20 +38,13 @@ fn put<const BITS: usize>(
     integers: &SuperBlock,
 ) {
     let step_bytes = bit_planes::bytes(BITS);
-    let first = index * SUPER_BLOCK / GROUP;
-    let (at, _) = place_of(first, NUMBERS_BYTES, step_bytes);
+    let (at, _) = place_of(index * SUPER_BLOCK / GROUP, NUMBERS_BYTES, step_bytes);
     let numbers = &mut panel[at..][..NUMBERS_BYTES];
     numbers[4 * lane..][..4].copy_from_slice(&d.to_le_bytes());
     for (part, scale) in scales.into_iter().enumerate() {
         numbers[STEP_SCALES + part * LANES + lane] = scale as u8;
     }
-    for (step, quads) in integers.iter().enumerate() {
-        let (_, at) = place_of(first + step, NUMBERS_BYTES, step_bytes);
-        if at >= panel.len() {
-            break; // zeros behind the row's end
-        }
-        bit_planes::put_quads(BITS, &mut panel[at..], lane, quads);
-    }
+    bit_planes::put_super_block(BITS, panel, index, lane, (NUMBERS_BYTES, step_bytes), integers);
 }
 
 pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
@@ -72,10 +65,6 @@ pub(crate) fn pack_row(values: &[f32], lane: usize, panel: &mut [u8]) {
 /// The scale with which the value of largest magnitude becomes -32; the other end of the range is only 31.
 fn wanted_scale(values: &[f32]) -> f32 {
     values.iter().fold(0.0_f32, |a, &x| if x.abs() > a.abs() { x } else { a }) / -OFFSET
-}
-
-fn inverse(x: f32) -> f32 {
-    if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
 /// A file's super-blocks, unchanged: d, the scales of 16 values each, and 256 integers.

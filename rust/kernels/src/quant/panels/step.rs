@@ -28,6 +28,11 @@ pub(super) fn scale_of(values: &[f32], scale: f32) -> f32 {
     if is_nan { f32::NAN } else { scale }
 }
 
+/// 1 / x, and 0 of 0: what a scale of nothing but zeros is multiplied with.
+pub(super) fn inverse(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { 1.0 / x }
+}
+
 /// The smallest f16 that is not less than x, which is not negative: integers times a smaller one would not reach x.
 pub(super) fn rounded_up(x: f32) -> f16 {
     let nearest = f16::from_f32(x);

@@ -4,7 +4,7 @@
 //! 16 values times an f32 per super-block, as q6_k (`q6_k.rs`), and of the lines those of the low four bits.
 
 use super::bit_planes::quads;
-use super::step::{LANES, SUPER_BLOCK, blocks, rounded_up, scale_of};
+use super::step::{LANES, SUPER_BLOCK, blocks, inverse, rounded_up, scale_of};
 use super::{q4_0, q6_k};
 use half::f16;
 
@@ -57,10 +57,6 @@ fn wanted_scale(table: &Table, values: &[f32]) -> f32 {
     let (low, high) = table.iter().fold((0, 0), |(low, high), &x| (x.min(low), x.max(high)));
     let fit = |x: f32| if x < 0.0 { x / f32::from(low) } else { x / f32::from(high) };
     values.iter().fold(0.0, |a, &x| fit(x).max(a))
-}
-
-fn inverse(x: f32) -> f32 {
-    if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
 /// Rows of the types with a scale per 32 values.
