@@ -118,7 +118,7 @@ async def next_frame(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads of a chat are known to wait when they do; after keys and pauses, the layout is done."""
+    """The threads of a chat and a reader are known to wait when they do; after keys and pauses, the layout is done."""
     wait = Pilot._wait_for_screen
 
     async def wait_for_layout(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
@@ -130,7 +130,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         return done
 
     monkeypatch.setattr(Pilot, "_wait_for_screen", wait_for_layout)
-    monkeypatch.setattr("ropechat.chat.inference.SimpleQueue", simulated_time.Queue)
+    for module in ("chat.inference", "inspector.reader_thread"):
+        monkeypatch.setattr(f"ropechat.{module}.SimpleQueue", simulated_time.Queue)
     monkeypatch.setattr("ropechat.store.writer.Condition", simulated_time.Condition)
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", next_frame)
