@@ -22,6 +22,8 @@ use std::ops::Range;
 pub(super) trait BlockFormat {
     /// The format.
     const DTYPE: PackedType;
+    /// The format whose tiles of unpacked values serve this one, because its unpacked steps are the same.
+    type Unpacked: BlockFormat;
     /// Bytes of a step, without the numbers that steps share.
     const STEP_BYTES: usize = Self::DTYPE.step_bytes();
     /// Bytes of the numbers that come before each four steps.
@@ -34,8 +36,8 @@ pub(super) trait BlockFormat {
     const PLUS_ONE: bool = false;
     /// The power of two by which the integers are multiplied, and the scale divided: 1, or what makes them bytes + 128.
     const FACTOR: i16 = 1;
-    /// Whether there are tiles of odd numbers of rows above four.
-    const ODD_TILES: bool = false;
+    /// Whether there are tiles of all numbers of rows.
+    const ALL_TILES: bool = false;
     /// The largest integer as it is stored.
     const MAX: usize;
     /// How many groups of four products fit a pair of i16 sums: activations are at most 127.
@@ -115,7 +117,8 @@ pub(super) struct Tq2_0;
 pub(super) struct Q1_0;
 
 impl BlockFormat for Q8_0 {
-    const ODD_TILES: bool = true;
+    type Unpacked = Self;
+    const ALL_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q8_0;
     const MAX: usize = 255;
     const VALUES_AT: usize = 4 * LANES;
@@ -132,7 +135,8 @@ impl BlockFormat for Q8_0 {
 }
 
 impl BlockFormat for Q6K {
-    const ODD_TILES: bool = true;
+    type Unpacked = Self;
+    const ALL_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q6K;
     const FACTOR: i16 = 4;
     const MAX: usize = 63;
@@ -170,7 +174,8 @@ unsafe fn small_values<V: Lanes, const B: usize, const BITS: usize>(values: *con
 }
 
 impl<const BITS: usize> BlockFormat for WithMin<BITS> {
-    const ODD_TILES: bool = true;
+    type Unpacked = Self;
+    const ALL_TILES: bool = BITS == 4;
     const DTYPE: PackedType = if BITS == 4 { PackedType::Q4_1 } else { PackedType::Q5_1 };
     const MAX: usize = (1 << BITS) - 1;
     const HAS_MINS: bool = true;
@@ -188,7 +193,8 @@ impl<const BITS: usize> BlockFormat for WithMin<BITS> {
 }
 
 impl<const BITS: usize> BlockFormat for KQuant<BITS> {
-    const ODD_TILES: bool = true;
+    type Unpacked = WithMin<BITS>;
+    const ALL_TILES: bool = true;
     const DTYPE: PackedType = if BITS == 4 { PackedType::Q4K } else { PackedType::Q5K };
     const MAX: usize = (1 << BITS) - 1;
     const HAS_MINS: bool = true;
@@ -226,7 +232,8 @@ unsafe fn six_bits<V: Lanes, const B: usize>(numbers: *const u8, index: usize, w
 }
 
 impl BlockFormat for Q4_0 {
-    const ODD_TILES: bool = true;
+    type Unpacked = Self;
+    const ALL_TILES: bool = true;
     const DTYPE: PackedType = PackedType::Q4_0;
     const FACTOR: i16 = 16;
     const MAX: usize = 15;
@@ -244,6 +251,7 @@ impl BlockFormat for Q4_0 {
 }
 
 impl BlockFormat for NamedBlocks {
+    type Unpacked = Q8_0;
     const DTYPE: PackedType = PackedType::Iq4Nl;
     const MAX: usize = 255;
     const VALUES_AT: usize = 4 * LANES;
@@ -260,6 +268,7 @@ impl BlockFormat for NamedBlocks {
 }
 
 impl BlockFormat for NamedHalves {
+    type Unpacked = Self;
     const DTYPE: PackedType = PackedType::Iq4Xs;
     const MAX: usize = 255;
     const SCALES: usize = 2;
@@ -282,6 +291,7 @@ impl BlockFormat for NamedHalves {
 }
 
 impl BlockFormat for Q3K {
+    type Unpacked = Self;
     const DTYPE: PackedType = PackedType::Q3K;
     const FACTOR: i16 = 32;
     const MAX: usize = 7;
@@ -310,6 +320,7 @@ impl BlockFormat for Q3K {
 }
 
 impl BlockFormat for Q2K {
+    type Unpacked = Self;
     const DTYPE: PackedType = PackedType::Q2K;
     const MAX: usize = 3;
     const SCALES: usize = 2;
@@ -350,6 +361,7 @@ unsafe fn four_bits<V: Lanes>(numbers: *const u8, index: usize, part: usize, bit
 }
 
 impl BlockFormat for Q2_0 {
+    type Unpacked = Self;
     const DTYPE: PackedType = PackedType::Q2_0;
     const MAX: usize = 3;
     const PLUS_ONE: bool = true;
@@ -372,6 +384,7 @@ impl BlockFormat for Q2_0 {
 }
 
 impl BlockFormat for Tq2_0 {
+    type Unpacked = Q2_0;
     const DTYPE: PackedType = PackedType::Tq2_0;
     const MAX: usize = 3;
     const PLUS_ONE: bool = true;
@@ -394,6 +407,7 @@ impl BlockFormat for Tq2_0 {
 }
 
 impl BlockFormat for Q1_0 {
+    type Unpacked = Q2_0;
     const DTYPE: PackedType = PackedType::Q1_0;
     const MAX: usize = 2;
     const PLUS_ONE: bool = true;
@@ -445,7 +459,7 @@ pub(super) unsafe fn matmul_blocks<V: Lanes, F: BlockFormat, const T: usize>(arg
     for panel in 0..args.panels {
         let mut row = 0;
         while row < args.rows {
-            let (rows, steps) = (tile_rows::<T>(args.rows - row, F::ODD_TILES), 0..args.steps);
+            let (rows, steps) = (tile_rows::<F, T, STORED>(args.rows - row), 0..args.steps);
             let tile = Tile { panel, row, rows, steps, values: std::ptr::null(), words: std::ptr::null() };
             // SAFETY: the caller's duty; the tile stays inside `rows` and `panels`.
             unsafe { tile_of::<V, F, T, STORED>(args, &tile) }
@@ -487,7 +501,7 @@ unsafe fn matmul_split<V: Lanes, F: BlockFormat, const T: usize>(args: &MatmulAr
             for panel in 0..args.panels {
                 let mut row = 0;
                 while row < args.rows {
-                    let rows = tile_rows::<T>(args.rows - row, F::ODD_TILES);
+                    let rows = tile_rows::<F, T, SPLIT>(args.rows - row);
                     let words = words.add(row * row_bytes);
                     let tile =
                         Tile { panel, row, rows, steps: steps.clone(), values: std::ptr::null(), words };
@@ -537,14 +551,14 @@ unsafe fn matmul_unpacked<V: Lanes, F: BlockFormat, const T: usize>(args: &Matmu
                 }
                 let mut row = 0;
                 while row < args.rows {
-                    let rows = tile_rows::<T>(args.rows - row, false);
+                    let rows = tile_rows::<F::Unpacked, T, UNPACKED>(args.rows - row);
                     if !in_i16 {
                         for m in 0..rows {
                             let x = args.x.add((row + m) * args.x_bytes);
                             split_row::<V>(x, steps.clone(), words.add(m * steps.len() * 2 * GROUP));
                         }
                     }
-                    tile_of::<V, F, T, UNPACKED>(
+                    tile_of::<V, F::Unpacked, T, UNPACKED>(
                         args,
                         &Tile { panel, row, rows, steps: steps.clone(), values, words },
                     );
@@ -616,14 +630,20 @@ unsafe fn scale<V: Lanes, F: BlockFormat, const B: usize, const P: usize>(
     unsafe { F::scale::<V, B, P>(numbers, index).mul(V::splat(1.0 / f32::from(F::FACTOR))) }
 }
 
-/// Rows of the next tile. Of unpacked panels and where `odd` is false not every number has a tile: a second one there costs
-/// little.
+/// Rows of the next tile: the largest that is compiled and not more than are left.
 #[inline(always)]
-fn tile_rows<const T: usize>(left: usize, odd: bool) -> usize {
-    match left {
-        _ if left >= T => T,
-        _ if odd || left <= 4 => left,
-        _ => left & !1,
+fn tile_rows<F: BlockFormat, const T: usize, const MODE: u8>(left: usize) -> usize {
+    (1..=left.min(T)).rev().find(|&rows| has_size::<F, T, MODE>(rows)).unwrap_or(1)
+}
+
+/// Whether there is a tile of so many rows: each costs seconds to compile, for each instruction set. Formats that most files
+/// have get all; unpacked panels the even ones, because a second tile there costs little; the others those that make up any
+/// number of rows out of two or three.
+const fn has_size<F: BlockFormat, const T: usize, const MODE: u8>(rows: usize) -> bool {
+    match (F::ALL_TILES, MODE) {
+        (false, _) => rows == T || rows.is_power_of_two(),
+        (true, UNPACKED) => rows == T || rows <= 4 || rows.is_multiple_of(2),
+        (true, _) => true,
     }
 }
 
@@ -639,15 +659,14 @@ struct Tile {
     words: *const u8,
 }
 
-/// Whether a tile of so many rows is compiled: each costs seconds.
+/// Whether a tile of so many rows is ever picked.
 const fn has_tile<V: Lanes, F: BlockFormat, const T: usize, const MODE: u8>(rows: usize) -> bool {
     let is_used = match MODE {
         UNPACKED => true,
         SPLIT => split_from_rows::<V, F>() < usize::MAX,
         _ => rows < unpack_from_rows::<V, F>() && rows < split_from_rows::<V, F>(),
     };
-    let odd = F::ODD_TILES && MODE != UNPACKED;
-    rows <= T && is_used && (odd || rows <= 4 || rows.is_multiple_of(2))
+    rows <= T && is_used && has_size::<F, T, MODE>(rows)
 }
 
 /// Picks the tile compiled for the number of its rows.
