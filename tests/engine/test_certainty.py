@@ -1,5 +1,6 @@
 """How sure an answer is, beside NumPy: every alternative alone, from the logits of its own text."""
 
+import functools
 import json
 import math
 import random
@@ -27,13 +28,13 @@ ANY = Grammar.choices(CHOICES)
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine.load("builtin") as loaded:
+    with Engine.load("builtin", threads=1) as loaded:  # on a busy machine, threads wait for each other
         yield loaded
 
 
-def logprobs(engine: Engine, ids: Sequence[int]) -> np.ndarray:
-    """Of each next token.  # float64 [len(ids), vocab_size]"""
-    logits = engine.logits(ids).astype(np.float64)
+def logprobs(engine: Engine, ids: Sequence[int], first: int) -> np.ndarray:
+    """Of each next token, from place `first` on.  # float64 [len(ids) - first, vocab_size]"""
+    logits = np.concatenate([*engine.logit_rows(ids, first=first)]).astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
     found: np.ndarray = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
     return found
@@ -44,12 +45,16 @@ def alone(
 ) -> list[float]:
     """The probability of each text after `before`, one by one. ends: ids that end it; None: a reply's."""
     found, ends = [], sorted(engine.stop_ids) if ends is None else ends
+    read = dict[tuple[int, ...], np.ndarray]()  # texts that differ in their last token only share their rows
     for text in texts:
-        ids = engine.prompts.line_ids(text) if text else ()
-        rows = logprobs(engine, [*before, *ids])[len(before) - 1 :]
-        value = math.fsum(rows[place, id] for place, id in enumerate(ids))
-        if any(other != text and other.startswith(text) for other in texts):
-            value += math.log(math.fsum(np.exp(rows[-1, ends])))
+        ids = tuple(engine.prompts.line_ids(text)) if text else ()
+        is_ended = any(other != text and other.startswith(text) for other in texts)
+        path = ids if is_ended else ids[:-1]
+        if path not in read:
+            read[path] = logprobs(engine, [*before, *path], len(before) - 1)
+        value = math.fsum(read[path][place, id] for place, id in enumerate(ids))
+        if is_ended:
+            value += math.log(math.fsum(np.exp(read[path][-1, ends])))
         found.append(math.exp(value))
     return found
 
@@ -66,7 +71,7 @@ def check_rows(engine: Engine, count: int) -> None:
         grammar = Grammar.choices(dict.fromkeys(choices))
         asked.append((messages, list(grammar.source)))
         jobs.append(Job(messages, Sampling(max_tokens=20, seed=1, grammar=grammar), certainty=True))
-    for index, completion in engine.generate_many(jobs):
+    for index, completion in engine.generate_many(jobs, window=64):
         messages, choices = asked[index]
         assert completion.error is None
         found = completion.certainty
@@ -117,7 +122,7 @@ def check_fields(engine: Engine, count: int) -> None:
         sampling = Sampling(max_tokens=200, seed=number, temperature=1.0, grammar=grammar)
         jobs.append(Job(messages, sampling, certainty=True))
     listed = 0
-    for index, done in engine.generate_many(jobs):
+    for index, done in engine.generate_many(jobs, window=64):
         prompt = engine.prompt_ids(jobs[index].prompt)  # type: ignore[arg-type]
         assert done.error is None
         found = done.certainty["fields"]
@@ -147,6 +152,7 @@ def check_fields(engine: Engine, count: int) -> None:
     assert listed > count
 
 
+@functools.cache
 def ids_from(engine: Engine, characters: bytes) -> list[int]:
     """The ids whose text begins with one of these characters."""
     texts = ((id, engine.token_bytes(id)) for id in range(engine.facts["vocab_size"]))
