@@ -1,7 +1,8 @@
 """The models of this machine in inspect_ai: `inspect eval task.py --model ropechat/builtin`.
 
 Samples that run at the same time are computed in the same forward passes. `-M` takes window (how many, 32 by
-default) and the options of `Engine.load`. A model at a path: `--model ropechat/./folder`.
+default) and the options of `Engine.load`. A model at a path: `--model ropechat/./folder`. With a
+`response_schema` the metadata of each message says how sure its fields are: see `ropechat.engine.certainty`.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _WINDOW = 32
 _SETTINGS = {"max_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
 _REASONS = {"stop": "stop", "length": "max_tokens", "context": "model_length"}
-_REFUSED = ("frequency_penalty", "presence_penalty", "best_of", "response_schema", "prompt_logprobs")
+_REFUSED = ("frequency_penalty", "presence_penalty", "best_of", "prompt_logprobs")
 
 
 @modelapi(name="ropechat")
@@ -93,7 +94,12 @@ class RopeChatAPI(ModelAPI):
         )
 
     def _choice(self, completion: "Completion", config: GenerateConfig) -> ChatCompletionChoice:
-        message = ChatMessageAssistant(content=completion.text, model=self._engine.name, source="generate")
+        message = ChatMessageAssistant(
+            content=completion.text,
+            model=self._engine.name,
+            source="generate",
+            metadata=dict(completion.certainty) or None,
+        )
         reason: Any = _REASONS.get(str(completion.finish_reason), "unknown")
         logprobs = Logprobs(content=self._tokens(completion)) if config.logprobs else None
         return ChatCompletionChoice(message=message, stop_reason=reason, logprobs=logprobs)
@@ -127,12 +133,17 @@ def _job(messages: "list[Message]", config: GenerateConfig, number: int) -> "Job
     from ropechat.engine.scheduler import Job
     from ropechat.engine.validation import choose_seed
     from ropechat.sampling import Sampling
+    from ropechat.sampling.grammar import Grammar
 
     given = {ours: getattr(config, theirs) for ours, theirs in _SETTINGS.items()}
     given = {name: value for name, value in given.items() if value is not None}
     if config.logit_bias:
         given["logit_bias"] = tuple((int(id), bias) for id, bias in config.logit_bias.items())
+    if config.response_schema is not None:
+        schema = config.response_schema.json_schema.model_dump(exclude_none=True, by_alias=True)
+        given["grammar"] = Grammar.json_schema(schema)
     seed = choose_seed(Sampling(seed=config.seed))
     given["seed"] = seed if number == 0 else row_seed(seed, "choice", number)
     top_k = (config.top_logprobs or 0) if config.logprobs else 0
-    return Job(messages, Sampling(**given), config.stop_seqs or None, top_k=top_k)
+    certainty = "grammar" in given
+    return Job(messages, Sampling(**given), config.stop_seqs or None, top_k=top_k, certainty=certainty)

@@ -1,7 +1,8 @@
 """Whether a JSON text is what a JSON schema describes, for the checks of a grid.
 
 The keywords are those of JSON Schema 2020-12 that structured output knows; a schema with another one is
-refused, as a check that it does not make would pass silently.
+refused, as a check that it does not make would pass silently. Structured output's own engine cannot judge
+a text: it wants the keys in the order of the schema, and refuses `not` and parts of `oneOf` that overlap.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,14 +16,19 @@ from inspect_ai.model import (  # noqa: E402
     ChatMessageUser,
     ContentImage,
     GenerateConfig,
+    ResponseSchema,
     get_model,
 )
 from inspect_ai.scorer import includes  # noqa: E402
 from inspect_ai.solver import generate  # noqa: E402
+from inspect_ai.util import json_schema  # noqa: E402
+from pydantic import BaseModel  # noqa: E402
 
 from ropechat.conversation import Message, Role  # noqa: E402
+from ropechat.engine.certainty import Answer  # noqa: E402
 from ropechat.engine.engine import Engine  # noqa: E402
 from ropechat.sampling import Sampling  # noqa: E402
+from ropechat.sampling.grammar import Grammar  # noqa: E402
 
 GREEDY = GenerateConfig(temperature=0, max_tokens=6)
 
@@ -81,6 +86,35 @@ def test_choices_differ_and_are_repeatable() -> None:
     first = asyncio.run(ask())
     assert len({*first}) == 3
     assert asyncio.run(ask()) == first
+
+
+class Reply(BaseModel):
+    is_hot: bool
+    size: Literal["low", "lower"]
+
+
+def test_an_answer_of_a_schema_says_how_sure_it_is() -> None:
+    schema = ResponseSchema(name="reply", json_schema=json_schema(Reply))
+
+    async def ask() -> Any:
+        async with get_model("ropechat/builtin", memoize=False) as model:
+            config = GenerateConfig(
+                temperature=1, max_tokens=60, seed=2, num_choices=2, response_schema=schema
+            )
+            return await model.generate("Is it hot?", config=config)
+
+    choices = asyncio.run(ask()).choices
+    for choice in choices:
+        assert Reply.model_validate_json(choice.message.text)
+        assert set(choice.message.metadata["fields"]) == {"is_hot", "size"}
+    grammar = Grammar.json_schema(schema.json_schema.model_dump(exclude_none=True, by_alias=True))
+    engine, messages = Engine.load("builtin"), [Message(Role.USER, "Is it hot?")]
+    steps = list(
+        engine.reply(messages, Sampling(temperature=1, max_tokens=60, seed=2, grammar=grammar), top_k=1)
+    )
+    assert choices[0].message.text == "".join(step.text for step in steps)
+    found = engine.certainty(engine.prompt_ids(messages), Answer.of_steps(steps), grammar)
+    assert choices[0].message.metadata == found
 
 
 def test_what_is_not_offered_is_refused() -> None:

@@ -3,8 +3,8 @@
     python tests/bench/harness.py PROMPTS MODEL [--count 500] [--batch-size 16] [--threads 2] [--http]
 
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
-Three tasks are made of them, in the forms of arc_easy (a question, four answers), hellaswag (a text, four
-endings) and piqa (a goal, two solutions). MODEL: a Hugging Face folder. Needs
+The tasks are the harness's own arc_easy, hellaswag and piqa; only their data are local: files with the
+columns of their data sets, made of these texts. MODEL: a Hugging Face folder. Needs
 `pip install lm_eval torch transformers accelerate`. Each model has a process of its own, one after the other;
 the seconds are those of its scoring. A choice differs if it is another one and the two are not within 1e-4 of
 each other. The exit code is 1 if one differs.
@@ -32,61 +32,82 @@ from pathlib import Path
 from typing import Any
 
 TIE = 1e-4
-TASK = """task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {file}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{ context }}}}"
-doc_to_choice: "{{{{ endings }}}}"
-doc_to_target: label
-target_delimiter: " "
-metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
-"""
+TASKS = ("arc_easy", "hellaswag", "piqa")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def document(draw: random.Random, context: str, answers: list[str], own: int, choices: int) -> dict[str, Any]:
-    """A document: the answer of its row and those of others, in random order."""
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def drawn(draw: random.Random, answers: list[str], own: int, count: int) -> tuple[list[str], int]:
+    """The answer of a row and those of others in random order, and where the own one is."""
     others = [answer for answer in answers if answer != answers[own]]
-    endings = [answers[own], *draw.sample(others, choices - 1)]
+    endings = [answers[own], *draw.sample(others, count - 1)]
     draw.shuffle(endings)
-    return {"context": context, "endings": endings, "label": endings.index(answers[own])}
+    return endings, endings.index(answers[own])
 
 
-def documents(prompts: Path, count: int) -> dict[str, list[dict[str, Any]]]:
-    """The documents of each task."""
+def documents(prompts: Path) -> dict[str, list[dict[str, Any]]]:
+    """The documents of each task, in the columns of its data set."""
     draw = random.Random(1)
     maths = read_lines(prompts / "gsm8k_test.jsonl")
-    numbers = [row["answer"].rsplit("#### ", 1)[1] for row in maths]
-    arc = [
-        document(draw, f"Question: {row['question']}\nAnswer:", numbers, index, 4)
-        for index, row in enumerate(maths)
-    ]
-    parts = [row["question"].rsplit(". ", 1) for row in maths]
-    cut = [(f"{part[0]}.", part[1]) for part in parts if len(part) == 2]
-    ends = [end for _, end in cut]
-    swag = [document(draw, context, ends, index, 4) for index, (context, _) in enumerate(cut)]
     tales = read_lines(prompts / "tinystories_prefixes_200.jsonl")
+    numbers = [row["answer"].rsplit("#### ", 1)[1] for row in maths]
+    arc = []
+    for index, row in enumerate(maths):
+        texts, own = drawn(draw, numbers, index, 4)
+        choices = {"text": texts, "label": list("ABCD")}
+        arc.append(
+            {"id": f"{index}", "question": row["question"], "choices": choices, "answerKey": "ABCD"[own]}
+        )
+
+    texts = [(tale["prefix"] + tale["gold_continuation"]).strip() for tale in tales]
+    parts = [text.rsplit(". ", 2)[:2] for text in texts] + [row["question"].rsplit(". ", 1) for row in maths]
+    cut = [(part[0], part[1].split(" ")) for part in parts if len(part) == 2]
+    cut = [(before, words) for before, words in cut if len(words) > 4]
+    ends = [" ".join(words[2:]) for _, words in cut]
+    swag = []
+    for index, (before, words) in enumerate(cut):
+        endings, own = drawn(draw, ends, index, 4)
+        first = {"ctx_a": f"{before}.", "ctx_b": " ".join(words[:2]).lower()}
+        whole = f"{first['ctx_a']} {first['ctx_b']}"
+        last = {"source_id": f"local~{index}", "split": "val", "split_type": "indomain", "label": f"{own}"}
+        swag.append(
+            {"ind": index, "activity_label": "Reading", **first, "ctx": whole, "endings": endings, **last}
+        )
+
     goals = [(tale["prefix"], tale["gold_continuation"].strip().split("\n")[0][:200]) for tale in tales]
     for row in read_lines(prompts / "self_instruct_seed_tasks.jsonl"):
         solution = row["instances"][0]["output"].strip()[:200].strip()
         if solution:
-            goals.append((f"Question: {row['instruction'].strip()}\nAnswer:", solution))
-    goals += [(row["question"], row["answer"].split("\n")[0]) for row in maths[: count - len(goals)]]
+            goals.append((row["instruction"].strip(), solution))
+    goals += [(row["question"], row["answer"].split("\n")[0]) for row in maths]
     solutions = [solution for _, solution in goals]
-    piqa = [document(draw, goal, solutions, index, 2) for index, (goal, _) in enumerate(goals)]
-    return {"arc_form": arc, "hellaswag_form": swag, "piqa_form": piqa}
+    piqa = []
+    for index, (goal, _) in enumerate(goals):
+        two, own = drawn(draw, solutions, index, 2)
+        piqa.append({"goal": goal, "sol1": two[0], "sol2": two[1], "label": own})
+    return {"arc_easy": arc, "hellaswag": swag, "piqa": piqa}
 
 
-def is_possible(encode: Any, each: dict[str, Any], most: int | None) -> bool:
+def own_task(name: str, file: Path) -> Any:
+    """A task of the harness, with the documents of a file in each of its splits."""
+    from lm_eval.tasks import TaskManager
+
+    files = dict.fromkeys(("train", "validation", "test"), str(file))
+    data = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
+    return TaskManager().load([{"task": name, **data}])["tasks"][name]
+
+
+def is_possible(encode: Any, context: str, wholes: list[str], most: int | None) -> bool:
     """Whether no token of the text lies on both sides of the join for any ending. most: tokens of a text."""
-    context = len(encode(each["context"]))
-    sizes = [len(encode(f"{each['context']} {ending}")) for ending in each["endings"]]
-    return min(sizes) > context and (most is None or max(sizes) <= most)
+    sizes = [len(encode(whole)) for whole in wholes]
+    return min(sizes) > len(encode(context)) and (most is None or max(sizes) <= most)
 
 
 def context_of(model: str) -> int:
@@ -109,18 +130,23 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int |
 
     own = None if most is None else Tokenizer.load(Path(model), len(tokenizer))
 
-    def is_alike(each: dict[str, Any]) -> bool:
+    def is_alike(texts: list[str]) -> bool:
         """Whether the server's tokenizer makes the same ids of the texts."""
-        texts = (each["context"], *(f"{each['context']} {ending}" for ending in each["endings"]))
         plain = {"add_special_tokens": False}
         return own is None or all(own.encode(one, **plain) == tokenizer.encode(one, **plain) for one in texts)
 
     sizes = {}
-    for name, found in documents(prompts, count).items():
-        kept = [each for each in found if is_possible(encode, each, most) and is_alike(each)][:count]
-        file = folder / f"{name}.jsonl"
-        file.write_text("".join(json.dumps(each) + "\n" for each in kept))
-        (folder / f"{name}.yaml").write_text(TASK.format(name=name, file=file))
+    for name, rows in documents(prompts).items():
+        all_rows = write_lines(folder / f"all_{name}.jsonl", rows)
+        task, kept = own_task(name, all_rows), list[dict[str, Any]]()
+        for row, doc in zip(rows, task.eval_docs, strict=True):
+            context = task.doc_to_text(doc)
+            wholes = [f"{context} {ending}" for ending in task.doc_to_choice(doc)]
+            if is_possible(encode, context, wholes, most) and is_alike([context, *wholes]):
+                kept.append(row)
+            if len(kept) == count:
+                break
+        write_lines(folder / f"{name}.jsonl", kept)
         sizes[name] = len(kept)
     return sizes
 
@@ -128,10 +154,12 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int |
 def evaluate(
     kind: str, model: str, folder: Path, batch_size: int, threads: int, *, http: bool
 ) -> dict[str, Any]:
-    """Run the harness in this process: logprobs per task and document, and the seconds of scoring."""
+    """Run the harness in this process.
+
+    Of each task: the logprob and the characters of each ending by document, and the seconds of scoring.
+    """
     import lm_eval
     from lm_eval.api.registry import get_model
-    from lm_eval.tasks import TaskManager
 
     if kind == "hf":
         import torch
@@ -185,26 +213,26 @@ def evaluate(
         return found
 
     chosen.loglikelihood = timed
-    names = sorted(path.stem for path in folder.glob("*.yaml"))
-    logprobs, seconds = {}, {}
-    for name in names:
+    found = {}
+    for name in TASKS:
         spent = 0.0
-        results = lm_eval.simple_evaluate(
-            model=chosen, tasks=[name], task_manager=TaskManager(include_path=str(folder)), bootstrap_iters=0
-        )
+        task = own_task(name, folder / f"{name}.jsonl")
+        results = lm_eval.simple_evaluate(model=chosen, tasks=[task], bootstrap_iters=0)
         samples = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
-        logprobs[name] = [[pair[0] for pair in sample["filtered_resps"]] for sample in samples]
-        seconds[name] = spent
-    return {"logprobs": logprobs, "seconds": seconds}
+        logprobs = [[pair[0] for pair in sample["filtered_resps"]] for sample in samples]
+        endings = [[pair[1][1:] for pair in sample["arguments"]] for sample in samples]  # without the space
+        sizes = [[*map(len, texts)] for texts in endings]
+        found[name] = {"logprobs": logprobs, "sizes": sizes, "seconds": spent}
+    return found
 
 
-def compare(folder: Path, name: str, ours: list[Any], theirs: list[Any]) -> Iterator[tuple[str, int, float]]:
+def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str, int, float]]:
     """Yield what differs of a task: (measure, document, by how much the choice is better for hf)."""
-    for index, each in enumerate(read_lines(folder / f"{name}.jsonl")):
-        sizes = [len(ending) for ending in each["endings"]]  # as acc_norm counts: characters
-        for measure, lengths in (("acc", [1] * len(sizes)), ("acc_norm", sizes)):
-            a = [value / length for value, length in zip(ours[index], lengths, strict=True)]
-            b = [value / length for value, length in zip(theirs[index], lengths, strict=True)]
+    rows = zip(ours["logprobs"], theirs["logprobs"], theirs["sizes"], strict=True)
+    for index, (own, others, sizes) in enumerate(rows):
+        for measure, lengths in (("acc", [1] * len(sizes)), ("acc_norm", sizes)):  # as the harness counts
+            a = [value / length for value, length in zip(own, lengths, strict=True)]
+            b = [value / length for value, length in zip(others, lengths, strict=True)]
             if a.index(max(a)) != b.index(max(b)):
                 yield measure, index, max(b) - b[a.index(max(a))]
 
@@ -246,13 +274,13 @@ def main() -> int:
         own = "local-completions" if given.http else "ropechat"
         ours, theirs = (run_worker(kind, given, folder) for kind in (own, "hf"))
         for task, count in sizes.items():
-            a, b = ours["logprobs"][task], theirs["logprobs"][task]
-            differences = list(compare(folder, task, a, b))
+            a, b = ours[task]["logprobs"], theirs[task]["logprobs"]
+            differences = list(compare(ours[task], theirs[task]))
             ties = [gap for _, _, gap in differences if gap <= TIE]
             wrong += len(differences) - len(ties)
             pairs = [pair for rows in zip(a, b, strict=True) for pair in zip(*rows, strict=True)]
             largest = max(abs(x - y) for x, y in pairs)
-            speeds = [count / one["seconds"][task] for one in (ours, theirs)]
+            speeds = [count / one[task]["seconds"] for one in (ours, theirs)]
             other = len(differences) - len(ties)
             print(
                 f"{task:15} {count} documents: {other} choices differ, {len(ties)} ties, "
