@@ -5,7 +5,7 @@
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
 The tasks are the harness's own arc_easy, hellaswag and piqa; only their data are local: files with the
 columns of their data sets, made of these texts. MODEL: a Hugging Face folder. Needs
-`pip install lm_eval torch transformers accelerate`. Each model has a process of its own, one after the other;
+`pip install "lm_eval[api]" torch transformers accelerate`. Each model has a process of its own, one after the other;
 the seconds are those of its scoring. A choice differs if it is another one and the two are not within 1e-4 of
 each other. The exit code is 1 if one differs.
 
@@ -96,12 +96,15 @@ def documents(prompts: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def own_task(name: str, file: Path) -> Any:
-    """A task of the harness, with the documents of a file in each of its splits."""
-    from lm_eval.tasks import TaskManager
+    """A task as the harness defines it, with the documents of a file in each of its splits."""
+    import lm_eval.tasks
 
+    (definition,) = Path(lm_eval.tasks.__file__).parent.glob(f"*/{name}.yaml")
     files = dict.fromkeys(("train", "validation", "test"), str(file))
     data = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files}}
-    return TaskManager().load([{"task": name, **data}])["tasks"][name]
+    changed = file.with_suffix(".yaml")
+    changed.write_text(json.dumps({"include": str(definition), **data}))
+    return lm_eval.tasks.TaskManager(include_defaults=False).load(str(changed))["tasks"][name]
 
 
 def is_possible(encode: Any, context: str, wholes: list[str], most: int | None) -> bool:
