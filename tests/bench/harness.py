@@ -5,9 +5,9 @@
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
 The tasks are the harness's own arc_easy, hellaswag and piqa; only their data are local: files with the
 columns of their data sets, made of these texts. MODEL: a Hugging Face folder. Needs
-`pip install "lm_eval[api]" torch transformers accelerate`. Each model has a process of its own, one after the other;
-the seconds are those of its scoring. A choice differs if it is another one and the two are not within 1e-4 of
-each other. The exit code is 1 if one differs.
+`pip install "lm_eval[api]" torch transformers accelerate`. Each model has a process of its own, one after
+the other; the seconds are those of its scoring. A choice differs if it is another one and the two are not
+within 1e-4 of each other. The exit code is 1 if one differs.
 
 hf stops at a document whose context ends in the middle of a token of the whole text
 (lm-evaluation-harness#4055); such documents are left out.
