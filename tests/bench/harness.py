@@ -81,7 +81,13 @@ def documents(prompts: Path) -> dict[str, list[dict[str, Any]]]:
             {"ind": index, "activity_label": "Reading", **first, "ctx": whole, "endings": endings, **last}
         )
 
-    goals = [(tale["prefix"], tale["gold_continuation"].strip().split("\n")[0][:200]) for tale in tales]
+    sentences = [text.replace("\n", " ").split(". ") for text in texts]
+    goals = [
+        (". ".join(found[:cut]) + ".", f"{found[cut]}.")
+        for cut in (3, 4, 2)
+        for found in sentences
+        if len(found) > cut + 1
+    ]
     for row in read_lines(prompts / "self_instruct_seed_tasks.jsonl"):
         solution = row["instances"][0]["output"].strip()[:200].strip()
         if solution:
