@@ -34,6 +34,8 @@ OLDEST := .venv-oldest
 OTHERS := .venv-differential
 SITE := .venv-site
 PACKAGING := .venv-packaging
+# maturin packs a folder of this name, and pip installs what is in its `data` below the environment.
+DATA := ropechat.engine._core.data
 # One worker more than cores, because tests that start programs wait for them.
 WORKERS = --numprocesses $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
 PYTEST = $(BIN)/python -m pytest $(WORKERS)
@@ -47,7 +49,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust fuzz loom tsan mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test lint train notices catalog bench shots docs site build format clean
+.PHONY: help chat test test-rust test-python quick trust fuzz loom tsan mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test manual lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -122,7 +124,7 @@ test-arm:
 	cargo test --workspace --target aarch64-unknown-linux-gnu
 
 wheel: export PATH := $(CURDIR)/$(PACKAGING)/bin:$(PATH)
-wheel: $(VENV)/.maturin $(PACKAGING)/.installed
+wheel: $(VENV)/.maturin manual
 	rm -f dist/*.whl
 	MAKEFLAGS= maturin build --release --locked --out dist $(if $(filter Linux,$(shell uname)),--zig --compatibility manylinux_2_28)
 	python tests/packaging/check.py dist/*.whl
@@ -130,7 +132,7 @@ wheel: $(VENV)/.maturin $(PACKAGING)/.installed
 wheel-test: wheel
 	$(PYTHON) tests/packaging/use.py dist/*.whl
 
-sdist: $(PACKAGING)/.installed
+sdist: manual
 	rm -f dist/*.tar.gz
 	$(PACKAGING)/bin/maturin sdist --out dist
 	$(PACKAGING)/bin/python tests/packaging/check.py dist/*.tar.gz
@@ -140,6 +142,10 @@ sdist-test: sdist
 	rm -rf target/sdist
 	env -u PYO3_PYTHON -u VIRTUAL_ENV $(PACKAGING)/bin/python -m pip wheel --quiet --no-deps --wheel-dir target/sdist dist/*.tar.gz
 	$(PYTHON) tests/packaging/use.py target/sdist/*.whl
+
+manual: $(PACKAGING)/.installed
+	rm -rf $(DATA)
+	$(PACKAGING)/bin/python -c 'from ropechat.cli import entry; entry()' man --output $(DATA)/data/share/man/man1
 
 $(PACKAGING)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(PACKAGING)
@@ -216,4 +222,4 @@ $(VENV)/.dev: $(VENV)/.maturin pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(OTHERS) $(SITE) $(PACKAGING) dist target ropechat/engine/*.so
+	rm -rf $(VENV) $(OLDEST) $(OTHERS) $(SITE) $(PACKAGING) $(DATA) dist target ropechat/engine/*.so

@@ -145,6 +145,13 @@ def complete_chat(ctx: click.Context, parameter: click.Parameter, begun: str) ->
     return [CompletionItem(one.id, help=clean(one.title)[:60]) for one in found if one.id.startswith(begun)]
 
 
+def complete_file(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem]":
+    """Have the shell offer files for a value that is not a path to click."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="file")]
+
+
 model_options = option_set(
     setting_option(
         "model",
@@ -398,7 +405,10 @@ overwrite_option = option("--overwrite", is_flag=True, help="Replace the output 
 
 
 messages_option = option(
-    "--messages", metavar="FILE", help='A conversation: JSON, [{"role", "content"}, ...]; - is stdin.'
+    "--messages",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help='A conversation: JSON, [{"role", "content"}, ...]; - is stdin.',
 )
 
 

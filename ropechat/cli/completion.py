@@ -1,12 +1,19 @@
 """`ropechat completion`: the script by which a shell completes commands, options, models and chats."""
 
-from typing import Any
-
 import click
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+    get_completion_class,
+)
 
 from ropechat.cli.common import StdoutWriter
 from ropechat.cli.option_groups import GroupedCommand
+from ropechat.cli.route import with_command
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_ROPECHAT_COMPLETE"
@@ -17,10 +24,22 @@ _EXAMPLES = """
 """
 
 
-class _Bash(BashComplete):
-    """Bash, which takes the colon of a name such as qwen3:0.6b for the end of a word."""
+class _Complete(ShellComplete):
+    """What the shells have in common."""
 
-    name = "bash"
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        """Also without a command, as `ropechat -m`; after `--dtype=` the values come with the option."""
+        found = super().get_completions(with_command(args) if args else args, incomplete)
+        option, equals, _ = incomplete.partition("=")
+        if equals and option.startswith("--"):
+            for item in found:
+                item.value = f"{option}={item.value}" if item.type == "plain" else item.value
+        return found
+
+
+class _Bash(_Complete, BashComplete):
+    """Bash, which takes a colon (qwen3:0.6b) or an equals sign for the end of a word."""
+
     _split = ""
     """What the word has before the part that bash replaces."""
 
@@ -28,21 +47,33 @@ class _Bash(BashComplete):
         args, last = super().get_completion_args()
         words: list[str] = []
         for word in (*args, last):
-            if words and words[-1] != "" and (word.startswith(":") or words[-1].endswith(":")):
+            if words and words[-1] != "" and (word.startswith((":", "=")) or words[-1].endswith((":", "="))):
                 words[-1] += word
             else:
                 words.append(word)
         whole = words.pop()
-        self._split = whole[: whole.rindex(":") + 1] if whole != last and ":" in whole else ""
+        cut = max(whole.rfind(":"), whole.rfind("=")) + 1
+        self._split = whole[:cut] if whole != last else ""
         return words, whole
 
-    def format_completion(self, item: CompletionItem[Any]) -> str:
-        return f"{item.type},{str(item.value).removeprefix(self._split)}"
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        return f"{item.type},{item.value.removeprefix(self._split)}"
+
+
+class _Zsh(_Complete, ZshComplete):
+    """Zsh."""
+
+
+class _Fish(_Complete, FishComplete):
+    """Fish; click's script cuts a description, or the name of a file, at its first comma."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
 
 
 def register() -> None:
     """Have click use these classes."""
-    add_completion_class(_Bash)
+    for kind in (_Bash, _Zsh, _Fish):
+        add_completion_class(kind)
 
 
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES)

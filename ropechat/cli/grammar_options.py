@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropechat.cli.common import complete_file
 from ropechat.cli.option_groups import option, option_set
 from ropechat.errors import RequestError
 
@@ -20,6 +21,7 @@ grammar_options = option_set(
     option(
         "--json-schema",
         metavar="FILE|JSON",
+        shell_complete=complete_file,
         help='Answers are JSON of this JSON schema: a file, or an object such as \'{"type": "integer"}\'.',
     ),
     option("--regex", metavar="RE", help="Answers match this regular expression as a whole."),

@@ -1,4 +1,4 @@
-"""At the shell: completion by bash itself, manual pages, `ropechat doctor`."""
+"""At the shell: completion by the shells themselves, manual pages, `ropechat doctor`."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -23,32 +24,66 @@ BIN = Path(sys.executable).parent
 # ---- completion
 
 
-class Bash:
-    """An interactive bash with the completion of ropechat."""
+LINE = "line.txt"
+SET_UP = {  # how each shell begins; Ctrl-T writes the line that is being typed into a file, Ctrl-U empties it
+    "bash": (
+        "bash --norc --noprofile -i",
+        'eval "$(ropechat completion bash)"',
+        f"""bind -x '"\\C-t": printf "%s" "$READLINE_LINE" > {LINE}'""",
+    ),
+    "zsh": (
+        "zsh -f -i",
+        "autoload -Uz compinit && compinit -u -D",
+        'eval "$(ropechat completion zsh)"',
+        f'show() {{ print -rn -- "$BUFFER" > {LINE} }}; zle -N show; bindkey "^T" show',
+        'bindkey "^U" kill-whole-line',
+    ),
+    "fish": (
+        "fish --no-config -i",
+        "ropechat completion fish | source",
+        f'bind \\ct "commandline > {LINE}"; bind \\cu "commandline \'\'"',
+    ),
+}
 
-    def __init__(self, folder: Path, **changes: str) -> None:
+
+class Shell:
+    """An interactive shell with the completion of ropechat, on a pseudo-terminal."""
+
+    def __init__(self, name: str, folder: Path, **changes: str) -> None:
         self._main, sub = pty.openpty()
+        termios.tcsetwinsize(sub, (40, 150))
+        self._line = folder / LINE
         home = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder), "HF_HOME": str(folder / "hub")}
-        given = environment(PATH=f"{BIN}:{os.environ['PATH']}", PS1="> ", TERM="dumb", **home, **changes)
-        words = ["bash", "--norc", "--noprofile", "-i"]
-        self.process = subprocess.Popen(words, stdin=sub, stdout=sub, stderr=sub, env=given, cwd=folder)
+        given = environment(PATH=f"{BIN}:{os.environ['PATH']}", TERM="xterm", **home, **changes)
+        begin, *lines = SET_UP[name]
+        opened = ["sh", "-c", f"exec {begin} < {os.ttyname(sub)}"]  # a leader of a session gets what it opens
+        self.process = subprocess.Popen(
+            opened, stdin=sub, stdout=sub, stderr=sub, env=given, cwd=folder, start_new_session=True
+        )
         os.close(sub)
-        self._said = b""
-        self.type('bind "set enable-bracketed-paste off"; bind "set bell-style none"\r')
-        self.type('eval "$(ropechat completion bash)"; echo ready\r')
-        self.until("ready\r\n")
+        self._type("".join(f"{line}\n" for line in (*lines, "touch ready.txt")))
+        self._wait(folder / "ready.txt")
+        self.said = b""
+        """What it wrote since."""
 
-    def type(self, text: str) -> None:
+    def _type(self, text: str) -> None:
         os.write(self._main, text.encode())
 
-    def until(self, wanted: str, limit: float = 60.0) -> str:
-        """What it says, up to the wanted text."""
-        end = time.monotonic() + limit
-        while wanted.encode() not in self._said:
-            assert select.select([self._main], [], [], max(0.0, end - time.monotonic()))[0], self._said
-            self._said += os.read(self._main, 65536)
-        text, _, self._said = self._said.partition(wanted.encode())
-        return text.decode()
+    def _wait(self, path: Path, limit: float = 60.0) -> None:
+        """Read what it writes until a file is there."""
+        self.said, end = b"", time.monotonic() + limit
+        while not path.exists():
+            assert time.monotonic() < end, self.said
+            if select.select([self._main], [], [], 0.02)[0]:
+                self.said += os.read(self._main, 65536)
+
+    def complete(self, typed: str) -> str:
+        """The line after Tab, without the space at its end."""
+        self._line.unlink(missing_ok=True)
+        self._type(f"\x15{typed}\t\x14")
+        self._wait(self._line)
+        time.sleep(0.05)  # it was created, then written
+        return self._line.read_text().rstrip()
 
     def close(self) -> None:
         self.process.kill()
@@ -57,35 +92,40 @@ class Bash:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("bash") is None or not (BIN / "ropechat").exists(), reason="no bash or program"
-)
-def test_bash_completes_commands_options_models_and_chats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_shell_completes_commands_options_models_and_chats(name: str, tmp_path: Path) -> None:
+    if shutil.which(name) is None or not (BIN / "ropechat").exists():
+        pytest.skip(f"no {name}, or ropechat is not installed beside this Python")
     (tmp_path / "one.gguf").write_bytes(b"GGUF")
-    asked = ["run", "--store", "-m", "builtin", "Hello", "--max-tokens", "2", "--quiet"]
     data = {"ROPECHAT_DATA": str(tmp_path / "data")}
-    program = str(BIN / "ropechat")
-    subprocess.run([program, *asked], env=environment(**data), check=True, capture_output=True)
-    listed = subprocess.run(
-        [program, "chats", "list", "--json"], env=environment(**data), check=True, capture_output=True
-    )
-    chat = json.loads(listed.stdout)["id"]
-    bash = Bash(tmp_path, **data)
+
+    def ropechat(*words: str) -> str:
+        done = subprocess.run(
+            [str(BIN / "ropechat"), *words], env=environment(**data), check=True, capture_output=True
+        )
+        return done.stdout.decode()
+
+    for question in ("Why, my friend?", "Hello"):
+        ropechat("run", "--store", "-m", "builtin", question, "--max-tokens", "2", "--quiet")
+    chat = json.loads(ropechat("chats", "list", "--json").splitlines()[0])["id"]
+    shell = Shell(name, tmp_path, **data)
     try:
         for typed, wanted in (
-            ("ropechat insp", "ropechat inspect "),
-            ("ropechat inspect --look-up-w", "ropechat inspect --look-up-whole "),
-            ("ropechat run --dtype bf", "ropechat run --dtype bf16 "),
-            ("ropechat run -m smollm2:13", "ropechat run -m smollm2:135m "),
-            ("ropechat run -m ./on", "ropechat run -m ./one.gguf "),
-            ("ropechat models pull qwen3:0", "ropechat models pull qwen3:0.6b "),
-            (f"ropechat chats show {chat[:3]}", f"ropechat chats show {chat} "),
+            ("ropechat insp", "ropechat inspect"),
+            ("ropechat inspect --look-up-w", "ropechat inspect --look-up-whole"),
+            ("ropechat run --dtype bf", "ropechat run --dtype bf16"),
+            ("ropechat run --dtype=bf", "ropechat run --dtype=bf16"),
+            ("ropechat run -m smollm2:13", "ropechat run -m smollm2:135m"),
+            ("ropechat run --model=smollm2:13", "ropechat run --model=smollm2:135m"),
+            ("ropechat -m ./on", "ropechat -m ./one.gguf"),  # of the chat, which is not named
+            ("ropechat run --json-schema ./on", "ropechat run --json-schema ./one.gguf"),
+            (f"ropechat chats show {chat[:7]}", f"ropechat chats show {chat}"),
         ):
-            bash.type(f"{typed}\t")
-            bash.until(wanted)
-            bash.type("\x15")  # Ctrl-U
+            assert shell.complete(typed) == wanted
+        shell.complete("ropechat chats show ")
+        assert name == "bash" or b"Why, my friend?" in shell.said  # bash shows no descriptions
     finally:
-        bash.close()
+        shell.close()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIMIT = 17_000_000  # bytes of a wheel, with the built-in model
 SDIST_LIMIT = 20_000_000
+MANUAL = "data/share/man/man1"
 MODULE = "ropechat/engine/_core.abi3.so"
 LICENSES = {"LICENSE", "THIRD-PARTY-NOTICES.txt"}
 TOP = {"Cargo.toml", "Cargo.lock", "README.md", "pyproject.toml"}
@@ -32,12 +33,24 @@ def tracked(*below: str) -> set[str]:
     return {name for name in shown.stdout.split("\0") if name and (ROOT / name).exists()}
 
 
+def manual(folder: str) -> dict[str, bytes]:
+    """The manual pages in a folder of data, by their paths."""
+    sys.path.insert(0, str(ROOT))
+    from ropechat.cli.man import pages
+
+    return {f"{folder}/{MANUAL}/{name}": text.encode() for name, text in pages()}
+
+
 def check_wheel(path: Path) -> None:
     with zipfile.ZipFile(path) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/")}
-    info = next(name.partition("/")[0] for name in names if name.endswith(".dist-info/RECORD"))
+        info = next(name.partition("/")[0] for name in names if name.endswith(".dist-info/RECORD"))
+        data = info.replace(".dist-info", ".data")
+        found = {name: wheel.read(name) for name in names if name.startswith(data)}
+    assert found == manual(data), f"{data}: must have the manual pages of today; run `make manual`"
     assert "-abi3-" in path.name, f"{path.name}: must be for any Python from 3.11 on"
-    same("ropechat/", {name for name in names if not name.startswith(info)}, {*tracked("ropechat"), MODULE})
+    rest = {name for name in names if not name.startswith((info, data))}
+    same("ropechat/", rest, {*tracked("ropechat"), MODULE})
     assert {f"{info}/licenses/{name}" for name in LICENSES} <= names, "a licence is missing"
     size = path.stat().st_size
     assert size <= LIMIT, f"{path.name}: {size / 1e6:.2f} MB, at most {LIMIT / 1e6:.0f}"
@@ -57,7 +70,8 @@ def check_sdist(path: Path) -> None:
         names = {member.name.partition("/")[2] for member in packed if member.isfile()}
     members = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["members"]
     crates = {name for name in tracked(*members) if name.endswith((".rs", "Cargo.toml"))}
-    needed = {*tracked("ropechat"), *crates, *LICENSES, *TOP}
+    crates -= tracked("rust/kernels/loom")  # a workspace of its own, of tests
+    needed = {*tracked("ropechat"), *crates, *LICENSES, *TOP, *manual("ropechat.engine._core.data")}
     assert needed <= names, f"missing: {sorted(needed - names)}"
     extra = sorted(name for name in names if name.startswith(NOT_FOR_USERS) or name.endswith(".so"))
     assert not extra, f"too much: {extra}"

@@ -39,6 +39,8 @@ class Installed:
         subprocess.run([*pip, *source, str(wheel)], check=True)
         size = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file())
         print(f"installed in {time.perf_counter() - begun:.1f} s, {size / 1e6:.0f} MB")
+        pages = folder / "venv" / "share" / "man" / "man1"
+        assert (pages / "ropechat-run.1").is_file(), "no manual pages"
         self.offline = without_network()
         print("network: " + ("none" if self.offline else "not taken away: no network namespace here"))
 

@@ -23,6 +23,7 @@ const NO_MATHS: &[&str] = &[
     "_commit_hash",
     "_experts_implementation",
     "_flash_attn_2_enabled",
+    "_model_name_or_path", // transformers, of a model that it loaded from GGUF
     "_name_or_path",
     "architectures",
     "attention_dropout",
