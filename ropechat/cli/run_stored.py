@@ -74,11 +74,9 @@ class _Wanted:
             stored = StoredChat(store, chat)
             yield stored
         finally:
-            if not store.close(CLOSE_S):
-                lost = store.trouble or "the disk is slow"
-                say(f"error: {store.path}: not stored: {lost.removeprefix(f'{store.path}: ')}")
-                if stored is not None:
-                    stored.lost = lost
+            if not store.close(CLOSE_S) and stored is not None:  # else nothing was to be stored
+                stored.lost = store.trouble or "the disk is slow"
+                say(f"error: {store.path}: not stored: {stored.lost.removeprefix(f'{store.path}: ')}")
             for notice in store.notices:
                 say(f"warning: {notice}")
 

@@ -15,9 +15,16 @@ def private_folder(folder: Path) -> None:
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
-        raise FileAccessError(
-            f"{folder}: {error.strerror or error}; conversations cannot be stored"
-        ) from None
+        raise unusable(folder, error) from None
+
+
+def unusable(path: Path | str, error: BaseException) -> FileAccessError:
+    """The error of a place where chats cannot be kept; a list of them needs it writable, too."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return FileAccessError(
+        f"{path}: {reason}; chats are read and stored there: make the folder writable, or set "
+        "ROPECHAT_DATA to another one"
+    )
 
 
 def private_file(path: Path) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ropechat.errors import FileAccessError, HistoryError
-from ropechat.store.files import private_file, private_folder
+from ropechat.errors import HistoryError
+from ropechat.store.files import private_file, private_folder, unusable
 
 BUSY_SECONDS = 5.0
 TABLES = ("conversation", "node", "chunk", "draft")
@@ -103,7 +103,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     try:
         private_file(path)
     except OSError as error:
-        raise FileAccessError(f"{path}: {error.strerror or error}; conversations cannot be stored") from None
+        raise unusable(path, error) from None
     connection = connect(path)
     try:
         _refuse_newer(connection, path)

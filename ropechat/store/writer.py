@@ -16,6 +16,7 @@ from typing import Any
 
 from ropechat.errors import FileAccessError, RopechatError
 from ropechat.store import codec
+from ropechat.store.files import unusable
 from ropechat.store.schema import transaction
 from ropechat.trace import Step
 
@@ -269,7 +270,8 @@ class Writer:
     def _refuse_all(self, error: BaseException) -> None:
         """The database cannot be opened: fail all jobs until closed."""
         if not isinstance(error, RopechatError):
-            error = FileAccessError(f"{self._where}: {error}; conversations cannot be stored")
+            named = error.filename if isinstance(error, OSError) else None
+            error = unusable(named or self._where, error)
         self._losses[""] = str(error)
         with self._wake:
             while not self._closing:

@@ -221,7 +221,7 @@ def test_a_sound_file_is_not_touched_by_the_check(tmp_path: Path) -> None:
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "data")
-    with pytest.raises(FileAccessError, match="conversations cannot be stored"):
+    with pytest.raises(FileAccessError, match="Not a directory; chats are read and stored there: make the"):
         done(store.conversations())
     assert store.trouble
     assert not store.close(0.5)
