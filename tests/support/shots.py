@@ -35,8 +35,8 @@ from recording import Recorder  # noqa: E402
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = ("60x20", "80x24", "100x26", "160x45")
 KEPT = (
-    *("planet-100x26", "fork-60x20", "weighed-60x20", "versions-60x20", "unsure-60x20"),  # of the README
-    *("first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
+    *("fork-60x20", "weighed-60x20", "versions-60x20", "unsure-60x20"),  # of the README
+    *("planet-100x26", "first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
     *("inspector-160x45", "sampling-160x45", "compare-four-160x45"),
 )
 RECORDED = "90x24"
