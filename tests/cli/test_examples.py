@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pages
 import pytest
-from shown import Shown, blocks, differences, sessions
+from api_server import Running
+from shown import ID, Shown, blocks, differences, sessions
 
 import ropechat
 from ropechat.cli import main
@@ -55,7 +57,14 @@ PAGES = (
     "../README",
     "why",
     "sampling",
+    "chats",
+    "run",
+    "models",
+    "api",
 )
+ALIKE = ("../README", "chats", "run", "models", "compare")
+"""Pages whose outputs every processor gives; the others show those of a processor with SHOWN_ISA."""
+SHOWN_ISA = "avx512-bf16"
 PYTHON = (
     "python",
     "tree",
@@ -68,7 +77,8 @@ PYTHON = (
     "inspect",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-COMMAND = r"^(?:\$ )?((?:ropechat|echo|printf|head|cat) .*)$"
+COMMAND = r"^(?:ropechat|echo|printf|head|cat|cut|curl) .*"
+SERVED = "127.0.0.1:8080"
 FILES = {  # what the examples read
     "a.txt": "Once upon a time there was a cat.\n",
     "b.txt": "The capital of Italy is Rome.\n",
@@ -118,7 +128,7 @@ def of_page(name: str) -> list[Shown]:
     return [
         one
         for one in found
-        if re.search(COMMAND, one.command) and not re.search(r"\b(org|folder)/(?!SmolLM2)", one.command)
+        if re.match(COMMAND, one.command) and not re.search(r"\b(org|folder)/(?!SmolLM2)", one.command)
     ]
 
 
@@ -160,8 +170,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         if words[0] == "ropechat" and not re.search(r"[|<>;&$]", line):
             code = main(words[1:])
             out, error = capfd.readouterr()
-        elif "jq" in line and shutil.which("jq") is None:
-            pytest.skip("no jq on this machine")
+        elif missing := [name for name in ("jq", "curl") if name in line and not shutil.which(name)]:
+            pytest.skip(f"no {missing[0]} on this machine")
         else:
             done = subprocess.run(["bash", "-euo", "pipefail", "-c", line], capture_output=True, text=True)
             code, out, error = done.returncode, done.stdout, done.stderr
@@ -170,6 +180,14 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         return out, error
 
     return run
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    """The address of a server."""
+    running = Running(ropechat.Engine.load(smollm2() or "builtin"))
+    yield "{}:{}".format(*running.address)
+    running.close()
 
 
 @pytest.mark.parametrize("lines", of_help())
@@ -184,10 +202,12 @@ def test_the_examples_of_a_help(lines: list[str], shell: Any) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page(
-    page: str, shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Their output is compared with what the page shows where SmolLM2 is on this machine."""
+    """Their output is compared with what the page shows where SmolLM2 is on this machine, see ALIKE."""
     model = smollm2()
+    isa = ropechat.Engine.load("builtin", cache="off").facts["isa"]
+    compared = model is not None and (page in ALIKE or isa == SHOWN_ISA)
     for name, source in files_of(page).items():
         (tmp_path / name).write_text(source)
     if model is not None:
@@ -195,16 +215,21 @@ def test_the_commands_of_a_page(
         (tmp_path / "folder" / model.name).symlink_to(model)
         if "ROPECHAT_MODEL=smollm2:135m" in (ROOT / "docs" / f"{page}.md").read_text():
             monkeypatch.setenv("ROPECHAT_MODEL", "smollm2:135m")
-    if page == "why":
+    if page in ("why", "compare"):
         monkeypatch.setenv("COLUMNS", "80")
-    wrong = []
-    for command, shown in of_page(page):
+    wrong, ids, commands = [], {}, of_page(page)
+    if page == "api":
+        address = request.getfixturevalue("served")
+        commands = [Shown(command.replace(SERVED, address), lines) for command, lines in commands]
+    for written, shown in commands:
+        command = ID.sub(lambda found: ids.get(found[0], found[0]), written)
         if model is None and re.search("smollm2|folder/", command, re.IGNORECASE):
             continue
         if re.fullmatch(r"cat \S+", command) and shown:
             (tmp_path / command.removeprefix("cat ")).write_text("\n".join(shown) + "\n")
         out, error = shell(command)
-        if model is not None and shown:
+        ids.update(zip(ID.findall("\n".join(shown)), ID.findall(out), strict=False))
+        if compared and shown:
             wrong += [f"{command}: {text}" for text in differences(shown, out, error)]
     assert not wrong, "\n".join(wrong)
 
@@ -215,6 +240,10 @@ def test_what_differs_is_found() -> None:
     assert differences(shown, "a  14.4%  ██\n3 rows, 9 s\n", "") == ["shown: a  12.3%  ███▏"]
     assert differences(["a"], "a\nb\n", "note") == ["not shown: b"]
     assert not differences(["note: x", "a"], "a\n", "note: x\n")
+    assert not differences(["3f2a81c0  2026-11-22 14:02  x"], "00765cfc  2026-12-01 08:00  x\n", "")
+    assert not differences(['{"id": "a", "p":', "0.5}"], '{"id": "b", "p": 0.501}\n', "")
+    assert differences(['{"p": 0.5}'], '{"p": 0.6}\n', "")
+    assert differences(['{"p": 0.5}'], '{"p": 0.5, "q": 1}\n', "")
 
 
 def test_examples_are_found() -> None:

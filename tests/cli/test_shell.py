@@ -1,5 +1,6 @@
 """At the shell: completion by the shells themselves, manual pages, `ropechat doctor`."""
 
+import contextlib
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from cli_door import Door, environment
+from shown import sessions
 
 from ropechat.cli.completion import SHELLS
 from ropechat.cli.group import COMMANDS
@@ -217,11 +219,22 @@ def test_what_does_not_work_fails(door: Door, home: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_doctor_of_this_machine_is_fast(tmp_path: Path) -> None:
-    """With the real engine: it loads, answers, and measures the memory."""
+def test_doctor_of_this_machine(tmp_path: Path) -> None:
+    """With the real engine, on a terminal: it loads, answers, and measures, as docs/shell.md shows."""
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "ROPECHAT_CACHE": "auto"}
     words = [sys.executable, "-c", "from ropechat.cli import entry; entry()", "doctor", "--json"]
-    done = subprocess.run(words, capture_output=True, env=environment(**home), check=True)
-    rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    main, sub = pty.openpty()
+    child = subprocess.Popen(words, stdin=sub, stdout=sub, env=environment(LANG="C.UTF-8", **home))
+    os.close(sub)
+    printed = b""
+    with contextlib.suppress(OSError):  # its end
+        while piece := os.read(main, 65536):
+            printed += piece
+    os.close(main)
+    assert child.wait() == 0
+    rows = {row["name"]: row for row in map(json.loads, printed.splitlines())}
     assert {rows[name]["state"] for name in ("processor", "engine", "bandwidth", "chats")} == {"good"}
     assert not list((tmp_path / "cache").rglob("*.pack"))
+    ((_, shown),) = sessions(Path(__file__).parents[2] / "docs" / "shell.md")
+    named = [line[7:22].strip() for line in shown if re.match("good|note|fails", line)]
+    assert named == [name for name in rows if name in named]

@@ -36,8 +36,8 @@ FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = ("60x20", "80x24", "100x26", "160x45")
 KEPT = (
     *("fork-60x20", "weighed-60x20", "versions-60x20", "unsure-60x20"),  # of the README
-    *("planet-100x26", "first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
-    *("inspector-160x45", "sampling-160x45", "compare-four-160x45"),
+    *("first-80x24", "tokens-80x24", "branches-80x24", "search-80x24", "models-80x24"),  # of docs/
+    *("planet-100x26", "inspector-160x45", "sampling-160x45", "compare-four-160x45"),
 )
 RECORDED = "90x24"
 WHY = "a: why this token? Each part of the context is left out in turn"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ELIDED = ("…", "...")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _BARS = re.compile(r"[▁-▏│└┌┐┘]+")
 _TIMES = re.compile(r"tok/s|\d+ (?:ms|s|min)\b|\bB/s")
+ID = re.compile(r"\b[0-9a-f]{8}\b")
+"""The id of a chat."""
+_VARIES = re.compile(rf"{ID.pattern}|\d{{4}}-\d\d-\d\d(?: \d\d:\d\d)?")
+_FREE = {"id", "created", "seed", "system_fingerprint"}
+"""Keys of JSON whose values differ each time, or by the processor."""
 _CLOSE = 0.02
 """How much numbers may differ, relative to them: other processors have other last digits."""
 
@@ -50,7 +57,8 @@ def sessions(path: Path) -> list[Shown]:
 
 
 def is_same(shown: str, line: str) -> bool:
-    """Whether a line is as shown: the same words, nearly the same numbers; times and bars may differ."""
+    """Whether a line is as shown: the same words, nearly the same numbers; times, ids and bars may differ."""
+    shown, line = (_VARIES.sub("@", text) for text in (shown, line))
     if shown.endswith(ELIDED):
         shown = shown.rstrip("….")
         line = line[: len(shown)]
@@ -69,8 +77,36 @@ def _is_close(shown: str, found: str) -> bool:
     return abs(wanted - got) <= max(_CLOSE * abs(wanted), 2 * 10.0**-decimals if decimals else 0)
 
 
+def _values(text: str) -> list[Any]:
+    """The JSON values of a text, one after another. Raises ValueError."""
+    found, rest = [], text.strip()
+    while rest:
+        value, end = json.JSONDecoder().raw_decode(rest)
+        found.append(value)
+        rest = rest[end:].lstrip()
+    return found
+
+
+def _is_same_value(shown: Any, found: Any) -> bool:
+    """Whether a value of JSON is as shown, but for `_FREE` keys; numbers nearly."""
+    if isinstance(shown, dict) and isinstance(found, dict):
+        kept = [key for key in shown if key not in _FREE or (key == "id" and isinstance(shown[key], int))]
+        return shown.keys() == found.keys() and all(_is_same_value(shown[key], found[key]) for key in kept)
+    if isinstance(shown, list) and isinstance(found, list):
+        return len(shown) == len(found) and all(map(_is_same_value, shown, found))
+    if isinstance(shown, float) and isinstance(found, float):
+        return abs(shown - found) <= max(_CLOSE * abs(shown), 0.01)
+    return type(shown) is type(found) and bool(shown == found)
+
+
 def differences(shown: list[str], out: str, err: str) -> list[str]:
-    """What is not as shown: lines that the output has not, or has besides. err: need not be shown."""
+    """What is not as shown: lines that the output has not, or has besides. err: need not be shown.
+
+    A page may break JSON into lines anywhere outside of strings.
+    """
+    with contextlib.suppress(ValueError):
+        values = _values("".join(shown))
+        return [] if _is_same_value(values, _values(out)) else [f"shown: {shown}", f"printed: {out}"]
     rest, elided, wrong = out.rstrip().splitlines(), False, []
     for line in shown:
         if line.strip() in ELIDED:
