@@ -65,6 +65,7 @@ PAGES = (
 ALIKE = ("../README", "chats", "run", "models", "compare")
 """Pages whose outputs every processor gives; the others show those of a processor with SHOWN_ISA."""
 SHOWN_ISA = "avx512-bf16"
+"""`ROPECHAT_ISA=avx512-bf16 pytest ...` compares them on any processor that has it, Intel's too."""
 PYTHON = (
     "python",
     "tree",
