@@ -17,7 +17,7 @@ def test_a_run_survives(count: int, what: str, tmp_path: Path) -> None:
     faults = Faults(tmp_path, random.Random(seed))
     getattr(faults, what)(count)
     assert {name: faults.found[name] for name in BAD} == dict.fromkeys(BAD, 0), f"seed {seed}"
-    assert faults.found["finished"] >= 1
+    assert faults.found["resumes to the end"] >= 1
 
 
 @pytest.mark.slow
@@ -31,4 +31,4 @@ def test_a_killed_run_of_a_model_that_thinks_goes_on(count: int, tmp_path: Path)
         assert len(thought) + len(record["logprobs"]) == usage["completion_tokens"]
     faults.kill(count)
     assert {name: faults.found[name] for name in BAD} == dict.fromkeys(BAD, 0), f"seed {seed}"
-    assert faults.found["finished"] >= 1
+    assert faults.found["resumes to the end"] >= 1

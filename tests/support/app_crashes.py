@@ -22,6 +22,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from crashes import FAULTS, Claims  # noqa: E402
+from figures import figures  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
 from ropechat.conversation import Node, Role  # noqa: E402
@@ -31,7 +32,7 @@ CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
 CODE += "import app_crashes; app_crashes.chat()"
 OPTIONS = ["chat", "--threads", "1", "--max-tokens", "400"]
 DEEDS = (b"\x03", b"/regen\r", b"/continue\r", b"/new\r", b"/prose\r")
-ALL_FAULTS = (*FAULTS, "not shown again")
+ALL_FAULTS = (*FAULTS, "chats not shown again")
 
 
 def chat() -> None:
@@ -156,7 +157,7 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
             shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
             same = shown == [[node.id, str(len(node.steps))] for node in kept]
             asked = [node.final_text for node in kept if node.role is Role.USER]
-            found["not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
+            found["chats not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
         claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -176,10 +177,11 @@ def main() -> int:
     while left > 0:
         with tempfile.TemporaryDirectory() as folder:
             found = kills(Path(folder), min(left, 10), random.Random(), longest=3.0)
-        most = max(most, found.pop("most missing"))
+        most = max(most, found.pop("tokens missing at most"))
         total += found
         left -= 10
-    print(f"{sys.argv[1]} kills in {time.time() - begun:.0f} s: {dict(total)}, most missing {most}")
+    total["tokens missing at most"] = most
+    print(f"{sys.argv[1]} kills in {time.time() - begun:.0f} s: {figures(total, ALL_FAULTS)}")
     return sum(total[name] for name in ALL_FAULTS)
 
 

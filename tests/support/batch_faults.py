@@ -21,10 +21,14 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
+from figures import figures  # noqa: E402
 from thinking_models import OPENED, THINK, thinking_model  # noqa: E402
 
 ROWS, WINDOW = 60, 8
-BAD = ("lost", "doubled", "different", "failed resumes", "tracebacks", "half files", "wrong exit codes")
+BAD = (
+    *("rows lost", "rows doubled", "different outputs", "failed resumes", "tracebacks", "half files"),
+    *("errors without a hint", "wrong exit codes"),
+)
 WORDS = ("What is RoPE?", "What is a token?", "Tell me a story.", "Hello", "How warm is the sun?")
 
 
@@ -76,8 +80,8 @@ class Faults:
     def check_journal(self, before: set[str]) -> set[str]:
         """Compare the journal with what was in it before the last run."""
         now = self.records()
-        self.found["lost"] += len(before - {*now})
-        self.found["doubled"] += len(now) - len({*now})
+        self.found["rows lost"] += len(before - {*now})
+        self.found["rows doubled"] += len(now) - len({*now})
         return {*now}
 
     def finish(self, before: set[str]) -> None:
@@ -90,8 +94,8 @@ class Faults:
             return
         self.check_journal(before)
         same = hashlib.sha256(self.out.read_bytes()).digest() == hashlib.sha256(self.plain).digest()
-        self.found["finished"] += 1
-        self.found["different"] += not same
+        self.found["resumes to the end"] += 1
+        self.found["different outputs"] += not same
         for path in (self.out, self.journal):
             path.unlink()
 
@@ -109,9 +113,9 @@ class Faults:
                 child.communicate()
                 count -= 1
                 self.found["kills"] += child.returncode == -signal.SIGKILL
-                self.found["too late"] += child.returncode == 0
+                self.found["after the end"] += child.returncode == 0
                 before = self.check_journal(before)
-                self.found["kills with records"] += 0 < len(before) < ROWS
+                self.found["of them after the first row"] += 0 < len(before) < ROWS
             self.finish(before)
 
     def full(self, count: int) -> None:
@@ -120,11 +124,11 @@ class Faults:
         for number in range(count):
             child = self.start(self.out, limit=size * number // count + self.draw.randrange(100))
             err = child.communicate()[1]
-            self.found[f"exit {child.returncode}"] += 1
+            self.found[f"with exit {child.returncode}"] += 1
             self.found["tracebacks"] += b"Traceback" in err
             if child.returncode:
                 self.found["half files"] += self.out.exists()
-                self.found["without a hint"] += b"--resume" not in err and self.journal.exists()
+                self.found["errors without a hint"] += b"--resume" not in err and self.journal.exists()
             self.finish(self.check_journal(set()))
 
     def signals(self, count: int) -> None:
@@ -139,15 +143,15 @@ class Faults:
                 begun = time.monotonic()
                 child.send_signal(number)
                 child.communicate()
-                self.found["too late"] += child.returncode == 0
+                self.found["after the end"] += child.returncode == 0
                 if child.returncode:
                     slowest = max(slowest, time.monotonic() - begun)
-                    self.found[f"exit {child.returncode}"] += 1
+                    self.found[f"with exit {child.returncode}"] += 1
                     self.found["wrong exit codes"] += child.returncode != code
                 self.check_journal(set())
                 for path in (self.out, self.journal):
                     path.unlink(missing_ok=True)
-        self.found["slowest, in ms"] = round(1000 * slowest)
+        self.found["ms for the slowest"] = round(1000 * slowest)
 
 
 def main() -> int:
@@ -156,7 +160,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         faults = Faults(Path(folder), random.Random(seed))
         {"kill": faults.kill, "full": faults.full, "signal": faults.signals}[what](count)
-    print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {dict(faults.found)}")
+    print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {figures(faults.found, BAD)}")
     return sum(faults.found[name] for name in BAD)
 
 

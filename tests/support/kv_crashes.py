@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
+from figures import figures  # noqa: E402
 from live_chat import Program, expected  # noqa: E402
 
 from ropechat.chat import events as ev  # noqa: E402
@@ -52,7 +53,7 @@ def write(folder: Path, seed: int) -> None:
 
 def check(folder: Path, draw: random.Random, plain: Engine, found: Counter[str]) -> None:
     """Open each chat, and compare its next answer with that of an engine that reads everything."""
-    found["parts"] += sum(path.suffix == ".part" for path in kv_folder().glob("*"))
+    found["unfinished files"] += sum(path.suffix == ".part" for path in kv_folder().glob("*"))
     one = start(folder, draw)
     store = one.session.recorder.store
     assert store is not None
@@ -61,11 +62,11 @@ def check(folder: Path, draw: random.Random, plain: Engine, found: Counter[str])
         request, steps = one.answer(one.session.ask("And then?"))
         found["answers"] += 1
         found["wrong answers"] += steps != expected(plain, request)
-        found["taken"] += one.cached > 40
+        found["answers from kept keys"] += one.cached > 40
     found["damaged files"] += sum(isinstance(event, ev.Notice) for event in one.seen)
     one.close()
     store.close()
-    found["parts left"] += sum(path.suffix == ".part" for path in kv_folder().glob("*"))
+    found["unfinished files left"] += sum(path.suffix == ".part" for path in kv_folder().glob("*"))
 
 
 def kills(count: int, draw: random.Random, longest: float = 0.5) -> Counter[str]:
@@ -87,7 +88,7 @@ def kills(count: int, draw: random.Random, longest: float = 0.5) -> Counter[str]
     return found
 
 
-FAULTS = ("wrong answers", "damaged files", "parts left")
+FAULTS = ("wrong answers", "damaged files", "unfinished files left")
 
 
 def main() -> int:
@@ -96,7 +97,7 @@ def main() -> int:
         write(Path(sys.argv[2]), int(sys.argv[3]))
     begun, seed = time.time(), random.randrange(2**32)
     found = kills(int(sys.argv[2]), random.Random(seed))
-    print(f"{sys.argv[2]} kills in {time.time() - begun:.0f} s, seed {seed}: {dict(found)}")
+    print(f"{sys.argv[2]} kills in {time.time() - begun:.0f} s, seed {seed}: {figures(found, FAULTS)}")
     return sum(found[name] for name in FAULTS)
 
 

@@ -41,7 +41,7 @@ CHECKS = (
         "{python} tests/support/app_crashes.py {n}",
         3,
         1000,
-        r"\d+ kills.*",
+        r"\d+ kills.*?: (.*)",
     ),
     Check(
         "chat-session",
@@ -51,7 +51,7 @@ CHECKS = (
         "{python} tests/support/crashes.py run {n}",
         20,
         1000,
-        r"\d+ kills.*",
+        r"\d+ kills.*?: (.*)",
     ),
     Check(
         "chat-kv",
@@ -61,7 +61,7 @@ CHECKS = (
         "{python} tests/support/kv_crashes.py run {n}",
         3,
         1000,
-        r"\d+ kills.*",
+        r"\d+ kills.*?: (.*)",
     ),
     Check(
         "store-operations",
@@ -71,7 +71,7 @@ CHECKS = (
         "{python} tests/trust/store_faults.py operations {n}",
         5,
         200,
-        r"operations.*",
+        r"operations \d+.*?: (.*)",
     ),
     Check(
         "power-loss",
@@ -81,7 +81,7 @@ CHECKS = (
         "{python} tests/trust/store_faults.py power {n}",
         60,
         2000,
-        r"power.*",
+        r"power \d+.*?: (.*)",
     ),
     Check(
         "store-shared",
@@ -91,7 +91,7 @@ CHECKS = (
         "{python} tests/trust/store_faults.py shared {n}",
         400,
         100_000,
-        r"shared.*",
+        r"shared \d+.*?: (.*)",
     ),
     Check(
         "store-damage",
@@ -101,7 +101,7 @@ CHECKS = (
         "{python} tests/trust/store_faults.py damage {n}",
         30,
         1000,
-        r"damage.*",
+        r"damage \d+.*?: (.*)",
     ),
     Check(
         "batch-kill",
@@ -111,7 +111,7 @@ CHECKS = (
         "{python} tests/support/batch_faults.py kill {n}",
         10,
         1000,
-        r"kill \d+.*",
+        r"kill \d+.*?: (.*)",
     ),
     Check(
         "batch-full",
@@ -121,7 +121,7 @@ CHECKS = (
         "{python} tests/support/batch_faults.py full {n}",
         5,
         200,
-        r"full \d+.*",
+        r"full \d+.*?: (.*)",
     ),
     Check(
         "write-faults",
@@ -131,7 +131,7 @@ CHECKS = (
         "{python} tests/trust/write_faults.py {n}",
         5,
         400,
-        r"\d+ runs.*",
+        r"writes \d+.*?: (.*)",
     ),
     Check(
         "batch-signal",
@@ -141,7 +141,7 @@ CHECKS = (
         "{python} tests/support/batch_faults.py signal {n}",
         2,
         200,
-        r"signal \d+.*",
+        r"signal \d+.*?: (.*)",
     ),
     Check(
         "stop-commands",
@@ -194,7 +194,7 @@ CHECKS = (
         "{python} tests/trust/soak.py batch {n}",
         1500,
         10_000,
-        r"soak batch.*",
+        r"soak batch \d+: (.*)",
     ),
     Check(
         "soak-chat",
@@ -204,7 +204,7 @@ CHECKS = (
         "{python} tests/trust/soak.py chat {n}",
         1,
         60,
-        r"soak chat.*",
+        r"soak chat \d+: (.*)",
     ),
     Check(
         "allocation",
@@ -244,7 +244,7 @@ CHECKS = (
         "{python} tests/trust/processes.py fork {n}",
         3,
         100,
-        r"fork.*",
+        r"fork \d+: (.*)",
     ),
     Check(
         "ray",
@@ -271,7 +271,7 @@ CHECKS = (
         "{python} tests/trust/processes.py exits {n}",
         12,
         500,
-        r"exits.*",
+        r"exits \d+: (.*)",
     ),
     Check(
         "threads-sanitizer",
@@ -288,7 +288,7 @@ CHECKS = (
         "{python} tests/trust/terminals.py {n}",
         4,
         200,
-        r"terminals.*",
+        r"terminals \d+: (.*)",
     ),
     Check(
         "journals",
@@ -309,7 +309,7 @@ CHECKS = (
         "{python} tests/trust/stop_latency.py {n}",
         0,
         200,
-        r"stops \d+:.*",
+        r"stops \d+: (.*)",
     ),
     Check(
         "fuzzing",
@@ -319,7 +319,7 @@ CHECKS = (
         "{python} tests/trust/fuzz.py all --seconds {n}",
         0,
         1800,
-        r"fuzz: .*",
+        r"fuzz: (.*)",
     ),
     Check(
         "kernels",

@@ -20,6 +20,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "support")]
+
+from figures import figures  # noqa: E402
 
 FORK = """
 import os, sys, signal
@@ -81,7 +84,7 @@ def fork(count: int, found: Counter[str]) -> None:
             continue
         code = int(ended.stdout.split()[-1])
         found[
-            {0: "the same answer", 8: "a named error"}.get(
+            {0: "with the parent's answer", 8: "with a named error"}.get(
                 code, "hangs" if code == -signal.SIGALRM else "wrong answers"
             )
         ] += 1
@@ -115,7 +118,10 @@ def exits(count: int, found: Counter[str]) -> None:
         if not right:
             found["wrong ends"] += 1
             print(name, child.returncode, errors[-500:])
-    found["slowest, in ms"] = round(1000 * slowest)
+    found["ms for the slowest"] = round(1000 * slowest)
+
+
+BAD = {"fork": ("parents failed", "hangs", "wrong answers"), "exits": ("wrong ends", "hangs")}
 
 
 def main() -> int:
@@ -123,13 +129,8 @@ def main() -> int:
     os.environ["ROPECHAT_CACHE"] = "off"
     found = Counter[str]()
     {"fork": fork, "exits": exits}[what](count, found)
-    bad = {
-        name: found[name]
-        for name in ("parents failed", "hangs", "wrong answers", "wrong ends")
-        if found[name]
-    }
-    print(f"{what} {count}: {dict(found)}; faults: {bad or 'none'}")
-    return int(bool(bad))
+    print(f"{what} {count}: {figures(found, BAD[what])}")
+    return int(any(found[name] for name in BAD[what]))
 
 
 if __name__ == "__main__":

@@ -99,8 +99,9 @@ def load() -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
 
 
-def keep(results: dict[str, dict[str, Any]], new: dict[str, Any]) -> None:
+def keep(new: dict[str, Any]) -> None:
     """Keep a result, unless one of more runs is there that passed too."""
+    results = load()  # another run may have written since
     old = results.get(new["name"])
     if old is not None and old["passed"] and new["passed"] and old["runs"] > new["runs"]:
         return
@@ -137,18 +138,18 @@ def main() -> int:
     chosen = [check for check, count in counts.items() if (check.name in args.only if args.only else count)]
     logs = ROOT / "target" / "trust"
     logs.mkdir(parents=True, exist_ok=True)
-    results, failed = load(), list[str]()
+    failed = list[str]()
     for number, check in enumerate(chosen if args.size != "page" else (), 1):
         count = max(1, counts[check])
         print(f"[{number}/{len(chosen)}] {check.name}, {count:,}: {check.fault} ... ", end="", flush=True)
         one = run(check, count, logs / f"{check.name}.log")
-        keep(results, one)
+        keep(one)
         print(
             f"{'ok' if one['passed'] else 'FAILED'}, {one['seconds']:.0f} s: {one['result'][:120]}",
             flush=True,
         )
         failed += [check.name] * (not one["passed"])
-    PAGE.write_text(page(results), encoding="utf-8")
+    PAGE.write_text(page(load()), encoding="utf-8")
     if failed:
         print(f"failed: {', '.join(failed)}; output in {logs.relative_to(ROOT)}")
     return int(bool(failed))

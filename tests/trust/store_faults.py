@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 
 from chats import branched  # noqa: E402
+from figures import figures  # noqa: E402
 
 from ropechat.conversation import ConversationTree, NodeState, Role  # noqa: E402
 from ropechat.errors import FileAccessError, RopechatError  # noqa: E402
@@ -211,19 +212,19 @@ def check(folder: Path, told: list[str], found: Counter[str]) -> None:
         chats = [store.load(summary.id).result(30) for summary in store.conversations().result(30)]
     except RopechatError as error:
         print(error)
-        found["not opened"] += 1
+        found["databases not opened"] += 1
         return
     finally:
         store.close(30)
-    found["repaired"] += any("damaged" in notice for notice in store.notices)
-    found["unsound"] += not sound(folder / FILE)
+    found["repairs"] += any("damaged" in notice for notice in store.notices)
+    found["unsound databases"] += not sound(folder / FILE)
     gone = {line.split()[1] for line in told if line.startswith("delet")}
     nodes = {node.id: node for chat in chats for node in chat.tree.nodes.values()}
     titles = {chat.id: chat.title for chat in chats}
     for line in told:
         kind, chat, *rest = line.split()
         if kind == "deleted":
-            found["undeleted"] += chat in titles
+            found["deleted chats that are back"] += chat in titles
         elif chat not in gone:
             found["questions lost"] += kind == "question" and rest[0] not in nodes
             if kind == "answer":
@@ -266,7 +267,7 @@ def operate(what: str, folder: Path) -> None:
     if what == "migration":
         print("ready", flush=True)
         Store(folder).conversations().result(60)
-    elif what == "copy":
+    elif what == "copying":
         print("ready", flush=True)
         backup.make_copy(folder / FILE)
     else:
@@ -280,7 +281,7 @@ def operate(what: str, folder: Path) -> None:
 def kills(count: int, folder: Path, found: Counter[str]) -> None:
     """Kill each operation `count` times, at moments between its start and its end."""
     draw = random.Random()
-    for what in ("migration", "deletion", "copy"):
+    for what in ("migration", "deletion", "copying"):
         whole, work, longest = folder / f"{what}-whole", folder / "work", 0.0
         furnish(whole, 2 if what == "migration" else 0)
         for number in range(count + 1):
@@ -296,7 +297,7 @@ def kills(count: int, folder: Path, found: Counter[str]) -> None:
                 child.send_signal(signal.SIGKILL)
             ended = child.communicate()[0] == b"done\n"
             longest = longest or time.monotonic() - begun
-            found[f"{what}: killed"] += not ended
+            found[f"kills in {what}"] += not ended
             for copy in (*work.glob("weekly-*.db"), *work.glob("backup-v*.db")):
                 # The copy before a migration is made anew by the next start: only that one may be unfinished.
                 good = (copy.name.startswith("backup") and not copy.stat().st_size) or sound(copy)
@@ -305,8 +306,8 @@ def kills(count: int, folder: Path, found: Counter[str]) -> None:
             left = len(store.conversations().result(60))
             store.close(60)
             found["chats lost"] += left not in ((59, 60) if what == "deletion" else (60,))
-            found["unsound"] += not sound(work / FILE)
-            found["repaired"] += any("damaged" in notice for notice in store.notices)
+            found["unsound databases"] += not sound(work / FILE)
+            found["repairs"] += any("damaged" in notice for notice in store.notices)
             shutil.rmtree(work)
 
 
@@ -335,9 +336,9 @@ def shared(count: int, folder: Path, found: Counter[str]) -> None:
             print(errors.decode())
     store = Store(data)
     found["chats"] = len(store.conversations().result(600))
-    found["lost"] = 4 * part - found["chats"]
+    found["chats lost"] = 4 * part - found["chats"]
     store.close(60)
-    found["unsound"] += not sound(data / FILE)
+    found["unsound databases"] += not sound(data / FILE)
 
 
 def damage(count: int, folder: Path, found: Counter[str]) -> None:
@@ -373,11 +374,11 @@ def damage(count: int, folder: Path, found: Counter[str]) -> None:
                 store.load(summary.id).result(60)
             found["opened"] += 1
             if copies := list(work.glob("damaged-*.db")):
-                found["put aside"] += 1
-                found["original changed"] += copies[0].read_bytes() != changed
+                found["of them repaired, the original beside them"] += 1
+                found["originals changed"] += copies[0].read_bytes() != changed
         except RopechatError:
             found["refused"] += 1
-            found["refused, and changed"] += (work / FILE).read_bytes() != changed
+            found["files refused and changed"] += (work / FILE).read_bytes() != changed
         except BaseException as error:
             found["crashes"] += 1
             print(kind, repr(error))
@@ -385,18 +386,15 @@ def damage(count: int, folder: Path, found: Counter[str]) -> None:
         shutil.rmtree(work)
 
 
-BAD = (
-    *("not opened", "repaired", "unsound", "undeleted", "questions lost", "answers lost", "titles lost"),
-    *(
-        "unsound copies",
-        "chats lost",
-        "errors",
-        "lost",
-        "original changed",
-        "refused, and changed",
-        "crashes",
-    ),
-)
+OPENED = ("databases not opened", "repairs", "unsound databases", "deleted chats that are back")
+"""What must not be found when a database is opened again."""
+LOST = ("questions lost", "answers lost", "titles lost")
+BAD = {
+    "power": (*OPENED, *LOST),
+    "operations": ("repairs", "unsound databases", "unsound copies", "chats lost"),
+    "shared": ("errors", "chats lost", "unsound databases"),
+    "damage": ("originals changed", "files refused and changed", "crashes"),
+}
 
 
 def main() -> int:
@@ -412,10 +410,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             run = {"power": power, "operations": kills, "shared": shared, "damage": damage}[what]
             run(int(rest[0]), Path(name), found)
-        bad = {name: found.pop(name, 0) for name in BAD}
-        wrong = {name: number for name, number in bad.items() if number}
-        print(f"{what} {rest[0]}: {dict(found)}; faults: {wrong or 'none'}; {time.monotonic() - begun:.0f} s")
-        return int(bool(wrong))
+        bad = BAD[what]
+        print(f"{what} {rest[0]}, {time.monotonic() - begun:.0f} s: {figures(found, bad)}")
+        return int(any(found[name] for name in bad))
     return 0
 
 
