@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def figures(found: Counter[str], faults: Sequence[str]) -> str:
     """The counts that are not zero, then the faults: those that were found, or that there was none of them.
 
-    found: what was counted -> how often, the names in the plural ("rows lost"). faults: those that are faults.
+    found: what was counted -> how often, the names in the plural ("rows lost"). faults: those that are wrong.
     """
     counts = [f"{count:,} {name}" for name, count in found.items() if count and name not in faults]
     wrong = [f"{found[name]:,} {name}" for name in faults if found[name]]

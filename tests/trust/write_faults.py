@@ -1,13 +1,11 @@
 """Every write may fail: python tests/trust/write_faults.py N
 
 A library written in C, compiled here and loaded with LD_PRELOAD, lets the k-th write, sync or cut of a file
-fail: a full disk, an
-input/output error, an interruption, a write of half the bytes, and half the bytes with the end of the
-process. N runs each, with a
-random k, of a batch, a chat's database, and packed weights. A batch then goes on with --resume and must
-have the bytes of an
-unharmed run; the database must be sound and hold what was said to be on disk; a second load must compute
-the same numbers.
+fail: a full disk, an input/output error, an interruption, a write of half the bytes, and half the bytes
+with the end of the process. N runs each, with a random k, of a batch, a chat's database, packed weights,
+and a download. A batch then goes on with --resume and must have the bytes of an unharmed run; the database
+must be sound and hold what was said to be on disk; a second load must compute the same numbers; a download
+must have no part under a final name, and be whole after the next attempt.
 """
 
 from __future__ import annotations
@@ -163,8 +161,38 @@ class Writes:
             shutil.rmtree(cache)
         self.found["writes of a pack"] = writes
 
+    def downloads(self, count: int) -> None:
+        """A download from a stand-in Hub that fails, and the next attempt."""
+        from hub_server import Repo, serve
+
+        files = {
+            "config.json": b'{"vocab_size": 260}',
+            "tokenizer.json": self.draw.randbytes(20_000),
+            "model.safetensors": self.draw.randbytes(3 << 20),
+        }
+        words, writes = ["-c", BATCH, "models", "pull", "org/name"], 0
+        with serve() as hub:
+            hub.repos["org/name"] = Repo(files)
+            for number in range(count + 1):
+                work = self.folder / "hub"
+                how = self.draw.choice(HOWS) if number else ""
+                at = self.draw.randint(1, writes) if number else 0
+                more = {"HF_HOME": str(work), "XDG_CACHE_HOME": str(work / "own"), "HF_ENDPOINT": hub.url}
+                ended = self.start(words, work, at, how, **more)
+                writes = writes or int(self.count.read_text())
+                self.note("downloads", how, ended, {"torn": (-9,)}.get(how, (0, 4, 74)))
+                self.found["parts under a final name"] += any(
+                    path.read_bytes() != files[path.name] for path in work.glob("hub/*/snapshots/*/*")
+                )
+                again = self.start(words, work, 0, "", **more)
+                got = {path.name: path.read_bytes() for path in work.glob("hub/*/snapshots/*/*")}
+                self.found["failed downloads"] += again.returncode != 0 or got != files
+                shutil.rmtree(work)
+        self.found["writes of a download"] = writes
+
 
 BAD = (
+    *("parts under a final name", "failed downloads"),
     *("wrong ends", "half files", "failed resumes", "different outputs", "other numbers"),
     *("databases not opened", "repairs", "unsound databases", "deleted chats that are back"),
     *("questions lost", "answers lost", "titles lost"),
@@ -175,7 +203,7 @@ def main() -> int:
     count, begun = int(sys.argv[1]), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         writes = Writes(Path(name))
-        for run in (writes.batch, writes.store, writes.packs):
+        for run in (writes.batch, writes.store, writes.packs, writes.downloads):
             run(count)
     print(f"writes {count}, {time.monotonic() - begun:.0f} s: {figures(writes.found, BAD)}")
     return int(any(writes.found[name] for name in BAD))
