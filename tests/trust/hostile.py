@@ -38,6 +38,9 @@ sys.path[:0] = [
 from bad_inputs import SCRIPT, Corpus, unsaid  # noqa: E402
 
 import ropechat.cli.batch  # noqa: E402  forks have what they need
+import ropechat.cli.chats  # noqa: E402
+import ropechat.cli.config  # noqa: E402
+import ropechat.cli.inspect  # noqa: E402
 import ropechat.cli.models  # noqa: E402
 import ropechat.cli.run  # noqa: E402
 import ropechat.cli.template  # noqa: E402, F401
@@ -63,7 +66,8 @@ class Case:
 
     codes: the exit codes that are right. said: words of which each must be in what it says. out: a file
     that is
-    read as if it were said. seconds, megabytes: of processor time, of memory above a valid model.
+    read as if it were said. seconds, megabytes: of processor time, of memory above a valid model. without:
+    variables of the environment that are removed.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Case:
     megabytes: int = 64
     prepare: Callable[[], None] = lambda: None
     stdin: bytes = b""
+    without: tuple[str, ...] = ()
 
 
 @dataclass
@@ -180,6 +185,8 @@ def _child(case: Case, given: int, said: int) -> None:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        for variable in case.without:
+            os.environ.pop(variable, None)
         os.dup2(given, 0)
         os.dup2(said, 1)
         os.dup2(said, 2)

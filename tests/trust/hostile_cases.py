@@ -1,6 +1,7 @@
 """Files made to harm that reviews found, as commands: F1 to F22 of the review of hostile input, and what
 fuzzing found since.
 
+`_changed` gives the command that reads a kind of file such files with bytes changed at random.
 Those of F that need a program of their own are tests: F2 `kept keys after an edit of config.json` in
 `rust/core/tests/kv_file.rs`, F7 in `rust/core/tests/pack_cache.rs`, F11 and F22 in
 `tests/store/test_store_trouble.py`, F18 in
@@ -58,6 +59,8 @@ def cases(folder: Path) -> Iterator[Case]:
     yield from _chats(folder)
     yield from _batches(folder, model)
     yield from _words(folder, model)
+    yield from _escapes(folder)
+    yield from _changed(folder, model)
 
 
 def _schemas(folder: Path, model: Path) -> Iterator[Case]:
@@ -233,7 +236,7 @@ def _batches(folder: Path, model: Path) -> Iterator[Case]:
 
 
 def _words(folder: Path, model: Path) -> Iterator[Case]:
-    """F15, F16, F20, F21: arguments, settings and names that are no text, or that look like others."""
+    """F15, F16, F21: arguments, settings and names that are no text or look alike; no home folder."""
     path = folder / os.fsdecode(b"m\xff")
     shutil.copytree(model, path)
     yield Case("F15/path", ["models", "check", str(path)], (0, 2))
@@ -242,6 +245,8 @@ def _words(folder: Path, model: Path) -> Iterator[Case]:
     settings.write_text("[" + ".".join(["a"] * 1500) + "]\nb = 1\n")
     os.chmod(settings, 0o600)
     yield Case("F16/toml", ["config", "check", str(settings)], (0, 2))
+    homeless = ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    yield Case("F16/no-home", ["config", "path"], (0, 2), without=homeless)
     alike = folder / "a\u200bb"
     yield Case(
         "F21/alike",
@@ -249,3 +254,105 @@ def _words(folder: Path, model: Path) -> Iterator[Case]:
         (2, 4),
         lambda text: ["⟨200B⟩"] if "\u200b" in text else [],
     )
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e"
+"""What a terminal would act upon."""
+
+
+def _escapes(folder: Path) -> Iterator[Case]:
+    """Texts of files that become part of a message: a terminal must not act upon them."""
+    plain = byte_tokenizer()
+    raises = json.dumps(
+        {"chat_template": "{{ raise_exception(messages[0]['content'] + '" + ESCAPES + "') }}"}
+    )
+    path = _model(folder / "raises", tokenizer_config=raises)
+    yield Case("escapes/template", ["template", "-m", str(path), "--user", "u"], (2,), escapes=True)
+    path = _model(folder / "version", plain | {"version": ESCAPES})
+    yield Case("escapes/tokenizer", _run(path), (0, 2), escapes=True)
+    path = _model(folder / "kind")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"model_type": ESCAPES}))
+    yield Case("escapes/config", ["models", "check", str(path)], (2,), escapes=True)
+    settings = folder / "escapes.toml"
+    settings.write_text(json.dumps(ESCAPES) + " = 1\n")
+    yield Case("escapes/settings", ["config", "check", str(settings)], (2,), escapes=True)
+    chat = {"ropechat": 1, "title": ESCAPES, "nodes": [{"id": "a", "parent": None, "role": ESCAPES}]}
+    source = folder / "escapes.json"
+    source.write_text(json.dumps(chat))
+    yield Case("escapes/chat", ["chats", "import", str(source)], (2,), escapes=True)
+    source = folder / "escapes.jsonl"
+    source.write_text(json.dumps({"prompt": "a", ESCAPES: 1, "max_tokens": ESCAPES}) + "\n")
+    out = folder / "escapes.out.jsonl"
+    yield Case("escapes/batch", ["batch", "-o", str(out), str(source)], (2, 3), escapes=True)
+
+
+FILES = 8
+"""Changed files of each kind."""
+PIECES = (
+    b"",
+    b"\0",
+    b"\xff",
+    b'"',
+    b"[",
+    b"{",
+    b"}",
+    b"-1",
+    b"1e999",
+    b"null",
+    b"\\ud800",
+    b"9" * 30,
+    b"(",
+    b"*",
+)
+
+
+def _bytes_changed(data: bytes, draw: random.Random, first: int) -> bytes:
+    """A few places among the first bytes with something else in them."""
+    changed = bytearray(data)
+    for _ in range(draw.randint(1, 2)):
+        at = draw.randrange(min(first, len(changed)))
+        changed[at : at + draw.randint(0, 4)] = draw.choice(PIECES)
+    return bytes(changed)
+
+
+def _changed(folder: Path, model: Path) -> Iterator[Case]:
+    """Files of each kind, changed at random: an error that names the file, or a result."""
+    import targets
+
+    draw = random.Random(9)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"enum": [1, "b"]}, "maxItems": 3}},
+    }
+    template = {
+        "chat_template": "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}{% endfor %}"
+    }
+    kinds: dict[str, tuple[bytes, str, list[str]]] = {
+        "config": ((model / "config.json").read_bytes(), "config.json", ["models", "check", "{model}"]),
+        "tokenizer": ((model / "tokenizer.json").read_bytes(), "tokenizer.json", _run(Path("{model}"))),
+        "header": ((model / "model.safetensors").read_bytes(), "model.safetensors", _run(Path("{model}"))),
+        "template": (json.dumps(template).encode(), "tokenizer_config.json", ["template", "-m", "{model}"]),
+        "settings": (targets.seeds("settings")[0], "settings.toml", ["config", "check", "{file}"]),
+        "chat": (targets.seeds("chat_import")[0], "chat.json", ["chats", "import", "{file}"]),
+        "record": (targets.seeds("records")[0], "record.json", ["inspect", "--open", "{file}"]),
+        "schema": (json.dumps(schema).encode(), "schema.json", _run(model, "--json-schema", "{file}")),
+        "lark": (b'start: A | "b" start\nA: /[a-z]+(x|y)*/\n', "x.lark", _run(model, "--lark", "{file}")),
+        "messages": (
+            b'[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]',
+            "messages.json",
+            ["template", "-m", "builtin", "--messages", "{file}"],
+        ),
+    }
+    for kind, (data, name, words) in kinds.items():
+        for number in range(FILES):
+            path = folder / f"changed-{kind}-{number}"
+            if "{model}" in words:
+                shutil.copytree(model, path)
+            else:
+                path.mkdir()
+            (path / name).unlink(missing_ok=True)  # copies of a model may be links
+            (path / name).write_bytes(_bytes_changed(data, draw, 4000))
+            places = {"{model}": str(path), "{file}": str(path / name)}
+            arguments = [places.get(word, word) for word in words]
+            yield Case(f"changed/{kind}-{number}", arguments, (0, 2), seconds=10, megabytes=300)

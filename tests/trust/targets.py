@@ -156,7 +156,7 @@ def settings(data: bytes) -> None:
         _named(error)
         return
     text = data.decode("utf-8-sig")
-    changed = with_value(text, "tint", "bits", made.lines.get("tint"))
+    changed = with_value(text, "tint", "entropy", made.lines.get("tint"))
     assert isinstance(changed, str)
 
 
@@ -320,7 +320,7 @@ def seeds(name: str) -> list[bytes]:
             return [_journal()]
         case "settings":
             return [
-                b'tint = "bits"\nthreads = 2\n[sampling]\ntemperature = 0.5\n[keys]\n"answer.fork" = ["f"]\n'
+                b'tint = "surprisal"\nthreads = 2\n[sampling]\ntemperature = 0.5\n[keys]\n"answer.fork" = ["f"]\n'
             ]
         case "chat_import":
             return _chats()
