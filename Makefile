@@ -74,7 +74,7 @@ quick: build $(VENV)/.dev
 
 TRUST = quick
 trust: build $(VENV)/.dev
-	$(BIN)/python tests/trust/run.py $(TRUST) $(ONLY)
+	$(BIN)/python tests/trust/run.py $(TRUST) $(ONLY) $(if $(RUNS),--runs $(RUNS))
 
 # atheris brings libFuzzer for Python; the Rust targets need a C++ compiler.
 fuzz: build $(VENV)/.dev

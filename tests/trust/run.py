@@ -2,6 +2,7 @@
 
     make trust                         TRUST=quick: ten minutes on two quiet cores; TRUST=full: hours
     make trust TRUST=full ONLY="chat-screen batch-kill"
+    make trust ONLY=chat-screen RUNS=200    so often, in place of what the size says
     make trust TRUST=page              only write the page
 
 Each result is one object in tests/trust/results.json: name, runs, seconds, passed, result, command, date,
@@ -34,10 +35,14 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "reliability.md"
 HEAD = """# Reliability
 
-What has been done to ropechat to make it fail, and what it did. `make trust` runs every line: `TRUST=quick`
-in ten minutes on two quiet cores, `TRUST=full` as often as is promised (hours); `ONLY="fork exits"` chooses.
-The table is written from the results (`tests/trust/results.json`); each line can be repeated with its
-command. [Promises](promises.md) says what follows. Rows have the numbers of the project list of faults.
+What has been done to ropechat to make it fail, and what came of it. `make trust` runs every line:
+`TRUST=quick` (without a word) in ten minutes on two quiet cores, `TRUST=full` as often as is promised,
+which takes many hours; `ONLY="fork exits"` chooses lines, `RUNS=50` how often. `tests/trust/checks.py` has
+the list. The table is written from `tests/trust/results.json`; each line can be repeated with its command.
+A commit with + had changed files. The machine is shared, so that a time says little. What follows for you:
+[promises](promises.md); against whom: [security](../SECURITY.md).
+
+The first column has the number of the row in the project's list of faults.
 """
 
 
@@ -110,19 +115,25 @@ def keep(new: dict[str, Any]) -> None:
     RESULTS.write_text("[\n" + ",\n".join(rows) + "\n]\n")
 
 
+def spent(seconds: float) -> str:
+    """A time in words."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def page(results: dict[str, dict[str, Any]]) -> str:
     """docs/reliability.md."""
 
     def row(check: Check) -> tuple[str, ...]:
         one = results.get(check.name)
         if one is None:
-            return check.row, check.fault, check.target, "", check.missing or "not measured yet", "", ""
+            return check.row, check.fault, "", check.target, check.missing or "not measured yet", "", "", ""
         result = one["result"] if one["passed"] else f"**failed**: {one['result']}"
         command = one["command"].replace("-n 0 -p no:cacheprovider --timeout 0 ", "")
-        place = f"{one['date']}, {one['commit']}, {one['machine']}, {one['seconds']:.0f} s"
-        return check.row, check.fault, check.target, f"{one['runs']:,}", result, f"`{command}`", place
+        runs, date = f"{one['runs']:,}", f"{one['date']}, {one['commit']}"
+        place = f"{one['machine']}, {spent(one['seconds'])}"
+        return check.row, check.fault, runs, check.target, result, f"`{command}`", date, place
 
-    head = ("row", "fault", "target", "runs", "result", "command", "where")
+    head = ("row", "fault", "runs", "target", "result", "command", "date, commit", "machine, time")
     return HEAD + "\n" + table(head, map(row, CHECKS))
 
 
@@ -130,11 +141,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("size", choices=("quick", "full", "page"))
     parser.add_argument("only", nargs="*", help="names of checks")
+    parser.add_argument("--runs", type=int, help="how often, in place of what the size says")
     args = parser.parse_args()
     known = {check.name for check in CHECKS}
     if unknown := {*args.only} - known:
         parser.error(f"{', '.join(sorted(unknown))}: no such check; there are {', '.join(sorted(known))}")
-    counts = {check: check.quick if args.size == "quick" else check.full for check in CHECKS if check.command}
+    counts = {
+        check: args.runs or (check.quick if args.size == "quick" else check.full)
+        for check in CHECKS
+        if check.command
+    }
     chosen = [check for check, count in counts.items() if (check.name in args.only if args.only else count)]
     logs = ROOT / "target" / "trust"
     logs.mkdir(parents=True, exist_ok=True)

@@ -320,7 +320,8 @@ def seeds(name: str) -> list[bytes]:
             return [_journal()]
         case "settings":
             return [
-                b'tint = "surprisal"\nthreads = 2\n[sampling]\ntemperature = 0.5\n[keys]\n"answer.fork" = ["f"]\n'
+                b'tint = "surprisal"\nthreads = 2\n[sampling]\ntemperature = 0.5\n'
+                b'[keys]\n"answer.fork" = ["f"]\n'
             ]
         case "chat_import":
             return _chats()
