@@ -30,6 +30,8 @@ def lock_down(memory_bytes: int, *, threads: bool = False) -> None:
     memory_bytes: limit of address space in addition to what is in use. threads: allow new threads, which
     Linux counts as processes.
     """
+    import unicodedata  # noqa: F401  errors import it late, when no file can be opened
+
     used = _address_space()
     limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 0}
     if not threads:

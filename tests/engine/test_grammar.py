@@ -290,6 +290,11 @@ def test_a_lone_surrogate_is_refused(engine: Engine) -> None:
             next(iter(engine.generate("x", Sampling(grammar=grammar))))
 
 
+def test_a_message_about_control_characters_is_made_in_the_process_without_files() -> None:
+    with pytest.raises(RequestError, match="lexer error.*␀start"):
+        check_grammar(Grammar("lark", ("A: /a/\n\0start: A",)))
+
+
 def test_files(tmp_path: Any) -> None:
     path = tmp_path / "s.json"
     with pytest.raises(RequestError, match=r"s\.json: file not found"):

@@ -31,7 +31,7 @@ STORED = Path(__file__).with_name("corpus.zip")
 TRIPLE = "x86_64-unknown-linux-gnu"
 RUST = ("safetensors", "index", "config", "gguf", "gguf_split", "blocks", "matmul", "model")
 PYTHON = (
-    *("tokenizer", "gguf_vocabulary", "template", "batch", "openai_body", "journal"),
+    *("tokenizer", "gguf_vocabulary", "template", "batch", "openai_body", "grammar", "journal"),
     *("settings", "chat_import", "markdown", "terminal_text", "keys", "records"),
 )
 LARGEST = {"gguf": 70_000, "gguf_split": 70_000, "tokenizer": 8000}

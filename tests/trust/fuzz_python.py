@@ -71,7 +71,7 @@ def change(value: Any, draw: random.Random) -> Any:
 def mutate(data: bytes, most: int, seed: int) -> bytes:
     """Every second time a change of the JSON, behind what is before it."""
     draw = random.Random(seed)
-    skip = 1 if name == "openai_body" else 0
+    skip = 1 if name in ("openai_body", "grammar") else 0
     if draw.random() < 0.6:
         try:
             value = json.loads(data[skip:])

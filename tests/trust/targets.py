@@ -24,11 +24,13 @@ from ropechat.batch.journal import Journal, sealed
 from ropechat.batch.line import CHAT, COMPLETIONS, LineError, parse_line
 from ropechat.batch.reader import BatchReader, RowOptions
 from ropechat.conversation import ConversationTree, NodeState, Role
+from ropechat.engine.grammars import check_grammar
 from ropechat.engine.templates.process import SHARED, TemplateFailureError
 from ropechat.engine.templates.thoughts import find_format
 from ropechat.errors import InternalError, RopechatError
 from ropechat.inspector.others.read import read_records
 from ropechat.sampling import Sampling
+from ropechat.sampling.grammar import Grammar, Kind
 from ropechat.settings.file import parse_settings, with_value
 from ropechat.store.import_export import read_chat, to_json, to_markdown
 from ropechat.store.imports.read import read_stream
@@ -128,6 +130,18 @@ def openai_body(data: bytes) -> None:
         assert 1 <= ask.samples * len(ask.requests) <= 128
     except (LineError, ApiError):
         pass  # JSON escapes what is in them
+    except RopechatError as error:
+        _named(error)
+
+
+def grammar(data: bytes) -> None:
+    """A JSON schema, regular expression or Lark grammar, as the first byte says, compiled in its process."""
+    kinds: tuple[Kind, ...] = ("json_schema", "regex", "lark")
+    kind = kinds[data[0] % len(kinds)] if data else "json_schema"
+    try:
+        check_grammar(Grammar(kind, (data[1:].decode("utf-8", "surrogatepass"),)))
+    except UnicodeDecodeError:
+        pass  # files of other bytes are refused when they are read
     except RopechatError as error:
         _named(error)
 
@@ -243,11 +257,11 @@ def _valid(data: bytes) -> bool:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     one.__name__: one
     for one in (
-        *(tokenizer, gguf_vocabulary, template, batch, openai_body, journal),
+        *(tokenizer, gguf_vocabulary, template, batch, openai_body, grammar, journal),
         *(settings, chat_import, markdown, terminal_text, keys, records),
     )
 }
-JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "chat_import", "records")
+JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "grammar", "chat_import", "records")
 """Targets whose inputs are JSON: half of the mutations change values in place of bytes."""
 
 
@@ -316,6 +330,12 @@ def seeds(name: str) -> list[bytes]:
                 b"\0" + json.dumps(body).encode(),
                 b'\1{"prompt": ["a", "b"], "echo": true, "logprobs": 2}',
             ]
+        case "grammar":
+            schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "b"]}}}}
+            numbers = {"anyOf": [{"type": "integer", "minimum": 2, "multipleOf": 3}, {"pattern": "a+"}]}
+            schemas = (schema | {"required": ["a"]}, numbers | {"$ref": "#/$defs/x", "$defs": {"x": True}})
+            other = (b"\1(a|b)*[^c]{2,5}\\d?", b'\2start: A | "b" start\nA: /[a-z]+(x|y)*/\n')
+            return [*(b"\0" + json.dumps(schema).encode() for schema in schemas), *other]
         case "journal":
             return [_journal()]
         case "settings":

@@ -35,7 +35,7 @@ def test_the_page_is_written_from_the_results() -> None:
 
 
 NAMES = (
-    *("batch", "openai_body", "journal", "settings", "chat_import", "markdown", "terminal_text"),
+    *("batch", "openai_body", "grammar", "journal", "settings", "chat_import", "markdown", "terminal_text"),
     *("tokenizer", "gguf_vocabulary", "template", "keys", "records"),
 )
 
