@@ -291,7 +291,7 @@ def test_a_lone_surrogate_is_refused(engine: Engine) -> None:
 
 
 def test_a_message_about_control_characters_is_made_in_the_process_without_files() -> None:
-    with pytest.raises(RequestError, match="lexer error.*␀start"):
+    with pytest.raises(RequestError, match=r"lexer error.*␀start"):
         check_grammar(Grammar("lark", ("A: /a/\n\0start: A",)))
 
 
