@@ -63,9 +63,9 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-    return git("rev-parse", "--short=8", "HEAD") + (
-        "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-    )
+    made = (f":!{path.relative_to(ROOT)}" for path in (RESULTS, PAGE))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *made)
+    return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
 
 
 def shown(check: Check, count: int, python: str = "python") -> str:
