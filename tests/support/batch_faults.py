@@ -48,11 +48,9 @@ class Faults:
         lines = [{"id": f"r{i}", "prompt": f"{draw.choice(WORDS)} {i}"} for i in range(ROWS)]
         self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.out, self.journal = folder / "out.jsonl", folder / "out.jsonl.journal"
-        begun = time.monotonic()
         child = self.start(folder / "plain.jsonl")
         err = child.communicate()[1].decode()
         assert child.returncode == 0, err
-        self.seconds = time.monotonic() - begun
         self.plain = (folder / "plain.jsonl").read_bytes()
 
     def start(self, out: Path, limit: int | None = None) -> "subprocess.Popen[bytes]":
@@ -137,9 +135,9 @@ class Faults:
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             for _ in range(count):
                 child = self.start(self.out)
-                while not self.records() and child.poll() is None:
-                    time.sleep(0.002)
-                time.sleep(self.draw.uniform(0, 0.1) * self.seconds)
+                wanted = self.draw.randint(2, ROWS // 2)  # lines of the journal
+                while child.poll() is None and self.lines() < wanted:
+                    time.sleep(0.001)
                 begun = time.monotonic()
                 child.send_signal(number)
                 child.communicate()
