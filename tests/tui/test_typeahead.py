@@ -119,6 +119,11 @@ def fed(pieces: Sequence[str]) -> list[Any]:
     return [event.text if isinstance(event, events.Paste) else event.key for event in found]
 
 
+def test_key_sequences_whose_numbers_are_no_characters_are_ignored() -> None:
+    for numbers in ("204:~", "97:;5u", "97;:u", "55296u", "1114112u", "99999999999999999999u", "97;;55296u"):
+        assert fed([f"a\x1b[{numbers}b"]) == ["a", "b"], numbers
+
+
 def test_a_paste_is_one_however_its_bytes_come() -> None:
     data = f"a\x1b[A\x1b[200~{LOG}\x1b[201~b\x1b[200~\x1b[201~\x1b[200~c\x1b[201~"
     wanted = ["a", "up", PLAIN, "b", "", "c"]

@@ -10,10 +10,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from textual import events
+from textual.keys import Keys
 
 from ropechat.tui.terminal import typeahead
 from ropechat.tui.terminal.screen import QuickSelector
 from ropechat.tui.terminal.textual_compat import CompatDriver, XTermParser
+from ropechat.util.text import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +68,16 @@ class PasteParser(XTermParser):
                     text = "".join(self._pasted)[: -len(PASTE_END)]
                     self._pasted = None
                     yield from super().feed(_SEQUENCE.sub("", text) + PASTE_END)
+
+    def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:  # type: ignore[override]  # cached
+        """The keys of kitty's protocol in a sequence; an ignored one where a number is no character."""
+        try:
+            keys = super()._parse_extended_key(sequence)
+        except (ValueError, OverflowError):  # of int and chr
+            keys = [events.Key(Keys.Ignore, None)]
+        if keys is None or all(is_unicode(key.character or key.key) for key in keys):
+            return keys
+        return [events.Key(Keys.Ignore, None)]
 
     def _upto(self, mark: str, data: str) -> tuple[str, str]:
         """The input up to the end of a mark, which may have begun earlier, and the rest."""
