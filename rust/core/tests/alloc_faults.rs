@@ -32,8 +32,8 @@ static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 
 impl Failing {
-    fn fails(layout: Layout) -> bool {
-        if layout.size() < LEAST.load(Ordering::Relaxed) {
+    fn fails(bytes: usize) -> bool {
+        if bytes < LEAST.load(Ordering::Relaxed) {
             return false;
         }
         SEEN.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Failing {
             return false;
         }
         LEAST.store(usize::MAX, Ordering::Relaxed);
-        eprintln!("failed: {} bytes\n{}", layout.size(), Backtrace::force_capture());
+        eprintln!("failed: {bytes} bytes\n{}", Backtrace::force_capture());
         true
     }
 }
@@ -50,7 +50,7 @@ impl Failing {
 // SAFETY: requests go to the system's allocator unchanged, or fail as the trait allows.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if Failing::fails(layout) {
+        if Failing::fails(layout.size()) {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller's promise is passed on.
@@ -65,6 +65,26 @@ unsafe impl GlobalAlloc for Failing {
 
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
+
+/// Files and larger buffers are mapped: in this program by this function, in place of the C library's.
+#[cfg(target_os = "linux")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mmap64(
+    address: *mut libc::c_void,
+    bytes: usize,
+    protection: libc::c_int,
+    flags: libc::c_int,
+    file: libc::c_int,
+    offset: libc::off64_t,
+) -> *mut libc::c_void {
+    if Failing::fails(bytes) {
+        // SAFETY: the place of this thread's error number.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return libc::MAP_FAILED;
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, file, offset) as *mut libc::c_void }
+}
 
 /// From the files to three tokens.
 fn generate(folder: &Path) -> ropechat_core::Result<()> {

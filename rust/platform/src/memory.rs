@@ -4,8 +4,11 @@ use crate::error::{Error, Result, size};
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
-/// From this size on, memory is mapped from the system directly, and goes back to it at once when it is dropped.
-const OWN_PAGES: usize = 2 << 20;
+/// From this size on, memory is mapped from the system directly, and goes back to it at once when it is dropped. A block of the
+/// KV cache lives long: in the heap, whatever is allocated beside one for a moment would leave holes between them.
+const OWN_PAGES: usize = 16 << 10;
+/// From this size on, huge pages are asked for.
+const HUGE_PAGES: usize = 2 << 20;
 
 /// 64 bytes, so that every step of a panel starts at a cache line.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -36,7 +39,9 @@ impl Buffer {
         if bytes >= OWN_PAGES {
             let pages = MmapMut::map_anon(lines * 64).map_err(|_| refused())?;
             #[cfg(target_os = "linux")]
-            let _ = pages.advise(memmap2::Advice::HugePage); // a hint; without it the memory is only slower
+            if bytes >= HUGE_PAGES {
+                let _ = pages.advise(memmap2::Advice::HugePage); // a hint; without it the memory is only slower
+            }
             return Ok(Self(Memory::Pages(pages)));
         }
         let mut memory = Vec::new();
@@ -59,5 +64,33 @@ impl Buffer {
             Memory::Lines(lines) => bytemuck::cast_slice_mut(lines),
             Memory::Pages(pages) => pages,
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Resident bytes of this process.
+    fn resident() -> usize {
+        let fields = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = fields.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
+    /// As blocks of the KV cache are: in the heap, what is allocated between them would keep their memory.
+    #[test]
+    fn memory_goes_back_whatever_is_allocated_between() {
+        const BYTES: usize = 48 << 10;
+        let before = resident();
+        let allocate = |_| {
+            let mut buffer = Buffer::zeroed(BYTES, "a test").unwrap();
+            buffer.bytes_mut().fill(1);
+            (buffer, vec![1u8; 200])
+        };
+        let (buffers, _between): (Vec<_>, Vec<_>) = (0..1000).map(allocate).unzip();
+        assert!(resident() > before + 900 * BYTES);
+        drop(buffers);
+        assert!(resident() < before + 200 * BYTES);
     }
 }
