@@ -83,7 +83,9 @@ unsafe extern "C" fn mmap64(
         return libc::MAP_FAILED;
     }
     // SAFETY: the caller's promise is passed on.
-    unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, file, offset) as *mut libc::c_void }
+    unsafe {
+        libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, file, offset) as *mut libc::c_void
+    }
 }
 
 /// From the files to three tokens.
