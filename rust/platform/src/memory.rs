@@ -36,13 +36,17 @@ impl Buffer {
             ),
         };
         let lines = bytes.div_ceil(64);
-        if bytes >= OWN_PAGES {
-            let pages = MmapMut::map_anon(lines * 64).map_err(|_| refused())?;
-            #[cfg(target_os = "linux")]
-            if bytes >= HUGE_PAGES {
-                let _ = pages.advise(memmap2::Advice::HugePage); // a hint; without it the memory is only slower
+        // A system has a limit of mappings: what is not huge is then taken from the heap.
+        match (bytes >= OWN_PAGES).then(|| MmapMut::map_anon(lines * 64)) {
+            Some(Ok(pages)) => {
+                #[cfg(target_os = "linux")]
+                if bytes >= HUGE_PAGES {
+                    let _ = pages.advise(memmap2::Advice::HugePage); // a hint; without it the memory is only slower
+                }
+                return Ok(Self(Memory::Pages(pages)));
             }
-            return Ok(Self(Memory::Pages(pages)));
+            Some(Err(_)) if bytes >= HUGE_PAGES => return Err(refused()),
+            _ => (),
         }
         let mut memory = Vec::new();
         memory.try_reserve_exact(lines).map_err(|_| refused())?;

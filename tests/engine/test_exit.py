@@ -1,0 +1,30 @@
+"""The end of a Python process while a thread of it computes."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys, threading, time
+from ropechat import Engine
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.3)  # the thread comes back from its computation while Python ends
+
+def compute():
+    while True:
+        begun.set()
+        engine.logits(list(range(300)))
+
+engine, slow, begun = Engine.load("builtin", cache="off"), Slow(), threading.Event()
+threading.Thread(target=compute, daemon=True).start()
+begun.wait()
+time.sleep(0.05)
+sys.exit(3)
+"""
+
+
+def test_python_ends_while_a_daemon_thread_computes() -> None:
+    """Before 3.14, Python unwinds the stack of such a thread, which Rust would answer by an abort."""
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3, ended.stderr
