@@ -3,7 +3,8 @@
 `python tests/bench/few_bits.py --peer-python PYTHON [--shape llama-3.1-8b] [--types q2_k tq2_0 ...]`;
 PYTHON has llama-cpp-python. All matrices of the layers have the type; embedding and output matrix are of
 four and six bits. The two engines take turns, each in a process of its own. Speed does not depend on the
-values, so blocks are random; a file is made for each type in turn, and removed behind it.
+values, so blocks are random; a file is made for each type in turn, and removed behind it unless `--keep`
+is given, which also takes the files that are there.
 
 `GB/s` is what a decoded token reads in ropechat's memory times tokens per second; `of memory` its share
 of what a plain read of as many threads gets in the same rounds; `GOP/s` are multiplications and additions
@@ -19,9 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from peers import Peer, Prompts
+from peers import Peer
 
 from ropechat.engine.bench import gguf
+from ropechat.engine.bench.measure import Prompts
 from ropechat.engine.bench.memory import Memory
 from ropechat.engine.bench.shapes import SHAPES, config_of
 
@@ -34,6 +36,7 @@ class Kind(gguf.BlockType):
 
 # By ggml's name: number, bytes of 256 values, spread; the bytes of a block, and where its f16 numbers are.
 TYPES: dict[str, tuple[Kind, int, tuple[int, ...]]] = {
+    "q4_k": (Kind(12, 144, 258.0), 144, (0, 2)),
     "q3_k": (Kind(11, 110, 42.0), 110, (108,)),
     "q2_k": (Kind(10, 84, 13.0), 84, (80, 82)),
     "tq2_0": (Kind(35, 66, 1.1), 66, (64,)),
@@ -48,12 +51,6 @@ TYPES: dict[str, tuple[Kind, int, tuple[int, ...]]] = {
     "iq2_xs": (Kind(17, 74, 60.0), 74, (0,)),
     "iq2_xxs": (Kind(16, 66, 60.0), 66, (0,)),
     "iq1_s": (Kind(19, 50, 7.0), 50, (0,)),
-}
-SHAPES["llama-3.1-8b"] = SHAPES["llama-3.2-1b"] | {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "head_dim": 128,
 }
 
 
@@ -98,18 +95,21 @@ def run(peer: Peer, ids: list[int], decode: int) -> tuple[float, float]:
     return first, rest
 
 
-def measured(path: Path, vocab_size: int, given: argparse.Namespace) -> tuple[list[dict[str, float]], float]:
-    """For each engine its decode and prefill in tokens/s; and GB/s of memory. Medians of rounds in turns."""
-    peers = [Peer("ropechat", "", sys.executable, path, "auto", given.threads)]
+def measured(
+    path: Path, vocab_size: int, threads: int, given: argparse.Namespace
+) -> tuple[list[dict[str, float]], float]:
+    """For each engine its decode and prefill in tokens/s; and bytes/s of memory. Medians of turns."""
+    peers = [Peer("ropechat", "", sys.executable, path, "auto", threads)]
     if given.peer_python:
-        peers.append(Peer("llama.cpp", "", given.peer_python, path, "auto", given.threads))
+        peers.append(Peer("llama.cpp", "", given.peer_python, path, "auto", threads))
     prompts, memory, reads = Prompts(vocab_size), Memory(512), []
     found: list[list[dict[str, float]]] = [[] for _ in peers]
     try:
         for peer in peers:
             peer.begin()
+            run(peer, prompts.draw(8), 1)
         for _ in range(given.rounds):
-            reads.append(memory.read(given.threads))
+            reads.append(memory.read(threads))
             for peer, values in zip(peers, found, strict=True):
                 _, decode = run(peer, prompts.draw(8), given.decode)
                 prefill, _ = run(peer, prompts.draw(given.prefill), 0)
@@ -120,13 +120,15 @@ def measured(path: Path, vocab_size: int, given: argparse.Namespace) -> tuple[li
     return [medians(values) for values in found], statistics.median(reads)
 
 
-def packed_bytes(path: Path) -> int:
-    """Bytes of the weights in memory that a token reads: all but the embedding."""
+def packed_bytes(path: Path, shape: str) -> int:
+    """Bytes of the weights in memory that a token reads: all but an untied embedding."""
     from ropechat import Engine
 
-    engine = Engine.load(path, context=256)
-    embedding = engine.facts["vocab_size"] * engine.facts["hidden_size"] * 4.5 / 8
-    return int(engine.facts["weight_bytes"] - embedding)
+    inside: int = Engine.load(path, context=256).facts["weight_bytes"]
+    config = config_of(shape)
+    if not config["tie_word_embeddings"]:
+        inside -= config["vocab_size"] * config["hidden_size"] * gguf.Q4_K.bytes // 256
+    return inside
 
 
 def main() -> None:
@@ -135,35 +137,41 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(SHAPES), default="llama-3.1-8b")
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=list(TYPES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--prefill", type=int, default=128)
     parser.add_argument("--decode", type=int, default=16)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
+    parser.add_argument("--keep", action="store_true", help="leave the files, and take those that are there")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     vocab_size = config_of(given.shape)["vocab_size"]
     layers = [tensor for tensor in tensors_of(given.shape, "q2_k") if tensor.name.startswith("blk.")]
     weights = sum(math.prod(tensor.shape) for tensor in layers)
     print(
-        "| type | bits in the file | GB a token | decode | llama.cpp | ratio | GB/s | of memory | "
+        "| type | bits in the file | threads | GB a token | decode | llama.cpp | ratio | GB/s | of memory | "
         "prefill | llama.cpp | ratio | GOP/s |"
     )
-    print("| --- " + "| ---: " * 11 + "|")
+    print("| --- " + "| ---: " * 12 + "|")
     for name in given.types:
         path = given.folder / f"{given.shape}-{name}.gguf"
         try:
-            write(path, given.shape, name)
-            inside = packed_bytes(path)
-            values, read = measured(path, vocab_size, given)
+            if not (given.keep and path.exists()):
+                write(path, given.shape, name)
+            inside = packed_bytes(path, given.shape)
+            for threads in given.threads:
+                values, read = measured(path, vocab_size, threads, given)
+                print(row_of(name, threads, inside, weights, values, read), flush=True)
         finally:
-            path.unlink(missing_ok=True)
-        print(row_of(name, inside, weights, values, read), flush=True)
+            if not given.keep:
+                path.unlink(missing_ok=True)
 
 
-def row_of(name: str, inside: int, weights: int, values: list[dict[str, float]], read: float) -> str:
+def row_of(
+    name: str, threads: int, inside: int, weights: int, values: list[dict[str, float]], read: float
+) -> str:
     """A line of the table; without llama.cpp its columns are nan."""
     own, other = values[0], values[1] if len(values) > 1 else {"decode": math.nan, "prefill": math.nan}
-    cells = [name, f"{TYPES[name][0].bytes / 32:.2f}", f"{inside / 1e9:.2f}"]
+    cells = [name, f"{TYPES[name][0].bytes / 32:.2f}", str(threads), f"{inside / 1e9:.2f}"]
     rates = {"decode": inside * own["decode"], "prefill": 2 * weights * own["prefill"]}
     for metric, rate in rates.items():
         ratio = own[metric] / other[metric]
