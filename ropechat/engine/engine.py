@@ -373,6 +373,8 @@ class Engine:
         depends on absolute positions. Raises MemoryLimitError above 1 GiB (`score` takes any
         length), ContextFullError, RequestError, CancelledError.
         """
+        import numpy  # noqa: F401  the core would import it in its call, and abort where Python ends meanwhile
+
         ids = self._ids(ids)
         validate_array_size(len(ids), self.facts["vocab_size"])
         request = self._request()
@@ -454,6 +456,8 @@ class Engine:
         Row t predicts the token after ids[t]. One block exists at a time, so a text may have any length, and
         two engines can be read side by side. Raises RequestError, and while reading as `logits`.
         """
+        import numpy  # noqa: F401  the core would import it in its call, and abort where Python ends meanwhile
+
         request, ids = self._request(), self._ids(ids)
         return self._blocks(request, request.core.open_rows(ids, first))
 

@@ -224,6 +224,8 @@ def test_the_commands_of_a_page(
         commands = [Shown(command.replace(SERVED, address), lines) for command, lines in commands]
     for written, shown in commands:
         command = ID.sub(lambda found: ids.get(found[0], found[0]), written)
+        if "localhost:8080" in command:  # the server of another program
+            continue
         if model is None and re.search("smollm2|folder/", command, re.IGNORECASE):
             continue
         if re.fullmatch(r"cat \S+", command) and shown:

@@ -3,10 +3,7 @@
 use pyo3::prelude::*;
 use ropechat_platform::error::Error;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
 /// Where the last panic was, in any thread: those of the pool end in the thread that called it.
 static PLACE: Mutex<Option<String>> = Mutex::new(None);
@@ -30,61 +27,18 @@ impl From<Error> for Failure {
     }
 }
 
-/// The thread that ends the interpreter, once it has begun to.
-static ENDING: OnceLock<ThreadId> = OnceLock::new();
-/// How many threads are on their way back to Python.
-static RETURNING: AtomicUsize = AtomicUsize::new(0);
-
-/// While it lives, its thread may take the GIL: until the interpreter's end.
-///
-/// Before 3.14, CPython ends a thread that wants the GIL during finalization by unwinding its stack, which Rust answers by an
-/// abort. Such a thread stays here instead; the process ends with it.
-pub(super) struct Return;
-
-impl Return {
-    pub(super) fn begin() -> Self {
-        RETURNING.fetch_add(1, Ordering::SeqCst);
-        if ENDING.get().is_some_and(|&thread| thread != thread::current().id()) {
-            RETURNING.fetch_sub(1, Ordering::SeqCst);
-            loop {
-                thread::park();
-            }
-        }
-        Self
-    }
-}
-
-impl Drop for Return {
-    fn drop(&mut self) {
-        RETURNING.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Called by `atexit`: other threads no longer return to Python; those that are about to may do so first, for a second.
-#[pyfunction]
-pub(super) fn end_calls(py: Python<'_>) {
-    let _ = ENDING.set(thread::current().id());
-    py.detach(|| {
-        let begun = Instant::now();
-        while RETURNING.load(Ordering::SeqCst) > 0 && begun.elapsed() < Duration::from_secs(1) {
-            thread::sleep(Duration::from_millis(1));
-        }
-    });
-}
-
 /// Runs `work` without the GIL; errors and panics become Python exceptions.
 pub(super) fn call_engine<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
-    let (result, _returning) = py.detach(|| {
-        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+    let result = py.detach(|| {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic");
             let place = PLACE.lock().unwrap_or_else(PoisonError::into_inner).take();
             Err(Error::Internal(format!("{text} ({})", place.unwrap_or_default())).into())
-        });
-        (result, Return::begin())
+        })
     });
     result.map_err(|failure| match failure {
         Failure::Engine(error) => exception(py, &error),

@@ -73,8 +73,6 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // Panics are raised as InternalError; the default hook would write on the user's screen (law 4).
         std::panic::set_hook(Box::new(|panic| super::call::note_place(panic.location())));
-        let end = wrap_pyfunction!(super::call::end_calls, module)?;
-        module.py().import("atexit")?.call_method1("register", (end,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,6 +1,6 @@
 //! Loading weights: from the cache of packed weights, or packed and kept for it.
 
-use super::call::{Failure, Return};
+use super::call::Failure;
 use pyo3::prelude::*;
 use ropechat_core::checkpoint::Checkpoint;
 use ropechat_core::config::Config;
@@ -58,7 +58,6 @@ impl Loading<'_> {
             && choice.weights >= WORTH_A_PACK as u64
             && let Some(function) = before_packing
         {
-            let _returning = Return::begin();
             Python::attach(|py| function.call0(py).map(|_| ())).map_err(Failure::Callback)?;
         }
         let packs = packs.reporting(progress, choice.weights);
