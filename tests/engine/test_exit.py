@@ -25,7 +25,7 @@ sys.exit(3)
 
 
 def test_python_ends_while_a_daemon_thread_computes() -> None:
-    """Before 3.14, Python unwinds the stack of a thread that runs Python code meanwhile. Rust would answer by an
-    abort: its first array imports NumPy."""
+    """Before 3.14, Python unwinds the stack of a thread that runs Python code meanwhile. Rust would answer by
+    an abort: its first array imports NumPy."""
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 3, ended.stderr
