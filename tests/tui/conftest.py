@@ -118,7 +118,7 @@ async def next_frame(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads of chat and reader are known to wait when they do; after keys and pauses, the layout is done."""
+    """The threads of chat and reader are known to wait when they do; after keys, the layout is done."""
     wait = Pilot._wait_for_screen
 
     async def wait_for_layout(pilot: Pilot[Any], timeout: float = 30.0) -> bool:
