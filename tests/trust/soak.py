@@ -25,8 +25,8 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 WORDS = ["what", "is", "a", "token", "why", "does", "the", "key", "turn", "by", "angle", "rope", "water"]
 WAL_BYTES = 64 << 20
 FIRST = 500
-"""Prompts after which the slope is measured. The cache of prefixes (64 MB) is full after some 800, so a short run
-has a slope that a long one has not."""
+"""Prompts after which the slope is measured. The cache of prefixes (64 MB) is full after some 800, so a short
+run has a slope that a long one has not."""
 
 
 def state(pid: int) -> tuple[int, int, int]:
