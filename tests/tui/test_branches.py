@@ -38,6 +38,24 @@ async def test_regenerate_and_siblings(chat: Any) -> None:
         assert "no other answer" in c.line("footer")
 
 
+async def test_the_heading_of_a_version_that_was_stopped(chat: Any) -> None:
+    """All that differs between two versions is drawn: the place in the heading too, and the line below."""
+    engine = FakeEngine(STORY, rate=200)
+    async with chat(engine) as c:
+        await c.ask("Tell")
+        await c.until(lambda: len(last(c).answer.node.steps) > 5)
+        await c.pilot.press("escape")
+        await c.idle()
+        engine.rate = 0
+        await transcript(c, "r")
+        await transcript(c, "left_square_bracket")
+        assert "‹ 1/2 ›" in c.screen()
+        assert "stopped" in c.screen()
+        await transcript(c, "right_square_bracket")
+        assert "‹ 2/2 ›" in c.screen()
+        assert "stopped" not in c.screen()
+
+
 async def test_a_locked_seed_gives_each_answer_its_own(chat: Any) -> None:
     engine = FakeEngine(["a b", "c d"])
     async with chat(engine, seed=7) as c:

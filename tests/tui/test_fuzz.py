@@ -87,6 +87,10 @@ class Fuzzed:
         where = f"seed {self.seed}: {' '.join(self.trail)}"
         assert self.c.app._exception is None, where
         assert not self.unasked, f"{where}: sent {self.unasked}"
+        transcript = self.c.app.transcript
+        drawn = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        transcript.redraw()
+        assert drawn == [transcript.render_line(y).text for y in range(transcript.size.height)], where
         composer = self.c.app.composer
         held = [composer.text, composer._aside or "", *composer._texts.values(), *composer.sent]
         lost = [marker for marker in self.markers if not any(marker in text for text in held)]

@@ -65,10 +65,10 @@ class TranscriptLayout:
         for new, old, top, before in zip(self.blocks, blocks, self.tops, tops, strict=False):
             if top != before or (new.kind, new.head) != (old.kind, old.head):
                 return single, min(top, before)
-            if new.foot != old.foot:
-                return single, top + new.head
             if (new.title, new.note) != (old.title, old.note):
                 single.append(top)
+            if new.foot != old.foot:
+                return single, top + new.head
             same = new.body if new is old else new.alike(old)
             end = top + new.head + same
             if same < max(new.body, old.body):
