@@ -1,6 +1,7 @@
 """lm-evaluation-harness with `ropechat` and with its own `hf`, both in f32: choices and documents per second.
 
     python tests/bench/harness.py PROMPTS MODEL [--count 500] [--batch-size 16] [--threads 2] [--http]
+        [--gguf URL]
 
 PROMPTS: a folder with gsm8k_test.jsonl, self_instruct_seed_tasks.jsonl and tinystories_prefixes_200.jsonl.
 The tasks are the harness's own arc_easy, hellaswag and piqa; only their data are local: files with the
@@ -16,6 +17,10 @@ hf stops at a document whose context ends in the middle of a token of the whole 
 of its own. Left out are then documents that do not fit in the context, which `local-completions` cuts at one
 token less than `hf`, and those that transformers' tokenizer encodes in another way than tokenizer.json says.
 `hf` adds no BOS, as the server's tokenizer adds none for the harness.
+
+--gguf: beside them the harness's `gguf` with a server that has the same weights in f32, such as
+`python -m llama_cpp.server --model FILE --logits_all true --n_ctx 2048 --n_threads 2`. What it says is
+reported only.
 """
 
 import argparse
@@ -161,7 +166,7 @@ def write_tasks(folder: Path, prompts: Path, model: str, count: int, most: int |
 
 
 def evaluate(
-    kind: str, model: str, folder: Path, batch_size: int, threads: int, *, http: bool
+    kind: str, model: str, folder: Path, batch_size: int, threads: int, *, http: bool, gguf: str
 ) -> dict[str, Any]:
     """Run the harness in this process.
 
@@ -207,6 +212,8 @@ def evaluate(
         threading.Thread(target=said.read, daemon=True).start()
         given = {"model": None, "base_url": f"{address}/completions", "tokenizer_backend": "remote"}
         given |= {"num_concurrent": batch_size, "max_length": context_of(model), "max_retries": 1}
+    elif kind == "gguf":
+        given = {"base_url": gguf}
     else:
         import ropechat.adapters.lm_eval  # noqa: F401  (registers the model)
 
@@ -246,11 +253,19 @@ def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[tuple[str,
                 yield measure, index, max(b) - b[a.index(max(a))]
 
 
+def furthest(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    """The largest difference of two logprobs."""
+    rows = zip(ours["logprobs"], theirs["logprobs"], strict=True)
+    pairs: list[tuple[float, float]] = [pair for row in rows for pair in zip(*row, strict=True)]
+    return max(abs(a - b) for a, b in pairs)
+
+
 def run_worker(kind: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """`evaluate` in a process of its own."""
     sizes = ["--batch-size", given.batch_size, "--threads", given.threads]
     words = [given.prompts, given.model, *sizes, "--worker", kind, "--folder", folder]
     words += ["--http"] if given.http else []
+    words += ["--gguf", given.gguf] if given.gguf else []
     done = subprocess.run([sys.executable, __file__, *map(str, words)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{kind}: ended with {done.returncode}")
@@ -266,13 +281,14 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--http", action="store_true", help="ropechat over HTTP")
-    parser.add_argument("--worker", choices=("ropechat", "local-completions", "hf"), help=argparse.SUPPRESS)
+    parser.add_argument("--gguf", default="", metavar="URL", help="a server of the same weights")
+    workers = ("ropechat", "local-completions", "hf", "gguf")
+    parser.add_argument("--worker", choices=workers, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        found = evaluate(
-            given.worker, given.model, given.folder, given.batch_size, given.threads, http=given.http
-        )
+        words = given.worker, given.model, given.folder, given.batch_size, given.threads
+        found = evaluate(*words, http=given.http, gguf=given.gguf)
         print(json.dumps(found))
         return 0
     wrong = 0
@@ -282,20 +298,28 @@ def main() -> int:
         sizes = write_tasks(folder, given.prompts, given.model, given.count, most)
         own = "local-completions" if given.http else "ropechat"
         ours, theirs = (run_worker(kind, given, folder) for kind in (own, "hf"))
+        peer = run_worker("gguf", given, folder) if given.gguf else None
         for task, count in sizes.items():
-            a, b = ours[task]["logprobs"], theirs[task]["logprobs"]
             differences = list(compare(ours[task], theirs[task]))
             ties = [gap for _, _, gap in differences if gap <= TIE]
             wrong += len(differences) - len(ties)
-            pairs = [pair for rows in zip(a, b, strict=True) for pair in zip(*rows, strict=True)]
-            largest = max(abs(x - y) for x, y in pairs)
+            other, apart = len(differences) - len(ties), furthest(ours[task], theirs[task])
             speeds = [count / one[task]["seconds"] for one in (ours, theirs)]
-            other = len(differences) - len(ties)
             print(
-                f"{task:15} {count} documents: {other} choices differ, {len(ties)} ties, "
-                f"logprobs within {largest:.1e}; ropechat {speeds[0]:.1f} documents/s, hf {speeds[1]:.1f}: "
+                f"{task:15} {count} documents: {other} choices differ, {len(ties)} ties, logprobs within "
+                f"{apart:.1e}; ropechat {speeds[0]:.1f} documents/s, hf {speeds[1]:.1f}: "
                 f"{speeds[0] / speeds[1]:.1f} times"
             )
+            if peer is not None:
+                other, apart = (
+                    len(list(compare(peer[task], theirs[task]))),
+                    furthest(peer[task], theirs[task]),
+                )
+                speed = count / peer[task]["seconds"]
+                print(
+                    f"{'':15} gguf: {other} choices differ, logprobs within {apart:.1e}; "
+                    f"{speed:.1f} documents/s"
+                )
     return int(wrong > 0)
 
 

@@ -181,7 +181,7 @@ def test_screen_measures_a_short_answer() -> None:
         "--kinds",
         "list",
         "--rates",
-        "1000",
+        "200",
         "--earlier",
         "4",
         "--views",
@@ -192,7 +192,7 @@ def test_screen_measures_a_short_answer() -> None:
     command = [sys.executable, str(SCRIPTS / "screen.py"), *options, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     row = json.loads(done.stdout)
-    assert (row["kind"], row["view"], row["rate"], row["earlier"]) == ("list", "prose", 1000, 4)
+    assert (row["kind"], row["view"], row["rate"], row["earlier"]) == ("list", "prose", 200, 4)
     assert row["tokens"] > 80
     assert row["kib"] > 0
     assert row["lag"] < 60  # the mark of the end was seen on the terminal
@@ -209,6 +209,26 @@ def test_drafts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 2 * len(drafts.PROMPTS)
     assert all("by the clock" in line for line in lines[1:])
+
+
+def test_acceptance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import acceptance
+
+    for name, text in (
+        ("prompts/mt_bench_question.jsonl", '{"turns": ["What is a token?"]}'),
+        ("text/war-and-peace.txt", "word and " * 120),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    given = [str(tmp_path), "builtin", "--count", "1", "--rounds", "1", "--tokens", "8", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["acceptance.py", *given])
+    acceptance.main()  # compares the answers, too
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 * len(acceptance.TEMPERATURES)
+    assert all("accepted drafts" in line for line in lines)
 
 
 def test_draft_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -215,7 +215,7 @@ async def test_trouble_is_on_the_screen(chat: Any, store: Store, monkeypatch: py
 async def test_a_database_that_cannot_be_opened_leaves_the_chat_usable(chat: Any, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder should be")
     broken = Store(tmp_path / "data")
-    async with chat(FakeEngine("answer"), store=broken, size=(160, 24)) as c:
+    async with chat(FakeEngine("answer"), store=broken, size=(80, 24)) as c:
         await c.until(lambda: "kept in memory only" in " ".join(c.screen().split()))
         await c.ask("Hi")
         await c.idle()
