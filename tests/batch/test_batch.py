@@ -431,7 +431,7 @@ def test_a_signal_keeps_what_is_done(number: signal.Signals, code: int, tmp_path
     while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
         pass
     child.send_signal(number)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == code
     lines = journal.read_text().splitlines()[1:]
     assert 3 <= len(lines) < 500
@@ -462,7 +462,7 @@ def test_a_lost_terminal_keeps_what_is_done(tmp_path: Path, model: Path) -> None
     while child.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 4):
         pass
     os.close(main)
-    assert child.wait(20) == 129
+    assert child.wait(60) == 129
     lines = journal.read_text().splitlines()[1:]
     assert 3 <= len({json.loads(line)["index"] for line in lines}) == len(lines)
 
@@ -481,7 +481,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, model: Path) -> 
     while child.poll() is None and not (tmp_path / "out.journal").exists():
         pass
     child.send_signal(signal.SIGHUP)
-    err = child.communicate(timeout=50)[1]
+    err = child.communicate(timeout=60)[1]
     assert child.returncode == 0, err
     assert (tmp_path / "out").read_text().count("\n") == 50
 
@@ -529,9 +529,9 @@ def test_pipes_by_name(name: str, tmp_path: Path, model: Path) -> None:
     assert child.stdin is not None
     if name == "fifo":
         (tmp_path / name).write_bytes(b'{"prompt":"a"}\n')
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=60)
     else:
-        out, err = child.communicate(b'{"prompt":"a"}\n', timeout=30)
+        out, err = child.communicate(b'{"prompt":"a"}\n', timeout=60)
     assert child.returncode == 0, err
     assert json.loads(out)["text"] == "bcd"
 
@@ -551,7 +551,7 @@ def test_a_program_may_wait_for_each_answer(tmp_path: Path, model: Path) -> None
         child.stdin.write(line)
         child.stdin.flush()
         assert json.loads(child.stdout.readline())["index"] == index
-    assert child.communicate(timeout=20)[0] == b""
+    assert child.communicate(timeout=60)[0] == b""
     assert child.returncode == 3
 
 
@@ -565,7 +565,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path, model: Path) -> None:
     assert child.stdout is not None
     assert json.loads(child.stdout.readline())["index"] == 0
     child.stdout.close()
-    err = child.communicate(timeout=20)[1]
+    err = child.communicate(timeout=60)[1]
     assert child.returncode == 0
     assert b"rror" not in err
     assert b"stopped" not in err

@@ -179,7 +179,7 @@ def test_a_pipe_is_read_as_rows_are_asked_for(tmp_path: Path) -> None:
     def write() -> None:
         with (tmp_path / "fifo").open("wb", buffering=0) as pipe:
             pipe.write(b'\n{}\n{"prompt": "a"}\n')
-            go_on.wait(20)
+            go_on.wait(60)
             pipe.write(b'{"prompt": "b"}')
 
     writer = threading.Thread(target=write)

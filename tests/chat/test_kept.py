@@ -204,7 +204,7 @@ def test_of_a_deleted_chat_nothing_is_left(
     contents = {path: path.read_bytes() for path in files(cache)}
     store = one.session.recorder.store
     assert store is not None
-    assert store.delete(ids[1]).result(10)
+    assert store.delete(ids[1]).result(60)
     (gone,) = contents.keys() - set(files(cache))
     blocks = [contents[gone][at : at + 64] for at in range(0, len(contents[gone]) - 63, 256)]
     left = b"".join(path.read_bytes() for path in files(cache))
@@ -213,7 +213,7 @@ def test_of_a_deleted_chat_nothing_is_left(
     assert len(own) > 50, "what is searched for is the chat's alone"
     assert not any(block in left for block in own)
     one.open(ids[2])
-    store.delete(ids[2]).result(10)
+    store.delete(ids[2]).result(60)
     one.new()  # the chat that was shown is deleted: nothing is written for it
     one.close()
     assert len(files(cache)) == 1
@@ -276,7 +276,7 @@ def steps_of(program: Callable[..., Program], draw: random.Random, count: int, t
         elif what == "delete":
             gone = chats.pop(draw.randrange(len(chats)))
             assert session.recorder.store is not None
-            session.recorder.store.delete(gone).result(10)
+            session.recorder.store.delete(gone).result(60)
             if gone == session.recorder.id:
                 one.new()
         elif what == "open" and chats:

@@ -464,7 +464,7 @@ def test_a_signal_cancels_what_is_computed(number: signal.Signals) -> None:
         with cancel_on_signal(Cancelled()):  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGUSR1)  # ends nothing
             os.kill(os.getpid(), number)
-            assert done.wait(30)
+            assert done.wait(60)
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

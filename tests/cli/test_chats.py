@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Callable
     monkeypatch.setenv("ROPECHAT_DATA", str(tmp_path))
     store = Store(tmp_path / "conversations")
     for number, title in enumerate(("the sky", "a \x1b[31mred\ntitle")):
-        store.insert(Chat(f"c{number}a77", title, branched(number))).result(10)
+        store.insert(Chat(f"c{number}a77", title, branched(number))).result(60)
     store.close()
     capfd.readouterr()
 

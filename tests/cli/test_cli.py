@@ -289,7 +289,7 @@ def test_signals_end_it_in_order(number: signal.Signals, code: int, model: Path)
     assert child.stdout is not None
     assert child.stdout.read(1) == b'"'
     child.send_signal(number)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=60)
     assert child.returncode == code
     assert out.endswith(b"\n")
     assert b"Traceback" not in err

@@ -31,7 +31,7 @@ def chats(data: Path) -> list[Any]:
     """The stored chats, newest first."""
     store = Store(data / "conversations")
     try:
-        return [store.load(one.id).result(5) for one in store.conversations().result(5)]
+        return [store.load(one.id).result(60) for one in store.conversations().result(60)]
     finally:
         store.close()
 
@@ -235,7 +235,7 @@ def test_what_was_said_before_a_stop_is_stored(model: Path, data: Path) -> None:
         assert child.stdout is not None
         said = child.stdout.read(2)
         child.send_signal(number)
-        said += child.communicate(timeout=20)[0]
+        said += child.communicate(timeout=60)[0]
         assert child.returncode == code
         last = chats(data)[0].tree.path()[-1]
         assert (str(last.state), last.finish_reason) == ("stopped", "cancelled")

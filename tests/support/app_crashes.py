@@ -135,8 +135,8 @@ class Victim:
 def newest(data: Path) -> list[Node]:
     """The branch that is shown of the newest chat."""
     store = Store(data)
-    found = store.conversations(1).result(30)
-    nodes = store.load(found[0].id).result(30).tree.path() if found else []
+    found = store.conversations(1).result(60)
+    nodes = store.load(found[0].id).result(60).tree.path() if found else []
     store.close()
     return nodes
 

@@ -117,7 +117,7 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 class Page:

@@ -69,7 +69,7 @@ def on_terminal(
         if answer and data.endswith(b"] "):
             os.write(main, answer)
     os.close(main)
-    return child.wait(30), data.decode().replace("\r\n", "\n")
+    return child.wait(60), data.decode().replace("\r\n", "\n")
 
 
 class Door:

@@ -134,7 +134,7 @@ class Claims:
         """Look for all of it in the folder."""
         begun = time.perf_counter()
         store = Store(folder)
-        chats = [store.load(summary.id).result(30) for summary in store.conversations().result(30)]
+        chats = [store.load(summary.id).result(60) for summary in store.conversations().result(60)]
         found["slow starts"] += time.perf_counter() - begun > 5.0
         found["repairs"] += bool(store.notices)
         nodes = {id: node for chat in chats for id, node in chat.tree.nodes.items()}

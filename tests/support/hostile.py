@@ -70,9 +70,9 @@ def furnish(folder: Path, kind: str) -> None:
     for number, title in enumerate(said[:CHATS]):
         short = ConversationTree()
         short.write(Role.USER, title)
-        store.insert(Chat(f"chat{number:02}", title, short)).result(30)
-    store.insert(Chat("whole", said[0], tree(said, said[0]))).result(30)
-    store.set_current("whole", None).result(30)
+        store.insert(Chat(f"chat{number:02}", title, short)).result(60)
+    store.insert(Chat("whole", said[0], tree(said, said[0]))).result(60)
+    store.set_current("whole", None).result(60)
     store.close()
     personas = folder / "settings" / "ropechat" / "personas"
     personas.mkdir(parents=True)

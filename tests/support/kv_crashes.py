@@ -57,7 +57,7 @@ def check(folder: Path, draw: random.Random, plain: Engine, found: Counter[str])
     one = start(folder, draw)
     store = one.session.recorder.store
     assert store is not None
-    for summary in store.conversations().result(30):
+    for summary in store.conversations().result(60):
         one.open(summary.id)
         request, steps = one.answer(one.session.ask("And then?"))
         found["answers"] += 1

@@ -84,7 +84,7 @@ class Program:
         store = self.session.recorder.store
         assert store is not None
         self.chat.save_kv()
-        self.session.open(store.load(chat).result(10))
+        self.session.open(store.load(chat).result(60))
 
     def new(self) -> None:
         """Begin a new chat."""

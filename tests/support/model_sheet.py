@@ -26,7 +26,7 @@ class Models:
         return None
 
     def load(self, model: str, context: int | None = None) -> FakeEngine:
-        self.gate.wait(10)
+        self.gate.wait(60)
         if "big" in model:
             raise MemoryLimitError(f"{model}: does not fit")
         self.loaded.append(FakeEngine(f"I am {Path(model).name}.", name=Path(model).name))

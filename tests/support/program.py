@@ -77,6 +77,6 @@ class Program:
         """ctrl+q; raises SystemExit when that is no orderly end."""
         self.press(b"\x11")
         self.drain(10)
-        if self.child.wait(10):
+        if self.child.wait(60):
             raise SystemExit(f"the chat ended with {self.child.returncode}")
         os.close(self.master)

@@ -8,7 +8,7 @@ from ropechat.store.store import Store
 
 
 def done(future: Any) -> Any:
-    return future.result(10)
+    return future.result(60)
 
 
 def put(store: Store, tree: ConversationTree, id: str = "chat-1", title: str = "the sky") -> None:

@@ -43,7 +43,7 @@ class Tmux:
         """Letters."""
         self("send-keys", "-l", text)
 
-    def until(self, condition: Callable[[str], bool], limit: float = 40.0) -> str:
+    def until(self, condition: Callable[[str], bool], limit: float = 60) -> str:
         """Wait for a screen."""
         end = time.monotonic() + limit
         while not condition(screen := self.screen()):

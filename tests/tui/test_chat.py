@@ -29,7 +29,7 @@ async def test_first_frame_before_the_model(chat: Any) -> None:
     engine.own_sampling = {"temperature": 0.3, "top_k": 7}
 
     def load() -> FakeEngine:
-        gate.wait(10)
+        gate.wait(60)
         return engine
 
     async with chat(load, wait=False) as c:

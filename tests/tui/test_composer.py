@@ -204,7 +204,7 @@ async def test_an_attached_question_is_recalled_as_it_was_typed(
         await c.until(lambda: bool(c.app.composer.sent))
         await c.pilot.press("up")
         assert c.app.composer.text == "Sum up @notes.md, not @@notes.txt"
-    assert store.conversations(9).result(5)[0].title == "Sum up @notes.md, not @notes.txt"
+    assert store.conversations(9).result(60)[0].title == "Sum up @notes.md, not @notes.txt"
     store.close()
 
 

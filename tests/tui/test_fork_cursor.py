@@ -138,7 +138,7 @@ async def test_the_inspector_keeps_what_it_says_until_the_new_token_is_there(cha
         await c.idle()
         await transcript(c, "h", "enter")
         said, spell, held = c.app.inspector.text, engine.spell, threading.Event()
-        engine.spell = lambda *given: (held.wait(10), spell(*given))[1]  # type: ignore[method-assign]
+        engine.spell = lambda *given: (held.wait(60), spell(*given))[1]  # type: ignore[method-assign]
         await c.pilot.press("j", "enter")
         await c.until(lambda: c.app.transcript.awaits)
         await c.pilot.pause(0.1)

@@ -34,7 +34,7 @@ async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
         await c.ask("More?")
         await c.idle()
         id, tree = c.app.session.recorder.id, c.app.session.tree
-    loaded = store.load(id).result(5)
+    loaded = store.load(id).result(60)
     assert loaded.title == "Hi?"
     assert {node.id: node.text for node in loaded.tree.nodes.values()} == {
         node.id: node.text for node in tree.nodes.values()
@@ -49,7 +49,7 @@ async def test_all_is_kept_and_comes_back(chat: Any, store: Store) -> None:
         await c.ask("Again?")
         await c.idle()
         assert [m.content for m in c.engine.asked[-1]][-3:] == ["More?", "Third.", "Again?"]
-    assert len(store.load(id).result(5).tree) == len(tree) + 2
+    assert len(store.load(id).result(60).tree) == len(tree) + 2
 
 
 async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store: Store) -> None:
@@ -59,7 +59,7 @@ async def test_the_question_is_on_disk_before_the_model_starts(chat: Any, store:
 
     def reply(*args: Any, **options: Any) -> Any:
         id = c.app.session.recorder.id
-        seen.append([node.text for node in store.load(id).result(5).tree.nodes.values()])
+        seen.append([node.text for node in store.load(id).result(60).tree.nodes.values()])
         return plain(*args, **options)
 
     engine.reply = reply  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Stor
     gate = threading.Event()
 
     def load() -> FakeEngine:
-        gate.wait(10)
+        gate.wait(60)
         return FakeEngine("x y z")
 
     async with chat(load, store=store, wait=False) as c:
@@ -85,7 +85,7 @@ async def test_a_question_typed_too_early_knows_its_model(chat: Any, store: Stor
         await c.idle()
         node = c.app.session.tree[last(c).node]
         assert node.model == "fake-1m"
-        assert store.load(c.app.session.recorder.id).result(5).tree[node.id].model == "fake-1m"
+        assert store.load(c.app.session.recorder.id).result(60).tree[node.id].model == "fake-1m"
 
 
 async def test_a_first_question_that_does_not_fit_leaves_no_chat(chat: Any, store: Store) -> None:
@@ -93,11 +93,11 @@ async def test_a_first_question_that_does_not_fit_leaves_no_chat(chat: Any, stor
         await c.ask("far too many words for this little context of eight")
         await c.until(lambda: "Not sent" in c.screen())
         assert "far too many" in c.app.composer.text
-        await c.until(lambda: not store.conversations().result(5))
+        await c.until(lambda: not store.conversations().result(60))
         assert c.app.session.title == "new chat"
         await c.ask("short")
         await c.idle()
-        assert [summary.title for summary in store.conversations().result(5)] == ["short"]
+        assert [summary.title for summary in store.conversations().result(60)] == ["short"]
 
 
 async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Store) -> None:
@@ -106,7 +106,7 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
         await c.ask("Tell")
         await c.idle()
         id = c.app.session.recorder.id
-        failed = store.load(id).result(5).tree.path()[-1]
+        failed = store.load(id).result(60).tree.path()[-1]
         assert (failed.state, len(failed.steps)) == (NodeState.FAILED, 5)
         assert "broken on purpose" in failed.error
         engine.fail_after, engine.rate = None, 10
@@ -114,7 +114,7 @@ async def test_stopped_and_failed_answers_are_kept_as_such(chat: Any, store: Sto
         await c.until(lambda: len(last(c).answer.node.steps) > 3)
         await c.pilot.press("escape")
         await c.idle()
-        stopped = store.load(id).result(5).tree.path()[-1]
+        stopped = store.load(id).result(60).tree.path()[-1]
         assert (stopped.state, stopped.text) == (NodeState.STOPPED, last(c).answer.node.text)
 
 
@@ -149,7 +149,7 @@ async def test_the_list_of_chats(chat: Any, store: Store) -> None:
         assert not c.app.session.turns  # the open chat was the one that is gone
         await c.pilot.press("escape")
         await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
-        assert [summary.title for summary in store.conversations().result(5)] == ["Pears?"]
+        assert [summary.title for summary in store.conversations().result(60)] == ["Pears?"]
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ async def test_a_chat_opened_before_its_model_is_shown_as_the_model_uses_it(chat
     engine = FakeEngine("x", has_chat_template=False)
 
     def load() -> FakeEngine:
-        gate.wait(10)
+        gate.wait(60)
         return engine
 
     async with chat(load, store=store, resume="", wait=False) as c:
@@ -293,7 +293,7 @@ async def test_an_import_goes_on_while_another_chat_is_opened(
     put(store, branched(2), "second", "the second")
     (tmp_path / "chat.json").write_text(to_json(done(store.load("first"))))
     gate, read = threading.Event(), read_file
-    monkeypatch.setattr("ropechat.store.imports.read.read_file", lambda file: gate.wait(10) and read(file))
+    monkeypatch.setattr("ropechat.store.imports.read.read_file", lambda file: gate.wait(60) and read(file))
     async with chat(FakeEngine("ok"), store=store, size=(100, 30)) as c:
         await c.ask(f"/import {tmp_path}/chat.json")
         await c.until(lambda: "importing chat.json: reading" in c.line("footer"))
@@ -367,7 +367,7 @@ async def test_what_is_asked_right_after_a_deletion_is_kept(chat: Any, store: St
         await c.pilot.press("f2")
         await c.until(lambda: isinstance(c.app.screen, ChatsScreen) and bool(c.app.screen._found))
         go_on = threading.Event()
-        store._writer.ask(lambda connection: go_on.wait(10))
+        store._writer.ask(lambda connection: go_on.wait(60))
         await c.pilot.press("ctrl+x", "ctrl+x", "escape")
         await c.until(lambda: not isinstance(c.app.screen, ChatsScreen))
         c.app.composer.set_text("New")

@@ -41,7 +41,7 @@ async def test_a_continue_that_adds_nothing_says_so_and_loses_nothing(chat: Any,
             assert c.screen().count(said) == 1
         assert "not on disk" not in c.line("footer")
         id, tree = c.app.session.recorder.id, c.app.session.tree
-    kept = store.load(id).result(5).tree
+    kept = store.load(id).result(60).tree
     for id, node in tree.nodes.items():
         assert [step.id for step in kept[id].steps] == [step.id for step in node.steps]
     assert len(kept.path()[-1].steps) == 3

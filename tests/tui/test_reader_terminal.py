@@ -26,7 +26,7 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | bytes, tmp_p
         program.child.send_signal(end)
     program.until(b"\x1b[?1049l", 20)
     program.drain(1)
-    code = program.child.wait(10)
+    code = program.child.wait(60)
     seen = program.drain(1)
     assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
     assert b"Traceback" not in seen

@@ -71,7 +71,7 @@ async def test_keys_while_the_model_is_replaced(chat: Any) -> None:
             old.rope_spec = lambda length=0: closed() if old.closed else spec(length)  # type: ignore[method-assign]
 
         def load(self, model: str, context: int | None = None) -> FakeEngine:
-            gate.wait(10)
+            gate.wait(60)
             return FakeEngine("new", name="new")
 
     def closed() -> Any:
@@ -139,7 +139,7 @@ async def test_a_measurement_is_stopped_and_the_screen_goes_on(
     def slow(self: Engine, *given: Any, **named: Any) -> Any:
         request = self._request()
         started.set()
-        go_on.wait(20)
+        go_on.wait(60)
         if request.token.cancelled:
             raise CancelledError("cancelled")
         raise AssertionError("it was not stopped")

@@ -78,7 +78,7 @@ class Terminal:
                 return
             self.output += data
 
-    def wait_for(self, text: bytes, limit: float = 20.0) -> None:
+    def wait_for(self, text: bytes, limit: float = 60) -> None:
         """Read until a text was drawn."""
         end = time.monotonic() + limit
         while text not in self.output:
@@ -89,7 +89,7 @@ class Terminal:
         """Press keys."""
         os.write(self.master, text)
 
-    def leave(self, limit: float = 10.0) -> int:
+    def leave(self, limit: float = 60) -> int:
         """Read to the end; the exit code."""
         end = time.monotonic() + limit
         while self.process.poll() is None:
@@ -148,7 +148,7 @@ def test_a_closed_window_ends_the_app() -> None:
     terminal = Terminal(RUN)
     terminal.generating()
     os.close(terminal.master)
-    assert terminal.process.wait(20) == 129
+    assert terminal.process.wait(60) == 129
 
 
 @pytest.mark.slow
@@ -200,7 +200,7 @@ def test_ctrl_c_in_the_editor_is_the_editors(tmp_path: Path) -> None:
     terminal.type(b"\x07")
     terminal.wait_for(b"waiting")
     terminal.type(b"\x03")
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not script.with_name("edit.sh.out").exists():
         assert time.monotonic() < end
         time.sleep(0.05)

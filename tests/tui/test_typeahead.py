@@ -46,7 +46,7 @@ def test_a_question_typed_before_the_program_runs_is_asked(tmp_path: Path) -> No
     typed_early.ended(program, answers=2)
     assert typed_early.asked(tmp_path) == ["Né, early?", "And this?"]
     store = typed_early.Store(tmp_path / "data" / "conversations")
-    assert len(store.conversations(5).result(10)) == 1  # it went into the chat that was opened
+    assert len(store.conversations(5).result(60)) == 1  # it went into the chat that was opened
     store.close()
 
 
@@ -70,7 +70,7 @@ def test_what_is_typed_ahead_is_not_shown_and_stays_for_who_reads_next() -> None
     assert termios.tcgetattr(program.master)[3] != program.attributes[3]
     program.press(b"typed\r")
     seen = program.drain(20)
-    assert program.child.wait(10) == 0
+    assert program.child.wait(60) == 0
     assert b"got b'typed\\r'" in seen
     assert seen.count(b"typed") == 1  # no echo
     assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
@@ -80,7 +80,7 @@ def test_what_is_typed_ahead_is_not_shown_and_stays_for_who_reads_next() -> None
 def test_a_refused_start_gives_the_terminal_back(arguments: Sequence[str]) -> None:
     program = Program(arguments)
     program.drain(30)
-    program.child.wait(10)
+    program.child.wait(60)
     assert termios.tcgetattr(program.master) == program.attributes
 
 
@@ -96,7 +96,7 @@ def test_the_terminal_is_given_back_as_it_was(end: signal.Signals | None, tmp_pa
         program.child.send_signal(end)
     program.until(b"\x1b[?1049l", 20)
     program.drain(1)
-    program.child.wait(10)
+    program.child.wait(60)
     program.drain(1)
     assert termios.tcgetattr(program.master)[:4] == program.attributes[:4]
 

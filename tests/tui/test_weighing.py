@@ -135,7 +135,7 @@ async def test_a_chat_comes_back_from_its_file(chat: Any, store: Store, tmp_path
         await c.ask(f"/import {file}")
         await c.until(lambda: last(c) is not None)
         assert "An answer." in c.screen()
-        assert len(store.conversations().result(5)) == 2
+        assert len(store.conversations().result(60)) == 2
         await c.ask(f"/import {tmp_path}/none.json")
         await c.until(lambda: "none.json" in c.screen().replace("\n  ", ""))  # it may be wrapped
         assert "/import FILE" in await told(c, "/import")
@@ -168,7 +168,7 @@ async def test_the_chats_of_another_program_come_in(chat: Any, store: Store, tmp
         await c.ask(f"/import {tmp_path}/logs.json")
         await c.until(lambda: "3 chats from llm; f2 lists them" in c.screen().lower())
         assert "answer 2" in c.screen()  # the newest
-        assert len(store.conversations().result(5)) == 3
+        assert len(store.conversations().result(60)) == 3
 
 
 async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
