@@ -64,6 +64,12 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
     assert {ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "docs" / "cli.md"} <= docs_site.collect()
 
 
+def test_the_site_shows_no_backslash_of_a_table() -> None:
+    assert docs_site.for_mkdocs("| `/think [on\\|off]` | a \\| b |\n`x\\|y`\n") == (
+        "| `/think [on|off]` | a \\| b |\n`x\\|y`\n"
+    )
+
+
 def test_every_picture_is_shown() -> None:
     shown = {Path(link).name for path in PAGES for link in LINK.findall(text_of(path))}
     assert {path.name for path in (ROOT / "docs" / "pictures").iterdir()} <= shown

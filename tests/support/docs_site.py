@@ -100,6 +100,13 @@ def settings() -> dict[str, object]:
     }
 
 
+def for_mkdocs(text: str) -> str:
+    r"""GitHub's tables escape a `|` of code, as `\|`; mkdocs would show the backslash."""
+    spans = re.compile(r"`[^`]+`")
+    row = re.compile(r"^\|.*", re.MULTILINE)
+    return row.sub(lambda line: spans.sub(lambda span: span[0].replace("\\|", "|"), line[0]), text)
+
+
 STYLE = """
 .md-grid { max-width: 64rem; }
 .md-typeset h1 { color: inherit; font-weight: 700; margin-bottom: .8rem; }
@@ -107,7 +114,14 @@ STYLE = """
 .md-typeset table:not([class]) { font-size: .68rem; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: .45em .8em; }
 .md-typeset td code { word-break: normal; }
+.md-typeset table:not([class]):has(td:first-child code) td:nth-child(-n+2) code { white-space: nowrap; }
+.md-typeset table:not([class]) thead:not(:has(th:not(:empty))) { display: none; }
 .md-typeset pre > code { font-size: .62rem; line-height: 1.35; }
+@media (max-width: 44.98em) {
+  .md-typeset table:not([class]) th, .md-typeset table:not([class]) td { padding: .4em .5em; }
+  .md-typeset table:not([class]):has(td:first-child code):has(td:nth-child(4)) { min-width: 34rem; }
+  .md-typeset table:not([class]) td:has(> img) { display: block; }
+}
 """
 
 
@@ -121,6 +135,8 @@ def main() -> int:
             to.write_text(
                 f"# {path.name}\n\n`````text\n{path.read_text(encoding='utf-8')}\n`````\n", encoding="utf-8"
             )
+        elif path.suffix == ".md":
+            to.write_text(for_mkdocs(path.read_text(encoding="utf-8")), encoding="utf-8")
         else:
             shutil.copyfile(path, to)
     (SITE / "source" / "site.css").write_text(STYLE, encoding="utf-8")

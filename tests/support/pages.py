@@ -60,7 +60,7 @@ def keys() -> str:
 
 
 def settings() -> str:
-    """Every setting, with its flag and its environment variable."""
+    """Every setting, with its flags."""
     from ropechat.sampling import SETTINGS as SAMPLER
     from ropechat.settings.spec import SETTINGS, Setting
 
@@ -69,10 +69,12 @@ def settings() -> str:
         for one in command.params:
             if isinstance(one, click.Option) and one.name not in flags:
                 flags[str(one.name)] = " ".join(
-                    max(opts, key=len) for opts in (one.opts, one.secondary_opts) if opts
+                    code(max(opts, key=len)) for opts in (one.opts, one.secondary_opts) if opts
                 )
 
     def values(one: Setting) -> str:
+        if isinstance(one.default, bool):
+            return ""
         if one.choices:
             return ", ".join(map(shown, one.choices))
         number = SAMPLER.get(one.option)
@@ -88,17 +90,12 @@ def settings() -> str:
             return " ".join(code(str(item).replace("\n", "\\n")) for item in value)
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
-    head = ("setting", "flag", "environment", "default", "values", "what it is")
-    rows = [
-        (
-            *map(code, (one.name, flags.get(one.option, ""), one.variable)),
-            shown(one.default),
-            values(one),
-            one.help,
-        )
-        for one in SETTINGS
-    ]
-    return table(head, rows)
+    rows = []
+    for one in SETTINGS:
+        assert one.variable == f"ROPECHAT_{one.name.rpartition('.')[2].upper()}", "the page states this rule"
+        what = f"{one.help}<br>{values(one)}".removesuffix("<br>")
+        rows.append((code(one.name), flags.get(one.option, ""), shown(one.default), what))
+    return table(("setting", "flag", "default", "what it is, its values"), rows)
 
 
 def commands(group: click.Group = ropechat, path: str = "") -> Iterator[tuple[str, click.Command]]:
