@@ -1,5 +1,7 @@
 """`ropechat completion`: the script by which a shell completes commands, options, models and chats."""
 
+import re
+
 import click
 from click.shell_completion import (
     BashComplete,
@@ -61,13 +63,28 @@ class _Bash(_Complete, BashComplete):
 
 
 class _Zsh(_Complete, ZshComplete):
-    """Zsh."""
+    """Zsh; click's script takes all of `--option=file` for the name of a file."""
+
+    source_template = re.sub(
+        r"( +)(_path_files \S+)",
+        r"""\1local before=$IPREFIX word=$PREFIX
+\1[[ $PREFIX == --* ]] && compset -P 1 '*='
+\1\2
+\1IPREFIX=$before PREFIX=$word""",
+        ZshComplete.source_template,
+    )
 
 
 class _Fish(_Complete, FishComplete):
-    """Fish; click's script cuts a description, or the name of a file, at its first comma."""
+    """Fish; click's script cuts a description, or the name of a file, at its first comma, and proposes files
+    without the option of `--option=file`.
+    """
 
-    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+    source_template = re.sub(
+        r"(__fish_complete_\w+ [^;]+);",
+        r"""\1 | string replace -r '^' -- (string match -r -- '^--[^=]+=|^' (commandline -t));""",
+        FishComplete.source_template.replace('string split ","', 'string split --max 1 ","'),
+    )
 
 
 def register() -> None:

@@ -121,23 +121,22 @@ class StoredChat:
 
 
 def _is_here(model: str) -> bool:
-    """Whether a stored name is a model on this machine; never a path, which an imported chat may name.
-
-    The names of models that were opened by path are as good as those of the Hub.
-    """
-    from ropechat.errors import RopechatError
-    from ropechat.models.recent import recent_by_path
+    """Whether a stored name is a model on this machine; never a path, which an imported chat may name."""
+    from ropechat.cli.common import model_folders
+    from ropechat.errors import NotDownloadedError, RopechatError
+    from ropechat.models.elsewhere import find_elsewhere
+    from ropechat.models.hub.cache import find
     from ropechat.models.resolve import BUILTIN, hub_name
 
-    if model == BUILTIN or any(one.name == model for one in recent_by_path()):
+    if model == BUILTIN:
         return True
     try:
-        name = hub_name(model)
-        if name is None:
-            return False
-        from ropechat.models.hub.cache import find
-
-        find(name)
+        if (name := hub_name(model)) is not None:
+            try:
+                find(name)
+                return True
+            except NotDownloadedError:
+                pass
+        return find_elsewhere(model, model_folders()) is not None
     except RopechatError:
         return False
-    return True

@@ -15,7 +15,8 @@ def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
     """The path of a model of this name in Ollama, LM Studio, llama.cpp, Python packages or `folders`, or of
     one that was opened by path before; None without one.
 
-    A model of the catalog is also found by its first short name in Ollama, and by its file elsewhere.
+    The name is that of the list, or of the file, as answers are marked with. A model of the catalog is also
+    found by its first short name in Ollama, and by its file elsewhere.
     """
     known = find_short(text)
     for name in dict.fromkeys((text, known.short[0] if known else text)):
@@ -23,8 +24,9 @@ def find_elsewhere(text: str, folders: Sequence[Path] = ()) -> Path | None:
             return path
 
     def fits(one: FoundModel) -> bool:
-        named = one.name.lower() == text.lower() or (known is not None and known.is_model(one.name, one.path))
-        return named and one.reason is None
+        names = one.name, one.path.name, one.path.name.removesuffix(".gguf")
+        named = text.lower() in map(str.lower, names)
+        return (named or (known is not None and known.is_model(one.name, one.path))) and one.reason is None
 
     found = chain(
         models_of_programs(_ignore),

@@ -167,7 +167,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(line: str) -> tuple[str, str]:
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.replace("\\\n", ""), comments=True)
         if words[0] == "ropechat" and not re.search(r"[|<>;&$]", line):
             code = main(words[1:])
             out, error = capfd.readouterr()

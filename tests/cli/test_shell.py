@@ -121,6 +121,8 @@ def test_a_shell_completes_commands_options_models_and_chats(name: str, tmp_path
             ("ropechat run --model=smollm2:13", "ropechat run --model=smollm2:135m"),
             ("ropechat -m ./on", "ropechat -m ./one.gguf"),  # of the chat, which is not named
             ("ropechat run --json-schema ./on", "ropechat run --json-schema ./one.gguf"),
+            ("ropechat run --json-schema=./on", "ropechat run --json-schema=./one.gguf"),
+            ("ropechat run --model=./on", "ropechat run --model=./one.gguf"),
             (f"ropechat chats show {chats[0][:7]}", f"ropechat chats show {chats[0]}"),
         ):
             assert shell.complete(typed) == wanted

