@@ -104,3 +104,6 @@ def test_a_stale_part_and_a_broken_link_are_found(tmp_path: Path) -> None:
     assert anchors(page) == {"what-is-stored-and-where"}
     with pytest.raises(AssertionError, match=r"missing\.md"):
         test_links_lead_somewhere(page)
+    page.write_text("# What `is` stored, and where\n\n[x](a.md#what-is-stored-and-where) [y](a.md#nowhere)\n")
+    with pytest.raises(AssertionError, match="nowhere"):
+        test_links_lead_somewhere(page)
