@@ -114,6 +114,7 @@ STYLE = """
 .md-typeset table:not([class]) { font-size: .68rem; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: .45em .8em; }
 .md-typeset td code { word-break: normal; }
+.md-typeset td:nth-child(n+5) code { word-break: break-word; }
 .md-typeset table:not([class]):has(td:first-child code) td:nth-child(-n+2) code { white-space: nowrap; }
 .md-typeset table:not([class]) thead:not(:has(th:not(:empty))) { display: none; }
 .md-typeset pre > code { font-size: .62rem; line-height: 1.35; }
