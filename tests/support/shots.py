@@ -8,8 +8,8 @@
 The app runs headless, with chats, personas and a Hub cache of its own in a folder that is removed. The text
 is that of SmolLM2 135M Instruct with fixed seeds (`ropechat models pull smollm2:135m` first; --model names
 another); the models beside it in F6 have names and shapes of known ones, and no weights.
-README and docs/chat.md name probabilities that the pictures show. Instruction sets differ in them: where another
-one is the default, `ROPECHAT_ISA=avx512-bf16 make shots` gives those.
+README and docs/chat.md name probabilities that the pictures show. They are those of `avx512-bf16`: elsewhere
+`ROPECHAT_ISA=avx512-bf16 make shots` gives them, if the processor can.
 """
 
 from __future__ import annotations
