@@ -1,10 +1,11 @@
 """What grows: memory, descriptors, threads and files of a long batch, and of a scripted chat.
 
     python tests/trust/soak.py batch PROMPTS   a batch of so many different prompts with the built-in model
-    python tests/trust/soak.py chat MINUTES    a chat on a pseudo-terminal: questions, new answers, new chats
+    python tests/trust/soak.py chat MINUTES    chats on a pseudo-terminal: questions, new answers, ten questions each
 
-Of a batch the slope of the memory after 500 prompts must be at most 1 KB a prompt; of a chat the second
-half may hold 5 % more than the first, the log of the database (WAL) at most 64 MB. Descriptors may vary by 4,
+Of a batch the slope of the memory after 500 prompts must be at most 1 KB a prompt. An open chat holds its
+answers with their alternatives, so that it grows; chats that were left must not: the second half of the time
+may hold 5 % more than the quarter before it, the log of the database (WAL) at most 64 MB. Descriptors may vary by 4,
 threads not at all.
 """
 
@@ -24,6 +25,7 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 
 WORDS = ["what", "is", "a", "token", "why", "does", "the", "key", "turn", "by", "angle", "rope", "water"]
 WAL_BYTES = 64 << 20
+QUESTIONS = 10  # of a chat
 FIRST = 500
 """Prompts after which the slope is measured. The cache of prefixes (64 MB) is full after some 800, so a short
 run has a slope that a long one has not."""
@@ -92,11 +94,14 @@ def chat(minutes: float, folder: Path) -> int:
     screen.until(b"ready", 120)
     states, asked = list[tuple[int, int, int]](), 0
     end = time.monotonic() + 60 * minutes
-    deeds = (b"/regen\r", b"/continue\r", b"/new\r", b"\x1b", b"/prose\r")
+    deeds = (b"/regen\r", b"/continue\r", b"\x1b", b"/prose\r")
     while time.monotonic() < end:
         if draw.random() < 0.6:
             screen.press(" ".join(draw.choices(WORDS, k=draw.randint(2, 12))).encode() + b"\r")
             asked += 1
+            if asked % QUESTIONS == 0:
+                screen.drain(draw.uniform(0.5, 2.0))
+                screen.press(b"/new\r")
         else:
             screen.press(draw.choice(deeds))
         screen.drain(draw.uniform(0.5, 2.0))
@@ -109,7 +114,7 @@ def chat(minutes: float, folder: Path) -> int:
         tuple(map(max, zip(*part, strict=True))) for part in (states[half // 2 : half], states[half:])
     )
     print(
-        f"soak chat {minutes:g}: {asked} questions, {early[0]} to {late[0]} KiB, "
+        f"soak chat {minutes:g}: {asked} questions in {asked // QUESTIONS + 1} chats, {early[0]} to {late[0]} KiB, "
         f"{early[1]} to {late[1]} descriptors, "
         f"{early[2]} to {late[2]} threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
@@ -31,9 +32,31 @@ def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
     gc_pause.rest()
     assert Ring.alive == 1
     assert gc.get_freeze_count() > 1000
-    del kept  # frozen: only another model's arrival has it looked at again
+    del kept  # frozen: another model's arrival has it looked at again
     gc_pause.rest()
     assert Ring.alive == 1
+    gc_pause.thaw()
+    gc_pause.rest()
+    assert Ring.alive == 0
+
+
+@pytest.mark.slow
+def test_garbage_that_was_set_aside_goes_once_memory_has_grown() -> None:
+    """A hundred chats that were open, each in a ring and each looked at once while it was alive."""
+    gc_pause.hold_off()
+    gc_pause.thaw()
+    gc_pause.rest()
+    least = sys.getallocatedblocks()
+    most, alive = 0, list[int]()
+    for _ in range(100):
+        chat = Ring()
+        chat.__dict__["lines"] = [[number] for number in range(least // 200)]  # of two blocks each
+        gc_pause.rest()
+        most = max(most, sys.getallocatedblocks())
+        alive.append(Ring.alive)
+        del chat
+    assert max(alive) > 2  # what has been looked at is left alone for a while
+    assert most < 1.2 * least
     gc_pause.thaw()
     gc_pause.rest()
     assert Ring.alive == 0

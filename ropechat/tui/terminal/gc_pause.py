@@ -7,9 +7,15 @@ Python 3.11); a frame lasts 33 ms.
 from __future__ import annotations
 
 import gc
+import sys
 
 _YOUNG, _MIDDLE = 700, 10  # few objects at a time
 _NEVER = 1 << 30  # collections of young objects until old ones are looked at, too
+_GROWTH = 1.125
+"""All objects are looked at again once memory has grown so much since the last time: lines and widgets that are
+no longer on the screen refer to themselves, so that nothing else frees them."""
+
+_least = 0  # allocated blocks: the fewest since all objects were looked at
 
 
 def hold_off() -> None:
@@ -19,11 +25,20 @@ def hold_off() -> None:
 
 def thaw() -> None:
     """Let the next collection look at all objects again: a model becomes garbage when another is loaded."""
+    global _least
     gc.unfreeze()
+    _least = 0
 
 
 def rest() -> None:
-    """Collect objects that were made since the last call; later calls skip those that survive."""
-    if gc.get_threshold()[2] == _NEVER:
-        gc.collect()
-        gc.freeze()
+    """Collect objects that were made since the last call; later calls skip those that survive, until memory has
+    grown by an eighth."""
+    global _least
+    if gc.get_threshold()[2] != _NEVER:
+        return
+    if sys.getallocatedblocks() > _GROWTH * _least:
+        thaw()
+    gc.collect()
+    gc.freeze()
+    blocks = sys.getallocatedblocks()
+    _least = min(_least, blocks) if _least else blocks
