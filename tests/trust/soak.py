@@ -1,12 +1,12 @@
 """What grows: memory, descriptors, threads and files of a long batch, and of a scripted chat.
 
     python tests/trust/soak.py batch PROMPTS   a batch of so many different prompts with the built-in model
-    python tests/trust/soak.py chat MINUTES    chats on a pseudo-terminal: questions, new answers, ten questions each
+    python tests/trust/soak.py chat MINUTES    chats of ten questions on a pseudo-terminal, and new answers
 
 Of a batch the slope of the memory after 500 prompts must be at most 1 KB a prompt. An open chat holds its
 answers with their alternatives, so that it grows; chats that were left must not: the second half of the time
-may hold 5 % more than the quarter before it, the log of the database (WAL) at most 64 MB. Descriptors may vary by 4,
-threads not at all.
+may hold 5 % more than the quarter before it, the log of the database (WAL) at most 64 MB. Descriptors may
+vary by 4, threads not at all.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def chat(minutes: float, folder: Path) -> int:
         tuple(map(max, zip(*part, strict=True))) for part in (states[half // 2 : half], states[half:])
     )
     print(
-        f"soak chat {minutes:g}: {asked} questions in {asked // QUESTIONS + 1} chats, {early[0]} to {late[0]} KiB, "
+        f"soak chat {minutes:g}: {asked} questions in {asked // QUESTIONS + 1} chats, "
+        f"{early[0]} to {late[0]} KiB, "
         f"{early[1]} to {late[1]} descriptors, "
         f"{early[2]} to {late[2]} threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
     )

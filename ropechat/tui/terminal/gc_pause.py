@@ -12,8 +12,8 @@ import sys
 _YOUNG, _MIDDLE = 700, 10  # few objects at a time
 _NEVER = 1 << 30  # collections of young objects until old ones are looked at, too
 _GROWTH = 1.125
-"""All objects are looked at again once memory has grown so much since the last time: lines and widgets that are
-no longer on the screen refer to themselves, so that nothing else frees them."""
+"""All objects are looked at again once memory has grown so much since the last time: lines and widgets that
+are no longer on the screen refer to themselves, so that nothing else frees them."""
 
 _least = 0  # allocated blocks: the fewest since all objects were looked at
 
@@ -31,8 +31,10 @@ def thaw() -> None:
 
 
 def rest() -> None:
-    """Collect objects that were made since the last call; later calls skip those that survive, until memory has
-    grown by an eighth."""
+    """Collect objects that were made since the last call.
+
+    Later calls skip those that survive, until memory has grown by an eighth.
+    """
     global _least
     if gc.get_threshold()[2] != _NEVER:
         return
