@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
@@ -26,6 +27,9 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 WORDS = ["what", "is", "a", "token", "why", "does", "the", "key", "turn", "by", "angle", "rope", "water"]
 WAL_BYTES = 64 << 20
 QUESTIONS = 10  # of a chat
+PREFIX_BYTES = 4 << 20
+"""Keys and values that are kept of chats that were left: less than the usual 64 MB, which takes 500 questions
+to fill."""
 FIRST = 500
 """Prompts after which the slope is measured. The cache of prefixes (64 MB) is full after some 800, so a short
 run has a slope that a long one has not."""
@@ -84,13 +88,28 @@ def batch(count: int, folder: Path) -> int:
     return int(code != 0 or not flat)
 
 
+def program() -> None:
+    """The chat, with few keys and values of chats that were left."""
+    from ropechat.cli import main
+    from ropechat.engine.native import ModelLoad
+
+    begin = ModelLoad.__init__
+
+    def begun(self: ModelLoad, folder: Path, **options: Any) -> None:
+        begin(self, folder, **{**options, "prefix_bytes": PREFIX_BYTES})
+
+    ModelLoad.__init__ = begun  # type: ignore[method-assign]
+    sys.exit(main())
+
+
 def chat(minutes: float, folder: Path) -> int:
     """Type at random, and look at the process every second or so."""
-    from program import Program
+    from program import OWN_TERMINAL, Program
 
+    code = f"{OWN_TERMINAL}sys.path.insert(0, {str(HERE)!r}); import soak; soak.program()"
     draw, data = random.Random(4), folder / "data"
     arguments = ["chat", "--threads", "2", "--max-tokens", "60"]
-    screen = Program(arguments, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off")
+    screen = Program(arguments, code, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off")
     screen.until(b"ready", 120)
     states, asked = list[tuple[int, int, int]](), 0
     end = time.monotonic() + 60 * minutes
