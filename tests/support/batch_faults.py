@@ -9,6 +9,7 @@ The run is the built-in model's, at temperature 0.8. A line of results is printe
 
 import hashlib
 import json
+import multiprocessing
 import random
 import resource
 import signal
@@ -25,6 +26,7 @@ from figures import figures  # noqa: E402
 from thinking_models import OPENED, THINK, thinking_model  # noqa: E402
 
 ROWS, WINDOW = 60, 8
+JOBS, KILLS = 4, 25  # folders at a time; kills in each
 BAD = (
     *("rows lost", "rows doubled", "different outputs", "failed resumes", "tracebacks", "half files"),
     *("errors without a hint", "wrong exit codes"),
@@ -152,14 +154,29 @@ class Faults:
         self.found["ms for the slowest"] = round(1000 * slowest)
 
 
+def some_kills(part: tuple[int, int]) -> Counter[str]:
+    """So many kills in a folder of their own. part: their number, the seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        faults = Faults(Path(folder), random.Random(part[1]))
+        faults.kill(part[0])
+    return faults.found
+
+
 def main() -> int:
     what, count, seed = sys.argv[1], int(sys.argv[2]), random.randrange(10**6)
-    begun = time.time()
-    with tempfile.TemporaryDirectory() as folder:
-        faults = Faults(Path(folder), random.Random(seed))
-        {"kill": faults.kill, "full": faults.full, "signal": faults.signals}[what](count)
-    print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {figures(faults.found, BAD)}")
-    return sum(faults.found[name] for name in BAD)
+    begun, found = time.time(), Counter[str]()
+    if what == "kill":
+        with multiprocessing.Pool(JOBS) as pool:
+            parts = [(min(KILLS, count - n), seed + n) for n in range(0, count, KILLS)]
+            for part in pool.imap_unordered(some_kills, parts):
+                found += part
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            faults = Faults(Path(folder), random.Random(seed))
+            {"full": faults.full, "signal": faults.signals}[what](count)
+            found = faults.found
+    print(f"{what} {count}, seed {seed}, {time.time() - begun:.0f} s: {figures(found, BAD)}")
+    return sum(found[name] for name in BAD)
 
 
 if __name__ == "__main__":
