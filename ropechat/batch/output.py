@@ -1,5 +1,6 @@
 """The output of a run: stdout, or a file that is made from the journal when all rows are done."""
 
+import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from ropechat.batch.reader import BatchRow
 from ropechat.batch.records import tokens_of
 from ropechat.errors import BatchInputError, FileAccessError
 from ropechat.util.files import partial_name, replacing
+from ropechat.util.text import count_of
 
 _MISSING = -1
 RUN_SCHEMA = "ropechat.run/1"
@@ -92,6 +94,22 @@ class Target:
             suffix = Path(plain).suffix
             self.errors = out.with_name(f"{plain.removesuffix(suffix)}.errors{suffix}{packed}")
 
+    def _without_journal(self) -> str:
+        """Why there is nothing that --resume continues."""
+        absent = f"exists, but not {self.journal.name}, which --resume continues"
+        try:
+            record = json.loads(self.run_record.read_bytes())
+            records = int(record["ok"]) + int(record["failed"])
+            if record["schema"] != RUN_SCHEMA:
+                return absent
+        except (OSError, ValueError, RecursionError, LookupError, TypeError):
+            return absent
+        # It has no digests of the rows: the input may have changed since.
+        return (
+            f"complete ({count_of(records, 'record')}, by {self.run_record.name}), but without "
+            f"{self.journal.name}, by which --resume knows which rows have changed"
+        )
+
     def refuse(self, is_input: Callable[[Path], bool], *, overwrite: bool, resume: bool) -> None:
         """Raise BatchInputError if a file would be overwritten, FileAccessError if one is not writable.
 
@@ -105,8 +123,8 @@ class Target:
         if resume:
             if self.out.exists() and not left:
                 raise BatchInputError(
-                    f"{self.out}: exists, but not {self.journal.name}, which --resume continues; choose "
-                    "another output or replace --resume by --overwrite"
+                    f"{self.out}: {self._without_journal()}; choose another output or replace --resume by "
+                    "--overwrite"
                 )
             return
         for name in filter(None, (self.out, self.errors)):

@@ -110,6 +110,9 @@ def percentile(values: list[float], share: float) -> float:
 
 def report(what: str, name: str, stops: list[Stop]) -> None:
     """Print the distribution."""
+    if not stops:
+        print(f"{what:16} {name:8} ended before each signal", flush=True)
+        return
     shares = [
         " ".join(f"{percentile(values, share):4.0f}" for share in (0.5, 0.9, 0.99, 1.0))
         for values in ([one.took for one in stops], [one.cpu for one in stops])
@@ -127,6 +130,7 @@ def main() -> int:
     parser.add_argument("--only", help="a command by name")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell's background job it is ignored
     draw, slow = random.Random(given.seed), 0
     print(f"{given.count} stops per line, seed {given.seed}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as name:

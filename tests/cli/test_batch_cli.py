@@ -357,7 +357,13 @@ def test_a_journal_cannot_be_continued_without_its_file(
     out = tmp_path / "out.jsonl"
     assert door("batch", "-m", model, source, "-o", out, *HOT)[0] == 0
     code, _, err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume")
-    assert (code, "exists, but not out.jsonl.journal, which --resume continues" in err) == (2, True)
+    assert code == 2
+    whole = "complete (12 records, by out.jsonl.run.json), but without out.jsonl.journal, by which --resume"
+    assert err.startswith(f"error: {out}: {whole} knows which rows have changed; choose")
+    for record in ('{"ok": 5, "failed": 0}', "[", '{"schema": "ropechat.run/1", "ok": "x", "failed": 0}'):
+        out.with_name("out.jsonl.run.json").write_text(record)
+        err = door("batch", "-m", model, source, "-o", out, *HOT, "--resume")[2]
+        assert f"{out}: exists, but not out.jsonl.journal, which --resume continues; choose" in err
     for wrong in (["--retry-failed"], ["--resume", "--overwrite"]):
         assert door("batch", "-m", model, source, "-o", out, *HOT, *wrong)[0] == 2
     assert door("batch", "-m", model, source, "-o", "-", "--resume")[0] == 2

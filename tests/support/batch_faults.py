@@ -133,6 +133,7 @@ class Faults:
 
     def signals(self, count: int) -> None:
         """Send each ending signal at random moments of the computation."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell's background job it is ignored
         slowest = 0.0
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             for _ in range(count):

@@ -2,9 +2,9 @@
 
     python tests/support/crashes.py run N            N kills, a line of results
 
-The program is a session and its inference thread, without a screen. It says on stdout `asked ID` once the model began to read a question, `made ID SECONDS TOKEN` for
-each token, and `ended ID N` once the end of an answer is on disk. Whatever was made longer ago than 250 ms,
-or more than 64 tokens ago, must be there.
+The program is a session and its inference thread, without a screen. It says on stdout `asked ID` once the
+model began to read a question, `made ID SECONDS TOKEN` for each token, and `ended ID N` once the end of an
+answer is on disk. Whatever was made longer ago than 250 ms, or more than 64 tokens ago, must be there.
 """
 
 import contextlib
