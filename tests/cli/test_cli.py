@@ -235,6 +235,28 @@ def test_a_bug_is_70_and_one_line(door: Door, model: Path, monkeypatch: pytest.M
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_a_class_is_made_is_no_bug(
+    door: Door, model: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """As in a module that is imported late: a stop found this at a random moment."""
+
+    class Name:
+        def __set_name__(self, *_: object) -> None:
+            os.kill(os.getpid(), number)
+
+    def step(*_: object, **__: object) -> None:
+        type("Late", (), {"name": Name()})
+
+    monkeypatch.setattr("fake_core.Engine.step", step)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        found, _, err = door("run", "-m", model, "a")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (found, "a bug" in err) == (code, False)
+
+
 def test_a_full_disk_is_74(model: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
