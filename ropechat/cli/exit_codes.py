@@ -151,10 +151,9 @@ def _outcome(command: click.Command, arguments: Sequence[str]) -> int:
         return fail(f"{error.object!r:.60}: must be valid Unicode (got a lone surrogate)", REFUSED)
     except BaseException as error:
         # Also PyO3's PanicException, which is not an Exception.
-        if (
-            stop := error.__cause__
-        ) in _arrived:  # before 3.12 Python has a RuntimeError for it in a class body
-            return stop.code if isinstance(stop, Terminated) else INTERRUPTED
+        cause = error.__cause__
+        if cause is not None and cause in _arrived:  # before 3.12 a RuntimeError in a class body
+            return cause.code if isinstance(cause, Terminated) else INTERRUPTED
         _traceback_if_wanted()
         what = f"{type(error).__name__}: {error}"
         return fail(f"a bug in ropechat: {what}; ROPECHAT_DEBUG=1 shows where", BUG)
