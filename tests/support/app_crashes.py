@@ -7,6 +7,7 @@ What it had said is looked for in a copy of its folder; the next one then opens 
 must show what the copy holds.
 """
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -21,7 +22,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from crashes import FAULTS, Claims  # noqa: E402
+from crashes import FAULTS, JOBS, Claims  # noqa: E402
 from figures import figures  # noqa: E402
 from program import OWN_TERMINAL, Program  # noqa: E402
 
@@ -170,16 +171,20 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
     return found
 
 
+def some_kills(count: int) -> Counter[str]:
+    """So many kills on a folder of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return kills(Path(folder), count, random.Random(), longest=3.0)
+
+
 def main() -> int:
     """Kill, and report."""
     total, begun, most = Counter[str](), time.time(), 0
-    left = int(sys.argv[1])
-    while left > 0:
-        with tempfile.TemporaryDirectory() as folder:
-            found = kills(Path(folder), min(left, 10), random.Random(), longest=3.0)
-        most = max(most, found.pop("tokens missing at most"))
-        total += found
-        left -= 10
+    count = int(sys.argv[1])
+    with multiprocessing.Pool(JOBS) as pool:
+        for found in pool.imap_unordered(some_kills, [min(10, count - n) for n in range(0, count, 10)]):
+            most = max(most, found.pop("tokens missing at most"))
+            total += found
     total["tokens missing at most"] = most
     print(f"{sys.argv[1]} kills in {time.time() - begun:.0f} s: {figures(total, ALL_FAULTS)}")
     return sum(total[name] for name in ALL_FAULTS)
