@@ -7,7 +7,7 @@ usual end, and is awaited. A line per command and signal: milliseconds to the en
 p99, p100), processor time since then (with that of children it awaits), exit codes (negative: killed before
 Python could handle the signal),
 and tracebacks (Python's own, when ctrl+c comes before the program does). The exit code is 1 if one took more
-than 300 ms. Run it on a quiet machine.
+than 300 ms, or had another exit code than its signal's. Run it on a quiet machine.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # of a shell's background job it is ignored
-    draw, slow = random.Random(given.seed), 0
+    draw, every, wrong = random.Random(given.seed), list[Stop](), 0
     print(f"{given.count} stops per line, seed {given.seed}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -150,9 +150,15 @@ def main() -> int:
                         last = one.err.strip().splitlines()[-1:]
                         print(f"  {one.took:.0f} ms after {moment:.3f} s, exit {one.code}: {last}")
                 report(what, number.name, stops)
-                slow += sum(one.took > LIMIT_MS for one in stops)
-    print(f"above {LIMIT_MS} ms: {slow}; load {os.getloadavg()[0]:.1f}")
-    return int(slow > 0)
+                every += stops
+                wrong += sum(one.code not in (128 + number, -number) for one in stops)
+    slow = sum(one.took > LIMIT_MS for one in every)
+    cpu = max((one.cpu for one in every), default=0.0)
+    print(
+        f"{len(every)} stops: {slow} above {LIMIT_MS} ms, processor time {cpu:.0f} ms at most, {wrong} wrong exit "
+        f"codes; load {os.getloadavg()[0]:.0f}"
+    )
+    return int(slow > 0 or wrong > 0)
 
 
 if __name__ == "__main__":

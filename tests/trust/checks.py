@@ -151,7 +151,7 @@ CHECKS = (
         "{python} tests/bench/stops.py {n}",
         0,
         100,
-        r"(?s)batch.*",
+        r"\d+ stops: .*",
     ),
     Check(
         "second-signal",
