@@ -155,8 +155,8 @@ def main() -> int:
     slow = sum(one.took > LIMIT_MS for one in every)
     cpu = max((one.cpu for one in every), default=0.0)
     print(
-        f"{len(every)} stops: {slow} above {LIMIT_MS} ms, processor time {cpu:.0f} ms at most, {wrong} wrong exit "
-        f"codes; load {os.getloadavg()[0]:.0f}"
+        f"{len(every)} stops: {slow} above {LIMIT_MS} ms, processor time {cpu:.0f} ms at most, "
+        f"{wrong} wrong exit codes; load {os.getloadavg()[0]:.0f}"
     )
     return int(slow > 0 or wrong > 0)
 
