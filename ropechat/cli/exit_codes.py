@@ -66,14 +66,13 @@ def _ending_signals() -> Iterator[None]:
     before = {}
     _arrived.clear()
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            usual = signal.default_int_handler if number == signal.SIGINT else signal.getsignal(number)
-            if signal.getsignal(number) not in (signal.SIG_IGN, None) and signal.getsignal(number) is usual:
-                before[number] = signal.signal(number, _terminate)
-    except ValueError:  # not the main thread: signals are handled elsewhere
-        yield
-        return
-    try:
+        with contextlib.suppress(ValueError):  # not the main thread: signals are handled elsewhere
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                found = signal.getsignal(number)
+                usual = signal.default_int_handler if number == signal.SIGINT else found
+                if found not in (signal.SIG_IGN, None) and found is usual:
+                    before[number] = found
+                    signal.signal(number, _terminate)
         yield
     finally:
         for number, handler in before.items():
@@ -96,18 +95,18 @@ def fail(text: str, code: int) -> int:
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     """Run a click command and turn every outcome into an exit code."""
     is_chat = arguments[:1] == ["chat"]  # which must leave the terminal as it was
-    with _ending_signals(), contextlib.nullcontext() if is_chat else signals_watched():
-        try:
+    try:  # around the handlers: a signal may come as soon as there is one
+        with _ending_signals(), contextlib.nullcontext() if is_chat else signals_watched():
             code = _outcome(command, arguments)
             _flush(sys.stdout)
-        except BrokenPipeError:
-            code = OK  # the reader closed the pipe, like `head`
-        except OSError as error:
-            code = fail(f"stdout: {error.strerror or error}", IO_FAILED)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        except Terminated as stop:
-            code = stop.code
+    except BrokenPipeError:
+        code = OK  # the reader closed the pipe, like `head`
+    except OSError as error:
+        code = fail(f"stdout: {error.strerror or error}", IO_FAILED)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Terminated as stop:
+        code = stop.code
     _silence(sys.stdout)
     _silence(sys.stderr)
     return code

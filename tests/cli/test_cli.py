@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_door import CompiledDoor, Door, command, environment, on_terminal, process
@@ -255,6 +256,23 @@ def test_a_signal_while_a_class_is_made_is_no_bug(
     finally:
         signal.signal(signal.SIGINT, before)
     assert (found, "a bug" in err) == (code, False)
+
+
+def test_a_signal_may_come_as_soon_as_it_is_handled(
+    door: Door, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, before = signal.signal, signal.getsignal(signal.SIGTERM)
+
+    def handled(number: signal.Signals, handler: Any) -> Any:
+        found = handle(number, handler)
+        if number == signal.SIGTERM and handler is not before:
+            os.kill(os.getpid(), number)
+        return found
+
+    monkeypatch.setattr(signal, "signal", handled)
+    code, _, err = door("run", "-m", model, "a")
+    assert (code, err) == (143, "")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_full_disk_is_74(model: Path) -> None:
