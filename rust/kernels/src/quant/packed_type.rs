@@ -6,7 +6,7 @@ use super::panels::{bit_planes, float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q
 
 /// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes, and of the types that
 /// [`StorageType::packed`](super::StorageType::packed) names: packs on disk of another version are not used.
-pub const PANEL_LAYOUT: u32 = 5;
+pub const PANEL_LAYOUT: u32 = 6;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
