@@ -112,6 +112,26 @@ def test_score_reports_progress(engine: Engine) -> None:
     assert seen == [(4, 6), (6, 6)]
 
 
+@pytest.mark.parametrize("exception", [ValueError("no"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("call", [1, 2])
+def test_an_exception_of_a_progress_callback_is_raised_as_it_is(
+    engine: Engine, exception: BaseException, call: int
+) -> None:
+    expected = engine.score("abcdef")
+    calls: list[int] = []
+
+    def fail(done: int, total: int) -> None:
+        calls.append(done)
+        if len(calls) == call:
+            raise exception
+
+    with pytest.raises(type(exception)) as raised:
+        engine.score("abcdef", on_progress=fail)
+    assert raised.value is exception
+    assert len(calls) == call
+    assert engine.score("abcdef") == expected
+
+
 @pytest.mark.parametrize("top_k", [-1, 1001, 1.5, True])
 def test_top_k_has_a_range(engine: Engine, top_k: Any) -> None:
     for call in (engine.score, engine.generate):

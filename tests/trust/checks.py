@@ -211,7 +211,8 @@ CHECKS = (
         "14",
         "the k-th allocation fails while a model is loaded and computes",
         "an error or a result; no abort where the size comes from a file",
-        missing="sizes from files are checked before use (`allocation.rs`); each k: not measured yet",
+        "cargo test -q -p ropechat-core --test alloc_faults -- --nocapture",
+        result=r"\d+ allocations of .*",
     ),
     Check(
         "memory",
@@ -256,12 +257,30 @@ CHECKS = (
         1,
     ),
     Check(
+        "pool-panics",
+        "20",
+        "panics in workers and callers of the thread pool",
+        "raised in the caller once all parts have ended; the pool works on",
+        "cargo test -q -p ropechat-kernels pool",
+        result=r"test result.*",
+    ),
+    Check(
         "panics",
         "20",
-        "panics in workers, callers and callbacks; exceptions of Python callbacks",
-        "an error; the engine works on or says that it does not",
-        "cargo test -q -p ropechat-kernels pool && cargo test -q -p ropechat-core panic",
+        "panics, errors and NaN in any part of a step of the engine",
+        "an error; every sequence is as before the step; the same bits after it",
+        "cargo test -q -p ropechat-core --lib engine::tests",
         result=r"test result.*",
+    ),
+    Check(
+        "callbacks",
+        "20",
+        "exceptions of Python callbacks; a panic of a library",
+        "raised as they are; the engine works on",
+        _tests(
+            *("tests/engine/test_loading.py", "tests/engine/test_score_and_many.py"),
+            *("tests/tokenizer/test_tokenizer.py", "-k 'exception or panic'"),
+        ),
     ),
     Check(
         "exits",

@@ -87,9 +87,9 @@ fn change_fields(fields: &mut Map<String, Value>, draw: &mut Draw) {
 
 fn near(number: f64, draw: &mut Draw) -> Value {
     match draw.below(12) {
-        0 => json!(number as i64 + 1),
-        1 => json!(number as i64 - 1),
-        2 => json!(number as i64 * 2),
+        0 => json!((number as i64).wrapping_add(1)),
+        1 => json!((number as i64).wrapping_sub(1)),
+        2 => json!((number as i64).wrapping_mul(2)),
         3 => json!(number as i64 / 2),
         4 => json!(-number),
         5 => json!(0),
