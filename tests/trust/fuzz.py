@@ -42,8 +42,8 @@ COVERAGE = (
     *("-Cllvm-args=-sanitizer-coverage-pc-table", "-Cllvm-args=-sanitizer-coverage-trace-compares"),
 )
 INSTRUMENTED = ("ropechat-fuzz", "ropechat-core", "ropechat-platform", "serde_json")
-"""What reads files: the crates with counters of branches and AddressSanitizer. The kernels, whose branches do not
-follow a file, take four of six minutes of processor time to compile even without."""
+"""What reads files: the crates with counters of branches and AddressSanitizer. The kernels, whose branches do
+not follow a file, take four of six minutes of processor time to compile even without."""
 STORED_BYTES = 16_000
 """What is kept of a target's corpus, packed, in corpus.zip."""
 
