@@ -25,9 +25,12 @@ pub fn blocks(data: &[u8]) {
         kind.pack_row(bytes, into, 3, &mut panel, &mut scratch);
         let mut back = vec![0.0; n];
         into.unpack_row(&panel, 3, &mut back);
-        // MXFP4's scale is a power of two, which f16 has from 2^-24 to 2^12.
-        let has_scales =
-            kind != StorageType::MXFP4 || bytes.chunks(block).all(|block| (104..=140).contains(&block[0]));
+        // f16 has MXFP4's scale, a power of two, from 2^-24 to 2^12, and a min of 8 or 16 scales if these are below 4096.
+        let has_scales = bytes.chunks(block).all(|block| match kind {
+            StorageType::MXFP4 => (104..=140).contains(&block[0]),
+            StorageType::Q4_0 | StorageType::Q5_0 => block[1] & 0x7f < 0x6c,
+            _ => true,
+        });
         let is_exact = into == PackedType::F32 || kind.is_kept_in(into) && has_scales;
         let is_exact = is_exact && values.iter().all(|value| value.is_finite());
         for (index, (&value, &back)) in values.iter().zip(&back).enumerate() {
