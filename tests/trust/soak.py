@@ -3,10 +3,10 @@
     python tests/trust/soak.py batch PROMPTS   a batch of so many different prompts with the built-in model
     python tests/trust/soak.py chat MINUTES    chats of ten questions on a pseudo-terminal, and new answers
 
-Of a batch the slope of the memory after 500 prompts must be at most 1 KB a prompt. An open chat holds its
-answers with their alternatives, so that it grows; chats that were left must not: the second half of the time
-may hold 5 % more than the quarter before it, the log of the database (WAL) at most 64 MB. Descriptors may
-vary by 4, threads not at all.
+The memory of a batch may grow by 1 KB a prompt after the first 500. An open chat holds its answers with
+their alternatives, so that it grows; chats that were left must not: the least memory of each chat may grow by
+1 KB a question after the first 500. The log of the database (WAL) has 64 MB at most. Descriptors may vary by
+4, threads not at all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PREFIX_BYTES = 4 << 20
 """Keys and values that are kept of chats that were left: less than the usual 64 MB, which takes 500 questions
 to fill."""
 FIRST = 500
-"""Prompts after which the slope is measured. The cache of prefixes (64 MB) is full after some 800, so a short
-run has a slope that a long one has not."""
+"""Prompts or questions after which the slope is measured. The cache of prefixes (64 MB) is full after some
+800 prompts, so a short run has a slope that a long one has not."""
 
 
 def state(pid: int) -> tuple[int, int, int]:
@@ -111,7 +111,7 @@ def chat(minutes: float, folder: Path) -> int:
     arguments = ["chat", "--threads", "2", "--max-tokens", "60"]
     screen = Program(arguments, code, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off")
     screen.until(b"ready", 120)
-    states, asked = list[tuple[int, int, int]](), 0
+    states, asked = list[tuple[int, tuple[int, int, int]]](), 0
     end = time.monotonic() + 60 * minutes
     deeds = (b"/regen\r", b"/continue\r", b"\x1b", b"/prose\r")
     while time.monotonic() < end:
@@ -123,22 +123,25 @@ def chat(minutes: float, folder: Path) -> int:
                 screen.press(b"/new\r")
         else:
             screen.press(draw.choice(deeds))
-        screen.drain(draw.uniform(0.5, 2.0))
-        states.append(state(screen.child.pid))
+        screen.drain(draw.uniform(0.2, 1.0))
+        states.append((asked, state(screen.child.pid)))
     files = {path.suffix or path.name: path.stat().st_size for path in data.rglob("conversations.db*")}
     wal = next((size for name, size in files.items() if "wal" in name), 0)
     screen.quit()
-    half = len(states) // 2
-    early, late = (
-        tuple(map(max, zip(*part, strict=True))) for part in (states[half // 2 : half], states[half:])
-    )
+    late = [one for one in states if one[0] >= min(FIRST, asked // 3)]
+    least = dict[int, int]()  # KiB by chat
+    for number, (memory, *_) in late:
+        chat = number // QUESTIONS
+        least[chat] = min(memory, least.get(chat, memory))
+    grows = slope([(QUESTIONS * chat, 1024 * memory) for chat, memory in least.items()])
+    descriptors, threads = ([found[which] for _, found in late] for which in (1, 2))
     print(
-        f"soak chat {minutes:g}: {asked} questions in {asked // QUESTIONS + 1} chats, "
-        f"{early[0]} to {late[0]} KiB, "
-        f"{early[1]} to {late[1]} descriptors, "
-        f"{early[2]} to {late[2]} threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
+        f"soak chat {minutes:g}: {grows:.0f} bytes a question of {asked:,}, {asked // QUESTIONS + 1} chats, "
+        f"{min(least.values())} to {max(least.values())} KiB at least in each after the first {late[0][0]} "
+        f"questions, {min(descriptors)} to {max(descriptors)} descriptors, {min(threads)} to {max(threads)} "
+        f"threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
     )
-    flat = late[0] <= 1.05 * early[0] and late[1] <= early[1] + 4 and late[2] <= early[2]
+    flat = grows <= 1024 and max(descriptors) - min(descriptors) <= 4 and max(threads) == min(threads)
     return int(wal > WAL_BYTES or not (flat or minutes < 5))
 
 
