@@ -129,11 +129,11 @@ def chat(minutes: float, folder: Path) -> int:
     wal = next((size for name, size in files.items() if "wal" in name), 0)
     screen.quit()
     late = [one for one in states if one[0] >= min(FIRST, asked // 3)]
-    least = dict[int, int]()  # KiB by chat
+    least = dict[int, int]()  # KiB by the first question of a chat
     for number, (memory, *_) in late:
-        chat = number // QUESTIONS
-        least[chat] = min(memory, least.get(chat, memory))
-    grows = slope([(QUESTIONS * chat, 1024 * memory) for chat, memory in least.items()])
+        first = number // QUESTIONS * QUESTIONS
+        least[first] = min(memory, least.get(first, memory))
+    grows = slope([(first, 1024 * memory) for first, memory in least.items()])
     descriptors, threads = ([found[which] for _, found in late] for which in (1, 2))
     print(
         f"soak chat {minutes:g}: {grows:.0f} bytes a question of {asked:,}, {asked // QUESTIONS + 1} chats, "
