@@ -134,6 +134,8 @@ def chat(minutes: float, folder: Path) -> int:
         first = number // QUESTIONS * QUESTIONS
         least[first] = min(memory, least.get(first, memory))
     grows = slope([(first, 1024 * memory) for first, memory in least.items()])
+    tenths = {first * 10 // asked: f"{first:,} questions: {memory:,} KiB" for first, memory in least.items()}
+    print("; ".join(tenths.values()))
     descriptors, threads = ([found[which] for _, found in late] for which in (1, 2))
     print(
         f"soak chat {minutes:g}: {grows:.0f} bytes a question of {asked:,}, {asked // QUESTIONS + 1} chats, "

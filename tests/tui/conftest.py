@@ -139,8 +139,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another model of a chat does not thaw what pytest holds."""
-    monkeypatch.setattr("ropechat.tui.features.models.gc_pause", SimpleNamespace(thaw=lambda: None))
+    """Another model or chat does not thaw what pytest holds."""
+    for feature in ("history", "models"):
+        monkeypatch.setattr(f"ropechat.tui.features.{feature}.gc_pause", SimpleNamespace(thaw=lambda: None))
 
 
 @pytest.fixture(autouse=True)

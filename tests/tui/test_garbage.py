@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from fakes import FakeEngine
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
 
 from ropechat.tui.terminal import gc_pause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Later tests collect as pytest does."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 class Ring:
@@ -62,6 +81,17 @@ def test_garbage_that_was_set_aside_goes_once_memory_has_grown() -> None:
     assert Ring.alive == 0
 
 
+def test_the_styles_of_places_on_the_screen_go_with_the_garbage() -> None:
+    """Textual keeps one for each line of a text at each place."""
+    text = Strip([Segment("text", Style(color="red"))])
+    gc_pause.thaw()
+    for line in range(300):
+        text.apply_offsets(0, line).render(Console(color_system="truecolor", force_terminal=True))
+    assert Strip.render_ansi.cache_info().currsize >= 300
+    gc_pause.thaw()
+    assert Strip.render_ansi.cache_info().currsize == 0
+
+
 def test_few_young_objects_at_a_time_whatever_a_start_had() -> None:
     gc.set_threshold(50_000)
     gc_pause.hold_off()
@@ -72,3 +102,20 @@ def test_without_a_chat_nothing_changes() -> None:
     frozen, before = gc.get_freeze_count(), gc.get_threshold()
     gc_pause.rest()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (frozen, before)
+
+
+async def test_a_chat_that_was_left_is_garbage(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its widgets and lines refer to each other, and were set aside while it was open."""
+    monkeypatch.setattr("ropechat.tui.features.history.gc_pause", gc_pause)
+    async with chat(FakeEngine("An answer of some words.")) as c:
+        await c.ask("Tell")
+        await c.idle()
+        gc_pause.hold_off()
+        gc_pause.rest()
+        shown = [weakref.ref(block) for block in c.app.transcript.blocks]
+        c.app.transcript.blocks[0].__dict__["ring"] = c.app.transcript.blocks[0]
+        await c.pilot.press("ctrl+n", "ctrl+n")
+        await c.idle()
+        gc_pause.rest()
+        assert shown
+        assert not any(block() for block in shown)

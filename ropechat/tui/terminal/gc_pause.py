@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 
+from textual.strip import Strip
+
 _YOUNG, _MIDDLE = 700, 10  # few objects at a time
 _NEVER = 1 << 30  # collections of young objects until old ones are looked at, too
 _GROWTH = 1.125
@@ -24,8 +26,13 @@ def hold_off() -> None:
 
 
 def thaw() -> None:
-    """Let the next collection look at all objects again: a model becomes garbage when another is loaded."""
+    """Let the next collection look at all objects again: a model becomes garbage when another is loaded.
+
+    Textual's table of 16,384 styles goes, too: each place of a text on the screen has a style of its own, and
+    none is asked for twice, because a style remembers its codes.
+    """
     global _least
+    Strip.render_ansi.cache_clear()
     gc.unfreeze()
     _least = 0
 
