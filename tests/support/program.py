@@ -76,7 +76,7 @@ class Program:
     def quit(self) -> None:
         """ctrl+q; raises SystemExit when that is no orderly end."""
         self.press(b"\x11")
-        self.drain(10)
+        said = self.drain(10)
         if self.child.wait(60):
-            raise SystemExit(f"the chat ended with {self.child.returncode}")
+            raise SystemExit(f"the chat ended with {self.child.returncode}: {said[-500:]!r}")
         os.close(self.master)

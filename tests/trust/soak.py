@@ -127,7 +127,6 @@ def chat(minutes: float, folder: Path) -> int:
         states.append((asked, state(screen.child.pid)))
     files = {path.suffix or path.name: path.stat().st_size for path in data.rglob("conversations.db*")}
     wal = next((size for name, size in files.items() if "wal" in name), 0)
-    screen.quit()
     late = [one for one in states if one[0] >= min(FIRST, asked // 3)]
     least = dict[int, int]()  # KiB by the first question of a chat
     for number, (memory, *_) in late:
@@ -143,6 +142,7 @@ def chat(minutes: float, folder: Path) -> int:
         f"questions, {min(descriptors)} to {max(descriptors)} descriptors, {min(threads)} to {max(threads)} "
         f"threads, database {sum(files.values()) - wal} bytes, WAL {wal} bytes"
     )
+    screen.quit()
     flat = grows <= 1024 and max(descriptors) - min(descriptors) <= 4 and max(threads) == min(threads)
     return int(wal > WAL_BYTES or not (flat or minutes < 5))
 
