@@ -1,249 +1,218 @@
-"""Predict the time of a step with many threads from what one thread did.
+"""Predict the time of a step with many threads from what one thread did, and check it with two.
 
-    taskset -c 0 ropechat bench --shape smollm2-135m --dtype q8_0 --threads 64 --phases --json > one.json
-    ropechat bench --shape smollm2-135m --dtype q8_0 --threads 2 --phases --json > two.json
-    python tests/bench/scaling.py one.json --bandwidth 30,37 --measured two.json
-    python tests/bench/scaling.py one.json --bandwidth 30,200 --shapes --markdown
+    python tests/bench/scaling.py --validate                  # two models, a minute for each work
+    python tests/bench/scaling.py --table --markdown          # 1 to 64 threads, also of larger models
 
-`taskset` leaves one processor, so one thread works, on parts as they are for 64. Everything that this
-prints for more threads than were measured is a model's figure, not a measurement.
+Everything that this prints for more threads than were measured is a model's figure, not a measurement. On a
+busy machine as root: `chrt -f 10 python ...`.
 
-The model: a step is serial work, and jobs that the threads share. A job of `parts` equal parts takes the
-longer of
-
-- the threads' work: its time with one thread, cut into parts that are claimed as the pool does it
-  (`rust/kernels/src/compute/pool/share.rs`), in virtual time, with a cost per claim;
-- the memory: its bytes at the bandwidth that so many threads reach: that of one thread each, up to the
-  machine's.
-
-Then the barrier: what all threads wait for each other, by number of threads (`Machine.barrier`). Lines
-"before" have the costs of the pool before it was changed for many threads: a lock and a shared word that
-each worker takes in turn, and every share looked at by every worker; four parts per thread; attention of a
-token below 256 positions, and its read-out, on one thread.
-
-`--shapes` adds decode steps of models that nobody ran: jobs from the model's shape, each as long as one
-thread takes to read its weights; serial work from the measured step, in proportion to layers and
-hidden_size.
+The model is in `scaling_model.py`.
 """
 
+from __future__ import annotations
+
 import argparse
-import heapq
 import json
+import statistics
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CLAIM = 30e-9
-"""Seconds of a claim of own parts: a compare-and-swap on a line that this core has, and the call."""
+from scaling_model import Machine, Shape, Table, bandwidth_of, machine_of, predict
+from scaling_turns import WORKS, make_probe, prepare, turns
+from subject import make_model
 
-
-@dataclass(frozen=True)
-class Machine:
-    """bandwidths: bytes per second of one thread, and of all together at most.
-
-    transfer: seconds until a core sees what another one has written.
-    """
-
-    bandwidths: tuple[float, float]
-    transfer: float = 100e-9
-
-    def bandwidth(self, threads: int) -> float:
-        return min(threads * self.bandwidths[0], self.bandwidths[1])
-
-    def barrier(self, threads: int, pool: str) -> float:
-        """Seconds that a job costs beside its work.
-
-        Now: the caller takes back a line per thread to write its share, all read the gate, each takes its
-        share and reads four others, the caller reads a word per thread. Lines of different threads travel
-        at the same time, limited by how many a core asks for at once (about ten). Before: each worker in
-        turn takes a lock, enters and leaves by one word (three transfers of a line, one after the other),
-        and looks at all shares, which others write to.
-        """
-        if threads == 1:
-            return 0.0
-        if pool == "before":
-            return self.transfer * (4 * threads)
-        return self.transfer * (4 + 3 * threads / 10)
-
-
-def simulate(parts: int, seconds: float, threads: int, machine: Machine) -> float:
-    """Virtual seconds of a job of equal parts: a third of the rest of a share at a time, then others'."""
-    active = min(threads, parts)
-    part = seconds / parts
-    shares = [[parts * i // active, parts * (i + 1) // active] for i in range(active)]
-
-    def others(own: int) -> list[int]:
-        if own == 0:
-            return list(range(1, active))
-        distances = [1, 2, 3, 4] if active <= 5 else [1, active // 8 + 1, active // 4 + 1, active // 2]
-        return [(own + d) % active for d in distances if d < active]
-
-    # (time, thread, where it looks next: -1 its own share, else an index of its list of others)
-    queue = [(0.0, own, -1) for own in range(active)]
-    heapq.heapify(queue)
-    end = 0.0
-    while queue:
-        now, own, at = heapq.heappop(queue)
-        end = max(end, now)
-        if at >= 0 and at >= len(others(own)):
-            continue
-        victim = own if at < 0 else others(own)[at]
-        share = shares[victim]
-        left = share[1] - share[0]
-        if left <= 0:
-            cost = 0.0 if at < 0 else machine.transfer
-            heapq.heappush(queue, (now + cost if at < 0 else now, own, at + 1))
-            continue
-        count = -(-left // 3)
-        if at < 0:
-            share[0] += count
-        else:
-            share[1] -= count
-        cost = CLAIM if at < 0 else CLAIM + 2 * machine.transfer
-        heapq.heappush(queue, (now + cost + count * part, own, at))
-    return end
-
-
-def before(parts: int, seconds: float, threads: int, phase: str, is_decode: bool) -> float:
-    """Seconds of a job with the former pool."""
-    if phase == "read_out" or (is_decode and phase == "attention"):
-        return seconds
-    parts = min(parts, 4 * threads)
-    return seconds / parts * -(-parts // threads)
-
-
-def predict(table: dict[str, Any], threads: int, machine: Machine, pool: str = "now") -> float:
-    """Seconds of a step."""
-    total = float(table["serial_s"])
-    for job in table["jobs"]:
-        parts, count = job["parts"], job["count"]
-        if parts <= 1 or not count:
-            continue
-        each = job["seconds"] / count
-        if pool == "before":
-            work = before(parts, each, threads, job["phase"], table["name"].startswith("decode"))
-        else:
-            work = simulate(parts, each, threads, machine)
-        used = min(threads, parts)
-        memory = max(job["bytes"] / count / machine.bandwidth(used), 0.0)
-        total += count * (max(work, memory) + machine.barrier(used, pool))
-    return total
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A model's decode step. experts: all, and those that a token passes."""
-
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    bytes_per_weight: float
-    experts: tuple[int, int] = (1, 1)
-
-    def jobs(self, bandwidth: float, context: int = 128) -> list[dict[str, Any]]:
-        """The jobs of a step. bandwidth: of one thread, in bytes per second."""
-
-        def product(phase: str, rows: int, columns: int, count: float, times: int = 1) -> dict[str, Any]:
-            size = rows * columns * self.bytes_per_weight
-            parts = times * max(1, min(-(-rows // 32), int(size / (32 << 10))))
-            read = count * times * size
-            return {
-                "phase": phase,
-                "parts": parts,
-                "count": count,
-                "seconds": read / bandwidth,
-                "bytes": read,
-            }
-
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        cached = context * 2 * keys * 2 * self.layers
-        _, chosen = self.experts
-        return [
-            product("qkv_proj", queries + 2 * keys, self.hidden, self.layers),
-            product("o_proj", self.hidden, queries, self.layers),
-            product("gate_up_proj", 2 * self.intermediate, self.hidden, self.layers, chosen),
-            product("down_proj", self.hidden, self.intermediate, self.layers, chosen),
-            product("lm_head", self.vocab, self.hidden, 1),
-            {
-                "phase": "attention",
-                "parts": self.heads,
-                "count": self.layers,
-                "seconds": 2 * cached / bandwidth,
-                "bytes": cached,
-            },
-            {
-                "phase": "read_out",
-                "parts": -(-self.vocab // 8192),
-                "count": 2,
-                "seconds": 1.5e-9 * self.vocab,
-                "bytes": 0,
-            },
-        ]
-
-
-MEASURED = "smollm2-135m"
+MOST = 64
+"""Threads of the table."""
 SHAPES = {
-    MEASURED: Shape(576, 1536, 30, 9, 3, 64, 49152, 1.06),
+    "smollm2-135m q8_0": Shape(576, 1536, 30, 9, 3, 64, 49152, 1.06),
     "llama-3.2-1b q4_k_m": Shape(2048, 8192, 16, 32, 8, 64, 128256, 0.62),
     "llama-3.1-8b q4_k_m": Shape(4096, 14336, 32, 32, 8, 128, 128256, 0.6),
     "qwen3-30b-a3b q4_k_m": Shape(2048, 768, 48, 32, 4, 128, 151936, 0.6, (128, 8)),
 }
 
 
-def shape_tables(decode: dict[str, Any], bandwidth: float) -> list[dict[str, Any]]:
-    """Decode steps of the shapes; decode: the measured one, of the first shape."""
-    tables = []
-    of = SHAPES[MEASURED]
-    for name, shape in SHAPES.items():
-        serial = decode["serial_s"] * shape.layers * shape.hidden / (of.layers * of.hidden)
-        tables.append({"name": f"decode of {name}", "serial_s": serial, "jobs": shape.jobs(bandwidth)})
-    return tables
+@dataclass(frozen=True)
+class Checked:
+    """Predictions beside measurements: medians of all rounds, in seconds of a step."""
+
+    name: str
+    predicted: tuple[float, float]
+    measured: tuple[float, float]
+    off: tuple[float, float]
+    """Predicted by measured, less 1: the medians of each round's."""
+
+    def row(self) -> list[str]:
+        cells = [self.name]
+        for predicted, measured, off in zip(self.predicted, self.measured, self.off, strict=True):
+            cells += [f"{predicted * 1e3:.2f}", f"{measured * 1e3:.2f}", f"{off:+.1%}"]
+        return cells
 
 
-def _rows(args: argparse.Namespace) -> list[list[str]]:
-    tables = [table for table in json.loads(args.one.read_text()) if table.get("jobs")]
-    measured = {}
-    if args.measured:
-        measured = {table["name"]: table["step_s"] for table in json.loads(args.measured.read_text())}
-    one, most = (float(x) * 1e9 for x in args.bandwidth.split(","))
-    machine = Machine((one, most), args.transfer * 1e-9)
-    counts = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= args.cores]
-    if args.shapes:
-        tables += shape_tables(next(table for table in tables if table["name"] == "decode step"), one)
-    rows = [["ms per step, threads:", "pool", *map(str, counts), "measured at 2"]]
-    for table in tables:
+def check(name: str, rounds: Sequence[dict[str, Table]]) -> list[Checked]:
+    """Compare for each work with the time without a clock on its phases, of the same round."""
+    found = []
+    for work in WORKS:
+        pairs: list[list[tuple[float, float]]] = [[], []]
+        for tables in (tables for tables in rounds if f"{work}/one" in tables):
+            machine, one = machine_of(tables), tables[f"{work}/one"]
+            for at, subject in enumerate(("one", "two")):
+                pairs[at].append(
+                    (predict(one, SHAPES[name], at + 1, machine), tables[f"{work}/{subject}"]["plain_s"])
+                )
+        if not pairs[0]:
+            continue
+        predicted, measured, off = (
+            [statistics.median(of(*pair) for pair in both) for both in pairs]
+            for of in (lambda p, m: p, lambda p, m: m, lambda p, m: p / m - 1)
+        )
+        found.append(
+            Checked(f"{work} of {name}", *((x[0], x[1]) for x in (predicted, measured, off)))  # type: ignore[arg-type]
+        )
+    return found
+
+
+FIXED = ("schedule", "embed", "grammar", "sample", "events", "python")
+"""Phases of serial work that take as long in any model."""
+
+
+def table_of(name: str, measured: str, decode: Table, machine: Machine) -> Table:
+    """The decode step of a shape that was not run. decode: the measured one, of the shape `measured`."""
+    shape, of = SHAPES[name], SHAPES[measured]
+    fixed = sum(decode["phases_s"].get(phase, 0.0) for phase in FIXED)
+    rest = max(0.0, decode["serial_s"] - fixed) * shape.layers * shape.hidden / (of.layers * of.hidden)
+    jobs = shape.jobs(machine.bandwidth(1))
+    for job in jobs:
+        if job["phase"] not in ("attention", "read_out"):
+            job["seconds"] += job["count"] * machine.start
+    return {"name": "decode", "rows": 1, "serial_s": fixed + rest, "jobs": jobs}
+
+
+def median_table(tables: Sequence[Table]) -> Table:
+    """Tables of the same step as one: the median of each time."""
+
+    def by_job(table: Table) -> dict[tuple[str, int], dict[str, Any]]:
+        return {(job["phase"], job["parts"]): job for job in table["jobs"]}
+
+    all_jobs = [by_job(table) for table in tables]
+    jobs = []
+    for key in dict.fromkeys(key for found in all_jobs for key in found):
+        some = [found[key] for found in all_jobs if key in found]
+        names = ("count", "seconds", "bytes", "products")
+        numbers = {name: statistics.median(job[name] for job in some) for name in names}
+        jobs.append({"phase": key[0], "parts": key[1]} | numbers)
+    phases = {
+        name: statistics.median(table["phases_s"].get(name, 0.0) for table in tables)
+        for name in tables[0]["phases_s"]
+    }
+    serial = statistics.median(table["serial_s"] for table in tables)
+    same = {name: tables[0][name] for name in ("name", "rows")}
+    return same | {"serial_s": serial, "phases_s": phases, "jobs": jobs}
+
+
+def many_threads(measured: dict[str, list[dict[str, Table]]], most: float) -> list[list[str]]:
+    """The rows of the table. measured: rounds by model; most: bytes per second of all threads together.
+
+    What a job costs beside its work is that of the first model, whose jobs are the smallest.
+    """
+    counts = [1, 2, 4, 8, 16, 32, MOST]
+    rows = [["ms per token, threads:", "pool", *map(str, counts)]]
+    last = next(iter(measured))
+    costs = [machine_of(tables) for tables in measured[last]]
+    start, read, written = (
+        statistics.median(getattr(cost, fact) for cost in costs) for fact in ("start", "read", "written")
+    )
+    for name in SHAPES:
+        last = name if name in measured else last
+        one = statistics.median(bandwidth_of(tables["decode/probe one"]) for tables in measured[last])
+        decode = median_table([tables["decode/many"] for tables in measured[last]])
+        machine = Machine({1: one}, most, start, read, written)
+        table = decode if name in measured else table_of(name, last, decode, machine)
         for pool in ("before", "now"):
-            times = [predict(table, n, machine, pool) for n in counts]
-            found = measured.get(table["name"]) if pool == "now" else None
-            note = "" if found is None else f"{found * 1e3:.2f} ({times[1] / found - 1:+.1%})"
-            rows.append([table["name"], pool, *(f"{time * 1e3:.2f}" for time in times), note])
+            times = [predict(table, SHAPES[name], n, machine, pool) for n in counts]
+            rows.append([f"decode of {name}", pool, *(f"{time * 1e3:.2f}" for time in times)])
     return rows
+
+
+def constants(name: str, rounds: Sequence[dict[str, Table]]) -> str:
+    machines = [machine_of(tables) for tables in rounds]
+    one, two = (statistics.median(m.bandwidth(n) for m in machines) / 1e9 for n in (1, 2))
+    start = statistics.median(m.start for m in machines) * 1e6
+    read, written = (
+        statistics.median(getattr(m, fact) for m in machines) * 1e9 for fact in ("read", "written")
+    )
+    return (
+        f"{name}: {len(rounds)} rounds; one thread reads {one:.1f} GB/s, two {two:.1f} "
+        f"({two / one:.2f} times); a job starts in {start:.1f} us; a line of the other core takes "
+        f"{read:.1f} ns to read, {written:.1f} to write"
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]], markdown: bool) -> str:
+    if markdown:
+        rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+        return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+
+
+MODELS = ("smollm2-135m q8_0", "llama-3.2-1b q4_k_m")
+
+
+def measure(name: str, folder: Path, works: Sequence[str], seconds: float) -> list[dict[str, Table]]:
+    """Rounds of a model of `MODELS`."""
+    shape, dtype = name.split()
+    model = make_model(shape, dtype, folder)
+    size = prepare(*model)
+    probe = make_probe(size, dtype, folder)
+    prepare(*probe)
+    return list(turns(model, probe, works, seconds, MOST))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("one", type=Path, help="bench --phases --json of one thread")
-    parser.add_argument("--measured", type=Path, help="the same of two threads, to compare with")
-    parser.add_argument("--bandwidth", default="30,37", help="GB/s of one thread, and of all together")
-    parser.add_argument("--transfer", type=float, default=100, help="nanoseconds of a line from core to core")
-    parser.add_argument("--shapes", action="store_true", help="also models that nobody ran")
-    parser.add_argument("--cores", type=int, default=64)
+    parser.add_argument(
+        "--validate", action="store_true", help="predictions beside measurements, 1 and 2 threads"
+    )
+    parser.add_argument("--table", action="store_true", help="predictions for 1 to 64 threads")
+    parser.add_argument("--model", choices=MODELS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--work", choices=WORKS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--seconds", type=float, default=40, help="of turns per model")
+    parser.add_argument(
+        "--most", type=float, default=300, help="GB/s that the table's machine reads with all"
+    )
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "ropechat-bench")
+    parser.add_argument("--save", type=Path, help="write what was measured, as JSON")
+    parser.add_argument("--load", type=Path, action="append", help="take what --save wrote; may be repeated")
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
-    rows = _rows(args)
-    if args.markdown:
-        rows.insert(1, ["---"] * len(rows[0]))
-        text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    if not (args.validate or args.table):
+        parser.error("nothing to do: give --validate, --table or both")
+    names = [name for name in MODELS if name in (args.model or MODELS)]
+    if args.load:
+        measured = {}
+        for file in args.load:
+            for name, rounds in json.loads(file.read_text("utf-8")).items():
+                measured.setdefault(name, []).extend(rounds)
+        measured = {name: measured[name] for name in MODELS if name in measured}
     else:
-        text = "\n".join("  ".join(f"{cell:>14}" for cell in row) for row in rows)
-    sys.stdout.write("Times from a model, not measured, but for the last column.\n\n" + text + "\n")
+        measured = {name: measure(name, args.folder, args.work or WORKS, args.seconds) for name in names}
+    if args.save:
+        args.save.write_text(json.dumps(measured), "utf-8")
+    texts = [constants(name, rounds) for name, rounds in measured.items()]
+    if args.validate:
+        rows = [["ms per step", "1: model", "measured", "off", "2: model", "measured", "off"]]
+        rows += [found.row() for name, rounds in measured.items() for found in check(name, rounds)]
+        texts += ["", aligned(rows, args.markdown)]
+    if args.table:
+        rows = many_threads(measured, args.most * 1e9)
+        texts += ["", "Times from a model, not measured:", "", aligned(rows, args.markdown)]
+    sys.stdout.write("\n".join(texts) + "\n")
 
 
 if __name__ == "__main__":
