@@ -74,6 +74,7 @@ class Writer:
         self._waiting = 0  # number of waiting tokens
         self._retry: float | None = None  # time of the next attempt of a refused job
         self._closing = False
+        self._emptied = False  # nothing is queued any more, after `close`
         self._wake = Condition()
         self._thread = Thread(target=self._run, name="ropechat-store", daemon=True)
         self._thread.start()
@@ -148,13 +149,18 @@ class Writer:
             return "".join(ended.texts), "".join(ended.thoughts)
 
     def close(self, limit: float) -> bool:
-        """Write what is queued, for at most `limit` seconds; False if something is not on disk."""
+        """Write what is queued, for at most `limit` seconds; False if something is not on disk.
+
+        In the same time SQLite's log goes into the database, which may be left to the next start. Another
+        call waits on.
+        """
         with self._wake:
             self._flush()
             self._closing, self._retry = True, None
             self._wake.notify()
         self._thread.join(limit)
-        return not (self._thread.is_alive() or self._jobs or self._losses)
+        ended = self._emptied or not self._thread.is_alive()
+        return ended and not (self._jobs or self._losses)
 
     # --- with the lock held ---
 
@@ -187,6 +193,7 @@ class Writer:
         with contextlib.closing(connection):
             while self._next():
                 self._work_off(connection)
+            self._emptied = True
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,9 +13,12 @@ if TYPE_CHECKING:
     from ropechat.chat.live import LiveChat
     from ropechat.engine.engine import Engine
     from ropechat.inspector.text_reader import TextReader
+    from ropechat.store.store import Store
     from ropechat.tui.options import ChatOptions
 
 __all__ = ["run_chat", "run_reader"]
+
+SLOW_DISK_S = 60.0
 
 # Textual reads these once, at its first import, which importing any module of this package may cause.
 # ESCDELAY (ms): the bytes of an escape sequence come in one piece, so esc need not wait 100 ms for more.
@@ -60,12 +64,29 @@ def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | N
     finally:
         typeahead.release()
     code = app.outcome
-    if store is not None and not store.close():
+    if store is not None and not close_patiently(store):
         print(f"error: not everything is on disk: {one_line(store.trouble or 'busy')}", file=sys.stderr)
         code = code or 74
     if (error := app.crash or app.session.load_error) is not None:
         print(f"error: {explain(error)}", file=sys.stderr)
     return _leave(code, stopped)
+
+
+def close_patiently(store: Store, limit: float = 2.0) -> bool:
+    """Close the store; False if something is not on disk.
+
+    After `limit` seconds the user is told that the disk is slow, and waited for up to a minute more; Ctrl-C
+    leaves at once.
+    """
+    if store.close(limit):
+        return True
+    if store.trouble:  # waiting does not help
+        return False
+    with contextlib.suppress(OSError, KeyboardInterrupt):  # OSError: the terminal is gone
+        print("saving the chat: the disk is slow; Ctrl-C leaves without what is not on disk", file=sys.stderr)
+    with contextlib.suppress(KeyboardInterrupt):
+        return store.close(SLOW_DISK_S)
+    return False
 
 
 def run_reader(

@@ -10,6 +10,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from ropechat.sampling import Sampling
 from ropechat.store import repair, schema, writer
 from ropechat.store.process_lock import ProcessLock, has_others, is_running
 from ropechat.store.store import Store
+from ropechat.tui import close_patiently
 
 
 class Full:
@@ -43,6 +45,46 @@ class Full:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class Slow(Full):
+    """A connection whose statements of one kind wait."""
+
+    def __init__(self, inner: sqlite3.Connection, kind: str, goes_on: threading.Event) -> None:
+        super().__init__(inner)
+        self.kind, self.goes_on = kind, goes_on
+
+    def execute(self, statement: str, *rest: Any) -> Any:
+        if statement.startswith(self.kind):
+            self.goes_on.wait(60)
+        return self.inner.execute(statement, *rest)
+
+
+@pytest.mark.parametrize("kind", ["PRAGMA wal_checkpoint", "COMMIT"])
+def test_a_slow_disk_at_the_end(
+    kind: str,
+    opened: Callable[[], Store],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is on disk is not waited for; what is not is, and the user is told."""
+    goes_on = threading.Event()
+    monkeypatch.setattr(
+        "ropechat.store.store.open_database", lambda path: Slow(schema.open_database(path), kind, goes_on)
+    )
+    store = opened()
+    queued = store.add_node("c", "t", ConversationTree().write(Role.USER, "first"))
+    if kind == "COMMIT":
+        assert not store.close(0.2)
+        assert not queued.done()
+        threading.Timer(0.2, goes_on.set).start()
+        assert close_patiently(store, 0.05)
+        assert "the disk is slow" in capsys.readouterr().err
+    else:
+        done(queued)
+        assert store.close(0.2)
+        goes_on.set()
+    assert len(done(opened().load("c")).tree) == 1
 
 
 def test_a_full_disk_loses_nothing(opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch) -> None:
