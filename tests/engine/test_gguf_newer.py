@@ -1,5 +1,6 @@
 """GGUF files of newer families: what they compute, and what of them is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gguf_converter import Converter
 from gguf_facts import FACTS
 from gguf_newer import NewerConverter
 from golden_cases import CASES, GOLDEN, QUANTIZED_CASES, Golden, model_type
+from quantized import write_stored
 
 from ropechat.engine._core import check
 from ropechat.errors import ConfigError, RefusedInputError
@@ -102,6 +104,31 @@ def test_what_an_architecture_does_not_compute(
     file = converter.write(tmp_path / "model.gguf", **{key.replace(".", "__"): value})
     with pytest.raises(RefusedInputError, match=rf"{converter.facts.arch}\.{key}: {named}"):
         check(str(file))
+
+
+def test_the_activation_of_bitnet(tmp_path: Path) -> None:
+    """llama.cpp's files may state it; without it, heads that share keys leave open which model it is."""
+    golden, converter = Golden.read(GOLDEN / "bitnet"), NewerConverter(GOLDEN / "bitnet")
+    converter.facts = replace(converter.facts, arch="bitnet")
+    linear = {"rope__scaling__type": "linear", "rope__scaling__factor": 1.0}
+    stated = converter.write(tmp_path / "stated.gguf", hidden_activation="relu2", **linear)
+    golden.check(logits(load(stated), golden.ids("p33")), "logits.p33")
+    with pytest.raises(RefusedInputError, match=r"bitnet\.hidden_activation: it is missing; .relu2. or"):
+        check(str(converter.write(tmp_path / "missing.gguf")))
+
+    several = {"num_key_value_heads": converter.config["num_attention_heads"]}
+    folder = tmp_path / "silu"
+    converter.config |= several | {"hidden_act": "silu"}
+    for name, values in converter.tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            converter.tensors[name] = np.concatenate([values, values])
+    unstated = converter.write(tmp_path / "unstated.gguf")
+    write_stored(
+        converter.as_granted(GOLDEN / "bitnet", folder) / "model.safetensors",
+        {name: ("F32", list(values.shape), values.tobytes()) for name, values in converter.tensors.items()},
+    )
+    found, expected = (logits(load(model), golden.ids("p33")) for model in (unstated, folder))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_divisors_of_gemma_4(tmp_path: Path) -> None:

@@ -268,6 +268,10 @@ FACTS = {
         {"mlp.expert_bias": "exp_probs_b."},
     ),
     "apertus": Facts("apertus"),
+    "bitnet": Facts(
+        "bitnet-b1.58",
+        names={"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
+    ),
     "arcee": Facts("arcee", moved=True),
     "jais2": Facts("jais2"),
     "dots1": Facts(

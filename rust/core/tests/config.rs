@@ -275,6 +275,43 @@ fn known_models_that_are_not_computed_say_what_they_would_need() {
     }
 }
 
+#[test]
+fn bitnet_says_how_its_matrices_are_stored() {
+    use ropechat_core::checkpoint::quantized::{Scheme, TernaryForm};
+    let with = |quantization: Value| {
+        let mut all = json!({"quant_method": "bitnet"});
+        all.as_object_mut().unwrap().extend(quantization.as_object().unwrap().clone());
+        json!({"quantization_config": all, "is_bitnet_config": true})
+    };
+    for (keys, expected) in [
+        (json!({"modules_to_not_convert": null}), TernaryForm::Divided),
+        (json!({"linear_class": "bitlinear", "quantization_mode": "online"}), TernaryForm::Divided),
+        (json!({"linear_class": "autobitlinear"}), TernaryForm::Multiplied),
+        (
+            json!({"linear_class": "autobitlinear", "quantization_mode": "online", "use_rms_norm": false}),
+            TernaryForm::Floats,
+        ),
+    ] {
+        let Scheme::BitNet { form, skipped } = sound(with(keys)).quantization else { panic!() };
+        assert_eq!(form, expected);
+        assert_eq!(skipped, ["lm_head", "embed_tokens", "lm_head"]);
+    }
+    for (key, value) in [
+        ("linear_class", json!("bitnet")),
+        ("quantization_mode", json!("static")),
+        ("use_rms_norm", json!(true)),
+        ("modules_to_not_convert", json!(["model.layers.0"])),
+        ("modules_to_not_convert", json!(["lm_head", "model.layers.(0|1)"])),
+    ] {
+        let named = unsupported(with(json!({key: value})));
+        assert_eq!(named, format!("quantization_config.{key}"), "{value}");
+    }
+    let mut mixture = with(json!({}));
+    let keys = json!({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1});
+    mixture.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+    assert_eq!(unsupported(mixture), "quantization_config");
+}
+
 /// Values that other programs compute with and that are not computed here, family by family.
 #[test]
 fn what_a_family_does_not_compute_is_refused_by_its_key() {

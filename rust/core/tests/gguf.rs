@@ -137,6 +137,11 @@ fn faults_are_named() {
             &format!("{q}: its type must be one of F32, F16, BF16, Q8_0, Q4_0 and others (got number 99)"),
         ),
         (
+            tensor(|q| q.2 = 36),
+            &format!("{q}: its type must be one of …(got I2_S of bitnet.cpp, …TQ1_0 or TQ2_0"),
+        ),
+        (tensor(|q| q.2 = 32), &format!("{q}: its type must be …(got Q4_0_4_8, …; use a copy in Q4_0")),
+        (
             tensor(|q| (q.2, q.1) = (8, vec![40, 8])),
             &format!("{q}: a row of Q8_0 must be whole blocks of 32 values (got 40)"),
         ),

@@ -487,6 +487,46 @@ fn rows_are_rounded_to_bytes_alike_on_every_isa() {
     }
 }
 
+/// BitNet's rounding: the largest magnitude of a row is 127 steps in all of its blocks.
+#[test]
+fn rows_with_one_scale_are_rounded_alike_on_every_isa() {
+    let (mut noise, scalar) = (Noise(9), Kernels::of(Isa::Scalar).unwrap());
+    for n in [1, 31, 32, 33, 64, 172, 576] {
+        let mut x = noise.take(n);
+        x[n / 2] = -7.5;
+        let mut expected = vec![0; x_row_bytes(PackedType::Tq2_0, PackedType::Tq2_0.steps(n))];
+        scalar.quantize_q8_by_row(&x, PackedType::Tq2_0, &mut expected);
+        let mut floats = x.clone();
+        scalar.round_by_row(&mut floats);
+        let (bytes, scales) = q8_parts(&expected, n);
+        assert!(scales.into_iter().all(|scale| scale == 7.5 / 127.0));
+        for (k, &x) in x.iter().enumerate() {
+            let byte = (x * (127.0 / 7.5)).round_ties_even();
+            assert_eq!(f32::from(bytes[k] as i8), byte, "{n} {k}");
+            assert_eq!(floats[k], byte / (127.0 / 7.5), "{n} {k}");
+        }
+        for kernels in kernels() {
+            let mut rounded = vec![0; expected.len()];
+            kernels.quantize_q8_by_row(&x, PackedType::Tq2_0, &mut rounded);
+            assert!(rounded == expected, "{kernels:?} {n}");
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = x.clone();
+                x[n - 1] = bad;
+                kernels.quantize_q8_by_row(&x, PackedType::Tq2_0, &mut rounded);
+                assert!(q8_value(&rounded, n, n - 1).is_nan(), "{kernels:?} {n} {bad}");
+                kernels.round_by_row(&mut x);
+                assert!(x[n - 1].is_nan(), "{n} {bad}");
+            }
+        }
+    }
+    // A row of nothing but zeros, and one below the least magnitude that counts.
+    for x in [0.0, 1e-8] {
+        let mut row = vec![0; x_row_bytes(PackedType::Tq2_0, PackedType::Tq2_0.steps(40))];
+        scalar.quantize_q8_by_row(&[x; 40], PackedType::Tq2_0, &mut row);
+        assert_eq!(q8_value(&row, 40, 39), 0.0);
+    }
+}
+
 #[test]
 fn values_too_small_for_a_scale_count_as_zeros() {
     for format in PackedType::ALL.into_iter().filter(|format| format.step_values() == 2 * BLOCK) {

@@ -88,7 +88,7 @@ fn a_change_of_layout_raises_its_number() {
         "q3_k 64c731b42e4bcc3b",
         "q2_k e76bef13c6e7aa04",
         "q2_0 6a36e756a615c3e6",
-        "tq2_0 75cdebcd29c50e0f",
+        "tq2_0 d9391f1e18fe4c24",
         "q1_0 72fe8ac4c215a229",
     ];
     assert_eq!(sums, known, "raise PANEL_LAYOUT and write the new sums here");
@@ -126,6 +126,16 @@ fn a_nan_stays_nan_in_every_format() {
             assert!(back[300].is_nan(), "{dtype:?}: {}", back[300]);
             assert!(back[0].is_finite() && back[599].is_finite(), "{dtype:?}: other blocks keep theirs");
         }
+    }
+}
+
+/// BitNet's matrices: one scale of any bits, which a half would round.
+#[test]
+fn ternary_values_keep_their_scale() {
+    let d = 0.123_456_79_f32;
+    for n in [1, 63, 64, 100, 256, 300, 576] {
+        let row: Vec<f32> = (0..n).map(|i| d * ((i * 7 % 3) as f32 - 1.0)).collect();
+        assert_eq!(rounded(PackedType::Tq2_0, &row), row, "{n}");
     }
 }
 

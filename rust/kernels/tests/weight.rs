@@ -1,6 +1,6 @@
 //! Matmuls with packed matrices.
 
-use ropechat_kernels::compute::activations::{Activations, RowSource};
+use ropechat_kernels::compute::activations::{Activations, RowRounding, RowSource};
 use ropechat_kernels::compute::panels::{Arrangement, PanelShape, Source, SourceRows, pack};
 use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::compute::weight::{Epilogue, RowsOf, Storage, Weight, matmul_each};
@@ -44,6 +44,33 @@ fn matrices_share_a_job_by_rows() {
                 _ => assert_eq!(mixed, &all[0][row * 4800..][..4800]),
             }
         }
+    }
+}
+
+/// A model that rounds its inputs gets the product of the rounded ones, from stored and from computed rows; rows that were not
+/// rounded are refused.
+#[test]
+fn inputs_are_rounded_for_weights_that_say_so() {
+    let (pool, kernels) = (Pool::new(2), Kernels::of(Isa::Scalar).unwrap());
+    let values: Vec<f32> = (0..32 * 8).map(|i| (i % 3) as f32 - 1.0).collect();
+    let plain = weight(&values, &pool);
+    let rounding = plain.clone().with_rounding(RowRounding::BytesByRow);
+    let row = [0.3, -2.0, 0.011, 0.0, 1.7, 0.9, -0.4, 0.25];
+    let rounded = row.map(|x: f32| (x * 63.5).round_ties_even() / 63.5);
+    let product = |weight: &Weight, x: &Activations| {
+        let mut out = vec![0.0; 32];
+        weight.matmul(x, kernels, &pool, Epilogue::Store(&mut out));
+        out
+    };
+    let mut x = Activations::default();
+    let (row, rounded) = (&row[..], &rounded[..]);
+    x.quantize_rows(1, 8, plain.input_type(), kernels, &pool, RowSource::Stored(&|_| rounded));
+    let expected = product(&plain, &x);
+    assert!(catch_unwind(AssertUnwindSafe(|| product(&rounding, &x))).is_err());
+    let (stored, computed) = (|_: usize| row, |_: usize, out: &mut [f32]| out.copy_from_slice(row));
+    for source in [RowSource::Stored(&stored), RowSource::Computed(&computed)] {
+        x.quantize_rows(1, 8, rounding.input_type(), kernels, &pool, source);
+        assert_eq!(product(&rounding, &x), expected);
     }
 }
 

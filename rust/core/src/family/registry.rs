@@ -38,6 +38,7 @@ pub fn from_metadata(metadata: Metadata<'_>) -> Result<Config> {
     if quantization != Scheme::Plain {
         config.quantization = quantization;
     }
+    quantization::check_model(metadata, &mut config)?;
     known::refuse_unknown(metadata)?;
     if config.max_position_embeddings > LONG_CONTEXT {
         metadata.warn(

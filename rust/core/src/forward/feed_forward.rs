@@ -32,7 +32,7 @@ pub(super) fn start_feed_forward(
     let FeedForwardBuffers { gated, moe } = buffers;
     let norm = layer.mlp_norm.as_ref();
     let mut dense = |mlp: &DenseMlp, branch: &mut BranchBuffers| {
-        normed_input(pass, norm, mlp.gate_up_proj.dtype(), x, &mut branch.input);
+        normed_input(pass, norm, mlp.gate_up_proj.input_type(), x, &mut branch.input);
         gate_up_proj(pass, mlp, &branch.input, gated);
     };
     match &layer.mlp {

@@ -101,16 +101,16 @@ pub(crate) fn quantize_gated(
     input: &mut Activations,
 ) {
     let width = mlp.intermediate_size;
-    let dtype = mlp.down_proj.dtype();
+    let input_type = mlp.down_proj.input_type();
     let stored = |row: usize| &gated[row * width..][..width];
     let (kernels, pool) = (pass.kernels, pass.pool);
     match &mlp.sub_norm {
-        None => input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Stored(&stored)),
+        None => input.quantize_rows(rows, width, input_type, kernels, pool, RowSource::Stored(&stored)),
         Some(NormWeights { weight, bias, .. }) => {
             let normed = |row: usize, out: &mut [f32]| {
                 norm(pass.config.norm, stored(row), weight, bias, out, kernels);
             };
-            input.quantize_rows(rows, width, dtype, kernels, pool, RowSource::Computed(&normed));
+            input.quantize_rows(rows, width, input_type, kernels, pool, RowSource::Computed(&normed));
         }
     }
 }

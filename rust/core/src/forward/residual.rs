@@ -3,11 +3,10 @@
 use super::state::Pass;
 use crate::config::{Norm, ResidualFactors};
 use crate::parts::{NormGate, NormWeights, ResidualScales};
-use ropechat_kernels::compute::activations::{Activations, RowSource, by_rows};
+use ropechat_kernels::compute::activations::{Activations, InputType, RowSource, by_rows};
 use ropechat_kernels::compute::phases::{Phase, lap};
 use ropechat_kernels::compute::weight::{Epilogue, Weight};
 use ropechat_kernels::kernel::Kernels;
-use ropechat_kernels::quant::PackedType;
 use std::cell::RefCell;
 
 /// The buffers between a branch and the residual stream; every branch of every layer uses the same.
@@ -19,11 +18,11 @@ pub(crate) struct BranchBuffers {
     pub out: Vec<f32>,
 }
 
-/// input = norm(x), in the type that weights of `dtype` are multiplied with.  // x [rows, hidden_size]
+/// input = norm(x), made for such weights.  // x [rows, hidden_size]
 pub(crate) fn normed_input(
     pass: Pass<'_>,
     weights: Option<&NormWeights>,
-    dtype: PackedType,
+    input_type: impl Into<InputType>,
     x: &[f32],
     input: &mut Activations,
 ) {
@@ -31,7 +30,7 @@ pub(crate) fn normed_input(
     input.quantize_rows(
         pass.rows(x),
         hidden_size,
-        dtype,
+        input_type,
         pass.kernels,
         pass.pool,
         RowSource::Computed(&|row, out| {

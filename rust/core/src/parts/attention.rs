@@ -2,6 +2,7 @@
 
 use super::leaf::{Leaf, parts};
 use crate::config::{Config, Heads, LayerSpec, Values};
+use ropechat_kernels::compute::activations::InputType;
 use ropechat_kernels::quant::PackedType;
 
 parts! {
@@ -109,6 +110,11 @@ impl Projection {
     /// The type of the weights that the normed row is multiplied with.
     pub fn dtype(&self) -> PackedType {
         self.input_matrix().dtype()
+    }
+
+    /// What the normed row is made for.
+    pub fn input_type(&self) -> InputType {
+        self.input_matrix().input_type()
     }
 }
 

@@ -17,10 +17,36 @@ pub enum RowSource<'a> {
     Stored(&'a (dyn Fn(usize) -> &'a [f32] + Sync)),
 }
 
+/// What the rows of an input are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InputType {
+    /// The type of the weights.
+    pub weights: PackedType,
+    /// How the values are rounded before.
+    pub rounding: RowRounding,
+}
+
+/// Whether a model rounds the inputs of a matrix itself.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum RowRounding {
+    /// No: they lose what the weights' kernel cannot take.
+    #[default]
+    AsWeights,
+    /// To signed bytes, of which the largest magnitude of a row is 127 (BitNet).
+    BytesByRow,
+}
+
+impl From<PackedType> for InputType {
+    fn from(weights: PackedType) -> Self {
+        Self { weights, rounding: RowRounding::AsWeights }
+    }
+}
+
 /// Rows of one input.
 #[derive(Debug, Default)]
 pub struct Activations {
     format: ActivationFormat,
+    rounding: RowRounding,
     rows: usize,
     width: usize,
     f32: Vec<f32>,
@@ -54,31 +80,41 @@ impl Activations {
         }
     }
 
-    /// Sets the rows, in the type that weights of `weights` are multiplied with.  // rows of [width]
+    /// Sets the rows, in the type that such weights are multiplied with.  // rows of [width]
     pub fn quantize_rows(
         &mut self,
         rows: usize,
         width: usize,
-        weights: PackedType,
+        input: impl Into<InputType>,
         kernels: Kernels,
         pool: &Pool,
         source: RowSource<'_>,
     ) {
+        let InputType { weights, rounding } = input.into();
         (self.rows, self.width, self.format) = (rows, width, Self::format_for(weights));
+        self.rounding = rounding;
+        let (by_row, is_bytes) =
+            (rounding == RowRounding::BytesByRow, matches!(self.format, ActivationFormat::Q8(_)));
+        let write = |row: usize, out: &mut [f32]| {
+            match source {
+                RowSource::Stored(stored) => out.copy_from_slice(stored(row)),
+                RowSource::Computed(compute) => compute(row, out),
+            }
+            if by_row && !is_bytes {
+                within(Phase::Round, || kernels.round_by_row(out));
+            }
+        };
         let quantize = |row: usize, quantize: &mut dyn FnMut(&[f32])| match source {
-            RowSource::Stored(stored) => quantize(stored(row)),
-            RowSource::Computed(compute) => with_row(width, |values| {
-                compute(row, values);
+            RowSource::Stored(stored) if is_bytes || !by_row => quantize(stored(row)),
+            _ => with_row(width, |values| {
+                write(row, values);
                 quantize(values);
             }),
         };
         match self.format {
             ActivationFormat::F32 => {
                 self.f32.resize(rows * width, 0.0);
-                by_rows(pool, &mut self.f32[..rows * width], width, |row, out| match source {
-                    RowSource::Stored(stored) => out.copy_from_slice(stored(row)),
-                    RowSource::Computed(compute) => compute(row, out),
-                });
+                by_rows(pool, &mut self.f32[..rows * width], width, write);
             }
             ActivationFormat::Bf16 => {
                 let padded = PackedType::BF16.steps(width) * 2;
@@ -96,7 +132,10 @@ impl Activations {
                 by_rows(pool, &mut self.q8[..rows * lines], lines, |row, out: &mut [CacheLine]| {
                     let out = bytemuck::cast_slice_mut(out);
                     quantize(row, &mut |values| {
-                        within(Phase::Round, || kernels.quantize_q8(values, weights, out));
+                        within(Phase::Round, || match rounding {
+                            RowRounding::AsWeights => kernels.quantize_q8(values, weights, out),
+                            RowRounding::BytesByRow => kernels.quantize_q8_by_row(values, weights, out),
+                        });
                     });
                 });
             }
@@ -120,9 +159,9 @@ impl Activations {
         self.width
     }
 
-    /// Whether these rows are in the type for weights of `weights`.
-    pub fn fits(&self, weights: PackedType) -> bool {
-        self.format == Self::format_for(weights)
+    /// Whether these rows are made for such weights.
+    pub fn fits(&self, input: InputType) -> bool {
+        self.format == Self::format_for(input.weights) && self.rounding == input.rounding
     }
 
     /// Distance of two rows in bytes.

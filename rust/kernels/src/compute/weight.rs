@@ -3,7 +3,7 @@
 //! A [`Weight`] holds `out_features x in_features` values in panels, the same layout for one row and for many. A matmul
 //! splits the panels over the threads; the [`Epilogue`] processes a finished tile.
 
-use crate::compute::activations::{Activations, share_activations};
+use crate::compute::activations::{Activations, InputType, RowRounding, share_activations};
 use crate::compute::panels::{Arrangement, PanelMap, PanelShape};
 use crate::compute::phases::{Phase, announce, within};
 use crate::compute::pool::Pool;
@@ -54,6 +54,8 @@ pub struct Weight {
     panels: usize,
     /// Padded to the panels; empty without one.
     bias: Vec<f32>,
+    /// How its inputs are rounded.
+    rounding: RowRounding,
 }
 
 /// Some rows of a matrix.
@@ -79,7 +81,8 @@ impl Weight {
     pub fn stacked(parts: Vec<(PanelShape, Storage)>) -> Self {
         assert!(Self::can_stack(parts.iter().map(|(shape, _)| *shape)));
         let parts: Vec<Part> = parts.into_iter().map(|(shape, data)| Part { shape, data }).collect();
-        Self { panels: parts.iter().map(|part| part.shape.panels).sum(), parts, bias: Vec::new() }
+        let panels = parts.iter().map(|part| part.shape.panels).sum();
+        Self { parts, panels, bias: Vec::new(), rounding: RowRounding::AsWeights }
     }
 
     /// Whether one weight can have these parts: they read the same activations, and all but the last are pairs of panels.
@@ -107,6 +110,11 @@ impl Weight {
         self
     }
 
+    /// This weight, whose model rounds its inputs.
+    pub fn with_rounding(self, rounding: RowRounding) -> Self {
+        Self { rounding, ..self }
+    }
+
     /// Values of an input row.
     pub fn in_features(&self) -> usize {
         self.parts[0].shape.in_features
@@ -118,6 +126,11 @@ impl Weight {
         types
             .max_by_key(|dtype| x_row_bytes(*dtype, dtype.steps(self.in_features())))
             .unwrap_or(PackedType::F32)
+    }
+
+    /// What the rows of [`Weight::matmul`] are made for.
+    pub fn input_type(&self) -> InputType {
+        InputType { weights: self.dtype(), rounding: self.rounding }
     }
 
     /// Output values per row, padding included: the stride of a matmul's output.
@@ -224,7 +237,7 @@ pub fn matmul_each(
     let Some(RowsOf { weight: first, .. }) = jobs.first() else { return };
     let mut free = 0;
     for RowsOf { weight, rows } in jobs {
-        assert!(x.width() == weight.in_features() && x.fits(weight.dtype()));
+        assert!(x.width() == weight.in_features() && x.fits(weight.input_type()));
         assert!(weight.panels == first.panels && free <= rows.start && rows.start <= rows.end);
         free = rows.end;
     }

@@ -344,7 +344,19 @@ impl Kernels {
     pub fn quantize_q8(self, x: &[f32], weights: PackedType, out: &mut [u8]) {
         assert_eq!(out.len(), x_row_bytes(weights, weights.steps(x.len())));
         // SAFETY: holding `Kernels` proves the ISA; the length is checked.
-        unsafe { (self.0.quantize_q8)(x, weights, out) }
+        unsafe { (self.0.quantize_q8)(x, false, weights, out) }
+    }
+
+    /// As [`quantize_q8`](Self::quantize_q8), with one scale for all blocks: the largest magnitude / 127.
+    pub fn quantize_q8_by_row(self, x: &[f32], weights: PackedType, out: &mut [u8]) {
+        assert_eq!(out.len(), x_row_bytes(weights, weights.steps(x.len())));
+        // SAFETY: holding `Kernels` proves the ISA; the length is checked.
+        unsafe { (self.0.quantize_q8)(x, true, weights, out) }
+    }
+
+    /// The values that [`quantize_q8_by_row`](Self::quantize_q8_by_row) rounds to, up to the last bits.  // x [n]
+    pub fn round_by_row(self, x: &mut [f32]) {
+        quantize::round_by_row(x);
     }
 
     /// Rounds to f16, nearest even.  // both [n]

@@ -61,9 +61,37 @@ pub fn q8_parts(row: &[u8], n: usize) -> (&[u8], impl Iterator<Item = f32> + '_)
 /// Blocks that are rounded together, so that their divisions overlap.
 const TOGETHER: usize = 16;
 
+/// The least that counts as the largest magnitude of a row with one scale (transformers 5.23, `integrations/bitnet.py`).
+const LEAST_LARGEST: f32 = 1e-5;
+
+/// The largest magnitude of a row with one scale.
+fn largest_of_row(x: &[f32]) -> f32 {
+    let (vectors, rest) = x.as_chunks::<LANES>();
+    let mut largest = [LEAST_LARGEST; LANES];
+    for vector in vectors {
+        largest.iter_mut().zip(vector).for_each(|(largest, x)| *largest = largest.max(x.abs()));
+    }
+    largest.iter().chain(rest).fold(LEAST_LARGEST, |largest, x| largest.max(x.abs()))
+}
+
+/// The values that a row has after it was rounded to signed bytes with one scale. One NaN or infinite value makes NaN of
+/// itself or of all.  // x [n]
+pub(super) fn round_by_row(x: &mut [f32]) {
+    let scale = 127.0 / largest_of_row(x);
+    x.iter_mut().for_each(|x| *x = (*x * scale).round_ties_even() / scale);
+}
+
 /// Rounds a row to signed bytes for these weights, zero-padded to whole steps.  // x [n], out [`x_row_bytes`]
+///
+/// The scale of a block is its largest magnitude / 127; if the row has one scale, the row's.
 #[inline(always)]
-pub(super) unsafe fn quantize_q8<V: Lanes>(x: &[f32], weights: PackedType, out: &mut [u8]) {
+pub(super) unsafe fn quantize_q8<V: Lanes>(
+    x: &[f32],
+    has_one_scale: bool,
+    weights: PackedType,
+    out: &mut [u8],
+) {
+    let largest = has_one_scale.then(|| largest_of_row(x));
     let steps = x.len().div_ceil(GROUP);
     let (values, mut numbers) = out.split_at_mut(x_scales_at(steps));
     let mut next = || numbers.split_off_mut(..8 * steps).unwrap_or_default();
@@ -78,11 +106,11 @@ pub(super) unsafe fn quantize_q8<V: Lanes>(x: &[f32], weights: PackedType, out: 
         // SAFETY: the features are the caller's duty.
         let (scale, sum) = unsafe {
             if count <= whole {
-                blocks_to_q8::<V>(&x[..count * BLOCK], values)
+                blocks_to_q8::<V>(&x[..count * BLOCK], largest, values)
             } else {
                 let mut padded = [0.0; TOGETHER * BLOCK];
                 padded[..x.len()].copy_from_slice(x);
-                blocks_to_q8::<V>(&padded[..count * BLOCK], values)
+                blocks_to_q8::<V>(&padded[..count * BLOCK], largest, values)
             }
         };
         for block in 0..count {
@@ -114,7 +142,11 @@ fn compensation(sum: i32) -> i32 {
 ///
 /// One NaN or infinite value makes all these scales NaN: such a row must reach the logits as NaN, not as rounded noise.
 #[inline(always)]
-unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
+unsafe fn blocks_to_q8<V: Lanes>(
+    x: &[f32],
+    of_row: Option<f32>,
+    out: &mut [u8],
+) -> ([f32; TOGETHER], [f32; TOGETHER]) {
     let (mut largest, mut sums) = ([0.0; TOGETHER], [0.0; TOGETHER]);
     // SAFETY: a block is two vectors in and 32 bytes out.
     unsafe {
@@ -127,6 +159,7 @@ unsafe fn blocks_to_q8<V: Lanes>(x: &[f32], out: &mut [u8]) -> ([f32; TOGETHER],
             *largest = a.max(zero.sub(a)).max(b.max(zero.sub(b))).reduce_max();
         }
         let poison = poison.reduce_add();
+        let largest = of_row.map_or(largest, |of_row| [of_row; TOGETHER]);
         let inverses = largest.map(|largest| {
             let inverse = 127.0 / largest;
             if inverse.is_finite() { inverse } else { 0.0 } // all zero, or too small

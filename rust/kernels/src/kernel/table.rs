@@ -75,7 +75,7 @@ macro_rules! kernels {
             fn matmul_f32(args: &MatmulArgs) = matmul::matmul::<V, matmul::F32, TILE_ROWS, TALL_ROWS>;
             fn matmul_f16(args: &MatmulArgs) = matmul::matmul::<V, matmul::F16, TILE_ROWS, TALL_ROWS>;
             fn matmul_bf16(args: &MatmulArgs) = matmul::matmul_bf16::<V, TILE_ROWS, TALL_ROWS>;
-            fn quantize_q8(x: &[f32], weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
+            fn quantize_q8(x: &[f32], has_one_scale: bool, weights: PackedType, out: &mut [u8]) = quantize::quantize_q8::<V>;
             fn dequantize_keys(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_keys::<V>;
             fn dequantize_values(bytes: &[u8], scales: &[f32], out: &mut [f32]) = quantize::dequantize_values::<V>;
             fn transpose_keys(format: PackedType, keys: &[u8], first: usize, values: &mut [f32]) = quantize::transpose_keys::<V>;

@@ -6,7 +6,7 @@ use super::panels::{bit_planes, float, q2_k, q3_k, q4_0, q4_1_q5_1, q4_k_q5_k, q
 
 /// Version of the panel layout. Raise it with every change of what [`PackedType::pack_row`] writes, and of the types that
 /// [`StorageType::packed`](super::StorageType::packed) names: packs on disk of another version are not used.
-pub const PANEL_LAYOUT: u32 = 6;
+pub const PANEL_LAYOUT: u32 = 7;
 
 /// A storage type of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ pub enum PackedType {
     Q2K,
     /// Integers of 2 bits (value + 1) with an f16 scale per 64.
     Q2_0,
-    /// Integers of 2 bits (value + 1) with an f32 scale of at most 22 significant bits per 256.
+    /// Integers of 2 bits (value + 1) with an f32 scale per 256.
     Tq2_0,
     /// Signs with an f16 scale per 128.
     Q1_0,

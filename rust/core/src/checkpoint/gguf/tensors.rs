@@ -70,6 +70,26 @@ fn type_of(number: u32) -> Option<Type> {
     Some(Type { name, values, bytes })
 }
 
+/// What a number that is not in [`type_of`] stands for, and what to do: types of bitnet.cpp, and those that llama.cpp took back.
+fn unread(number: u32) -> (String, &'static str) {
+    const OTHER: &str = "use another copy of the model";
+    let name = match number {
+        31 => "Q4_0_4_4",
+        32 => "Q4_0_4_8",
+        33 => "Q4_0_8_8",
+        36 => "I2_S",
+        38 => "TL1",
+        _ => return (format!("number {number}"), OTHER),
+    };
+    if number < 36 {
+        return (format!("{name}, Q4_0 in the order of one kind of processor"), "use a copy in Q4_0");
+    }
+    let got = format!(
+        "{name} of bitnet.cpp, whose layout depends on the machine that wrote it and is not in the file"
+    );
+    (got, "use the model's safetensors, or a copy in TQ1_0 or TQ2_0")
+}
+
 /// The tensors of a file.
 #[derive(Debug)]
 pub(crate) struct Tensors {
@@ -132,9 +152,9 @@ impl RawTensor {
         let (row, number) = (shape.first().copied(), cursor.u32(name)?);
         shape.reverse();
         let Some(kind) = type_of(number) else {
+            let (got, remedy) = unread(number);
             let what = format!(
-                "its type must be one of F32, F16, BF16, Q8_0, Q4_0 and others (got number {number}); \
-                 use another copy of the model"
+                "its type must be one of F32, F16, BF16, Q8_0, Q4_0 and others (got {got}); {remedy}"
             );
             return Err(Error::Unsupported {
                 path: cursor.path().to_owned(),

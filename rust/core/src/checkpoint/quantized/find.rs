@@ -9,10 +9,11 @@ use super::parts::{FLOATS, Part, Parts, part};
 use super::quant_state::QuantState;
 use super::rows::RowReader;
 use super::scales::Scales;
-use super::scheme::{Number, Scheme, Strategy, WeightScheme, ZeroPoints};
+use super::scheme::{Number, Scheme, Strategy, TernaryForm, WeightScheme, ZeroPoints};
+use super::ternary::{self, ROWS_IN_BYTE};
 use crate::checkpoint::escape::escape_for_terminal;
 use crate::checkpoint::shards::Shards;
-use ropechat_kernels::quant::BLOCK;
+use ropechat_kernels::quant::{BLOCK, StorageType};
 use ropechat_platform::error::{Error, Result};
 
 /// A reader of rows, and the bytes of a row in the first part if rows are contiguous there.
@@ -38,7 +39,7 @@ fn module(name: &str) -> &str {
 /// The name under which a scheme stores the values of a matrix, if it is not the usual one.
 pub(in crate::checkpoint) fn names_of(scheme: &Scheme, name: &str) -> Option<String> {
     match scheme {
-        Scheme::Plain | Scheme::Fp8 { .. } | Scheme::BitsAndBytes => None,
+        Scheme::Plain | Scheme::Fp8 { .. } | Scheme::BitsAndBytes | Scheme::BitNet { .. } => None,
         Scheme::CompressedTensors(_) => Some(format!("{name}_packed")),
         Scheme::Gptq { .. } | Scheme::Awq { .. } => Some(format!("{}.qweight", module(name))),
         Scheme::Mxfp4 => Some(format!("{name}_blocks")),
@@ -90,6 +91,9 @@ pub(in crate::checkpoint) fn find<'a>(
             Some(found) => found,
             None => return Ok(None),
         },
+        Scheme::BitNet { form, skipped } if !skipped.iter().any(|end| is_named(module(name), end)) => {
+            matrix.ternary(&mut parts, *form)?
+        }
         _ => return Ok(None),
     };
     for companion in COMPANIONS {
@@ -99,6 +103,11 @@ pub(in crate::checkpoint) fn find<'a>(
     let quantized =
         Quantized { name: name.to_owned(), reader, columns: shape.columns, parts: parts.found, row_bytes };
     Ok(Some(quantized))
+}
+
+/// Whether a module's name begins or ends so, as transformers compares `modules_to_not_convert`.
+fn is_named(module: &str, name: &str) -> bool {
+    module.starts_with(name) || module.ends_with(name)
 }
 
 /// The matrix that is looked for.
@@ -343,6 +352,31 @@ impl Matrix<'_> {
             None => (columns, Scales::by_row(scales, 1)),
         };
         Ok((Box::new(Float8::new(values.dtype, values.bytes, group, scales)), Some(columns)))
+    }
+
+    /// bitnet, packed with one scale, or floats that the model rounds.
+    fn ternary<'a>(&self, parts: &mut Parts<'a, '_>, form: TernaryForm) -> Result<Found<'a>> {
+        const NUMBERS: &[&str] = &["F32", "F16", "BF16"];
+        self.is_rows_first(parts)?;
+        let (rows, columns) = (self.rows, self.columns);
+        if form == TernaryForm::Floats {
+            let values = parts.require(self.stored_as, NUMBERS, &[&[rows, columns]])?;
+            let kind = StorageType::named(values.dtype).unwrap_or(StorageType::F32);
+            let reader = ternary::Rounded::new(values, kind);
+            return Ok((Box::new(reader), Some(kind.row_bytes(columns))));
+        }
+        if !rows.is_multiple_of(ROWS_IN_BYTE) {
+            return Err(self.fault(parts, &format!("its {rows} rows are not whole bytes of {ROWS_IN_BYTE}")));
+        }
+        let values = parts.require(self.stored_as, &["U8"], &[&[rows / ROWS_IN_BYTE, columns]])?;
+        let scale = parts.require(&format!("{}_scale", self.name), NUMBERS, &[&[1], &[]])?;
+        let reader = ternary::Packed {
+            bytes: values.bytes,
+            rows,
+            scale: Scales::of_tensor(scale),
+            is_divisor: form == TernaryForm::Divided,
+        };
+        Ok((Box::new(reader), None))
     }
 
     /// bitsandbytes, LLM.int8: signed bytes of `SCB` / 127 of a row.

@@ -229,6 +229,10 @@ impl RowReader for Integers<'_> {
         }
     }
 
+    fn has_blocks(&self) -> bool {
+        true
+    }
+
     fn blocks(&self, row: usize, out: &mut Vec<u8>) {
         let (Groups::Of(size), kept) = (&self.groups, self.kept()) else { return };
         let factor = self.scales.factor;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::parts::Part;
 use super::rows::RowReader;
 use crate::checkpoint::tensor::TensorView;
+use ropechat_kernels::compute::activations::RowRounding;
 use ropechat_kernels::quant::{PackedType, StorageType};
 
 /// The shape of a matrix that a model needs.
@@ -47,7 +48,16 @@ impl<'a> Quantized<'a> {
     /// The type in which rows are handed out to be packed into `dtype`: blocks where their integers are kept, else F32.
     pub fn row_type(&self, dtype: PackedType) -> StorageType {
         let kept = self.reader.kept();
-        if !kept.is_float() && kept.is_kept_in(dtype) { kept } else { StorageType::F32 }
+        if self.reader.has_blocks() && !kept.is_float() && kept.is_kept_in(dtype) {
+            kept
+        } else {
+            StorageType::F32
+        }
+    }
+
+    /// How the model rounds its inputs.
+    pub fn rounding(&self) -> RowRounding {
+        self.reader.rounding()
     }
 
     /// Replaces `out` by a row in [`Quantized::row_type`].
@@ -83,6 +93,14 @@ pub enum Matrix<'a> {
 }
 
 impl Matrix<'_> {
+    /// How the model rounds its inputs.
+    pub fn rounding(&self) -> RowRounding {
+        match self {
+            Matrix::Plain(_) => RowRounding::AsWeights,
+            Matrix::Quantized(quantized) => quantized.rounding(),
+        }
+    }
+
     /// The type that `auto` computes it in, through [`StorageType::packed`].
     pub fn tensor_type(&self) -> StorageType {
         match self {

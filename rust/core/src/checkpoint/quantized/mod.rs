@@ -9,6 +9,7 @@
 //! awq                 x.qweight [in, out / 8], x.qzeros, x.scales [groups, out]
 //! mxfp4               x_blocks, x_scales
 //! bitsandbytes        x.weight, x.weight.absmax, x.weight.quant_map, ... or x.weight, x.SCB
+//! bitnet              x.weight [out / 4, in], x.weight_scale, or x.weight [out, in] of floats
 //! ```
 //!
 //! What reads such a matrix sees rows [out_features, in_features] of a [`StorageType`]: blocks with the file's own integers
@@ -25,7 +26,8 @@ mod quant_state;
 mod rows;
 mod scales;
 mod scheme;
+mod ternary;
 
 pub(super) use find::{find, names_of};
 pub use matrix::{Matrix, MatrixShape, Quantized};
-pub use scheme::{Number, Scheme, Strategy, WeightScheme, ZeroPoints};
+pub use scheme::{Number, Scheme, Strategy, TernaryForm, WeightScheme, ZeroPoints};

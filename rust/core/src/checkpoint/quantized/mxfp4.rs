@@ -30,6 +30,10 @@ impl RowReader for Mxfp4<'_> {
         StorageType::MXFP4.dequantize(&blocks, out);
     }
 
+    fn has_blocks(&self) -> bool {
+        true
+    }
+
     fn blocks(&self, row: usize, out: &mut Vec<u8>) {
         let values = self.values.as_chunks::<BYTES>().0;
         let blocks = row * self.blocks..(row + 1) * self.blocks;

@@ -32,6 +32,24 @@ pub enum Scheme {
     Mxfp4,
     /// bitsandbytes: NF4 and FP4, or bytes (LLM.int8).
     BitsAndBytes,
+    /// BitNet b1.58: -1, 0 and 1 times a scale per matrix; the model rounds the inputs of these matrices to bytes.
+    BitNet {
+        /// How the matrices are stored.
+        form: TernaryForm,
+        /// Beginnings and ends of the names of modules that are plain numbers.
+        skipped: Vec<String>,
+    },
+}
+
+/// How ternary matrices are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TernaryForm {
+    /// `linear_class` bitlinear: packed, and divided by `weight_scale`.
+    Divided,
+    /// `linear_class` autobitlinear: packed, and multiplied by `weight_scale`.
+    Multiplied,
+    /// `quantization_mode` online: floats, which the model rounds.
+    Floats,
 }
 
 /// What the zero points of a GPTQ file are.
@@ -98,6 +116,9 @@ impl Scheme {
             Scheme::Awq { group_size } => format!("awq, 4 bits, {}", groups(group_size)),
             Scheme::Mxfp4 => "mxfp4".to_owned(),
             Scheme::BitsAndBytes => "bitsandbytes".to_owned(),
+            Scheme::BitNet { form: TernaryForm::Divided, .. } => "bitnet, bitlinear".to_owned(),
+            Scheme::BitNet { form: TernaryForm::Multiplied, .. } => "bitnet, autobitlinear".to_owned(),
+            Scheme::BitNet { form: TernaryForm::Floats, .. } => "bitnet, autobitlinear, online".to_owned(),
         }
     }
 }

@@ -295,6 +295,23 @@ pub(super) fn granite_swa(source: &Source<'_>, out: &mut Translated) -> Result<(
     Ok(())
 }
 
+/// Without the key the activation is SiLU (llama.cpp), as the first BitNet models have it. Files of later ones, which have fewer
+/// heads of keys, were written without it too, and no other key tells what they need.
+pub(super) fn bitnet(source: &Source<'_>, out: &mut Translated) -> Result<()> {
+    const KEY: &str = "hidden_activation";
+    if out.values.contains_key("hidden_act") {
+        return Ok(());
+    }
+    let heads = |key| out.values.get(key);
+    if heads("num_attention_heads") != heads("num_key_value_heads") {
+        let what = "it is missing; \"relu2\" or \"silu\" is needed, since models of both have such heads; \
+                    convert the model again with a newer llama.cpp, or use its safetensors";
+        return Err(source.unsupported(&source.full(KEY), what.to_owned()));
+    }
+    out.set("hidden_act", "silu");
+    Ok(())
+}
+
 /// The epsilon may stand under both of its names.
 pub(super) fn exaone(source: &Source<'_>, _: &mut Translated) -> Result<()> {
     source.get("attention.layer_norm_epsilon").map(|_| ())

@@ -57,6 +57,7 @@ const NO_MATHS: &[&str] = &[
     "id2label",
     "initializer_factor",
     "initializer_range",
+    "is_bitnet_config",
     "is_decoder",
     "is_llama_config",
     "keys_to_ignore_at_inference",

@@ -8,11 +8,12 @@
 use super::metadata::Metadata;
 use crate::checkpoint::escape_for_terminal;
 use crate::checkpoint::json::describe;
-use crate::checkpoint::quantized::{Number, Scheme, Strategy, WeightScheme, ZeroPoints};
+use crate::checkpoint::quantized::{Number, Scheme, Strategy, TernaryForm, WeightScheme, ZeroPoints};
+use crate::config::{Attention, Config, HeadTransform, LayerMlp, LayerSpec, Mechanisms, Mixer};
 use ropechat_platform::error::{Error, Result};
 
 /// Values of `quant_method` that are read.
-const METHODS: &str = "fp8, fbgemm_fp8, compressed-tensors, gptq, awq, mxfp4, bitsandbytes";
+const METHODS: &str = "fp8, fbgemm_fp8, compressed-tensors, gptq, awq, mxfp4, bitsandbytes, bitnet";
 /// Longest group, and longest side of a block.
 const LONGEST: u64 = 1 << 20;
 
@@ -38,6 +39,7 @@ pub(crate) fn scheme(metadata: &Metadata<'_>) -> Result<Scheme> {
             Some("awq") => awq(&inner),
             Some("mxfp4") => Ok(Scheme::Mxfp4),
             Some("bitsandbytes") => Ok(Scheme::BitsAndBytes),
+            Some("bitnet") => bitnet(&inner),
             Some(other) => Err(metadata.unsupported(
                 key,
                 &format!(
@@ -49,6 +51,61 @@ pub(crate) fn scheme(metadata: &Metadata<'_>) -> Result<Scheme> {
         };
     }
     Ok(Scheme::Plain)
+}
+
+/// The embedding and the projection to logits are plain numbers in BitNet.
+///
+/// Errors: `Unsupported` for a model with other matrices than those of attention and of dense MLPs, some of which transformers
+/// would convert and some not.
+pub(crate) fn check_model(metadata: &Metadata<'_>, config: &mut Config) -> Result<()> {
+    let Scheme::BitNet { skipped, .. } = &mut config.quantization else { return Ok(()) };
+    let own = [config.names.embed_tokens, config.names.lm_head.weight];
+    skipped.extend(own.map(|name| name.trim_end_matches(".weight").to_owned()));
+    let is_usual = |layer: &LayerSpec| {
+        layer.mixer == Mixer::Attention && layer.mlp == LayerMlp::Dense && layer.attention.is_none()
+    };
+    let is_dense = config.layers.iter().all(is_usual)
+        && config.attention == Attention::Heads
+        && config.head_transform == HeadTransform::None
+        && config.mechanisms == Mechanisms::default()
+        && config.per_layer_embedding.is_none()
+        && config.mtp.is_none();
+    if is_dense {
+        return Ok(());
+    }
+    let what = "quant_method \"bitnet\" is read of models with attention and dense MLPs only; use an unquantized copy";
+    Err(metadata.unsupported("quantization_config", what))
+}
+
+fn bitnet(inner: &Metadata<'_>) -> Result<Scheme> {
+    const CLASS: &str = "linear_class";
+    const MODE: &str = "quantization_mode";
+    const SKIPPED: &str = "modules_to_not_convert";
+    let (classes, modes) = (["bitlinear", "autobitlinear"], ["offline", "online"]);
+    let one_of = |key, known: [&'static str; 2]| {
+        let stated = inner.text_if_any(key)?.unwrap_or(known[0]);
+        known.into_iter().find(|name| *name == stated).ok_or_else(|| unread(inner, key, stated, &known))
+    };
+    refuse(inner, &["use_rms_norm"])?;
+    // transformers looks at the mode for autobitlinear alone.
+    let form = match (one_of(CLASS, classes)?, one_of(MODE, modes)?) {
+        ("bitlinear", _) => TernaryForm::Divided,
+        (_, "offline") => TernaryForm::Multiplied,
+        _ => TernaryForm::Floats,
+    };
+    let skipped = inner.texts_if_any(SKIPPED)?.unwrap_or_else(|| vec!["lm_head"]);
+    let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+    if let Some(pattern) = skipped.iter().find(|name| !is_plain(name)) {
+        let pattern = escape_for_terminal(pattern);
+        let what = format!("must be names of modules (got the pattern \"{pattern}\"); write the names out");
+        return Err(inner.unsupported(SKIPPED, &what));
+    }
+    if !skipped.contains(&"lm_head") {
+        let what =
+            "must be null or name lm_head: a ternary projection to logits is not computed; use another copy";
+        return Err(inner.unsupported(SKIPPED, what));
+    }
+    Ok(Scheme::BitNet { form, skipped: skipped.into_iter().map(str::to_owned).collect() })
 }
 
 fn fp8(inner: &Metadata<'_>) -> Result<Scheme> {

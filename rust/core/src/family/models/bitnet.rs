@@ -1,4 +1,4 @@
-//! BitNet b1.58, unpacked: Llama with squared ReLU and norms of the inputs of o_proj and down_proj.
+//! BitNet b1.58: Llama with squared ReLU and norms of the inputs of o_proj and down_proj. `keys/quantization.rs` has its matrices.
 //!
 //! Ma et al. 2025 (BitNet b1.58 2B4T). Defaults of absent keys: transformers 5.23, `configuration_bitnet.py`.
 

@@ -96,8 +96,8 @@ pub(super) fn attention(
     buffers: (&mut AttentionBuffers, &mut Steps<'_>),
 ) {
     let Some(attention) = &layer.attention else { return };
-    let dtype = attention.projection.dtype();
-    normed_input(pass, attention.attention_norm.as_ref(), dtype, x, &mut branch.input);
+    let input_type = attention.projection.input_type();
+    normed_input(pass, attention.attention_norm.as_ref(), input_type, x, &mut branch.input);
     attend_input(pass, layer, runs, angles, x, branch, buffers);
 }
 
@@ -194,7 +194,7 @@ pub(super) fn attend_input(
         finish(row, out);
     };
     let source = RowSource::Computed(&attended);
-    input.quantize_rows(rows, o_proj.in_features(), o_proj.dtype(), kernels, pool, source);
+    input.quantize_rows(rows, o_proj.in_features(), o_proj.input_type(), kernels, pool, source);
     lap(Phase::Norm);
     if let Some(step) = steps.iter_mut().find(|step| step.adds_results(whole)) {
         matmul(pass, o_proj, &branch.input, &mut branch.out);

@@ -27,6 +27,8 @@ impl CheckpointLoader<'_> {
         };
         let shapes = self.types.shapes(&parts, spec)?;
         let weight = Weight::stacked(shapes.into_iter().map(storage).collect::<Result<_>>()?);
+        let weight =
+            weight.with_rounding(parts.first().map_or_else(Default::default, |part| part.0.rounding()));
         if spec.biases.is_empty() {
             return Ok(weight);
         }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::checkpoint::Checkpoint;
 use crate::checkpoint::quantized::{Matrix, MatrixShape};
+use crate::checkpoint::{Checkpoint, escape_for_terminal};
 use crate::config::{Config, Stored};
 use crate::family;
 use crate::parts::{Join, MatrixSpec, Packing, TensorRows};
@@ -11,7 +11,7 @@ use ropechat_kernels::compute::activations::share_activations;
 use ropechat_kernels::compute::panels::{Arrangement, PanelShape};
 use ropechat_kernels::compute::weight::{Storage, Weight};
 use ropechat_kernels::quant::{PackedType, SUPER_BLOCK, StorageType};
-use ropechat_platform::error::Result;
+use ropechat_platform::error::{Error, Result};
 use ropechat_platform::memory::Buffer;
 use std::sync::Arc;
 
@@ -42,7 +42,18 @@ impl<'a> MatrixTypes<'a> {
             let (names, shape) = ([source.name.as_str()], source.matrix_shape());
             Ok((self.checkpoint.matrix(&names, shape, &self.config.quantization)?, source.stored))
         };
-        spec.weights.iter().map(take).collect()
+        let parts: Vec<(Matrix<'a>, Stored)> = spec.weights.iter().map(take).collect::<Result<_>>()?;
+        let roundings = || parts.iter().map(|(matrix, _)| matrix.rounding());
+        if roundings().all(|rounding| Some(rounding) == roundings().next()) {
+            return Ok(parts);
+        }
+        Err(Error::Unsupported {
+            path: self.checkpoint.path().to_owned(),
+            key: escape_for_terminal(&spec.weights[0].name),
+            what: "some of these matrices that read the same rows are ternary and some are not \
+                   (modules_to_not_convert of bitnet): all or none must be; use another copy of the model"
+                .to_owned(),
+        })
     }
 
     /// The embedding, under whichever of its names it is stored (safetensors drops one of two shared tensors).

@@ -73,11 +73,29 @@ fn scale<const PART: usize>(numbers: &[u8], step: usize, lane: usize) -> f32 {
 
 pub(crate) fn pack_row<const BITS: usize, const PART: usize>(values: &[f32], lane: usize, panel: &mut [u8]) {
     for (index, values) in values.chunks(PART).enumerate() {
-        let d = f16::from_f32(scale_of(values, best_scale::<BITS>(values))).to_f32();
+        if PART == TQ2_0
+            && let Some((d, q)) = exactly::<PART>(values)
+        {
+            put::<BITS, PART>(panel, index, lane, d, &q);
+            continue;
+        }
+        let d = scale_of(values, best_scale::<BITS>(values));
+        let d = if PART == TQ2_0 { d } else { f16::from_f32(d).to_f32() };
         let mut q = [rounded::<BITS>(0.0, d); PART];
         q.iter_mut().zip(values).for_each(|(q, x)| *q = rounded::<BITS>(*x, d));
         put::<BITS, PART>(panel, index, lane, d, &q);
     }
+}
+
+/// The scale and the stored integers of values that are -d, 0 and d, which need no search.
+fn exactly<const PART: usize>(values: &[f32]) -> Option<(f32, [u8; PART])> {
+    let d = values.iter().fold(0.0_f32, |d, x| d.max(x.abs()));
+    if !values.iter().fold(true, |all, &x| all & (x == 0.0 || x.abs() == d)) {
+        return None;
+    }
+    let mut q = [1; PART];
+    q.iter_mut().zip(values).for_each(|(q, &x)| *q = 1 + u8::from(x > 0.0) - u8::from(x < 0.0));
+    Some((d, q))
 }
 
 /// One bit: the mean magnitude, which has the least squared error. Two bits: of the scales with which the extreme value is one

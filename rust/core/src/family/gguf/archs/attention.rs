@@ -189,6 +189,9 @@ pub(super) static ARCHS: &[Arch] = &[
         own: own::granite_swa,
         ..PAIRED
     },
+    // bitnet.cpp's, and llama.cpp's: the same tensors.
+    Arch { name: "bitnet-b1.58", model_type: "bitnet", keys: &[ACTIVATION], ..IN_ORDER },
+    Arch { name: "bitnet", model_type: "bitnet", keys: &[ACTIVATION], own: own::bitnet, ..IN_ORDER },
     // Text parts of models that see pictures: a text has one position per token.
     Arch { name: "qwen2vl", model_type: "qwen2", others: &["qwen2_vl", "qwen2_5_vl"], ..IN_ORDER },
     Arch { name: "qwen3vl", model_type: "qwen3", others: &["qwen3_vl"], ..IN_ORDER },
@@ -198,6 +201,7 @@ pub(super) static ARCHS: &[Arch] = &[
     Arch { name: "minicpm", model_type: "granite", shared_keys: MULTIPLIERS, own: own::minicpm, ..PAIRED },
 ];
 
+const ACTIVATION: (&str, &str) = ("hidden_act", "hidden_activation");
 const FINAL_CAP: (&str, &str) = ("final_logit_softcapping", "final_logit_softcapping");
 const PER_LAYER_WIDTH: (&str, &str) = ("hidden_size_per_layer_input", "embedding_length_per_layer_input");
 const SHARED_KV: (&str, &str) = ("num_kv_shared_layers", "attention.shared_kv_layers");
