@@ -1,7 +1,7 @@
 """BitNet: ternary matrices, packed or rounded at load, whose inputs the model rounds to bytes.
 
-`test_golden.py` holds the three forms against the definition in f32; here is what they are kept as, and what is
-refused.
+`test_golden.py` holds the three forms against the definition in f32; here is what they are kept as, and what
+is refused.
 """
 
 import json
@@ -73,6 +73,18 @@ def test_floats_become_what_a_packed_file_has(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             logits(load(packed, dtype=dtype), ids), logits(load(ONLINE, dtype=dtype), ids)
         )
+
+
+def test_the_keys_of_published_configs(tmp_path: Path) -> None:
+    """microsoft/bitnet-b1.58-2B-4T and Llamas of the first BitNet models: older names, and keys without effect."""
+    older = {"rope_parameters": None, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "use_cache": True}
+    older |= {"initializer_range": 0.02, "auto_map": {"AutoConfig": "configuration_bitnet.BitNetConfig"}}
+    llama = {"is_bitnet_config": True, "pretraining_tp": 1, "rope_interleaved": False, "mlp_bias": False}
+    for source, keys in ((OFFLINE, older), (BITLINEAR, older | llama)):
+        golden, folder = Golden.read(source), copy(source, tmp_path / source.name)
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+        golden.check(logits(load(folder), golden.ids("p7")), "logits.p7")
 
 
 def test_the_scale_divides_or_multiplies(tmp_path: Path) -> None:

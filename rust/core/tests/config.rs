@@ -307,7 +307,7 @@ fn bitnet_says_how_its_matrices_are_stored() {
         assert_eq!(named, format!("quantization_config.{key}"), "{value}");
     }
     let mut mixture = with(json!({}));
-    let keys = json!({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1});
+    let keys = json!({"model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 2});
     mixture.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     assert_eq!(unsupported(mixture), "quantization_config");
 }
