@@ -76,7 +76,7 @@ def test_floats_become_what_a_packed_file_has(tmp_path: Path) -> None:
 
 
 def test_the_keys_of_published_configs(tmp_path: Path) -> None:
-    """microsoft/bitnet-b1.58-2B-4T and Llamas of the first BitNet models: older names, and keys without effect."""
+    """Of bitnet-b1.58-2B-4T, and of Llamas of the first such models: older names, keys without effect."""
     older = {"rope_parameters": None, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "use_cache": True}
     older |= {"initializer_range": 0.02, "auto_map": {"AutoConfig": "configuration_bitnet.BitNetConfig"}}
     llama = {"is_bitnet_config": True, "pretraining_tp": 1, "rope_interleaved": False, "mlp_bias": False}
