@@ -4,9 +4,9 @@
 
 Numbers are computed in float64 from the definition: transformers 5.23, `integrations/bitnet.py` and
 `modeling_bitnet.py`. The model rounds the inputs of its matrices to bytes. Weights are drawn until no input
-of the prompts is near the border of two bytes: then programs that differ in the last bits of an input round
-it alike, and there is one right answer. --compare (transformers, torch, accelerate) holds cases that are there
-against transformers, and writes its version and the difference into golden.json.
+of the prompts is near the border of two bytes: then programs that differ in the last bits of an input
+round it alike, and there is one right answer. --compare (transformers, torch, accelerate) holds cases that
+are there against transformers, and writes its version and the difference into golden.json.
 """
 
 import json

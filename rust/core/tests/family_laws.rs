@@ -95,6 +95,10 @@ const FAMILIES: &[(&str, &str)] = &[
     ("arcee", ""),
     ("helium", r#""head_dim": 12"#),
     ("bitnet", ""),
+    (
+        "bitnet",
+        r#""quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}"#,
+    ),
     ("nanochat", ""),
     ("persimmon", r#""partial_rotary_factor": 0.7"#),
     ("codegen", r#""rotary_dim": 4, "num_key_value_heads": 6"#),
