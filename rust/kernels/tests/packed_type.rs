@@ -129,14 +129,17 @@ fn a_nan_stays_nan_in_every_format() {
     }
 }
 
-/// BitNet's matrices: one scale of any bits, which a half would round.
+/// BitNet's matrices: one scale, which a half would round. It keeps 22 bits.
 #[test]
 fn ternary_values_keep_their_scale() {
     let d = 0.123_456_79_f32;
     for n in [1, 63, 64, 100, 256, 300, 576] {
-        let row: Vec<f32> = (0..n).map(|i| d * ((i * 7 % 3) as f32 - 1.0)).collect();
-        assert_eq!(rounded(PackedType::Tq2_0, &row), row, "{n}");
+        let ternary = |d: f32| (0..n).map(|i| d * ((i * 7 % 3) as f32 - 1.0)).collect::<Vec<f32>>();
+        let of_22_bits = f32::from_bits((d.to_bits() + 2) & !3);
+        assert_eq!(rounded(PackedType::Tq2_0, &ternary(d)), ternary(of_22_bits), "{n}");
     }
+    let largest = f32::MAX;
+    assert!(rounded(PackedType::Tq2_0, &[largest, -largest]).into_iter().all(f32::is_finite));
 }
 
 /// What a row comes back as.

@@ -51,7 +51,7 @@ pub enum PackedType {
     Q2K,
     /// Integers of 2 bits (value + 1) with an f16 scale per 64.
     Q2_0,
-    /// Integers of 2 bits (value + 1) with an f32 scale per 256.
+    /// Integers of 2 bits (value + 1) with an f32 scale of at most 22 significant bits per 256.
     Tq2_0,
     /// Signs with an f16 scale per 128.
     Q1_0,

@@ -59,9 +59,15 @@ fn scale_at<const PART: usize>(step: usize, lane: usize) -> usize {
 
 fn put_scale<const PART: usize>(numbers: &mut [u8], step: usize, lane: usize, d: f32) {
     match PART {
-        TQ2_0 => numbers[4 * lane..][..4].copy_from_slice(&d.to_le_bytes()),
+        TQ2_0 => numbers[4 * lane..][..4].copy_from_slice(&to_22_bits(d).to_le_bytes()),
         _ => put_f16(numbers, scale_at::<PART>(step, lane), f16::from_f32(d)),
     }
+}
+
+/// The nearest number of 22 significant bits: kernels multiply it by `ROUND_BIAS`, which is 3 * 2^22, and must not round.
+fn to_22_bits(d: f32) -> f32 {
+    let nearest = f32::from_bits(d.to_bits().wrapping_add(2) & !3);
+    if nearest.is_finite() || !d.is_finite() { nearest } else { f32::from_bits(d.to_bits() & !3) }
 }
 
 fn scale<const PART: usize>(numbers: &[u8], step: usize, lane: usize) -> f32 {
