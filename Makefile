@@ -6,7 +6,8 @@
 # make trust TRUST=full            the same as often as that page says: hours; ONLY="batch-kill hostile" chooses
 # make fuzz TARGET=gguf SECONDS=60    coverage-guided fuzzing of one reader of strangers' files; TARGET=all: each of them
 # make loom                        the thread pool in every order of its steps, within a bound: a minute
-# make tsan                        the thread pool under ThreadSanitizer
+# make tsan                        kernels, and an engine that eight threads use, under ThreadSanitizer
+# make asan                        kernels and whole generations on every instruction set under AddressSanitizer
 # make mutants                     check that tests notice faults: 40 changes of one line (tests/mutants)
 # make test-all                    the tests that need the extras: Ray, lm-evaluation-harness, llm, inspect_ai
 # make test-oldest                 the quick tests with the oldest libraries that pyproject.toml allows, in .venv-oldest
@@ -49,7 +50,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test test-rust test-python quick trust fuzz loom tsan mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test manual lint train notices catalog bench shots docs site build format clean
+.PHONY: help chat test test-rust test-python quick trust fuzz loom tsan asan mutants test-all test-oldest differential test-arm wheel wheel-test sdist sdist-test manual lint train notices catalog bench shots docs site build format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -84,13 +85,12 @@ fuzz: build $(VENV)/.dev
 loom:
 	cd rust/kernels/loom && RUSTFLAGS="--cfg loom" cargo test --release --target-dir $(CURDIR)/target/loom
 
-# The stable compiler has the sanitizer's runtime; its flag is not stable. The standard library is compiled without it: a
-# message that panics print and a channel look like races.
-tsan: export RUSTC_BOOTSTRAP = 1
-tsan: export TSAN_OPTIONS = suppressions=$(CURDIR)/rust/kernels/loom/tsan.txt
-tsan:
-	cd rust/kernels/loom && RUSTFLAGS="--cfg tsan -Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
-		cargo test --release --target x86_64-unknown-linux-gnu --target-dir $(CURDIR)/target/tsan -- --skip a_job_inside_a_job
+# Builds for minutes; only Linux on x86-64.
+tsan: build $(VENV)/.dev
+	$(BIN)/python tests/trust/sanitize.py thread $(if $(ROUNDS),--rounds $(ROUNDS))
+
+asan: build $(VENV)/.dev
+	$(BIN)/python tests/trust/sanitize.py address
 
 mutants: build $(VENV)/.dev
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)

@@ -1,7 +1,8 @@
-"""`make trust` itself: its list, its page, and its fuzz targets with a few mutations each."""
+"""`make trust` itself: its list, its page, its threads, and its fuzz targets with a few mutations each."""
 
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def test_the_page_is_written_from_the_results() -> None:
     from run import PAGE, load, page
 
     assert PAGE.read_text(encoding="utf-8") == page(load()), "run `make trust TRUST=page`"
+
+
+@pytest.mark.slow
+def test_eight_threads_get_what_one_gets() -> None:
+    ended = subprocess.run([sys.executable, str(HERE / "threads.py"), "4"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "no wrong results, errors or hangs" in ended.stdout
 
 
 NAMES = (

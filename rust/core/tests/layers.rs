@@ -150,6 +150,24 @@ fn faults(folder: &Path) -> Vec<String> {
     faults
 }
 
+/// ThreadSanitizer sees these (`make tsan`), and not those of the standard library.
+#[test]
+fn locks_are_those_of_the_platform() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["", "../kernels", "../platform", "../python"] {
+        let mut all = Sources::new();
+        sources(&core.join(folder).join("src"), "", &mut all);
+        for (module, code) in all.iter().filter(|(module, _)| folder != "../platform" || *module != "sync") {
+            let mut paths = Vec::new();
+            for (at, before) in code.match_indices("std::sync::") {
+                expand(&code[at + before.len()..], "", &mut paths);
+            }
+            let locks = ["Mutex", "MutexGuard", "Condvar", "RwLock"];
+            assert!(!paths.iter().any(|path| locks.contains(&&**path)), "{folder} {module}: {paths:?}");
+        }
+    }
+}
+
 #[test]
 fn imports_go_down() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));

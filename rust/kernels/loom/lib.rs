@@ -1,4 +1,5 @@
-//! The files of the pool, compiled with loom's atomics and threads, or as they are for ThreadSanitizer.
+//! The files of the pool, compiled with loom's atomics and threads.
+#![cfg(loom)]
 
 #[path = "../src/compute"]
 pub mod compute {
@@ -6,13 +7,5 @@ pub mod compute {
     pub mod pool;
 }
 
-#[cfg(tsan)]
-pub mod stand_in;
-
-#[cfg(all(test, not(loom)))]
-extern crate self as ropechat_kernels;
-#[cfg(all(test, not(loom)))]
-#[path = "../tests/pool.rs"]
-mod pool;
-#[cfg(all(test, loom))]
+#[cfg(test)]
 mod tests;

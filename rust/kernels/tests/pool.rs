@@ -167,7 +167,6 @@ fn two_callers_take_turns_in_the_order_of_asking() {
     assert_eq!(both, [0, 1]);
 }
 
-#[cfg(not(tsan))]
 #[test]
 fn a_fast_core_has_a_larger_share_and_all_parts_are_done() {
     use ropechat_platform::cores::{Core, fastest_cores};

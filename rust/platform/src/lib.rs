@@ -2,6 +2,7 @@
 //! from those above it in this list:
 //!
 //! - `error`: everything that can go wrong, with the exit code that it leads to.
+//! - `sync`: locks that ThreadSanitizer sees.
 //! - `memory`: aligned memory that is asked for before it is used.
 //! - `limits`: what the process may still use.
 //! - `cores`: processors, and which of them to use.
@@ -38,5 +39,6 @@ pub mod sigbus {
 
     pub fn exit_when_cut(_screen: bool) {}
 }
+pub mod sync;
 
 pub use error::{Error, Result};

@@ -6,7 +6,9 @@ use memmap2::MmapMut;
 
 /// From this size on, memory is mapped from the system directly, and goes back to it at once when it is dropped. A block of the
 /// KV cache lives long: in the heap, whatever is allocated beside one for a moment would leave holes between them.
-const OWN_PAGES: usize = 16 << 10;
+///
+/// Not under AddressSanitizer, which only watches the ends of what is in the heap (`make asan`).
+const OWN_PAGES: usize = if cfg!(asan) { usize::MAX } else { 16 << 10 };
 /// From this size on, huge pages are asked for.
 const HUGE_PAGES: usize = 2 << 20;
 

@@ -2,8 +2,9 @@
 
 use pyo3::prelude::*;
 use ropechat_platform::error::Error;
+use ropechat_platform::sync::Mutex;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// Where the last panic was, in any thread: those of the pool end in the thread that called it.
 static PLACE: Mutex<Option<String>> = Mutex::new(None);

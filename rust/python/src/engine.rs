@@ -32,9 +32,10 @@ use ropechat_kernels::kernel::Kernels;
 use ropechat_platform::error::Error;
 use ropechat_platform::files::DiskLimits;
 use ropechat_platform::limits::available_memory;
+use ropechat_platform::sync::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Jobs of a phase: its name, parts of each, their number, seconds, bytes and products of weights.

@@ -5,7 +5,8 @@ use numpy::{Element, PyArray, PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ropechat_core::engine::inside::{AttentionByDistance, Captured, LensRow, Reading};
-use std::sync::{Mutex, PoisonError};
+use ropechat_platform::sync::Mutex;
+use std::sync::PoisonError;
 
 /// A text that is read chunk by chunk.
 #[pyclass(frozen, name = "Reading", module = "ropechat.engine._core")]

@@ -16,7 +16,8 @@ use super::{Engine, no_hidden_states};
 use crate::sampling::Sampling;
 use ropechat_kernels::compute::cancel::CancelToken;
 use ropechat_platform::error::{Error, Result};
-use std::sync::{Arc, Mutex};
+use ropechat_platform::sync::Mutex;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Engine {

@@ -44,12 +44,13 @@ use ropechat_kernels::compute::pool::Pool;
 use ropechat_kernels::compute::progress::{PassProgress, Progress, Snapshot};
 use ropechat_kernels::kernel::Kernels;
 use ropechat_platform::error::{Error, Result};
+use ropechat_platform::sync::Mutex;
 use row_reader::RowReader;
 use schedule::{READOUT_ROWS, all_rows, prompt_rows, prompts_read, readout_rows, schedule};
 use sequence::{Sequence, unknown};
 use speculation::Speculation;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use event::{Context, Event, FinishReason, Generation, Goal, Scored};

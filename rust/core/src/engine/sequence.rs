@@ -9,7 +9,8 @@ use crate::kv_cache::{BLOCK, KvSequence, Place};
 use crate::sampling::constraint::Constraint;
 use crate::sampling::{Mask, Sampling};
 use ropechat_platform::error::{Error, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use ropechat_platform::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 pub(super) struct Sequence {
     pub ids: Vec<u32>,

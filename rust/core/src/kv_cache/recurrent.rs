@@ -8,9 +8,10 @@ use crate::config::Config;
 use ropechat_kernels::kernel::LANES;
 use ropechat_platform::error::Result;
 use ropechat_platform::memory::Buffer;
+use ropechat_platform::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// Bytes that snapshots may take, and how many there may be, of any size.
 const SNAPSHOT_BYTES: usize = 128 << 20;
@@ -104,7 +105,7 @@ pub struct StateStore {
     snapshots: Mutex<VecDeque<Weak<Kept>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

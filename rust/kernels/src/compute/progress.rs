@@ -1,6 +1,7 @@
 //! The progress of a long computation, for other threads to read while it runs.
 
-use std::sync::{Mutex, PoisonError};
+use ropechat_platform::sync::Mutex;
+use std::sync::PoisonError;
 
 /// What is being waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,12 +4,13 @@ use super::file::{Head, PIECE, UNWRITTEN, read_header};
 use super::key::{Key, PACK, PackedTensor};
 use ropechat_platform::files::{self, DiskLimits};
 use ropechat_platform::limits;
+use ropechat_platform::sync::{Condvar, Mutex};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 

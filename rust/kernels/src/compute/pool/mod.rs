@@ -21,7 +21,7 @@ pub mod sync;
 mod turns;
 
 use crate::compute::phases::{self, Phase, within};
-#[cfg(not(any(loom, tsan)))]
+#[cfg(not(loom))]
 use ropechat_platform::cores::{Core, stay_on};
 use share::{Share, others};
 use std::any::Any;
@@ -111,7 +111,7 @@ impl Pool {
 
     /// As [`Pool::new`], on these cores, the caller's first: each worker stays on its own, and gets a share of the work by
     /// its capacity. No more threads are started than there are cores.
-    #[cfg(not(any(loom, tsan)))]
+    #[cfg(not(loom))]
     pub fn pinned(threads: usize, cores: &[Core]) -> Self {
         let cores = &cores[..threads.clamp(1, cores.len())];
         let capacities: Vec<u64> = cores.iter().map(|core| core.capacity.clamp(1, 1 << 24)).collect();

@@ -1,18 +1,16 @@
 //! What the pool is made of: the standard library's parts, or those of loom, which runs a test in every order of its steps
 //! (`rust/kernels/loom`).
 
-#[cfg(tsan)]
-pub use crate::stand_in::{Condvar, Mutex, MutexGuard};
 #[cfg(loom)]
 pub use loom::{
     sync::atomic::{AtomicPtr, AtomicU64, fence},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{Builder, JoinHandle, Thread, current, park, yield_now},
 };
+#[cfg(not(loom))]
+pub use ropechat_platform::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
 pub use std::sync::atomic::Ordering;
-#[cfg(not(any(loom, tsan)))]
-pub use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub use std::{
     sync::Arc,

@@ -1,15 +1,17 @@
 //! One file per instruction set: what sixteen lanes are on its registers, and its table.
+//!
+//! With `--cfg tsan` there is the scalar one only: ThreadSanitizer checks no access of more than 16 bytes.
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(tsan)))]
 mod amx;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tsan)))]
 mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tsan)))]
 mod avx512;
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(tsan)))]
 mod neon;
 mod scalar;
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(tsan)))]
 mod six_bits;
 
 use super::table::{Isa, Table};
@@ -17,7 +19,7 @@ pub(super) use scalar::SCALAR;
 
 /// The table of an instruction set, when this CPU has its instructions.
 pub(super) fn table(isa: Isa) -> Option<&'static Table> {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(tsan)))]
     {
         let avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
@@ -43,7 +45,7 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
             Isa::Neon | Isa::NeonDotProd | Isa::NeonI8mm => None,
         }
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(tsan)))]
     {
         use std::arch::is_aarch64_feature_detected;
         let dot_prod = is_aarch64_feature_detected!("dotprod");
@@ -55,7 +57,7 @@ pub(super) fn table(isa: Isa) -> Option<&'static Table> {
             _ => None,
         }
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(any(tsan, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     (isa == Isa::Scalar).then_some(&SCALAR)
 }
 
