@@ -1,8 +1,8 @@
 """The engine under a sanitizer, built by the stable compiler with RUSTC_BOOTSTRAP=1:
 
-    python tests/trust/sanitize.py thread [--rounds 20]    data races: tests of kernels and engine, threads.py
-    python tests/trust/sanitize.py address                 memory: the same tests, and every golden case on every
-                                                           instruction set
+    python tests/trust/sanitize.py thread [--rounds 20]    data races: tests of the kernels, threads.py
+    python tests/trust/sanitize.py address                 memory: tests of kernels and engine, and every
+                                                           golden case on every instruction set
 
 Rust is instrumented: the crates of this project and those that they use, but not the standard library, which
 comes compiled (`tsan.txt` says what that means). Nor are Python, NumPy and the tokenizers, and in the kernels

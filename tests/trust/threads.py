@@ -75,7 +75,7 @@ def family(name: str, threads: int, cache: str) -> Engine:
 
 
 class Program:
-    """What the threads share: an engine that stays, and a small one that is cancelled, closed and replaced."""
+    """What threads share: an engine that stays, and a small one that is cancelled, closed and replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
