@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import gc
+import os
 import platform
 import signal
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from ropechat.store.store import Store
 
 IS_ARM = platform.machine() in {"aarch64", "arm64"}
-ISAS = ("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx512")
+ISAS = tuple(os.environ.get("ROPECHAT_TEST_ISAS", "").split())  # all of them: tests/trust/sanitize.py
+ISAS = ISAS or (("scalar", "neon", "neon-dotprod") if IS_ARM else ("scalar", "avx2", "avx512"))
 
 
 def pytest_configure() -> None:
