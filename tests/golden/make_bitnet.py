@@ -226,7 +226,8 @@ def compare(name: str) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
-    torch.nn.Module.float(model).eval()  # unpacked matrices are in the config's bfloat16, which has -1, 0 and 1
+    # Unpacked matrices are in the config's bfloat16, which has -1, 0 and 1.
+    torch.nn.Module.float(model).eval()
     kinds = [type(module).__name__ for module in model.modules()]
     assert any(kind in ("BitLinear", "AutoBitLinear") for kind in kinds)
     largest = 0.0
