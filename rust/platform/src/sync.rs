@@ -100,10 +100,15 @@ mod seen {
             &self,
             guard: MutexGuard<'a, T>,
             at_most: Duration,
-            goes_on: impl FnMut(&mut T) -> bool,
+            mut goes_on: impl FnMut(&mut T) -> bool,
         ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
             let (guard, word) = guard.give_up();
-            let waited = self.0.wait_timeout_while(guard, at_most, goes_on);
+            let waited = self.0.wait_timeout_while(guard, at_most, |value| {
+                word.load(Ordering::Acquire);
+                let goes_on = goes_on(value);
+                word.store(true, Ordering::Release);
+                goes_on
+            });
             map(waited, |(guard, result)| (MutexGuard::new(guard, word), result))
         }
 
