@@ -12,6 +12,8 @@ from fakes import FakeEngine
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
+from textual._styles_cache import StylesCache
+from textual.color import Color
 from textual.strip import Strip
 
 from ropechat.tui.terminal import gc_pause
@@ -90,6 +92,18 @@ def test_the_styles_of_places_on_the_screen_go_with_the_garbage() -> None:
     assert Strip.render_ansi.cache_info().currsize >= 300
     gc_pause.thaw()
     assert Strip.render_ansi.cache_info().currsize == 0
+
+
+def test_the_lines_of_closed_widgets_go_with_the_garbage() -> None:
+    """Textual's table of backgrounds holds the lines of each widget that asked for one."""
+    lines = StylesCache()
+    lines.get_inner_outer(Color.parse("red"), Color.parse("blue"))
+    kept = weakref.ref(lines)
+    del lines
+    gc.collect()
+    assert kept() is not None
+    gc_pause.thaw()
+    assert kept() is None
 
 
 def test_few_young_objects_at_a_time_whatever_a_start_had() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 
+from textual._styles_cache import StylesCache
 from textual.strip import Strip
 
 _YOUNG, _MIDDLE = 700, 10  # few objects at a time
@@ -28,10 +29,12 @@ def hold_off() -> None:
 def thaw() -> None:
     """Let the next collection look at all objects again: a model becomes garbage when another is loaded.
 
-    Textual's table of 16,384 styles goes, too: each place of a text on the screen has a style of its own, and
-    none is asked for twice, because a style remembers its codes.
+    Two tables of Textual go, too. One holds the lines of up to 1,024 widgets, of which most are closed: its
+    key is the widget's cache of lines. The other holds 16,384 styles: each place of a text on the screen has
+    one, and none is asked for twice, because a style remembers its codes.
     """
     global _least
+    StylesCache.get_inner_outer.cache_clear()
     Strip.render_ansi.cache_clear()
     gc.unfreeze()
     _least = 0
