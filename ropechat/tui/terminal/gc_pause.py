@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from textual._styles_cache import StylesCache
-from textual.strip import Strip
+from ropechat.tui.terminal.textual_compat import forget_what_was_drawn
 
 _YOUNG, _MIDDLE = 700, 10  # few objects at a time
 _NEVER = 1 << 30  # collections of young objects until old ones are looked at, too
@@ -27,15 +26,9 @@ def hold_off() -> None:
 
 
 def thaw() -> None:
-    """Let the next collection look at all objects again: a model becomes garbage when another is loaded.
-
-    Two tables of Textual go, too. One holds the lines of up to 1,024 widgets, of which most are closed: its
-    key is the widget's cache of lines. The other holds 16,384 styles: each place of a text on the screen has
-    one, and none is asked for twice, because a style remembers its codes.
-    """
+    """Let the next collection look at all objects again, when a chat or a model was left."""
     global _least
-    StylesCache.get_inner_outer.cache_clear()
-    Strip.render_ansi.cache_clear()
+    forget_what_was_drawn()
     gc.unfreeze()
     _least = 0
 

@@ -11,11 +11,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.keys import _character_to_key
 from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.widget import Widget
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
     (LinuxDriver, "_run_input_thread"),
     (LinuxDriver, "run_input_thread"),
     (ScrollView, "_scroll_update"),
+    (Strip, "render_ansi"),
+    (StylesCache, "get_inner_outer"),
     (XTermParser, "feed"),
     (XTermParser, "tick"),
 )
@@ -52,6 +56,17 @@ class _ExtraKey(StrEnum):
     """Keys that Textual has no name for."""
 
     ALT_ENTER = "alt+enter"
+
+
+def forget_what_was_drawn() -> None:
+    """Empty two tables of Textual that hold what is no longer on the screen.
+
+    One holds the lines of up to 1,024 widgets, of which most are closed: its key is the widget's cache of
+    lines. The other holds 16,384 styles: each place of a text on the screen has one, and none is asked for
+    twice, because a style remembers its codes.
+    """
+    StylesCache.get_inner_outer.cache_clear()
+    Strip.render_ansi.cache_clear()
 
 
 def teach_alt_enter() -> None:
