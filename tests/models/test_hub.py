@@ -6,6 +6,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hub_server import COMMIT, Hub, Repo, git_sha1, serve, sha256, use
@@ -14,7 +16,7 @@ from repeats import repeats
 from ropechat.errors import DownloadError, ModelNotFoundError, RequestError, RopechatError
 from ropechat.models.hub import cached_models as shelf
 from ropechat.models.hub import plan as planning
-from ropechat.models.hub import transfer
+from ropechat.models.hub import partial, transfer
 from ropechat.models.hub.cache import cache_folder, repo_folder
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.hub.plan import make_plan
@@ -402,3 +404,17 @@ def test_an_unfinished_download_is_listed(hub: Hub) -> None:
     (one,) = shelf.list_cached()
     assert one.missing
     assert one.size >= 1000
+
+
+def test_a_part_is_removed_though_a_program_that_starts_has_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between fork and exec it has the descriptors of this one, and with them the lock."""
+    part = tmp_path / "part.incomplete"
+    part.write_bytes(b"some")
+    monkeypatch.setattr(partial, "partial_path", lambda repo, file: part)
+    tries = iter([False, False, True])
+    monkeypatch.setattr(partial, "try_lock", lambda descriptor: next(tries))
+    plan: Any = SimpleNamespace(files=["one"], name=SimpleNamespace(repo="org/tiny"))
+    partial.discard(plan)
+    assert not part.exists()

@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from ropechat.util.files import try_lock
 
 _PIECE = 1 << 20
 _TURN = 0.1  # seconds between two checks of a file that another download has locked
+_STARTED_S = 0.5  # seconds that the start of a program takes at most
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 
@@ -172,11 +174,17 @@ def held(path: Path, blob: Path, pause: Callable[[], None]) -> Iterator[IO[bytes
 
 
 def discard(plan: DownloadPlan) -> None:
-    """Remove the partial files of a download, except those locked by another process. Raises OSError."""
+    """Remove the partial files of a download, except those locked by another process. Raises OSError.
+
+    A lock is waited for: a program that is being started has those of this one until it has begun.
+    """
+    end = time.monotonic() + _STARTED_S
     for wanted in plan.files:
         path = partial_path(plan.name.repo, wanted)
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            if try_lock(file.fileno()):
+            while not (locked := try_lock(file.fileno())) and time.monotonic() < end:
+                time.sleep(0.01)
+            if locked:
                 path.unlink()
 
 
