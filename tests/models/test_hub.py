@@ -15,8 +15,8 @@ from repeats import repeats
 
 from ropechat.errors import DownloadError, ModelNotFoundError, RequestError, RopechatError
 from ropechat.models.hub import cached_models as shelf
-from ropechat.models.hub import plan as planning
 from ropechat.models.hub import partial, transfer
+from ropechat.models.hub import plan as planning
 from ropechat.models.hub.cache import cache_folder, repo_folder
 from ropechat.models.hub.names import HubName, parse
 from ropechat.models.hub.plan import make_plan
