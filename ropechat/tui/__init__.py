@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_chat", "run_reader"]
 
-SLOW_DISK_S = 60.0
+SLOW_DISK_S = 60.0  # what a slow disk has at the end, once the user knows
 
 # Textual reads these once, at its first import, which importing any module of this package may cause.
 # ESCDELAY (ms): the bytes of an escape sequence come in one piece, so esc need not wait 100 ms for more.
@@ -75,7 +75,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | N
 def close_patiently(store: Store, limit: float = 2.0) -> bool:
     """Close the store; False if something is not on disk.
 
-    After `limit` seconds the user is told that the disk is slow, and waited for up to a minute more; Ctrl-C
+    After `limit` seconds the user is told that the disk is slow, and the disk has another minute; Ctrl-C
     leaves at once.
     """
     if store.close(limit):
