@@ -25,6 +25,8 @@ from scaling_model import Machine, Shape, Table, bandwidth_of, machine_of, predi
 from scaling_turns import WORKS, make_probe, prepare, turns
 from subject import make_model
 
+from ropechat.util.records import aligned
+
 MOST = 64
 """Threads of the table."""
 SHAPES = {
@@ -151,12 +153,11 @@ def constants(name: str, rounds: Sequence[dict[str, Table]]) -> str:
     )
 
 
-def aligned(rows: Sequence[Sequence[str]], markdown: bool) -> str:
-    if markdown:
-        rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-        return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
+def as_text(rows: Sequence[Sequence[str]], markdown: bool) -> str:
+    if not markdown:
+        return "\n".join(aligned(rows, 1))
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [rows[0], rule, *rows[1:]])
 
 
 MODELS = ("smollm2-135m q8_0", "llama-3.2-1b q4_k_m")
@@ -208,10 +209,10 @@ def main() -> None:
     if args.validate:
         rows = [["ms per step", "1: model", "measured", "off", "2: model", "measured", "off"]]
         rows += [found.row() for name, rounds in measured.items() for found in check(name, rounds)]
-        texts += ["", aligned(rows, args.markdown)]
+        texts += ["", as_text(rows, args.markdown)]
     if args.table:
         rows = many_threads(measured, args.most * 1e9)
-        texts += ["", "Times from a model, not measured:", "", aligned(rows, args.markdown)]
+        texts += ["", "Times from a model, not measured:", "", as_text(rows, args.markdown)]
     sys.stdout.write("\n".join(texts) + "\n")
 
 
