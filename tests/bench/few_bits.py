@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from peers import Peer
+from peers import Peer, PeerError
 
 from ropechat.engine.bench import gguf
 from ropechat.engine.bench.measure import Prompts
@@ -105,19 +105,25 @@ def measured(
     prompts, memory, reads = Prompts(vocab_size), Memory(512), []
     found: list[list[dict[str, float]]] = [[] for _ in peers]
     try:
-        for peer in peers:
-            peer.begin()
-            run(peer, prompts.draw(8), 1)
+        for peer in [*peers]:
+            try:
+                peer.begin()
+                run(peer, prompts.draw(8), 1)
+            except PeerError as error:
+                if peer is peers[0]:
+                    raise
+                print(f"{path.stem}: {peer.name}: {error}", file=sys.stderr)
+                peers.remove(peer)
         for _ in range(given.rounds):
             reads.append(memory.read(threads))
-            for peer, values in zip(peers, found, strict=True):
+            for peer, values in zip(peers, found, strict=False):
                 _, decode = run(peer, prompts.draw(8), given.decode)
                 prefill, _ = run(peer, prompts.draw(given.prefill), 0)
                 values.append({"decode": given.decode / decode, "prefill": given.prefill / prefill})
     finally:
         for peer in peers:
             peer.end()
-    return [medians(values) for values in found], statistics.median(reads)
+    return [medians(values) for values in found if values], statistics.median(reads)
 
 
 def packed_bytes(path: Path, shape: str) -> int:

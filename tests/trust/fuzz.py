@@ -1,25 +1,28 @@
-"""Coverage-guided fuzzing of what strangers write: python tests/trust/fuzz.py TARGET|all [--seconds 60]
-[--merge]
+"""Coverage-guided fuzzing of what strangers write:
+
+    python tests/trust/fuzz.py TARGET|all|files [--seconds 60] [--merge]
 
 Targets in Rust (rust/fuzz: libFuzzer with AddressSanitizer, built by the stable compiler with
-RUSTC_BOOTSTRAP=1; INSTRUMENTED below) and in Python
-(targets.py: atheris). Seeds are made from the golden cases, and from tests/trust/corpus.zip if it has some
-for the target; what is
-found grows in target/fuzz/corpus/TARGET. A finding is kept in target/fuzz/findings/TARGET; run it again by
-naming the file after
-the target. --merge replaces the corpus by a smallest one that reaches as much, and writes it into
-tests/trust/corpus.zip.
+RUSTC_BOOTSTRAP=1; INSTRUMENTED below) and in Python (targets.py: atheris); `files` are those that read the
+files of a model. Seeds are made from the golden cases, and from tests/trust/corpus.zip if it has some for the
+target; what is found grows in target/fuzz/corpus/TARGET. A finding is kept in target/fuzz/findings/TARGET;
+run it again by naming the file after the target. Each run adds a line to target/fuzz/runs/TARGET.jsonl; the
+sums at the end are of all runs since the last finding. --merge replaces the corpus by a smallest one that
+reaches as much, and writes it into tests/trust/corpus.zip.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +37,9 @@ PYTHON = (
     *("tokenizer", "gguf_vocabulary", "template", "batch", "openai_body", "grammar", "journal"),
     *("settings", "chat_import", "markdown", "terminal_text", "keys", "records"),
 )
+FILES = ("safetensors", "index", "config", "gguf", "gguf_split", "tokenizer", "gguf_vocabulary", "template")
+"""Those that read the files of a model."""
+GROUPS = {"all": (*RUST, *PYTHON), "files": FILES}
 LARGEST = {"gguf": 70_000, "gguf_split": 70_000, "tokenizer": 8000}
 """Bytes of an input; 4,000 for the others."""
 COVERAGE = (
@@ -105,8 +111,17 @@ def command(target: str) -> list[str]:
     return [sys.executable, str(Path(__file__).with_name("fuzz_python.py")), target]
 
 
-def fuzz(target: str, seconds: int, more: list[str]) -> tuple[int, int]:
-    """Run a target; executions and findings."""
+@dataclass(frozen=True)
+class Run:
+    """What a target did, in seconds of processor time."""
+
+    executions: int = 0
+    seconds: float = 0
+    findings: int = 0
+
+
+def fuzz(target: str, seconds: int, more: list[str]) -> Run:
+    """Run a target for so many seconds, or with libFuzzer's words for something else."""
     findings = WORK / "findings" / target
     findings.mkdir(parents=True, exist_ok=True)
     options = [
@@ -127,19 +142,39 @@ def fuzz(target: str, seconds: int, more: list[str]) -> tuple[int, int]:
         environment = {**os.environ, "TARGET": target, "FUZZ_FOLDER": scratch, "ROPECHAT_CACHE": "off"}
         environment["ASAN_OPTIONS"] = "detect_leaks=0:allocator_may_return_null=1"
         given = more or [str(corpus(target))]
+        words = [*command(target), *options, *given]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         ended = subprocess.run(
-            [*command(target), *options, *given],
+            words,
             env=environment,
             capture_output=True,
             text=True,
             errors="replace",
         )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
     log = WORK / "findings" / f"{target}.log"
     log.write_text(ended.stdout + ended.stderr)
     count = re.findall(r"number_of_executed_units: (\d+)", ended.stderr)
     if ended.returncode or not count:
         print("\n".join(ended.stderr.splitlines()[-40:]))
-    return int(count[-1]) if count else 0, int(ended.returncode != 0)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = Run(int(count[-1]) if count else 0, used, int(ended.returncode != 0))
+    if not more:
+        (WORK / "runs").mkdir(exist_ok=True)
+        with (WORK / "runs" / f"{target}.jsonl").open("a") as file:
+            file.write(json.dumps(asdict(found)) + "\n")
+    return found
+
+
+def runs_of(target: str) -> Run:
+    """The sum of a target's runs since the last that found something."""
+    path, total = WORK / "runs" / f"{target}.jsonl", Run()
+    for line in path.read_text().splitlines() if path.exists() else ():
+        run = Run(**json.loads(line))
+        if run.findings or total.findings:
+            total = Run()
+        total = Run(total.executions + run.executions, total.seconds + run.seconds, run.findings)
+    return total
 
 
 def merge(target: str) -> None:
@@ -171,24 +206,26 @@ def merge(target: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("target", choices=("all", *RUST, *PYTHON))
+    parser.add_argument("target", choices=(*GROUPS, *RUST, *PYTHON))
     parser.add_argument("more", nargs="*", help="files to run once, or libFuzzer's options")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--merge", action="store_true")
     args = parser.parse_args()
-    chosen = (*RUST, *PYTHON) if args.target == "all" else (args.target,)
-    total, findings = 0, 0
+    chosen = GROUPS.get(args.target, (args.target,))
     for target in chosen:
         if args.merge:
             merge(target)
             continue
-        count, found = fuzz(target, args.seconds, args.more)
-        total, findings = total + count, findings + found
-        print(
-            f"{target}: {count:,} executions, {'a finding' if found else 'none found'}",
-            flush=True,
-        )
-    print(f"fuzz: {len(chosen)} targets, {total:,} executions, {findings} findings")
+        run = fuzz(target, args.seconds, args.more)
+        found = "a finding" if run.findings else "none found"
+        print(f"{target}: {run.executions:,} executions, {found}", flush=True)
+    if args.merge or args.more:
+        return 0
+    runs = [runs_of(target) for target in chosen]
+    executions, findings = sum(run.executions for run in runs), sum(run.findings for run in runs)
+    least = int(min(run.seconds for run in runs) / 60)
+    counts = f"{len(chosen)} targets, {executions:,} executions, {findings} findings"
+    print(f"fuzz: {counts}; {least} minutes of each at least")
     return int(findings > 0)
 
 
