@@ -4,7 +4,7 @@
 # make quick                       the fast Python tests
 # make trust                       faults, each as often as ten minutes allow; docs/reliability.md is written from the results
 # make trust TRUST=full            the same as often as that page says: hours; ONLY="batch-kill hostile" chooses
-# make fuzz TARGET=gguf SECONDS=60    coverage-guided fuzzing of one reader of strangers' files; TARGET=all: each of them
+# make fuzz TARGET=gguf SECONDS=60    coverage-guided fuzzing of one reader of strangers' files; TARGET=files, TARGET=all: several
 # make loom                        the thread pool in every order of its steps, within a bound: a minute
 # make tsan                        kernels, and an engine that eight threads use, under ThreadSanitizer
 # make asan                        kernels and whole generations on every instruction set under AddressSanitizer

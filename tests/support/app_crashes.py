@@ -178,15 +178,15 @@ def some_kills(count: int) -> Counter[str]:
 
 
 def main() -> int:
-    """Kill, and report."""
-    total, begun, most = Counter[str](), time.time(), 0
-    count = int(sys.argv[1])
+    """Kill, and report as it goes on; the last line has all."""
+    total, begun, count, done = Counter[str](), time.time(), int(sys.argv[1]), 0
+    parts = [min(10, count - n) for n in range(0, count, 10)]
     with multiprocessing.Pool(JOBS) as pool:
-        for found in pool.imap_unordered(some_kills, [min(10, count - n) for n in range(0, count, 10)]):
-            most = max(most, found.pop("tokens missing at most"))
-            total += found
-    total["tokens missing at most"] = most
-    print(f"{sys.argv[1]} kills in {time.time() - begun:.0f} s: {figures(total, ALL_FAULTS)}")
+        for part, found in zip(parts, pool.imap(some_kills, parts), strict=True):
+            most = max(total["tokens missing at most"], found["tokens missing at most"])
+            total, done = total + found, done + part
+            total["tokens missing at most"] = most
+            print(f"{done} kills in {time.time() - begun:.0f} s: {figures(total, ALL_FAULTS)}", flush=True)
     return sum(total[name] for name in ALL_FAULTS)
 
 
