@@ -99,13 +99,18 @@ class Victim:
         self._program = Program([*OPTIONS, *(["--continue"] if resumes else [])], CODE, **environ)
         self._resumes = resumes
 
-    def live(self, seconds: float) -> None:
-        """Chat for so long from the moment on in which it can."""
+    def live(self, seconds: float, question: bytes) -> bool:
+        """Chat for so long from the moment on in which it can; whether this question was shown before."""
         end = time.monotonic() + 60
         awaited = {"!loaded", "!opened"} if self._resumes else {"!loaded"}
         while not awaited <= set(self.said().split("\n")):
             assert time.monotonic() < end, self.seen[-2000:]
             self.seen += self._program.drain(0.02)
+        while question not in self.seen and time.monotonic() < end:
+            self.seen += self._program.drain(0.02)
+        is_shown = question in self.seen
+        if not is_shown:
+            print(f"{question!r} is not in {self.seen[-4000:]!r}", file=sys.stderr)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             for key in f"Tell me more {self._draw.random()}":  # a paste would be one event
@@ -115,6 +120,7 @@ class Victim:
             if time.monotonic() < end and self._draw.random() < 0.7:
                 self._program.press(self._draw.choice(DEEDS))
                 self.seen += self._program.drain(min(left, self._draw.uniform(0.02, 0.5)))
+        return is_shown
 
     def starts(self, seconds: float) -> None:
         """Let it come as far as it does."""
@@ -148,17 +154,17 @@ def kills(folder: Path, count: int, draw: random.Random, longest: float) -> Coun
     kept: list[Node] = []
     for number in range(count):
         victim = Victim(folder, draw, resumes=bool(kept))
+        asked = [node.final_text for node in kept if node.role is Role.USER]
         if draw.random() < 0.1 and number:
             victim.starts(draw.uniform(0.0, 1.5))
         else:
-            victim.live(draw.uniform(0.0, longest))
+            last = asked[-1].split()[-1].encode() if asked else b""
+            found["chats not shown again"] += not victim.live(draw.uniform(0.0, longest), last)
         died = victim.kill()
         lines = victim.said().splitlines(keepends=True)
         if "!opened\n" in lines:
             shown = [line.split()[1:] for line in lines if line.startswith("!shown")]
-            same = shown == [[node.id, str(len(node.steps))] for node in kept]
-            asked = [node.final_text for node in kept if node.role is Role.USER]
-            found["chats not shown again"] += not same or asked[-1].split()[-1].encode() not in victim.seen
+            found["chats not shown again"] += shown != [[node.id, str(len(node.steps))] for node in kept]
         claims.take([line for line in lines if not line.startswith("!")], died)
         copy = folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
