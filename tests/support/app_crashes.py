@@ -31,7 +31,7 @@ from ropechat.store.store import Store  # noqa: E402
 
 CODE = f"{OWN_TERMINAL}sys.path.insert(0, {str(Path(__file__).parent)!r}); "
 CODE += "import app_crashes; app_crashes.chat()"
-OPTIONS = ["chat", "--threads", "1", "--max-tokens", "400"]
+OPTIONS = ["chat", "--threads", "1", "--max-tokens", "200"]
 DEEDS = (b"\x03", b"/regen\r", b"/continue\r", b"/new\r", b"/prose\r")
 ALL_FAULTS = (*FAULTS, "chats not shown again")
 
