@@ -161,9 +161,14 @@ def fuzz(target: str, seconds: int, more: list[str]) -> Run:
     found = Run(int(count[-1]) if count else 0, used, int(ended.returncode != 0))
     if not more:
         (WORK / "runs").mkdir(exist_ok=True)
-        with (WORK / "runs" / f"{target}.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(found)) + "\n")
+        keep(target, found)
     return found
+
+
+def keep(target: str, run: Run) -> None:
+    """Add a run to those of a target."""
+    with (WORK / "runs" / f"{target}.jsonl").open("a") as file:
+        file.write(json.dumps(asdict(run)) + "\n")
 
 
 def runs_of(target: str) -> Run:

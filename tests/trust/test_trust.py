@@ -35,6 +35,20 @@ def test_the_page_is_written_from_the_results() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(load()), "run `make trust TRUST=page`"
 
 
+def test_fuzzing_counts_from_the_last_finding_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fuzz
+
+    monkeypatch.setattr(fuzz, "WORK", tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert fuzz.runs_of("gguf") == fuzz.Run()
+    for run in (fuzz.Run(5, 1.0), fuzz.Run(7, 2.0, 1)):
+        fuzz.keep("gguf", run)
+    assert fuzz.runs_of("gguf") == fuzz.Run(7, 2.0, 1)
+    for run in (fuzz.Run(20, 3.0), fuzz.Run(30, 4.0)):
+        fuzz.keep("gguf", run)
+    assert fuzz.runs_of("gguf") == fuzz.Run(50, 7.0)
+
+
 @pytest.mark.slow
 def test_eight_threads_get_what_one_gets() -> None:
     ended = subprocess.run([sys.executable, str(HERE / "threads.py"), "4"], capture_output=True, text=True)
