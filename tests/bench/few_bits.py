@@ -103,7 +103,6 @@ def measured(
     if given.peer_python:
         peers.append(Peer("llama.cpp", "", given.peer_python, path, "auto", threads))
     prompts, memory, reads = Prompts(vocab_size), Memory(512), []
-    found: list[list[dict[str, float]]] = [[] for _ in peers]
     try:
         for peer in [*peers]:
             try:
@@ -114,16 +113,17 @@ def measured(
                     raise
                 print(f"{path.stem}: {peer.name}: {error}", file=sys.stderr)
                 peers.remove(peer)
+        found: list[list[dict[str, float]]] = [[] for _ in peers]
         for _ in range(given.rounds):
             reads.append(memory.read(threads))
-            for peer, values in zip(peers, found, strict=False):
+            for peer, values in zip(peers, found, strict=True):
                 _, decode = run(peer, prompts.draw(8), given.decode)
                 prefill, _ = run(peer, prompts.draw(given.prefill), 0)
                 values.append({"decode": given.decode / decode, "prefill": given.prefill / prefill})
     finally:
         for peer in peers:
             peer.end()
-    return [medians(values) for values in found if values], statistics.median(reads)
+    return [medians(values) for values in found], statistics.median(reads)
 
 
 def packed_bytes(path: Path, shape: str) -> int:

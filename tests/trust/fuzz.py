@@ -216,22 +216,23 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--merge", action="store_true")
     args = parser.parse_args()
-    chosen = GROUPS.get(args.target, (args.target,))
+    chosen, failed = GROUPS.get(args.target, (args.target,)), 0
     for target in chosen:
         if args.merge:
             merge(target)
             continue
         run = fuzz(target, args.seconds, args.more)
+        failed |= run.findings
         found = "a finding" if run.findings else "none found"
         print(f"{target}: {run.executions:,} executions, {found}", flush=True)
     if args.merge or args.more:
-        return 0
+        return failed
     runs = [runs_of(target) for target in chosen]
     executions, findings = sum(run.executions for run in runs), sum(run.findings for run in runs)
     least = int(min(run.seconds for run in runs) / 60)
     counts = f"{len(chosen)} targets, {executions:,} executions, {findings} findings"
     print(f"fuzz: {counts}; {least} minutes of each at least")
-    return int(findings > 0)
+    return failed
 
 
 if __name__ == "__main__":
