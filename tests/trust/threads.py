@@ -208,7 +208,8 @@ def main() -> int:
     count = int(sys.argv[1])
     faulthandler.enable()
     found = Counter[str]()
-    with tempfile.TemporaryDirectory() as name:
+    # The pack of an engine that was closed may still be written while the folder is removed.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         os.environ["XDG_CACHE_HOME"] = name
         program = Program(Path(name))
         workers = [Worker(program, number, count) for number in range(THREADS)]
