@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual import events as textual_events
 
+from ropechat.tui.terminal import gc_pause
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -144,6 +146,12 @@ class ChatUi:
         for feature in self._features.values():
             feature.refresh()
 
+    def leave_chat(self) -> None:
+        """Let the features and the garbage collector forget the chat that was shown before."""
+        for feature in self._features.values():
+            feature.chat_left()
+        gc_pause.thaw()
+
     def run(self, id: str, words: str = "") -> None:
         """Run a command."""
         self.ran(id)
@@ -237,6 +245,9 @@ class Feature:
 
     def refresh(self) -> None:
         """Draw what changed."""
+
+    def chat_left(self) -> None:
+        """Forget what belongs to the chat that was shown before."""
 
     def dialog_closed(self) -> None:
         """Called whenever a dialog is closed."""

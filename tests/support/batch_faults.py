@@ -42,7 +42,8 @@ class Faults:
 
     def __init__(self, folder: Path, draw: random.Random, *, thinks: bool = False) -> None:
         self.folder, self.draw, self.found = folder, draw, Counter[str]()
-        self.options = ["--temperature", "0.8", "--max-tokens", "24", "--parallel", str(WINDOW)]
+        tokens = 24 if thinks else 12
+        self.options = ["--temperature", "0.8", "--max-tokens", str(tokens), "--parallel", str(WINDOW)]
         if thinks:
             model = thinking_model(folder / "thinker", OPENED, THINK)
             self.options += ["--model", str(model), "--think", "12", "--logprobs", "0"]

@@ -140,8 +140,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another model or chat does not thaw what pytest holds."""
-    for feature in ("history", "models"):
-        monkeypatch.setattr(f"ropechat.tui.features.{feature}.gc_pause", SimpleNamespace(thaw=lambda: None))
+    for module in ("ui", "features.models"):
+        monkeypatch.setattr(f"ropechat.tui.{module}.gc_pause", SimpleNamespace(thaw=lambda: None))
 
 
 @pytest.fixture(autouse=True)

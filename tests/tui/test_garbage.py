@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual._styles_cache import StylesCache
 from textual.color import Color
+from textual.geometry import Region
 from textual.strip import Strip
 
 from ropechat.tui.terminal import gc_pause
@@ -106,6 +107,18 @@ def test_the_lines_of_closed_widgets_go_with_the_garbage() -> None:
     assert kept() is None
 
 
+def test_the_regions_of_left_chats_go_with_the_garbage() -> None:
+    """Textual keeps 4,096 answers to whether a point is in a region, and 1,024 to whether a region is."""
+    whole = Region(0, 0, 80, 300)
+    for line in range(300):
+        assert whole.__contains__((3, line))
+        assert whole.contains_region(Region(0, 0, 80, line))
+    tables = (Region.__contains__, Region.contains_region)
+    assert all(table.cache_info().currsize >= 300 for table in tables)
+    gc_pause.thaw()
+    assert all(table.cache_info().currsize == 0 for table in tables)
+
+
 def test_few_young_objects_at_a_time_whatever_a_start_had() -> None:
     gc.set_threshold(50_000)
     gc_pause.hold_off()
@@ -120,7 +133,7 @@ def test_without_a_chat_nothing_changes() -> None:
 
 async def test_a_chat_that_was_left_is_garbage(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its widgets and lines refer to each other, and were set aside while it was open."""
-    monkeypatch.setattr("ropechat.tui.features.history.gc_pause", gc_pause)
+    monkeypatch.setattr("ropechat.tui.ui.gc_pause", gc_pause)
     async with chat(FakeEngine("An answer of some words.")) as c:
         await c.ask("Tell")
         await c.idle()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
+import weakref
 from typing import Any
 
 import pytest
@@ -155,6 +157,22 @@ async def test_the_whole_answer_and_words_of_it(chat: Any) -> None:
         await c.pilot.press("escape")
         await c.ask("/why zebra")
         assert "'zebra' is not in this answer" in c.line("footer")
+
+
+async def test_the_numbers_go_with_their_chat(chat: Any) -> None:
+    """They hold the answer with its alternatives."""
+    async with chat(FakeEngine(SCRIPT)) as c:
+        await c.ask(QUESTION)
+        await c.idle()
+        kept = weakref.ref((await opened(c, 3))._whys)
+        await c.pilot.press("escape")
+        await c.until(lambda: not isinstance(c.app.screen, WhyScreen))
+        gc.collect()
+        assert kept() is not None
+        await c.pilot.press("ctrl+n", "ctrl+n")  # asks first: nothing is stored
+        await c.idle()
+        gc.collect()
+        assert kept() is None
 
 
 async def test_errors_are_said(chat: Any) -> None:

@@ -16,7 +16,6 @@ from ropechat.tui.features.turns import TurnsFeature
 from ropechat.tui.features.writing import DraftsFeature, WritingFeature
 from ropechat.tui.format.status import model_heading
 from ropechat.tui.render.find import contains
-from ropechat.tui.terminal import gc_pause
 from ropechat.tui.ui import ChatUi, Feature, command, event, setting
 from ropechat.tui.workers import begin
 from ropechat.util.paths import expand_home
@@ -83,7 +82,7 @@ class HistoryFeature(Feature):
         self.chat.save_kv()
         self.session.clear()
         self.turns.show()
-        gc_pause.thaw()  # the chat before is garbage
+        self.ui.leave_chat()
         begin(self.ui.app, "draft", self._drafts.bring, replaces=True)
 
     def _open_found(self, found: Opened) -> None:
@@ -201,7 +200,7 @@ class HistoryFeature(Feature):
         self.session.open(chat, given)
         self._lift_foreign_biases()
         self.turns.show()
-        gc_pause.thaw()
+        self.ui.leave_chat()
         self.tell_other_model()
         await self._drafts.bring()
 

@@ -73,6 +73,10 @@ class WhyFeature(Feature):
         which = f"token {of[1]:,}" if of[1] == of[0] + 1 else f"tokens {of[0] + 1:,} to {of[1]:,}"
         return Whys(ask, f"{which} of {len(node.steps):,}")
 
+    def chat_left(self) -> None:
+        """Forget the numbers, which hold the answers with their alternatives."""
+        self._kept.clear()
+
     def dialog_closed(self) -> None:
         """Read on at the token."""
         if self._opened is not None and not self._opened.is_current and self.transcript.cursor is not None:

@@ -15,6 +15,7 @@ from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Region
 from textual.keys import _character_to_key
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -59,14 +60,16 @@ class _ExtraKey(StrEnum):
 
 
 def forget_what_was_drawn() -> None:
-    """Empty two tables of Textual that hold what is no longer on the screen.
+    """Empty the tables of Textual that hold what is no longer on the screen.
 
     One holds the lines of up to 1,024 widgets, of which most are closed: its key is the widget's cache of
-    lines. The other holds 16,384 styles: each place of a text on the screen has one, and none is asked for
-    twice, because a style remembers its codes.
+    lines. One holds 16,384 styles: each place of a text on the screen has one, and none is asked for twice,
+    because a style remembers its codes. Two hold 5,120 regions, and each length of a text makes new ones.
     """
     StylesCache.get_inner_outer.cache_clear()
     Strip.render_ansi.cache_clear()
+    Region.__contains__.cache_clear()
+    Region.contains_region.cache_clear()
 
 
 def teach_alt_enter() -> None:
