@@ -15,7 +15,7 @@ from ropechat.store.import_export import to_json, to_markdown
 from ropechat.util.text import local_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ropechat.store.queries import Chat
@@ -41,13 +41,15 @@ def _no_words(id: int) -> bytes:
 
 
 class Spelling:
-    """The texts of tokens, from the tokenizers of models on this machine. missing: called with the name of
-    each model that is not here.
+    """The texts of tokens, from the tokenizers of models on this machine. folders: that have models, too.
+    missing: called with the name of each model that is not here.
     """
 
-    def __init__(self, missing: Callable[[str], None] = lambda model: None) -> None:
+    def __init__(
+        self, folders: Sequence[Path] = (), missing: Callable[[str], None] = lambda model: None
+    ) -> None:
         self._known: dict[str, Callable[[int], bytes]] = {}
-        self._missing = missing
+        self._folders, self._missing = folders, missing
 
     def learn(self, model: str, token_bytes: Callable[[int], bytes]) -> None:
         """Take the vocabulary of a model that is loaded."""
@@ -69,7 +71,7 @@ class Spelling:
         from ropechat.errors import RopechatError
 
         try:
-            return find_tokenizer(model)
+            return find_tokenizer(model, self._folders)
         except (RopechatError, OSError, UnicodeError):  # a name of an imported chat may be anything
             self._missing(model)
             return None

@@ -111,8 +111,9 @@ def closing_line(report: "BatchReport", totals: "Totals", out: "Path | str") -> 
     resumed = f"{report.found} of an earlier run; " if report.found else ""
     resumed += f"{report.copied} copied; " if report.copied else ""
     name = "stdout" if out == STREAM else out
+    speed = f", {report.tokens_per_second:.0f} tok/s" if report.made_tokens else ""
     return (
         f"{name}: {rows}, {totals.ok} ok, {totals.failed} failed; {resumed}"
         f"{tokens}, "
-        f"{format_duration(report.elapsed)}, {report.tokens_per_second:.0f} tok/s"
+        f"{format_duration(report.elapsed)}{speed}"
     )

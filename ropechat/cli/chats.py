@@ -13,6 +13,7 @@ from ropechat.cli.common import (
     FileName,
     StdoutWriter,
     complete_chat,
+    model_folders,
     overwrite_option,
     refuse_existing,
     stdin_stream,
@@ -162,7 +163,7 @@ def export_(id: str, form: str, output: Path | str, overwrite: bool) -> None:
         chat = store.load(id).result()
     for fault in chat.damaged:
         say(f"warning: {fault}")
-    spell = Spelling(_say_missing)
+    spell = Spelling(model_folders(), _say_missing)
     if not isinstance(output, Path):
         StdoutWriter().write(format_chat(chat, form, spell))
         return

@@ -1,7 +1,7 @@
 """What surrounds a model's weights: name, tokenizer, chat template, stop ids; and a check of all files."""
 
 import filecmp
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +162,9 @@ def check(model: str | Path, cache: str | None = None) -> dict[str, Any]:
     }
 
 
-def find_tokenizer(model: str | Path) -> Tokenizer:
-    """Load the tokenizer of a model by name, without its weights. Raises as `check`."""
-    folder = resolve(model)
+def find_tokenizer(model: str | Path, folders: Sequence[Path] = ()) -> Tokenizer:
+    """Load the tokenizer of a model by name, without its weights. folders, errors: as `resolve`."""
+    folder = resolve(model, folders)
     return load_tokenizer(folder, read_header(folder)["vocab_size"], gguf_metadata)
 
 

@@ -79,7 +79,7 @@ class ChatApp(BaseApp):
 
     def _make_widgets(self) -> None:
         ui = self.ui
-        ui.vocabularies = words = Vocabularies(self, self.session, self._respell)
+        ui.vocabularies = words = Vocabularies(self, self.session, self.options.model_folders, self._respell)
         ui.title_bar, ui.gauge, ui.footer = Bar(id="title"), Bar(id="gauge"), Bar(id="footer")
         ui.reading_bar = Bar(id="reading")
         ui.transcript = self.transcript = TokenTranscript(id="transcript")

@@ -10,7 +10,8 @@ from ropechat.tui.workers import begin
 from ropechat.util.text import token_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from textual.app import App
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 class Vocabularies:
     """Spells ids of the loaded model, of those loaded before it, and of those whose tokenizer is here.
 
-    Ids of other models have the texts that the chat records, or none. changed: called when a tokenizer was
-    read, which happens on a thread when its first id is asked for.
+    Ids of other models have the texts that the chat records, or none. folders: that have models, too.
+    changed: called when a tokenizer was read, which happens on a thread when its first id is asked for.
     """
 
-    def __init__(self, app: App[None], session: Session, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, app: App[None], session: Session, folders: Sequence[Path], changed: Callable[[], None]
+    ) -> None:
         self._app, self._session, self._changed = app, session, changed
-        self.spelling = Spelling()
+        self.spelling = Spelling(folders)
         self._reading: set[str] = set()
         self._said: tuple[object, dict[int, bytes]] = (None, {})
 

@@ -286,6 +286,7 @@ def test_a_finished_run_has_nothing_to_continue(
         patched.setattr(fake_core.Engine, "load", lambda *_, **__: pytest.fail("loads the model"))
         code, _, err = door("batch", *options)
         assert (code, out.read_bytes()) == (0, before), err
+        assert ("12 of an earlier run" in err, "tok/s" in err) == (True, False)  # nothing was computed
     # Rows that are new or changed run; others stay, in the order of the input.
     lines = source.read_text().splitlines(keepends=True)
     source.write_text(

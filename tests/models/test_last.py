@@ -134,8 +134,13 @@ def test_models_opened_by_path_are_found_by_name(tmp_path: Path) -> None:
         ("Some-Model", file, None),
     ]
     missing: list[str] = []
-    assert Spelling(missing.append)("Some-Model", 5) != b""  # of an answer in an earlier chat
+    assert Spelling(missing=missing.append)("Some-Model", 5) != b""  # of an answer in an earlier chat
     assert not missing
+    put(tmp_path / "shelf/Other-Model.gguf")
+    assert Spelling([tmp_path / "shelf"], missing.append)("Other-Model", 5) != b""
+    assert not missing
+    assert Spelling(missing=missing.append)("Other-Model", 5) == b""
+    assert missing == ["Other-Model"]
     file.unlink()
     assert [row.name for row in list_installed(read_header) if row.source == "recent"] == [folder.name]
 
