@@ -14,6 +14,7 @@ from ropechat.store.schema import TABLES, connect, open_database
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LARGEST = 2**62
+_REPEATS = 100  # rows in a row that were read before: more than a page has of damaged numbers
 
 
 class DamagedDatabaseError(Exception):
@@ -94,6 +95,8 @@ def _insert(connection: sqlite3.Connection, table: str, values: dict[str, object
     try:
         connection.execute(f"INSERT INTO {table}({names}) VALUES({marks})", tuple(values.values()))
     except sqlite3.Error:  # a row that violates a constraint
+        if "number" in values:  # a damaged one may be another row's
+            return _insert(connection, table, {name: values[name] for name in values if name != "number"})
         return 0
     return 1
 
@@ -111,26 +114,60 @@ def _tie(connection: sqlite3.Connection) -> None:
 
 
 def _readable(connection: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
-    """Yield the readable rows of a table: from the start, from the end, then between the gaps."""
+    """Yield the readable rows of a table: from the start, from the end, then between the gaps.
+
+    A damaged page may have rows out of order, or lead back to earlier ones, so that some come more than once.
+    """
     low = 0
-    for row in _until_damage(connection, f"SELECT rowid AS _row, * FROM {table} NOT INDEXED ORDER BY rowid"):
+    for row in _until_damage(connection, table, "ORDER BY rowid"):
         low = row["_row"]
         yield row
-    backward = f"SELECT rowid AS _row, * FROM {table} NOT INDEXED WHERE rowid > {low} ORDER BY rowid DESC"
     high = _LARGEST
-    for row in _until_damage(connection, backward):
+    for row in _until_damage(connection, table, f"WHERE rowid > {low} ORDER BY rowid DESC"):
         high = row["_row"]
         yield row
-    step = 1
-    while high < _LARGEST and low + step < high:
-        between = f"WHERE rowid >= {low + step} AND rowid < {high} ORDER BY rowid"
-        found = False
-        for row in _until_damage(connection, f"SELECT rowid AS _row, * FROM {table} NOT INDEXED {between}"):
-            low, found = row["_row"], True
+    while high < _LARGEST and (first := _behind_damage(connection, table, low, high)) is not None:
+        low = first["_row"]
+        yield first
+        for row in _until_damage(connection, table, _between(low + 1, high)):
+            low = max(low, min(row["_row"], high))  # only rises, so that this ends
             yield row
-        step = 1 if found else step * 2
 
 
-def _until_damage(connection: sqlite3.Connection, query: str) -> Iterator[sqlite3.Row]:
+def _between(first: int, end: int) -> str:
+    return f"WHERE rowid >= {first} AND rowid < {end} ORDER BY rowid"
+
+
+def _behind_damage(connection: sqlite3.Connection, table: str, low: int, high: int) -> sqlite3.Row | None:
+    """The first readable row above `low` and below `high`; None if none is found.
+
+    It is searched for in steps that double, then by halves, as if there were one damaged place. It is read
+    alone, because `sqlite3` gives a row only once it has read the next one, too.
+    """
+
+    def row_from(start: int) -> sqlite3.Row | None:
+        row = next(_until_damage(connection, table, f"{_between(start, high)} LIMIT 1"), None)
+        return row if row is not None and row["_row"] >= start else None
+
+    found, damaged, readable = None, low, low + 1
+    while readable < high and (found := row_from(readable)) is None and readable < high - 1:
+        damaged, readable = readable, min(low + 2 * (readable - low), high - 1)
+    while found is not None and readable - damaged > 1:
+        middle = (damaged + readable) // 2
+        if (row := row_from(middle)) is None:
+            damaged = middle
+        else:
+            readable, found = middle, row
+    return found
+
+
+def _until_damage(connection: sqlite3.Connection, table: str, which: str) -> Iterator[sqlite3.Row]:
+    """Yield rows until SQLite finds damage, or they repeat those before."""
+    seen, repeats = set[int](), 0
     with contextlib.suppress(sqlite3.DatabaseError):
-        yield from connection.execute(query)
+        for row in connection.execute(f"SELECT rowid AS _row, * FROM {table} NOT INDEXED {which}"):
+            repeats = repeats + 1 if row["_row"] in seen else 0
+            if repeats > _REPEATS:
+                return
+            seen.add(row["_row"])
+            yield row

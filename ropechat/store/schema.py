@@ -75,8 +75,12 @@ def _fold(text: str | None) -> str:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a database without changing it. Raises sqlite3.Error."""
+    """Open a database without changing it. Raises sqlite3.Error.
+
+    A text with bytes that are not UTF-8, as damage leaves them, is read with U+FFFD in their place.
+    """
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
     connection.create_function("fold", 1, _fold, deterministic=True)
     return connection
 

@@ -1,5 +1,6 @@
 """The store in trouble: full disks, damaged files, kill -9."""
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -211,6 +212,93 @@ def test_damage_is_put_aside_and_the_rest_saved(
     assert done(store._writer.ask(lambda c: c.execute("PRAGMA integrity_check").fetchone()[0])) == "ok"
     assert store.close()
     assert not opened().notices
+
+
+PAGE = 4096
+
+
+def leaves(data: bytearray, root: int) -> list[int]:
+    """Where the leaf pages of a table begin, in order (https://www.sqlite.org/fileformat2.html#b_tree_pages)."""
+    at = (root - 1) * PAGE
+    assert data[at] == 5  # an interior page of a table
+    cells = [int.from_bytes(data[at + 12 + 2 * i :][:2], "big") for i in range(data[at + 4])]
+    found = [int.from_bytes(data[at + cell :][:4], "big") for cell in cells]
+    found.append(int.from_bytes(data[at + 8 :][:4], "big"))
+    return [(page - 1) * PAGE for page in found]
+
+
+def renumber_last(data: bytearray, leaf: int, number: int) -> None:
+    """Give the last row of a leaf page another rowid below 16,384."""
+    count = int.from_bytes(data[leaf + 3 :][:2], "big")
+    at = leaf + int.from_bytes(data[leaf + 8 + 2 * (count - 1) :][:2], "big")
+    while data[at] & 0x80:  # the size of the row
+        at += 1
+    assert data[at + 1] & 0x80  # two bytes, which stay two
+    data[at + 1 : at + 3] = bytes([number >> 7 | 0x80, number & 0x7F])
+
+
+def test_rows_that_damage_put_out_of_order_are_read_once(opened: Callable[[], Store], tmp_path: Path) -> None:
+    """Between unreadable pages the last row has an early number, from which the search went on for ever."""
+    store = opened()
+    for number in range(80):
+        put(store, branched(number), f"chat-{number}")
+    root = done(
+        store._writer.ask(
+            lambda c: c.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'node'").fetchone()[0]
+        )
+    )
+    nodes = done(store._writer.ask(lambda c: c.execute("SELECT count(*) FROM node").fetchone()[0]))
+    assert store.close()
+    path = tmp_path / "data" / "conversations.db"
+    data = bytearray(path.read_bytes())
+    found = leaves(data, root)
+    assert len(found) > 8
+    lost = [len(found) // 2, len(found) // 2 + 3]
+    in_lost = sum(int.from_bytes(data[found[leaf] + 3 :][:2], "big") for leaf in lost)
+    for leaf in lost:
+        data[found[leaf]] = 0  # no kind of page
+    renumber_last(data, found[lost[1] - 1], 2)
+    path.write_bytes(data)
+    for tail in ("-wal", "-shm"):
+        path.with_name(path.name + tail).unlink(missing_ok=True)
+    store = opened()
+    chats = [done(store.load(summary.id)) for summary in done(store.conversations())]
+    assert "was damaged" in store.notices[0]
+    assert sum(len(chat.tree.nodes) for chat in chats) == nodes - in_lost - 1  # that row, before damage
+
+
+class Prefixed:
+    """A connection whose queries have a table of their own."""
+
+    def __init__(self, connection: sqlite3.Connection, head: str) -> None:
+        self.connection, self.head = connection, head
+
+    def execute(self, query: str) -> sqlite3.Cursor:
+        return self.connection.execute(f"{self.head} {query.replace('NOT INDEXED', '')}")
+
+
+def test_rows_that_come_again_and_again_end() -> None:
+    """As those of a page that leads back to itself."""
+    connection = sqlite3.connect(":memory:")
+    endless = "WITH RECURSIVE n(rowid) AS (SELECT 0 UNION ALL SELECT (rowid + 1) % 50 FROM n)"
+    with contextlib.closing(connection):
+        connection.row_factory = sqlite3.Row
+        rows = repair._until_damage(Prefixed(connection, endless), "n", "")  # type: ignore[arg-type]
+        assert {row["_row"] for row in rows} == {*range(50)}
+
+
+def test_a_wrong_byte_costs_one_character(opened: Callable[[], Store], tmp_path: Path) -> None:
+    store, tree = opened(), ConversationTree()
+    put(store, tree)
+    question = tree.write(Role.USER, "scattered light")
+    done(store.add_node("chat-1", "t", question))
+    assert store.close()
+    path = tmp_path / "data" / "conversations.db"
+    data = path.read_bytes()
+    assert data.count(b"scattered light") >= 1
+    path.write_bytes(data.replace(b"scattered light", b"scattered \xffight"))
+    store = opened()
+    assert done(store.load("chat-1")).tree[question.id].text == "scattered \ufffdight"
 
 
 def test_damage_waits_for_the_other_program(opened: Callable[[], Store], tmp_path: Path) -> None:

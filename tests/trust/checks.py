@@ -368,8 +368,11 @@ CHECKS = (
         "",
         "every packed type and instruction set, with all arithmetic checks",
         "equal bits among whole numbers, within tolerance otherwise",
-        "cargo test -q -p ropechat-kernels --target-dir target/checked --config "
-        "'profile.test.package.ropechat-kernels={opt-level=1,debug-assertions=true,overflow-checks=true}'",
+        "cargo test -q -p ropechat-kernels --target-dir target/checked"
+        + "".join(
+            f" --config profile.test.package.ropechat-kernels.{one}"
+            for one in ("opt-level=1", "debug-assertions=true", "overflow-checks=true")
+        ),
         0,
         1,
         r"test result.*",
