@@ -86,9 +86,9 @@ class FileCheck:
         if len(set(vocab.values())) != len(vocab):
             self.refuse("model.vocab", "ids must be unique (two tokens have the same id)")
         if kind == "BPE":
-            self._merges(model.get("merges"), vocab)
+            self._merges(model.get("merges"), vocab, model.get("continuing_subword_prefix") or "")
 
-    def _merges(self, merges: Any, vocab: dict[str, int]) -> None:
+    def _merges(self, merges: Any, vocab: dict[str, int], prefix: str) -> None:
         if not isinstance(merges, list):
             self.refuse("model.merges", "must be a list of pairs")
         for index, merge in enumerate(merges):
@@ -106,6 +106,9 @@ class FileCheck:
                     self.refuse(
                         f"model.merges[{index}]", f"must consist of tokens of model.vocab (got {part!r})"
                     )
+            if not merge[1].startswith(prefix):  # the library would cut it anywhere, and abort the process
+                starts = f"its second token must begin with continuing_subword_prefix {prefix!r}"
+                self.refuse(f"model.merges[{index}]", f"{starts} (got {merge[1]!r})")
 
     def _unigram(self, model: dict[str, Any]) -> None:
         vocab = model.get("vocab")
@@ -266,11 +269,13 @@ def _growth_of(part: dict[str, Any]) -> float:
         length = len(literal) if isinstance(literal, str) else 1
         return max(1.0, len(content) / max(length, 1))
     if kind == "TemplateProcessing":
+        sides = (part.get(side) for side in ("single", "pair"))  # of another section they may be anything
         copies = [
-            sum(isinstance(piece, dict) and "Sequence" in piece for piece in part[side])
-            for side in ("single", "pair")
+            sum(isinstance(piece, dict) and "Sequence" in piece for piece in side)
+            for side in sides
+            if isinstance(side, list)
         ]
-        return max(1.0, *copies)
+        return max([1.0, *copies])
     return 1.0
 
 

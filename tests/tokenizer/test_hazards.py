@@ -228,6 +228,10 @@ def charsmap(text: bytes) -> dict[str, Any]:
     return {"type": "Precompiled", "precompiled_charsmap": data}
 
 
+MERGED = {"vocab": {"a": 0, "▁": 1, "a▁": 2}, "merges": [["a", "▁"]]}
+"""With a prefix of one byte, the second token would be cut within its character."""
+
+
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
@@ -256,6 +260,10 @@ def charsmap(text: bytes) -> dict[str, Any]:
             {"model": {**byte_tokenizer()["model"], "end_of_word_suffix": "a" * 65}},
         ),
         ("model.end_of_word_suffix", {"model": {**byte_tokenizer()["model"], "end_of_word_suffix": 5}}),
+        (
+            "model.merges[0]",
+            {"model": {**byte_tokenizer()["model"], **MERGED, "continuing_subword_prefix": "\0"}},
+        ),
         ("post_processor", {"post_processor": template([BOS] * 4, [256] * 251)}),
         ("post_processor", {"post_processor": template([TEXT] * 9, [256])}),
     ],
@@ -264,6 +272,12 @@ def test_what_is_refused(field: str, changes: dict[str, Any], tmp_path: Path) ->
     with pytest.raises(TokenizerError) as caught:
         Tokenizer.load(write_folder(tmp_path, tokenizer=byte_tokenizer(**changes)), 260)
     assert f"tokenizer.json: {field}: " in str(caught.value)
+
+
+def test_a_step_of_another_section_is_named(tmp_path: Path) -> None:
+    odd = byte_tokenizer(pre_tokenizer={"type": "TemplateProcessing"})  # without the lists that it must have
+    with pytest.raises(TokenizerError, match="pre_tokenizer"):
+        Tokenizer.load(write_folder(tmp_path, tokenizer=odd), 260)
 
 
 def test_dropout_of_training_does_not_make_ids_random(tmp_path: Path) -> None:
