@@ -1,7 +1,10 @@
 """Run one target of `targets.py` under atheris: python tests/trust/fuzz_python.py TARGET [libFuzzer's
 options and folders]."""
 
+import contextlib
+import importlib
 import json
+import pkgutil
 import random
 import sys
 from pathlib import Path
@@ -13,6 +16,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 with atheris.instrument_imports(include=["ropechat", "tomllib"]):
     import targets
+
+    import ropechat
+
+    # What a function imports later would not be instrumented. Some need packages that are not here.
+    for module in pkgutil.walk_packages(ropechat.__path__, "ropechat."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 NUMBERS = (0, 1, -1, 2, 7, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64, 1e300, -0.5, 1e-320)
 TEXTS = (

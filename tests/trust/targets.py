@@ -14,7 +14,6 @@ import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from textual.events import Paste
 
@@ -65,14 +64,14 @@ def tokenizer(data: bytes) -> None:
     """A tokenizer.json: validated, built by the library, used."""
     (_FOLDER / "tokenizer.json").write_bytes(data)
     try:
-        _use(Tokenizer.load(_FOLDER, 512, keep=False))
+        _use(Tokenizer.load(_FOLDER, 512, keep=False), 512)
     except RopechatError as error:
         _named(error)
 
 
-def _use(made: Tokenizer) -> None:
+def _use(made: Tokenizer, vocab_size: int) -> None:
     ids = made.encode("Hello, wörld 42\n\n ")
-    assert all(0 <= id < 512 for id in ids), ids
+    assert all(0 <= id < vocab_size for id in ids), ids
     made.decode(ids)
     for id in ids:
         made.token_bytes(id)
@@ -86,8 +85,10 @@ def gguf_vocabulary(data: bytes) -> None:
         return
     if not isinstance(metadata, dict):
         return
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    size = len(tokens) if isinstance(tokens, list) and tokens else 512
     try:
-        _use(Tokenizer.from_gguf(_FOLDER / "m.gguf", lambda: metadata, 512, keep=False))
+        _use(Tokenizer.from_gguf(_FOLDER / "m.gguf", lambda: metadata, size, keep=False), size)
     except RopechatError as error:
         _named(error)
 
@@ -265,20 +266,37 @@ JSON = ("tokenizer", "gguf_vocabulary", "openai_body", "grammar", "chat_import",
 """Targets whose inputs are JSON: half of the mutations change values in place of bytes."""
 
 
-def _gguf_keys() -> bytes:
+def _gguf_keys() -> list[bytes]:
+    """Vocabularies of SentencePiece, of byte-level pairs, and Gemma 4's, which has merges for scores."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(16)), "▁a", "b", "▁ab"]
-    keys: dict[str, Any] = {
+    pieces = {
         "model": "llama",
         "tokens": tokens,
-        "scores": [0.0] * len(tokens),
+        "scores": [-float(id) for id in range(len(tokens))],
         "token_type": [2, 3, 3, *[6] * 16, 1, 1, 1],
         "bos_token_id": 1,
         "eos_token_id": 2,
         "unknown_token_id": 0,
         "add_bos_token": True,
     }
-    found: dict[str, Any] = {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
-    return json.dumps(found | {"tokenizer.chat_template": "{{ messages }}"}).encode()
+    merged = {**pieces, "model": "gemma4", "merges": ["▁a b"]}
+    del merged["scores"]
+    letters = [*"Helowrd42,ĠĊÃ¶"]
+    pairs = {
+        "model": "gpt2",
+        "pre": "llama-bpe",
+        "tokens": [*letters, "ll", "<|x|>"],
+        "token_type": [*[1] * len(letters), 1, 3],
+        "merges": ["l l"],
+        "eos_token_id": len(letters) + 1,
+    }
+    return [
+        json.dumps(
+            {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
+            | {"tokenizer.chat_template": "{{ messages }}"}
+        ).encode()
+        for keys in (pieces, merged, pairs)
+    ]
 
 
 def _journal() -> bytes:
@@ -318,7 +336,7 @@ def seeds(name: str) -> list[bytes]:
                 (GOLDEN / f"{case}/tokenizer.json").read_bytes() for case in ("llama3_old", "llama1_mha_old")
             ]
         case "gguf_vocabulary":
-            return [_gguf_keys()]
+            return _gguf_keys()
         case "template":
             loop = "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}{% endfor %}"
             return [loop.encode(), b"{% if add_generation_prompt %}<think>\n{{ bos_token }}{% endif %}"]
