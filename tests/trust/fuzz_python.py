@@ -14,7 +14,7 @@ import atheris
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-with atheris.instrument_imports(include=["ropechat", "tomllib"]):
+with atheris.instrument_imports(include=["ropechat", "tomllib", "jinja2"]):
     import targets
 
     import ropechat

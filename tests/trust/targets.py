@@ -5,6 +5,7 @@ finding, and so are
 the assertions about results. `SEEDS` gives each a few small valid inputs, `WORDS` what a mutation may put in.
 """
 
+import contextlib
 import datetime
 import io
 import json
@@ -25,6 +26,7 @@ from ropechat.batch.reader import BatchReader, RowOptions
 from ropechat.conversation import ConversationTree, NodeState, Role
 from ropechat.engine.grammars import check_grammar
 from ropechat.engine.templates.process import SHARED, TemplateFailureError
+from ropechat.engine.templates.sandbox import environment
 from ropechat.engine.templates.thoughts import find_format
 from ropechat.errors import InternalError, RopechatError
 from ropechat.inspector.others.read import read_records
@@ -43,6 +45,7 @@ from ropechat.util.text import clean, escape_json, one_line
 RECORDED = Path(__file__).parents[1] / "inspector" / "recorded"
 GOLDEN = Path(__file__).parents[1] / "golden"
 _FOLDER = Path(tempfile.mkdtemp(prefix="ropechat-fuzz-", dir=os.environ.get("FUZZ_FOLDER")))
+COMPILER = environment()
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5)
 
 
@@ -98,6 +101,8 @@ def template(data: bytes) -> None:
     source = data.decode("utf-8", "replace")
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     names = {"messages": messages, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+    with contextlib.suppress(Exception):  # as the other process does, whose branches are not counted
+        COMPILER.compile(source, raw=True)
     try:
         SHARED.render(source, names, NOW)
     except TemplateFailureError as error:
