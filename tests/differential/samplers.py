@@ -141,9 +141,8 @@ def _settings(rng: Rng, size: int) -> dict[str, Any]:
 def _generated(
     engine: Engine, prompt: list[int], count: int, settings: dict[str, Any], size: int, rng: Rng
 ) -> list[tuple[Event, list[int]]]:
-    sequence = engine.generate(
-        prompt, max_tokens=count, seed=int(rng.integers(2**63)), readout_top_k=size, **settings
-    )
+    sampling = Sampling(**settings, max_tokens=count)
+    sequence = engine.generate(prompt, sampling, seed=int(rng.integers(2**63)), readout_top_k=size)
     found, ids = [], list(prompt)
     while events := engine.step([sequence], CancelToken()):
         for event in events:
