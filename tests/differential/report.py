@@ -67,6 +67,12 @@ class Report:
         """Print the counts of a kind that is finished."""
         print(self.line(subject, kind), flush=True)
 
+    def merge(self, other: "Report") -> None:
+        """Add the outcomes of another process, whose kinds are not here yet."""
+        self._counts.update(other._counts)
+        self._reasons.update(other._reasons)
+        self._cases += other._cases
+
     @property
     def is_clean(self) -> bool:
         """Whether there is no defect."""

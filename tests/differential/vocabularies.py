@@ -6,11 +6,14 @@ where there are any, and vocabularies that are stored here as llama.cpp's conver
 """
 
 import json
+import multiprocessing
 import os
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,14 +60,26 @@ class Pair:
     reopens: bool = False
 
 
+_PAIRS: list[Pair] = []
+"""Those of a run, which the processes that it forks have, too."""
+
+
 def run(run: Run, report: Report) -> None:
+    """Each vocabulary in a process, as many at a time as there are cores."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"XDG_CACHE_HOME": folder, "ROPECHAT_CACHE": "auto"}
-        for make in [*_json_pairs(run), *_gguf_pairs(run)]:
-            name = make.name
-            if run.wants(name):
-                _check(make, run, report)
-                report.done(SUBJECT, name)
+        _PAIRS[:] = [pair for pair in (*_json_pairs(run), *_gguf_pairs(run)) if run.wants(pair.name)]
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) as pool:
+            for part in pool.map(partial(_one, run), range(len(_PAIRS))):
+                report.merge(part)
+
+
+def _one(run: Run, number: int) -> Report:
+    """The outcomes of one vocabulary."""
+    report = Report(run.folder, {})
+    _check(_PAIRS[number], run, report)
+    report.done(SUBJECT, _PAIRS[number].name)
+    return report
 
 
 def _check(pair: Pair, run: Run, report: Report) -> None:
