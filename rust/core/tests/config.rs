@@ -375,7 +375,9 @@ fn what_a_family_does_not_compute_is_refused_by_its_key() {
             "deepseek_v4" => json!({
                 "n_routed_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "o_groups": 1
             }),
-            "minimax_m3_vl_text" => json!({"head_dim": 8, "rotary_dim": 4, "num_key_value_heads": 2}),
+            "minimax_m3_vl_text" => {
+                json!({"head_dim": 8, "partial_rotary_factor": 0.5, "num_key_value_heads": 2})
+            }
             "qwen4_exp_text" => json!({
                 "num_experts": 8, "moe_intermediate_size": 8, "num_experts_per_tok": 1, "indexer_n_heads": 2,
                 "indexer_head_dim": 256, "indexer_budget": 8, "indexer_compress_ratio": 4,
@@ -429,7 +431,7 @@ fn indexers_of_each_layer() {
     assert_eq!((layouts, heads.rope), (vec![RopeLayout::Interleaved, RopeLayout::Neox], 1));
 
     let m3 = |own: Value| {
-        let mut config = json!({"model_type": "minimax_m3_vl_text", "head_dim": 8, "rotary_dim": 4,
+        let mut config = json!({"model_type": "minimax_m3_vl_text", "head_dim": 8, "rotary_dim": 4, "partial_rotary_factor": 0.5,
             "num_key_value_heads": 2, "index_n_heads": 2});
         config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
         config
@@ -442,6 +444,30 @@ fn indexers_of_each_layer() {
     assert_eq!(of_m3.choice, expected);
     let own = json!({"layer_types": ["minimax_m3_sparse", "full_attention"], "index_n_heads": 4});
     assert_eq!(unsupported(m3(own)), "index_n_heads");
+}
+
+/// What transformers does not read, or reads elsewhere, is not used in another way.
+#[test]
+fn rotary_keys_that_transformers_does_not_read() {
+    let m3 = |rotary_dim: usize| json!({"model_type": "minimax_m3_vl_text", "head_dim": 8, "num_key_value_heads": 2, "rotary_dim": rotary_dim});
+    assert_eq!(sound(m3(8)).ropes[0].rotary_dim, 8);
+    assert_eq!(bad(m3(4)), "rotary_dim"); // the share is 1 where the file does not say
+    let kinds = |sliding: Value| {
+        json!({"model_type": "gemma3_text", "head_dim": 8, "num_key_value_heads": 2, "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 10_000}, "sliding_attention": sliding}})
+    };
+    let yarn = |truncate: bool| json!({"rope_type": "yarn", "rope_theta": 10_000, "factor": 4, "truncate": truncate});
+    sound(kinds(yarn(true)));
+    assert!(unsupported(kinds(yarn(false))).ends_with("truncate"));
+    let gemma4 = |full: Value| {
+        json!({"model_type": "gemma4_text", "head_dim": 8, "global_head_dim": 16, "num_key_value_heads": 2,
+            "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0,
+            "rope_parameters": {"sliding_attention": {}, "full_attention": full}})
+    };
+    let of_full = |full: Value| sound(gemma4(full)).ropes.iter().map(|rope| rope.rotary_dim).max();
+    assert_eq!(of_full(json!({"rope_type": "default"})), Some(16)); // the share is of proportional alone
+    let partial = json!({"rope_type": "default", "partial_rotary_factor": 0.25});
+    assert!(unsupported(gemma4(partial)).ends_with("partial_rotary_factor"));
 }
 
 /// What DeepSeek publishes and what transformers writes say the same.

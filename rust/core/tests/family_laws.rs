@@ -207,7 +207,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
     (
         "minimax_m3_vl_text",
-        r#""head_dim": 10, "rotary_dim": 4, "num_local_experts": 5, "num_experts_per_tok": 2,
+        r#""head_dim": 10, "rotary_dim": 4, "partial_rotary_factor": 0.4, "num_local_experts": 5, "num_experts_per_tok": 2,
         "dense_intermediate_size": 30, "shared_intermediate_size": 14, "index_n_heads": 2, "index_head_dim": 9,
         "index_block_size": 7, "index_topk_blocks": 3, "mlp_layer_types": ["dense", "sparse", "sparse"],
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]"#,

@@ -24,6 +24,8 @@ const PARTIAL: &str = "partial_rotary_factor";
 pub(crate) enum Partial {
     /// All of it. transformers ignores `partial_rotary_factor` for some rope types and obeys it for others here.
     Whole,
+    /// As `Whole`; with the rope type proportional `partial_rotary_factor`, or this when the file does not say (gemma4).
+    OfProportional(f64),
     /// `partial_rotary_factor`, or this when the file does not say.
     Usually(f64),
     /// As `Usually`, where the model's code splits the head itself, for any rope type (phi, stablelm).
@@ -132,7 +134,8 @@ fn share(
             ),
         )),
         Partial::Usually(default) | Partial::Cut(default) => Ok(stated.unwrap_or(default)),
-        Partial::Whole | Partial::Dimensions(_) => match stated {
+        Partial::OfProportional(default) if proportional => Ok(stated.unwrap_or(default)),
+        Partial::Whole | Partial::OfProportional(_) | Partial::Dimensions(_) => match stated {
             Some(factor) if factor != 1.0 && !proportional => Err(top.unsupported(
                 PARTIAL,
                 &format!("must be 1.0, since this family rotates whole heads (got {factor})"),
@@ -146,7 +149,7 @@ fn share(
 fn rotary_dim(top: &Metadata<'_>, facts: &RopeFacts, share: f64) -> Result<usize> {
     let (dim, key) = match facts.partial {
         Partial::Dimensions(dim) => (dim, "rotary_dim"),
-        Partial::Whole => (facts.head_dim, "head_dim"),
+        Partial::Whole | Partial::OfProportional(_) => (facts.head_dim, "head_dim"),
         Partial::Usually(_) | Partial::Cut(_) => ((facts.head_dim as f64 * share) as usize, PARTIAL),
     };
     if dim == 0 || dim > facts.head_dim || !dim.is_multiple_of(2) {
@@ -379,7 +382,14 @@ pub(crate) fn ropes_by_kind<const N: usize>(
             Some(nested) => nested.object_if_any(kind)?,
             None => rope_object(metadata)?,
         };
-        ropes[index] = Some(rope_of(metadata, own.as_ref(), theta_keys[index], facts)?);
+        let rope = rope_of(metadata, own.as_ref(), theta_keys[index], facts)?;
+        if let (Some(_), Some(own), RopeScaling::Yarn { truncate: false, .. }) = (nested, &own, &rope.scaling)
+        {
+            let what =
+                "must be true: transformers does not read it in the rope of a kind of layer (got false)";
+            return Err(own.unsupported("truncate", what));
+        }
+        ropes[index] = Some(rope);
     }
     if let Some(nested) = nested {
         // Some writers leave it next to the kinds; each kind states its own.

@@ -88,7 +88,7 @@ fn config(metadata: &Metadata<'_>, facts: &Facts) -> Result<Config> {
         max_position_embeddings: config.max_position_embeddings,
         own_keys: &[],
     };
-    let full = rope(1e6, width_of(true), Partial::Usually(0.25));
+    let full = rope(1e6, width_of(true), Partial::OfProportional(0.25));
     let local = rope(1e4, width_of(false), Partial::Whole);
     let kinds = ["full_attention", "sliding_attention"];
     require_rope_of_kinds(metadata, kinds)?;

@@ -45,10 +45,6 @@ const INDEXER: IndexerNames = IndexerNames {
 };
 
 fn config(metadata: &Metadata<'_>) -> Result<Config> {
-    let partial = match metadata.integer_if_any("rotary_dim", 2..=1 << 13)? {
-        Some(dim) => Partial::Dimensions(dim),
-        None => Partial::Usually(0.5),
-    };
     let defaults = Defaults {
         names: NAMES,
         num_key_value_heads: KvHeads::Usually(4),
@@ -58,11 +54,20 @@ fn config(metadata: &Metadata<'_>) -> Result<Config> {
         attention_bias: BiasKey::Fixed(Bias::None),
         attention_out_bias: BiasKey::Absent(Bias::None),
         mlp_bias: BiasKey::Absent(Bias::None),
-        rope: Some(RopeDefaults { theta: 5e6, partial, ..RopeDefaults::WHOLE }),
+        rope: Some(RopeDefaults { theta: 5e6, partial: Partial::Usually(1.0), ..RopeDefaults::WHOLE }),
         activation_key: "",
         ..Defaults::LLAMA
     };
     let config = base(metadata, &defaults)?;
+    // transformers goes by `partial_rotary_factor` alone.
+    let rotated = config.ropes.first().map_or(config.head_dim, |rope| rope.rotary_dim);
+    if let Some(dim) = metadata.integer_if_any("rotary_dim", 2..=1 << 13)?
+        && dim != rotated
+    {
+        let what =
+            format!("{dim} here, and {rotated} by partial_rotary_factor of rope_parameters; they must agree");
+        return Err(metadata.bad("rotary_dim", &what));
+    }
     metadata.get("hidden_act");
     let num_experts = metadata.integer_if_any("num_local_experts", 1..=1 << 16)?.unwrap_or(128);
     let per_token = experts_per_token(metadata, "num_experts_per_tok", num_experts, Some(4))?;
