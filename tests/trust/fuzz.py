@@ -14,6 +14,7 @@ reaches as much, and writes it into tests/trust/corpus.zip.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -217,6 +218,8 @@ def main() -> int:
     parser.add_argument("--merge", action="store_true")
     args = parser.parse_args()
     chosen, failed = GROUPS.get(args.target, (args.target,)), 0
+    if {*chosen} & {*PYTHON} and importlib.util.find_spec("atheris") is None:
+        sys.exit("atheris is not installed; `make fuzz` installs it")
     for target in chosen:
         if args.merge:
             merge(target)
