@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ropechat.tokenizer.vocabulary_pages import Pages, lay_out
 from ropechat.util.paths import cache_folder
 
-VERSION = 5
+VERSION = 6
 """Increased when the validation or the format of cached files changes."""
 _MIN_FILE_BYTES = 256 << 10  # bytes of tokenizer.json
 _MAX_FILES = 32
@@ -99,7 +99,7 @@ def load_cached(file: Path, vocab_size: int) -> CachedVocabulary | None:
             frozenset(known["holes"]),
             known["size"],
             lambda: _verified(place, len(line), pages_begin, content_sum),
-            _pages(place, pages_begin) if known["pages"] else None,
+            _pages(place, pages_begin, known["pages"]) if known["pages"] else None,
             known["config"],
             frozenset(known["end_ids"]),
             bool(known["confined"]),
@@ -117,8 +117,8 @@ def _part(place: Path, begin: int, end: int) -> bytes:
         return kept_file.read(end - begin)
 
 
-def _pages(place: Path, begin: int) -> Pages:
-    return Pages(lambda first, end: _part(place, begin + first, begin + end))
+def _pages(place: Path, begin: int, size: int) -> Pages:
+    return Pages(lambda first, end: _part(place, begin + first, begin + end), size)
 
 
 def _verified(place: Path, begin: int, end: int, sum: int) -> bytes | None:

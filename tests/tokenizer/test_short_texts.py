@@ -11,6 +11,7 @@ from model_folders import GOLDEN, byte_folder, byte_tokenizer
 
 from ropechat.tokenizer import Tokenizer
 from ropechat.tokenizer.partial_bpe import base_tokens
+from ropechat.tokenizer.vocabulary_pages import Pages, lay_out
 
 VOCAB_SIZE = 1 << 20
 LETTERS = "ab 1\n!é日"
@@ -196,3 +197,22 @@ def test_letters_that_only_added_tokens_have(content: str, id: int) -> None:
     assert base_tokens(data) == {"a": 0, "b": 1}
     assert base_tokens(data | {"added_tokens": [{"content": "<x>", "id": 2}]}) == {"a": 0, "b": 1, "<x>": 2}
     assert base_tokens(data | {"added_tokens": [{"content": content, "id": id}]}) is None
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_damaged_head_of_pages_asks_for_no_more_than_the_block(number: int) -> None:
+    """Of the block's first numbers (counts, length, offsets), each in turn is far too large."""
+    vocab = {"a": 0, "b": 1, "ab": 2}
+    block = lay_out(vocab, ["a b"], list(vocab))
+    damaged = block[: 4 * number] + b"\xfe\xff\xff\xff" + block[4 * number + 4 :]
+
+    def read(begin: int, end: int) -> bytes:
+        assert end <= len(block)
+        return damaged[begin:end]
+
+    assert Pages(lambda begin, end: block[begin:end], len(block)).word("ab") == (2, [(1, 0)])
+    if number == 2:  # the longest token's length has no part in reading
+        assert Pages(read, len(block)).longest == 0xFFFFFFFE
+        return
+    with pytest.raises(ValueError):
+        Pages(read, len(block)).word("ab")
