@@ -54,7 +54,7 @@ def run_chat(chat: LiveChat, resume: str | None = None, options: ChatOptions | N
     _restore_environment()
     teach_alt_enter()
     take_short_turns()
-    gc_pause.hold_off()
+    gc_pause.start()
     app, store = ChatApp(chat, resume, options), chat.session.recorder.store
     typeahead.hold()
     try:
