@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Later tests collect as pytest does."""
     monkeypatch.setattr(gc_pause, "_is_started", False)
+    monkeypatch.setattr(gc_pause, "_left", float("-inf"))
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
@@ -67,7 +68,6 @@ def test_rest_collects_what_is_new_and_looks_at_nothing_twice() -> None:
 def test_garbage_that_was_set_aside_goes_once_memory_has_grown() -> None:
     """A hundred chats that were open, each in a ring and each looked at once while it was alive."""
     gc_pause.start()
-    gc_pause.thaw()
     gc_pause.rest()
     least = sys.getallocatedblocks()
     most, alive = 0, list[int]()
@@ -81,6 +81,20 @@ def test_garbage_that_was_set_aside_goes_once_memory_has_grown() -> None:
     assert max(alive) > 2  # what has been looked at is left alone for a while
     assert most < 1.2 * least
     gc_pause.thaw()
+    gc_pause.rest()
+    assert Ring.alive == 0
+
+
+@pytest.mark.slow
+def test_what_was_left_goes_although_something_held_it_for_a_moment() -> None:
+    """An answer that was still written, when its chat was left, holds it until it has ended."""
+    gc_pause.start()
+    chat = Ring()
+    gc_pause.rest()
+    gc_pause.thaw()
+    gc_pause.rest()  # the next question is typed
+    assert Ring.alive == 1
+    del chat
     gc_pause.rest()
     assert Ring.alive == 0
 

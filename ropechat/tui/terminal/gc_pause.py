@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 
 from ropechat.tui.terminal.textual_compat import forget_what_was_drawn
 
@@ -18,7 +19,12 @@ _GROWTH = 1.125
 """All objects are looked at again once memory has grown so much since the last time: lines and widgets that
 are no longer on the screen refer to themselves, so that nothing else frees them."""
 
+_SETTLES_S = 5.0
+"""After so long, nothing holds what was left: tasks have removed its widgets, and the inference thread has
+answered its last request."""
+
 _is_started = False  # whether `rest` collects
+_left = float("-inf")  # when a chat or a model was left, by `time.monotonic`
 _least = 0  # allocated blocks: the fewest since all objects were looked at
 
 
@@ -30,7 +36,13 @@ def start() -> None:
 
 
 def thaw() -> None:
-    """Let the next collection look at all objects again, when a chat or a model was left."""
+    """Have all objects looked at again, now that a chat or a model was left."""
+    global _left
+    _left = time.monotonic()
+    _look_at_all()
+
+
+def _look_at_all() -> None:
     global _least
     forget_what_was_drawn()
     gc.unfreeze()
@@ -40,14 +52,16 @@ def thaw() -> None:
 def rest() -> None:
     """Collect objects that were made since the last call.
 
-    Later calls skip those that survive, until memory has grown by an eighth.
+    Later calls skip those that survive, until memory has grown by an eighth, or a chat or a model was left.
     """
     global _least
     if not _is_started:
         return
     if sys.getallocatedblocks() > _GROWTH * _least:
-        thaw()
+        _look_at_all()
     gc.collect()
+    if time.monotonic() < _left + _SETTLES_S:
+        return
     gc.freeze()
     blocks = sys.getallocatedblocks()
     _least = min(_least, blocks) if _least else blocks
