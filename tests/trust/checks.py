@@ -4,6 +4,7 @@ often it is run."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PYTEST = "{python} -m pytest -n 0 -p no:cacheprovider --timeout 0"
 
@@ -428,5 +429,93 @@ CHECKS = (
         0,
         1,
         r"test result.*",
+    ),
+)
+
+
+class Found(NamedTuple):
+    """A fault. by: the check that found it. test: file::function that would find it now."""
+
+    by: str
+    fault: str
+    test: str
+
+
+FOUND = (
+    Found(
+        "fuzzing",
+        "a tokenizer.json whose merges lack the prefix of its model made the library abort the process",
+        "tests/tokenizer/test_hazards.py::test_what_is_refused",
+    ),
+    Found(
+        "fuzzing",
+        "a tokenizer.json with a step of another section was called a bug in ropechat",
+        "tests/tokenizer/test_hazards.py::test_a_step_of_another_section_is_named",
+    ),
+    Found(
+        "fuzzing",
+        "a Lark grammar with control characters was called a bug in ropechat",
+        "tests/engine/test_grammar.py"
+        "::test_a_message_about_control_characters_is_made_in_the_process_without_files",
+    ),
+    Found(
+        "fuzzing",
+        "a malformed key sequence of the terminal ended the chat",
+        "tests/tui/test_typeahead.py::test_key_sequences_whose_numbers_are_no_characters_are_ignored",
+    ),
+    Found(
+        "random keys and clicks",
+        "alternatives of a chat that was left could fork the chat that was opened after it",
+        "tests/tui/test_fork_cursor.py::test_alternatives_of_a_chat_that_was_left_fork_nothing",
+    ),
+    Found(
+        "random keys and clicks",
+        "a click beside an answer that another version had replaced ended the chat",
+        "tests/tui/test_inspector.py::test_a_click_beside_an_answer_that_another_version_replaced",
+    ),
+    Found(
+        "random keys and clicks",
+        "the heading of a stopped answer stayed above another version",
+        "tests/tui/test_branches.py::test_the_heading_of_a_version_that_was_stopped",
+    ),
+    Found(
+        "store-damage",
+        "the repair of a database whose rows are out of order never ended",
+        "tests/store/test_store_trouble.py::test_rows_that_damage_put_out_of_order_are_read_once",
+    ),
+    Found(
+        "store-damage",
+        "a wrong byte in a text cost the whole message",
+        "tests/store/test_store_trouble.py::test_a_wrong_byte_costs_one_character",
+    ),
+    Found(
+        "exits",
+        "the process could abort at its end while a daemon thread computed",
+        "tests/engine/test_exit.py::test_python_ends_while_a_daemon_thread_computes",
+    ),
+    Found(
+        "soak-chat",
+        "answers to `a` held the chat that was left",
+        "tests/tui/test_why.py::test_the_numbers_go_with_their_chat",
+    ),
+    Found(
+        "soak-chat",
+        "Textual's tables held the lines of closed panels",
+        "tests/tui/test_garbage.py::test_the_lines_of_closed_widgets_go_with_the_garbage",
+    ),
+    Found(
+        "soak-chat",
+        "garbage was not collected while one answer followed another without a pause",
+        "tests/tui/test_garbage.py::test_garbage_goes_without_a_pause",
+    ),
+    Found(
+        "soak-chat",
+        "a chat that was left while it answered was set aside as if it were in use",
+        "tests/tui/test_garbage.py::test_what_was_left_goes_although_something_held_it_for_a_moment",
+    ),
+    Found(
+        "differential",
+        "rotary keys of Gemma 4, MiniMax M3 and yarn were read otherwise than by transformers",
+        "rust/core/tests/config.rs::rotary_keys_that_transformers_does_not_read",
     ),
 )

@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "support")]
 
-from checks import CHECKS, Check  # noqa: E402
+from checks import CHECKS, FOUND, Check, Found  # noqa: E402
 from pages import table  # noqa: E402
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -42,7 +42,13 @@ the list. The table is written from `tests/trust/results.json`; each line can be
 A commit with + had changed files. The machine is shared, so that a time says little. What follows for you:
 [promises](promises.md); against whom: [security](../SECURITY.md).
 
-The first column has the number of the row in the project's list of faults.
+The first column has the number of the row in the project's list of faults. What these checks found is
+[below](#found-and-mended).
+"""
+FOUND_HEAD = """
+## Found and mended
+
+Each fault has a test that would find it again.
 """
 
 
@@ -134,7 +140,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         return check.row, check.fault, runs, check.target, result, f"`{command}`", date, place
 
     head = ("row", "fault", "runs", "target", "result", "command", "date, commit", "machine, time")
-    return HEAD + "\n" + table(head, map(row, CHECKS))
+    found = ((one.by, one.fault, f"`{one.test}`") for one in FOUND)
+    return HEAD + "\n" + table(head, map(row, CHECKS)) + FOUND_HEAD + "\n" + table(Found._fields, found)
 
 
 def main() -> int:

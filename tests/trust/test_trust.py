@@ -29,6 +29,14 @@ def test_every_check_has_a_script_or_a_reason() -> None:
             assert (HERE.parents[1] / path).is_file(), path
 
 
+def test_what_was_found_has_a_test() -> None:
+    from checks import FOUND
+
+    for one in FOUND:
+        file, _, name = one.test.partition("::")
+        assert re.search(rf"\b(def|fn) {name}\(", (HERE.parents[1] / file).read_text(encoding="utf-8")), one
+
+
 def test_the_page_is_written_from_the_results() -> None:
     from run import PAGE, load, page
 
