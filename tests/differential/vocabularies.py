@@ -33,8 +33,8 @@ from ropechat.errors import RopechatError
 from ropechat.tokenizer import Tokenizer
 
 SUBJECT = "tokenizers"
-FRESH = 25
-"""Texts after which a vocabulary is opened from the cache again, so that parts of it are loaded again."""
+FRESH = 100
+"""Texts after which a vocabulary is opened from the cache again. A quarter is encoded with a part of it."""
 LONG_EVERY, LONG_BYTES = 2500, 100_000
 """Each so many texts, one of so many bytes, which ropechat encodes in pieces."""
 Ids = list[int]
@@ -332,12 +332,16 @@ def _sentencepiece(name: str, file: Path) -> Pair:
     scores = [model.get_score(id) for id in range(size)]
     keys = metadata(model="llama", tokens=tokens, scores=scores, token_type=kinds)
     named = [tokens[id] for id, kind in enumerate(kinds) if kind in (UNKNOWN, CONTROL)]
+    removes_spaces = model.normalize("  a  b ") == model.normalize("a b")
 
     def cause(text: str, ids: Ids) -> str:
         if any(name in text for name in named):
             return "SentencePiece does not read the names of control tokens"
         if model.normalize(text) != "▁" + text.replace(" ", "▁"):
             return "the model normalizes the text, which a GGUF file cannot say"
+        decoded = "".join(tokens[id] for id in ids if kinds[id] not in (UNKNOWN, CONTROL))
+        if removes_spaces and decoded.startswith("▁▁"):
+            return "SentencePiece removes all spaces at the beginning; a GGUF file cannot say that"
         if any(kinds[id] == BYTE for id in ids):
             return "bytes that are not UTF-8: SentencePiece keeps those among them that are"
         return ""
