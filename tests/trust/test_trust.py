@@ -57,6 +57,25 @@ def test_fuzzing_counts_from_the_last_finding_on(monkeypatch: pytest.MonkeyPatch
     assert fuzz.runs_of("gguf") == fuzz.Run(50, 7.0)
 
 
+@pytest.mark.parametrize(
+    ("script", "said", "starved"),
+    [
+        ("pass", "Test unit written to /f/timeout-0a", True),
+        ("import sys; sys.exit(70)", "Test unit written to /f/timeout-0a", False),  # late once more
+        ("pass", "Test unit written to /f/crash-0a", False),
+    ],
+)
+def test_a_timeout_counts_where_it_takes_a_processor_as_long(
+    script: str, said: str, starved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fuzz
+
+    monkeypatch.setattr(fuzz, "command", lambda target: [sys.executable, "-c", script])
+    assert fuzz._was_starved("gguf", said, {}) is starved
+    monkeypatch.setattr(fuzz, "TIMEOUT_S", 0)
+    assert not fuzz._was_starved("gguf", said, {})
+
+
 @pytest.mark.slow
 def test_eight_threads_get_what_one_gets() -> None:
     ended = subprocess.run([sys.executable, str(HERE / "threads.py"), "4"], capture_output=True, text=True)
