@@ -109,9 +109,12 @@ class Report:
         text = json.dumps(whole, indent=1, ensure_ascii=True, default=str)
         (self.folder / "report.json").write_text(text, encoding="utf-8")
         (self.folder / "report.txt").write_text("\n".join(self._text(sums)) + "\n", encoding="utf-8")
-        for subject, counts in sums.items():
-            print(f"{subject}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
         print(f"{seconds} s; {self.folder / 'report.txt'}")
+        said = (
+            f"{subject}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+            for subject, counts in sums.items()
+        )
+        print(f"differential runs: {'; '.join(said)}", flush=True)
 
     def _text(self, sums: dict[str, dict[str, int]]) -> list[str]:
         lines = [f"{name}: {value}" for name, value in self._settings.items()]
