@@ -29,7 +29,7 @@ _least = 0  # allocated blocks: the fewest since all objects were looked at
 
 
 def start() -> None:
-    """Collect so from now on, until the program ends."""
+    """Set how often CPython collects, and have `rest` collect from now on."""
     global _is_started
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
     _is_started = True
