@@ -14,19 +14,18 @@ class Check:
     """A fault, and the command that shows what it does; exit code 0 is a pass.
 
     row: its number in the table, or "" for what has none. quick, full: how often; 0 leaves it out. {n} in the
-    command is that number, {python} the interpreter. result: a pattern whose match in the last lines is the
-    result. missing: why there is no command.
+    command is that number; a command without it runs so often. {python} is the interpreter. result: a pattern
+    whose last match is the result.
     """
 
     name: str
     row: str
     fault: str
     target: str
-    command: str = ""
+    command: str
     quick: int = 1
     full: int = 1
     result: str = r"\d+ passed.*?(?= in )"
-    missing: str = ""
 
 
 def _tests(*names: str, mark: str = "not extras") -> str:
@@ -162,6 +161,7 @@ CHECKS = (
         _tests(
             "tests/cli/test_cli.py", "tests/tui/test_terminal.py", "-k 'signal or restore or killed or quit'"
         ),
+        full=10,
     ),
     Check(
         "streams",
@@ -171,6 +171,7 @@ CHECKS = (
         _tests(
             "tests/cli/test_cli.py", "tests/batch/test_batch.py", "-k 'full_disk or closed or reader_that'"
         ),
+        full=15,
     ),
     Check(
         "hostile",
@@ -221,6 +222,7 @@ CHECKS = (
         "less memory than the model needs",
         "a named error before loading",
         _tests("tests/engine/test_memory.py"),
+        full=4,
     ),
     Check(
         "model-files",
@@ -228,6 +230,7 @@ CHECKS = (
         "the model is truncated, replaced or removed while it computes",
         "exit 74 with the name, or no effect",
         _tests("tests/engine/test_packed.py"),
+        full=5,
     ),
     Check(
         "downloads",
@@ -263,6 +266,7 @@ CHECKS = (
         "panics in workers and callers of the thread pool",
         "raised in the caller once all parts have ended; the pool works on",
         "cargo test -q -p ropechat-kernels pool",
+        full=20,
         result=r"test result.*",
     ),
     Check(
@@ -271,6 +275,7 @@ CHECKS = (
         "panics, errors and NaN in any part of a step of the engine",
         "an error; every sequence is as before the step; the same bits after it",
         "cargo test -q -p ropechat-core --lib engine::tests",
+        full=50,
         result=r"test result.*",
     ),
     Check(
@@ -282,6 +287,7 @@ CHECKS = (
             *("tests/engine/test_loading.py", "tests/engine/test_score_and_many.py"),
             *("tests/tokenizer/test_tokenizer.py", "-k 'exception or panic'"),
         ),
+        full=30,
     ),
     Check(
         "exits",
