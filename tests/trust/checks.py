@@ -415,11 +415,27 @@ CHECKS = (
         r"\d+ of \d+.*",
     ),
     Check(
+        "keys-and-clicks",
+        "",
+        "sequences of random keys and clicks from every screen of the chat, so many in each of four runs",
+        "no exception; no draft is lost, nothing is sent without Enter",
+        "ROPECHAT_TEST_REPEATS={n} " + _tests("tests/tui/test_fuzz.py", mark="trust"),
+        0,
+        2500,
+    ),
+    Check(
         "repetitions",
         "",
-        "all tests that are marked as repetitions (`trust`)",
+        "all tests that are marked as repetitions (`trust`) and have no line above",
         "all pass",
-        _tests("tests", mark="trust"),
+        _tests(
+            "tests",
+            *(
+                f"--ignore=tests/{one}"
+                for one in ("batch", "models", "tui/test_crashes.py", "tui/test_fuzz.py")
+            ),
+            mark="trust",
+        ),
         0,
         1,
     ),
@@ -470,17 +486,17 @@ FOUND = (
         "tests/tui/test_typeahead.py::test_key_sequences_whose_numbers_are_no_characters_are_ignored",
     ),
     Found(
-        "random keys and clicks",
+        "keys-and-clicks",
         "alternatives of a chat that was left could fork the chat that was opened after it",
         "tests/tui/test_fork_cursor.py::test_alternatives_of_a_chat_that_was_left_fork_nothing",
     ),
     Found(
-        "random keys and clicks",
+        "keys-and-clicks",
         "a click beside an answer that another version had replaced ended the chat",
         "tests/tui/test_inspector.py::test_a_click_beside_an_answer_that_another_version_replaced",
     ),
     Found(
-        "random keys and clicks",
+        "keys-and-clicks",
         "the heading of a stopped answer stayed above another version",
         "tests/tui/test_branches.py::test_the_heading_of_a_version_that_was_stopped",
     ),

@@ -52,8 +52,8 @@ COVERAGE = (
 INSTRUMENTED = ("ropechat-fuzz", "ropechat-core", "ropechat-platform", "serde_json")
 """What reads files: the crates with counters of branches and AddressSanitizer. The kernels, whose branches do
 not follow a file, take four of six minutes of processor time to compile even without."""
-STORED_BYTES = 16_000
-"""What is kept of a target's corpus, packed, in corpus.zip."""
+STORED_BYTES = 32_000
+"""What corpus.zip keeps of a target's inputs, before it is packed."""
 
 
 def build() -> Path:
@@ -87,6 +87,15 @@ def rust_seeds(target: str) -> list[bytes]:
     return [bytes([kind]) + bytes(range(256)) * 2 for kind in range(16)]
 
 
+def stored() -> dict[str, list[bytes]]:
+    """The inputs of each target in corpus.zip: a JSON list each, of a character per byte."""
+    if not STORED.exists():
+        return {}
+    with zipfile.ZipFile(STORED) as archive:
+        names = archive.namelist()
+        return {name: [text.encode("latin-1") for text in json.loads(archive.read(name))] for name in names}
+
+
 def corpus(target: str) -> Path:
     """The folder of a target's inputs, with its seeds."""
     folder = WORK / "corpus" / target
@@ -97,10 +106,7 @@ def corpus(target: str) -> Path:
         import targets
 
         found = targets.seeds(target)
-    if STORED.exists():
-        with zipfile.ZipFile(STORED) as archive:
-            names = [name for name in archive.namelist() if name.startswith(f"{target}/")]
-            found += [archive.read(name) for name in names]
+    found += stored().get(target, [])
     for number, data in enumerate(found):
         (folder / f"seed{number:03}").write_bytes(data)
     return folder
@@ -202,21 +208,18 @@ def merge(target: str) -> None:
             return
         for path in folder.iterdir():
             path.unlink()
-        kept, size = {}, 0
+        kept, size = list[bytes](), 0
         for path in sorted(smallest.iterdir(), key=lambda path: path.stat().st_size):
-            (folder / path.name).write_bytes(path.read_bytes())
-            size += path.stat().st_size // 3
+            data = path.read_bytes()
+            (folder / path.name).write_bytes(data)
+            size += len(data)
             if size < STORED_BYTES:
-                kept[f"{target}/{path.name[:12]}"] = path.read_bytes()
-    before: dict[str, bytes] = {}
-    if STORED.exists():
-        with zipfile.ZipFile(STORED) as archive:
-            before = {
-                name: archive.read(name) for name in archive.namelist() if not name.startswith(f"{target}/")
-            }
+                kept.append(data)
+    whole = stored() | {target: kept}
     with zipfile.ZipFile(STORED, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted({**before, **kept}.items()):
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+        for name, inputs in sorted(whole.items()):
+            texts = json.dumps([data.decode("latin-1") for data in inputs])
+            archive.writestr(zipfile.ZipInfo(name), texts, zipfile.ZIP_DEFLATED, 9)
 
 
 def main() -> int:

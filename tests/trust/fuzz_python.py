@@ -6,6 +6,7 @@ import importlib
 import json
 import pkgutil
 import random
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def mutate(data: bytes, most: int, seed: int) -> bytes:
 
 
 name = sys.argv.pop(1)
+sys.argv[0] = shlex.join((sys.executable, __file__, name))  # what libFuzzer starts to merge a corpus
 more = {"custom_mutator": mutate} if name in targets.JSON else {}
 atheris.Setup(sys.argv, targets.TARGETS[name], **more)
 atheris.Fuzz()

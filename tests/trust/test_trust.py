@@ -106,6 +106,18 @@ NAMES = (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_what_fuzzing_found_to_reach_other_lines(name: str) -> None:
+    import fuzz
+    import targets
+
+    inputs = fuzz.stored()[name]
+    assert inputs
+    for data in inputs:
+        targets.TARGETS[name](data)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_mutations_of_seeds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import targets
