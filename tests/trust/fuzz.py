@@ -244,9 +244,12 @@ def main() -> int:
         return failed
     runs = [runs_of(target) for target in chosen]
     executions, findings = sum(run.executions for run in runs), sum(run.findings for run in runs)
-    least = int(min(run.seconds for run in runs) / 60)
-    counts = f"{len(chosen)} targets, {executions:,} executions, {findings} findings"
-    print(f"fuzz: {counts}; {least} minutes of each at least")
+    said = f"fuzz: {len(chosen)} targets, {executions:,} executions, {findings} findings"
+    if of_files := [run.seconds for target, run in zip(chosen, runs, strict=True) if target in FILES]:
+        said += (
+            f"; at least {min(of_files) / 60:.0f} minutes of processor time of each reader of a model's files"
+        )
+    print(said)
     return failed
 
 
