@@ -28,11 +28,11 @@ WORDS = ["what", "is", "a", "token", "why", "does", "the", "key", "turn", "by", 
 WAL_BYTES = 64 << 20
 QUESTIONS = 10  # of a chat
 PREFIX_BYTES = 4 << 20
-"""Keys and values that are kept of chats that were left: less than the usual 64 MB, which takes 500 questions
-to fill."""
+"""Keys and values that are kept of prompts and of chats that were left: less than the usual 64 MB, which 500
+questions or 900 prompts fill."""
 FIRST = 500
-"""Prompts or questions after which the slope is measured. The cache of prefixes (64 MB) is full after some
-800 prompts, so a short run has a slope that a long one has not."""
+"""Prompts or questions after which the slope is measured."""
+PROGRAM = f"import sys; sys.path.insert(0, {str(HERE)!r}); import soak; soak.program()"
 
 
 def state(pid: int) -> tuple[int, int, int]:
@@ -57,9 +57,8 @@ def batch(count: int, folder: Path) -> int:
         for number in range(count):
             text = " ".join(draw.choices(WORDS, k=draw.randint(3, 40)))
             file.write(json.dumps({"id": number, "prompt": text, "max_tokens": draw.randint(1, 24)}) + "\n")
-    code = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
     child = subprocess.Popen(
-        [sys.executable, "-c", code, "batch", str(source), "-o", str(out), "--quiet"], cwd=HERE.parents[1]
+        [sys.executable, "-c", PROGRAM, "batch", str(source), "-o", str(out), "--quiet"], cwd=HERE.parents[1]
     )
     journal, states = out.with_name("out.jsonl.journal"), list[tuple[int, tuple[int, int, int]]]()
     done = at = 0
@@ -89,7 +88,7 @@ def batch(count: int, folder: Path) -> int:
 
 
 def program() -> None:
-    """The chat, with few keys and values of chats that were left."""
+    """ropechat, with few keys and values of what was computed before."""
     from ropechat.cli import main
     from ropechat.engine.native import ModelLoad
 
@@ -106,10 +105,11 @@ def chat(minutes: float, folder: Path) -> int:
     """Type at random, and look at the process every second or so."""
     from program import OWN_TERMINAL, Program
 
-    code = f"{OWN_TERMINAL}sys.path.insert(0, {str(HERE)!r}); import soak; soak.program()"
     draw, data = random.Random(4), folder / "data"
     arguments = ["chat", "--threads", "2", "--max-tokens", "60"]
-    screen = Program(arguments, code, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off")
+    screen = Program(
+        arguments, OWN_TERMINAL + PROGRAM, size=(40, 120), ROPECHAT_DATA=str(data), ROPECHAT_CACHE="off"
+    )
     screen.until(b"ready", 120)
     states, asked = list[tuple[int, tuple[int, int, int]]](), 0
     end = time.monotonic() + 60 * minutes
