@@ -426,7 +426,7 @@ CHECKS = (
     Check(
         "repetitions",
         "",
-        "tests that are marked as repetitions (`trust`) and have no line above; what is random, so many times",
+        "tests that are marked as repetitions (`trust`) and have no line above; random deeds so often",
         "all pass",
         "ROPECHAT_TEST_REPEATS={n} "
         + _tests(
