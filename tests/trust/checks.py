@@ -341,6 +341,16 @@ CHECKS = (
         ),
     ),
     Check(
+        "loom",
+        "",
+        "the thread pool in every order of its steps, within a bound (loom): gate, shares, panics",
+        "no deadlock, no part lost or run twice",
+        "make loom",
+        0,
+        1,
+        r"test result.*",
+    ),
+    Check(
         "stop-latency",
         "",
         "cancel at random moments of decode and prefill, SmolLM2-135M's shape, all cores busy",
