@@ -436,7 +436,7 @@ CHECKS = (
     Check(
         "repetitions",
         "",
-        "tests that are marked as repetitions (`trust`) and have no line above; random deeds so often",
+        "other tests that are marked as repetitions (`trust`); random ones so many times each",
         "all pass",
         "ROPECHAT_TEST_REPEATS={n} "
         + _tests(

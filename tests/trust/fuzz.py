@@ -246,9 +246,7 @@ def main() -> int:
     executions, findings = sum(run.executions for run in runs), sum(run.findings for run in runs)
     said = f"fuzz: {len(chosen)} targets, {executions:,} executions, {findings} findings"
     if of_files := [run.seconds for target, run in zip(chosen, runs, strict=True) if target in FILES]:
-        said += (
-            f"; at least {min(of_files) / 60:.0f} minutes of processor time of each reader of a model's files"
-        )
+        said += f"; at least {min(of_files) // 60:.0f} minutes of CPU time of each reader of a model's files"
     print(said)
     return failed
 
