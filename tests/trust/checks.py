@@ -32,6 +32,9 @@ def _tests(*names: str, mark: str = "not extras") -> str:
     return f"{PYTEST} -m '{mark}' " + " ".join(names)
 
 
+# `--workspace`, as `make test` has it: with `-p` cargo compiles the crates anew, for other features.
+RAN = r"test result: (?!ok\. 0 passed).*"  # of a test program that has such tests
+
 CHECKS = (
     Check(
         "chat-screen",
@@ -213,7 +216,7 @@ CHECKS = (
         "14",
         "the k-th allocation fails while a model is loaded and computes",
         "loading: an error or a result; computing: also an abort, which is named",
-        "cargo test -q -p ropechat-core --test alloc_faults -- --nocapture",
+        "cargo test -q --workspace --test alloc_faults -- --nocapture",
         result=r"\d+ allocations of .*",
     ),
     Check(
@@ -265,18 +268,18 @@ CHECKS = (
         "20",
         "panics in workers and callers of the thread pool",
         "raised in the caller once all parts have ended; the pool works on",
-        "cargo test -q -p ropechat-kernels pool",
+        "cargo test -q --workspace --test all pool::",
         full=20,
-        result=r"test result.*",
+        result=RAN,
     ),
     Check(
         "panics",
         "20",
         "panics, errors and NaN in any part of a step of the engine",
         "an error; every sequence is as before the step; the same bits after it",
-        "cargo test -q -p ropechat-core --lib engine::tests",
+        "cargo test -q --workspace --lib engine::tests",
         full=50,
-        result=r"test result.*",
+        result=RAN,
     ),
     Check(
         "callbacks",
@@ -427,7 +430,7 @@ CHECKS = (
     Check(
         "keys-and-clicks",
         "",
-        "sequences of random keys and clicks from every screen of the chat, so many in each of four runs",
+        "random keys, clicks and sizes from every screen of the chat, so many sequences in each of four runs",
         "no exception; no draft is lost, nothing is sent without Enter",
         "ROPECHAT_TEST_REPEATS={n} " + _tests("tests/tui/test_fuzz.py", mark="trust"),
         0,
@@ -548,5 +551,20 @@ FOUND = (
         "differential",
         "rotary keys of Gemma 4, MiniMax M3 and yarn were read otherwise than by transformers",
         "rust/core/tests/config.rs::rotary_keys_that_transformers_does_not_read",
+    ),
+    Found(
+        "terminals",
+        "a terminal of a few columns ended the chat, when nothing was written or a list was open",
+        "tests/tui/test_fuzz.py::test_any_screen_at_any_size",
+    ),
+    Found(
+        "keys-and-clicks",
+        "page down in a list on a terminal of a few columns ended the chat",
+        "tests/tui/test_textual_compat.py::test_a_list_without_room_moves_by_a_page",
+    ),
+    Found(
+        "keys-and-clicks",
+        "a question above a chosen token was not drawn after the terminal had become wider",
+        "tests/tui/test_fuzz.py::test_any_screen_at_any_size",
     ),
 )

@@ -33,6 +33,7 @@ from pages import table  # noqa: E402
 
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "reliability.md"
+TAIL = 3000  # characters of the output of a check that failed
 HEAD = """# Reliability
 
 What has been done to ropechat to make it fail, and what came of it. `make trust` runs every line:
@@ -173,7 +174,9 @@ def main() -> int:
             f"{'ok' if one['passed'] else 'FAILED'}, {one['seconds']:.0f} s: {one['result'][:120]}",
             flush=True,
         )
-        failed += [check.name] * (not one["passed"])
+        if not one["passed"]:
+            failed.append(check.name)
+            print((logs / f"{check.name}.log").read_text("utf-8", "replace")[-TAIL:])
     PAGE.write_text(page(load()), encoding="utf-8")
     if failed:
         print(f"failed: {', '.join(failed)}; output in {logs.relative_to(ROOT)}")

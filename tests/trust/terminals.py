@@ -1,9 +1,9 @@
 """The chat where the surroundings are odd: python tests/trust/terminals.py N
 
-N chats on pseudo-terminals of random sizes from 20x5 up, with TERM=dumb, LANG=C, odd time zones, clocks
-that jump (a library loaded
-with LD_PRELOAD moves the clock by years in both directions), and storms of 50 resizes. Each must answer,
-and end in order.
+N chats on pseudo-terminals of random sizes, with TERM=dumb, LANG=C, odd time zones, clocks that jump (a
+library loaded with LD_PRELOAD moves the clock by years in both directions), and storms of 50 resizes, every
+second one to a few cells or rows, at any moment from the start of the program on. Each must answer, and end
+in order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -37,6 +38,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
     return done;
 }
 """
+ESCAPES = re.compile(rb"(?:\x1b\[[0-9;?<>=]*[a-zA-Z]|\s)+")
 SURROUNDINGS: tuple[dict[str, str], ...] = (
     {"LANG": "C", "LC_ALL": "C"},
     {"TERM": "dumb"},
@@ -64,10 +66,11 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     screen = Program(
         ["chat", "--threads", "1", "--max-tokens", "20"], size=size, ROPECHAT_DATA=str(folder), **around
     )
-    seen = screen.drain(4)
-    for _ in range(draw.choice([0, 50])):
-        resize(screen, draw.randint(1, 60), draw.randint(1, 200))
-        seen += screen.drain(0.02)
+    seen = screen.drain(draw.choice([0.2, 0.7, 1.5, 4]))
+    for number in range(draw.choice([0, 50])):
+        rows, columns = ((60, 200), (8, 12))[number % 2]
+        resize(screen, draw.randint(1, rows), draw.randint(1, columns))
+        seen += screen.drain(draw.choice([0.002, 0.02, 0.06]))
         found["resizes"] += 1
     screen.press(b"What is a token?\r")
     seen += screen.drain(3)
@@ -83,7 +86,7 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     found["exceptions or hangs"] += bad
     found[f"with exit {code}"] += 1
     if bad:
-        print(around, size, code, seen[-800:])
+        print(around, size, code, ESCAPES.sub(b" ", seen)[-800:].decode(errors="replace"))
 
 
 BAD = ("exceptions or hangs",)

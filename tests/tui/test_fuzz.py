@@ -1,4 +1,4 @@
-"""Any keys and clicks from every screen: no draft is lost, nothing is sent without Enter or raised."""
+"""Any keys, clicks and sizes from every screen: no draft is lost, nothing is sent without Enter or raised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from repeats import repeats
 from ropechat.store.store import Store
 
 RUNS = 4
-LENGTH = 12  # keys and clicks of a sequence
+LENGTH = 12  # keys, clicks and sizes of a sequence
+SMALL = range(1, 13)  # cells or rows
 SIZES = ((80, 24), (160, 45), (60, 20))
 OPENERS: tuple[tuple[str, ...], ...] = (
     *(((key,)) for key in ("f1", "f2", "f4", "f5", "f6", "f7", "f9", "ctrl+p", "ctrl+f", "escape", "ctrl+r")),
@@ -26,6 +27,13 @@ KEYS = (
     *("ctrl+t", *"hjklwbnNiTtzfpecEyY=[]ordx+-12345/"),
 )
 FATAL = ("^x", "^d", "^q")  # what deletes or quits, and means it
+
+
+def is_laid_out(transcript: Any) -> bool:
+    """Whether each row in sight shows its text; a block whose lines are only estimated shows nothing."""
+    top = round(transcript.scroll_y)
+    spots = (transcript.page.spot(y) for y in range(top, top + transcript.size.height))
+    return all(transcript.blocks[spot.block].laid_out for spot in spots if spot is not None)
 
 
 class Fuzzed:
@@ -59,8 +67,13 @@ class Fuzzed:
         return not self.c.app.ui.covered and self.c.app.ui.chat_focus is self.c.app.composer
 
     async def act(self) -> None:
-        """One key, click, or turn of the wheel."""
+        """One key or click, a move of the mouse, or another size."""
         c, chance = self.c, self.chance
+        if chance.random() < 0.08:
+            size = chance.choice((*SIZES, (chance.choice(SMALL), chance.choice(SMALL))))
+            self.trail.append("{}x{}".format(*size))
+            await c.pilot.resize_terminal(*size)
+            return
         x, y = chance.randrange(c.app.size.width), chance.randrange(c.app.size.height)
         kind = chance.random()
         if kind < 0.25:
@@ -88,6 +101,7 @@ class Fuzzed:
         assert self.c.app._exception is None, where
         assert not self.unasked, f"{where}: sent {self.unasked}"
         transcript = self.c.app.transcript
+        assert is_laid_out(transcript), where
         drawn = [transcript.render_line(y).text for y in range(transcript.size.height)]
         transcript.redraw()
         assert drawn == [transcript.render_line(y).text for y in range(transcript.size.height)], where
@@ -133,3 +147,22 @@ async def test_any_keys_and_clicks(count: int, run: int, chat: Any, tmp_path: An
                 if c.app.is_running:
                     fuzz.check()
     store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opener", OPENERS, ids="+".join)
+async def test_any_screen_at_any_size(opener: tuple[str, ...], chat: Any) -> None:
+    """Textual wraps to no cells beside paddings and scrollbars; the chat must not end there."""
+    async with chat(FakeEngine([STORY]), size=(80, 24)) as c:
+        await c.ask("Tell")
+        await c.idle()
+        await c.pilot.press(*opener)
+        for width in (1, 2, 3, 4, 5, 7, 10):
+            for height in (1, 2, 6, 24):
+                await c.pilot.resize_terminal(width, height)
+                await c.pilot.pause()
+                assert c.app._exception is None, (width, height)
+                assert is_laid_out(c.app.transcript), (width, height)
+        await c.pilot.resize_terminal(80, 24)
+        await c.pilot.pause()
+        assert is_laid_out(c.app.transcript)

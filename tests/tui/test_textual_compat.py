@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import textual
-from textual.app import App
+from textual.app import App, ComposeResult
+from textual.content import Content
 from textual.drivers.linux_driver import LinuxDriver
 from textual.keys import Keys
 from textual.widget import Widget
+from textual.widgets import OptionList
 
 import ropechat.tui
 from ropechat.tui.terminal import textual_compat
@@ -69,6 +71,26 @@ def test_alt_enter_is_a_key_of_its_own() -> None:
     parser = textual_compat.XTermParser()
     assert [event.key for event in parser.feed("\x1b\r")] == ["alt+enter"]  # type: ignore[attr-defined]
     assert [event.key for event in parser.feed("\r")] == [Keys.Enter]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [-3, 0, 1])
+def test_texts_wrap_where_no_cell_is_left(width: int) -> None:
+    textual_compat.bear_narrow_terminals()
+    assert [line.plain for line in Content("abc").wrap(width)] == ["a", "b", "c"]
+    assert Content("abc").get_height({"line_pad": 1}, width) == 3
+    assert [line.plain for line in Content("ab c").wrap(2)] == ["ab", "c"]
+
+
+async def test_a_list_without_room_moves_by_a_page() -> None:
+    class Lists(textual_compat.CompatApp):
+        def compose(self) -> ComposeResult:
+            yield OptionList("one", "two")
+
+    async with Lists().run_test(size=(2, 2)) as pilot:
+        choices = pilot.app.query_one(OptionList)
+        choices.action_page_down()
+        choices.action_page_up()
+        assert choices.size.width == 0
 
 
 READ = """

@@ -115,9 +115,10 @@ class TranscriptLayout:
         self._settle(range(len(self.blocks) - 1, -1, -1), height)
 
     def settle(self, y: int, height: int) -> int:
-        """Lay out the blocks of `height` rows from `y` on; returns the new position of row `y`."""
+        """Lay out the blocks of `height` rows from `y` on, and of those above that are in sight where fewer
+        rows are left; returns the new position of row `y`."""
         for _ in range(8):
-            spot = self.spot(max(0, min(y, self.rows - 1)))
+            spot = self.spot(max(0, min(y, self.rows - height)))
             if spot is None:
                 return y
             last = bisect_right(self.tops, y + height - 1)

@@ -6,6 +6,7 @@ test, and the version in pyproject.toml is pinned to the minor version that was 
 
 from __future__ import annotations
 
+import functools
 import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
@@ -14,12 +15,14 @@ from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
+from textual.content import Content
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
 from textual.keys import _character_to_key
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import OptionList
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -31,8 +34,10 @@ PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
     (App, "_check_bindings"),
     (App, "_close_messages_no_wait"),
     (App, "_fatal_error"),
+    (Content, "_wrap_and_format"),
     (LinuxDriver, "_run_input_thread"),
     (LinuxDriver, "run_input_thread"),
+    (OptionList, "_move_page"),
     (ScrollView, "_scroll_update"),
     (Strip, "render_ansi"),
     (StylesCache, "get_inner_outer"),
@@ -78,6 +83,28 @@ def teach_alt_enter() -> None:
     table["\x1b\r"] = table["\x1b\n"] = (_ExtraKey.ALT_ENTER,)
 
 
+@functools.cache  # once
+def bear_narrow_terminals() -> None:
+    """Mend what raises in Textual where a terminal is so narrow that no cell is left beside the padding.
+
+    Options of lists and the placeholder of a text area wrap there to lines of 0 cells (ValueError), and a
+    list without lines moves by a page (KeyError).
+    """
+    wrapped, moved = Content._wrap_and_format, OptionList._move_page
+
+    @functools.wraps(wrapped)
+    def wrap(self: Content, width: int, *args: Any, **options: Any) -> Any:
+        return wrapped(self, max(width, 1 + 2 * options.get("line_pad", 0)), *args, **options)
+
+    @functools.wraps(moved)
+    def move(self: OptionList, direction: Any) -> None:
+        if self.scrollable_content_region:
+            moved(self, direction)
+
+    cast("Any", Content)._wrap_and_format = wrap
+    cast("Any", OptionList)._move_page = move
+
+
 def key_of_character(character: str) -> str:
     """The name of the key that types a character."""
     return _character_to_key(character)
@@ -90,6 +117,10 @@ def bound_keys(widget: Widget) -> Iterable[str]:
 
 class CompatApp(App[None]):
     """The app's access to its driver, clipboard and bindings; and no traceback that shows the chat."""
+
+    def __init__(self, **options: Any) -> None:
+        bear_narrow_terminals()
+        super().__init__(**options)
 
     def _fatal_error(self) -> None:
         """Close without Textual's traceback, which prints all local values; ROPECHAT_DEBUG=1 prints it."""
