@@ -87,10 +87,9 @@ async def test_a_list_without_room_moves_by_a_page() -> None:
             yield OptionList("one", "two")
 
     async with Lists().run_test(size=(2, 2)) as pilot:
-        choices = pilot.app.query_one(OptionList)
-        choices.action_page_down()
-        choices.action_page_up()
-        assert choices.size.width == 0
+        assert pilot.app.focused is (choices := pilot.app.query_one(OptionList))
+        await pilot.press("pagedown", "pageup")
+        assert choices.scrollable_content_region.width == 0
 
 
 READ = """
