@@ -103,6 +103,7 @@ def run_reader(
     text: one that a `TextReader` reads; a record, whose engine is `NoEngine`, is a reader of its own.
     against: loads the model that `c` compares with. against_name: what it is called.
     """
+    from ropechat.chat.errors import explain
     from ropechat.tui.reader_app import ReaderApp
     from ropechat.tui.terminal import typeahead
     from ropechat.tui.terminal.screen import own_screen, take_short_turns
@@ -118,7 +119,7 @@ def run_reader(
     finally:
         typeahead.release()
     if app.crash is not None:
-        print(f"error: {app.crash}", file=sys.stderr)
+        print(f"error: {explain(app.crash)}", file=sys.stderr)
     return _leave(app.outcome, stopped)
 
 

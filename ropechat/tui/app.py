@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.containers import Container, Horizontal
+from textual.theme import ThemeProvider
 from textual.widgets import Label, Static
 
 from ropechat.chat.errors import exit_code
@@ -228,6 +229,15 @@ class ChatApp(BaseApp):
     def action_command(self, id: str) -> None:
         """Run the command that a key is bound to."""
         self.ui.run(id)
+
+    def action_command_palette(self) -> None:
+        """Open the palette of commands."""
+        if not isinstance(self.screen, palette.OncePalette):
+            self.push_screen(palette.OncePalette())
+
+    def search_themes(self) -> None:
+        """Open the palette of themes."""
+        self.push_screen(palette.OncePalette([ThemeProvider], placeholder="Search for themes…"))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The entries of the palette."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import App
 
+from ropechat.errors import InternalError
 from ropechat.tui.commands.keymap import Keymap
 from ropechat.tui.format import theme
 from ropechat.tui.terminal.screen import leave_on_signals
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BaseApp(CompatApp):
-    """An app with ropechat's themes and keys. outcome: the exit code; 70 unless the app ends normally."""
+    """An app with ropechat's themes and keys."""
 
     TITLE = "ropechat"
     CSS_PATH = "app.tcss"
@@ -29,7 +30,7 @@ class BaseApp(CompatApp):
         self.set_reactive(App.theme, theme.choose_theme(os.environ, options.theme))
         super().__init__()
         self.options, self.keymap = options, Keymap(options.keys)
-        self.outcome = 70
+        self._code = InternalError.exit_code
 
     @cached_property
     def available_themes(self) -> dict[str, Theme]:
@@ -46,7 +47,12 @@ class BaseApp(CompatApp):
         if not self.is_headless:
             leave_on_signals(self.leave)
 
+    @property
+    def outcome(self) -> int:
+        """The exit code; that of an internal error unless the app ended normally."""
+        return self._code if self.crash is None else InternalError.exit_code
+
     def leave(self, code: int) -> None:
         """End with an exit code."""
-        self.outcome = code
+        self._code = code
         self.exit(return_code=code)

@@ -2,7 +2,7 @@
 
 N chats on pseudo-terminals of random sizes, with TERM=dumb, LANG=C, odd time zones, clocks that jump (a
 library loaded with LD_PRELOAD moves the clock by years in both directions), and storms of 50 resizes, every
-second one to a few cells or rows, at any moment from the start of the program on. Each must answer, and end
+second one to a few cells or rows, and of keys, at any moment from the start of the program on. Each must end
 in order.
 """
 
@@ -38,6 +38,24 @@ int clock_gettime(clockid_t id, struct timespec *now) {
     return done;
 }
 """
+KEYS = (  # palette, help, a chosen token, its alternatives, continuations, lists; twice: as fast as that
+    *(
+        b"\x10",
+        b"\r",
+        b"\r\r",
+        b"\x1b",
+        b"\x1b\x1b",
+        b"\t",
+        b"a",
+        b"F",
+        b"n",
+        b"2",
+        b"=",
+        b"\x1bOP",
+        b"\x1bOS",
+    ),
+    *(b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\x1b[5~", b"\x1b[6~"),
+)
 ESCAPES = re.compile(rb"(?:\x1b\[[0-9;?<>=]*[a-zA-Z]|\s)+")
 SURROUNDINGS: tuple[dict[str, str], ...] = (
     {"LANG": "C", "LC_ALL": "C"},
@@ -62,6 +80,7 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     if draw.random() < 0.4:
         around["LD_PRELOAD"] = str(clock)
         found["of them with a clock that jumps"] += 1
+    plain = around.get("TERM") in ("dumb", "")  # then the chat has no screen
     size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
     screen = Program(
         ["chat", "--threads", "1", "--max-tokens", "20"], size=size, ROPECHAT_DATA=str(folder), **around
@@ -70,12 +89,14 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     for number in range(draw.choice([0, 50])):
         rows, columns = ((60, 200), (8, 12))[number % 2]
         resize(screen, draw.randint(1, rows), draw.randint(1, columns))
+        if not plain:
+            screen.press(draw.choice(KEYS))
         seen += screen.drain(draw.choice([0.002, 0.02, 0.06]))
         found["resizes"] += 1
     screen.press(b"What is a token?\r")
     seen += screen.drain(3)
     begun = time.monotonic()
-    screen.press(b"\x11" if around.get("TERM") not in ("dumb", "") else b"\x04\x11")
+    screen.press(b"\x04\x11" if plain else b"\x11")
     while screen.child.poll() is None and time.monotonic() - begun < 30:
         seen += screen.drain(0.2)
     code = screen.child.poll()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine
+from textual.widgets import Input, OptionList
 
 from ropechat import builtin
 from ropechat.conversation import NodeState, Role
@@ -389,6 +390,36 @@ async def test_palette_runs_commands(chat: Any) -> None:
         await c.pilot.pause(0.5)
         await c.pilot.press("enter")
         await c.until(lambda: c.app.transcript.tint == "off")
+
+
+@pytest.mark.slow
+async def test_a_fault_while_the_chat_ends_is_its_outcome(chat: Any) -> None:
+    async with chat(FakeEngine()) as c:
+        c.app.leave(0)
+        assert c.app.outcome == 0
+        c.app._exception = ValueError("late")
+        try:
+            assert c.app.outcome == 70
+        finally:
+            c.app._exception = None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opener", ["action_command_palette", "search_themes"])
+async def test_a_palette_runs_one_command_however_fast_the_keys_come(chat: Any, opener: str) -> None:
+    async with chat(FakeEngine()) as c:
+        ran: list[Any] = []
+        c.app._run_chosen, theme = ran.append, c.app.theme
+        getattr(c.app, opener)()
+        await c.until(lambda: c.app.screen.query(OptionList) and c.app.screen.query_one(OptionList).options)
+        await c.pilot.press("down")
+        field = c.app.screen.query_one(Input)
+        for _ in range(3):
+            await field.action_submit()  # Enter
+        await c.until(lambda: not c.app.ui.covered)
+        await c.pilot.pause(0.2)
+        assert c.app._exception is None
+        assert len(ran) + (c.app.theme != theme) == 1
 
 
 @pytest.mark.slow

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual import on
 from textual.app import SystemCommand
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.await_complete import AwaitComplete
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.widgets import Input, OptionList
 
 from ropechat.tui.commands import registry as keys
 
@@ -39,6 +42,25 @@ def themes(names: Mapping[str, bool], use: Callable[[str], object]) -> Iterator[
     for name, dark in names.items():
         help = f"Colours: a {'dark' if dark else 'light'} theme"
         yield SystemCommand(f"Theme {name}", help, lambda name=name: use(name), discover=False)
+
+
+class OncePalette(CommandPalette):
+    """A palette that runs one command: keys and clicks that come before it is gone do nothing.
+
+    Textual runs the command again, and raises ScreenStackError when it closes a second time.
+    """
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """Close, once."""
+        return super().dismiss(result) if self.is_current else AwaitComplete()
+
+    @on(Input.Submitted)
+    @on(OptionList.OptionSelected)
+    def ignore_when_closed(self, event: Input.Submitted | OptionList.OptionSelected) -> None:
+        """Keep Textual's handlers from the second event."""
+        if not self.is_current:
+            event.stop()
+            event.prevent_default()
 
 
 class ChatCommands(Provider):
