@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 from repeats import repeats
+from textual import events
 
 from ropechat.store.store import Store
 
@@ -67,9 +68,13 @@ class Fuzzed:
         return not self.c.app.ui.covered and self.c.app.ui.chat_focus is self.c.app.composer
 
     async def act(self) -> None:
-        """One key or click, a move of the mouse, or another size."""
+        """One key or click, some keys at once, a move of the mouse, or another size."""
         c, chance = self.c, self.chance
-        if chance.random() < 0.08:
+        kind = chance.random()
+        if kind < 0.06:
+            await self.burst([chance.choice(KEYS)] * 2 + chance.choices(KEYS, k=2))
+            return
+        if kind < 0.14:
             size = chance.choice((*SIZES, (chance.choice(SMALL), chance.choice(SMALL))))
             self.trail.append("{}x{}".format(*size))
             await c.pilot.resize_terminal(*size)
@@ -95,6 +100,15 @@ class Fuzzed:
             return
         self.trail.append(key)
         await self.c.pilot.press(key)
+
+    async def burst(self, keys: list[str]) -> None:
+        """Some keys before the first has done its work, unless Enter could send a draft."""
+        if "enter" in keys:
+            keys = ["enter"] * 2 if self.c.app.ui.covered else []
+        self.trail.append("+".join(keys))
+        for key in keys:
+            self.c.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await self.c.pilot.pause()
 
     def check(self) -> None:
         where = f"seed {self.seed}: {' '.join(self.trail)}"
