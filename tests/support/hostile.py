@@ -9,7 +9,8 @@ from payloads import BRACKETS, ESCAPES, in_markdown
 
 from ropechat.chat.live import LiveChat
 from ropechat.conversation import ConversationTree, NodeState, Origin, Role
-from ropechat.sampling import Sampling
+from ropechat.engine.engine import SpelledToken
+from ropechat.sampling import AUTO, Sampling
 from ropechat.store.queries import Chat
 from ropechat.store.store import Store
 from ropechat.trace import Step, TokenDistribution
@@ -90,6 +91,8 @@ def chat(kind: str, folder: Path) -> LiveChat:
     said = texts(kind)
     engine = FakeEngine(" ".join(said), context=10**6, name=said[0], facts={"dtype": said[1], "isa": said[2]})
     engine.token_bytes = lambda id: said[id % len(said)].encode("utf-8", "surrogatepass")  # type: ignore[method-assign]
-    engine.spell = lambda messages, ids, after=(): [(b"x", said[id % len(said)]) for id in ids]  # type: ignore[method-assign]
+    engine.spell = lambda messages, ids, after=(), thinking=AUTO: [  # type: ignore[method-assign]
+        SpelledToken(b"x", said[id % len(said)], "", "answer") for id in ids
+    ]
     engine.prompts.told_in_vain = said[3:6]
     return LiveChat(lambda: engine, said[0], Sampling(), None, Store(folder / "data"))
