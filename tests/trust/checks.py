@@ -577,4 +577,9 @@ FOUND = (
         "a fault after ^q was printed, but the exit code was 0",
         "tests/tui/test_chat.py::test_a_fault_while_the_chat_ends_is_its_outcome",
     ),
+    Found(
+        "terminals",
+        "a dialog that opened while the chat ended was an error",
+        "tests/tui/test_chat.py::test_a_dialog_that_opens_while_the_chat_ends",
+    ),
 )

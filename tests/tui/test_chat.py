@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes import STORY, FakeEngine
+from textual import events
 from textual.widgets import Input, OptionList
 
 from ropechat import builtin
@@ -390,6 +391,21 @@ async def test_palette_runs_commands(chat: Any) -> None:
         await c.pilot.pause(0.5)
         await c.pilot.press("enter")
         await c.until(lambda: c.app.transcript.tint == "off")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opener", ["f1", "f6", "f9", "ctrl+p"])
+async def test_a_dialog_that_opens_while_the_chat_ends(chat: Any, opener: str) -> None:
+    for turns in range(6):  # of the event loop between the keys
+        async with chat(FakeEngine()) as c:
+            c.app.post_message(events.Key(opener, None))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            c.app.post_message(events.Key("ctrl+q", None))
+            async with asyncio.timeout(60):
+                while c.app.is_running:
+                    await asyncio.sleep(0.02)
+            assert c.app.outcome == 0
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
 from textual.keys import _character_to_key
@@ -34,6 +35,7 @@ PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
     (App, "_check_bindings"),
     (App, "_close_messages_no_wait"),
     (App, "_fatal_error"),
+    (App, "_handle_exception"),
     (Content, "_wrap_and_format"),
     (LinuxDriver, "_run_input_thread"),
     (LinuxDriver, "run_input_thread"),
@@ -48,6 +50,7 @@ PRIVATE_ATTRIBUTES: tuple[tuple[str, str], ...] = (  # set by the constructors o
     ("app", "_clipboard"),
     ("app", "_driver"),
     ("app", "_exception"),
+    ("app", "_exit"),
     ("driver", "_app"),
     ("driver", "_debug"),
     ("driver", "_loop"),
@@ -121,6 +124,11 @@ class CompatApp(App[None]):
     def __init__(self, **options: Any) -> None:
         bear_narrow_terminals()
         super().__init__(**options)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End with an error, unless the app closes, and a dialog that opened just before misses its parts."""
+        if not (self._exit and isinstance(error, NoMatches)):
+            super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
         """Close without Textual's traceback, which prints all local values; ROPECHAT_DEBUG=1 prints it."""
