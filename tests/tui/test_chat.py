@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from fakes import STORY, FakeEngine
 from textual import events
+from textual.css.query import NoMatches
 from textual.widgets import Input, OptionList
+from textual.worker import WorkerFailed
 
 from ropechat import builtin
 from ropechat.conversation import NodeState, Role
@@ -412,8 +414,10 @@ async def test_a_dialog_that_opens_while_the_chat_ends(chat: Any, opener: str) -
 async def test_a_fault_while_the_chat_ends_is_its_outcome(chat: Any) -> None:
     async with chat(FakeEngine()) as c:
         c.app.leave(0)
+        c.app._handle_exception(NoMatches("a part of a dialog"))
+        c.app._handle_exception(WorkerFailed(NoMatches("the list of a palette that searches")))
         assert c.app.outcome == 0
-        c.app._exception = ValueError("late")
+        c.app._handle_exception(ValueError("late"))
         try:
             assert c.app.outcome == 70
         finally:

@@ -24,6 +24,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
+from textual.worker import WorkerFailed
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -126,8 +127,9 @@ class CompatApp(App[None]):
         super().__init__(**options)
 
     def _handle_exception(self, error: Exception) -> None:
-        """End with an error, unless the app closes, and a dialog that opened just before misses its parts."""
-        if not (self._exit and isinstance(error, NoMatches)):
+        """End with an error, unless the app closes, and a dialog misses its parts."""
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (self._exit and isinstance(cause, NoMatches)):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
