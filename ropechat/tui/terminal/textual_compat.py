@@ -127,9 +127,11 @@ class CompatApp(App[None]):
         super().__init__(**options)
 
     def _handle_exception(self, error: Exception) -> None:
-        """End with an error, unless the app closes, and a dialog misses its parts."""
+        """End with an error; it is none where the app closes, and a dialog misses its parts."""
         cause = error.error if isinstance(error, WorkerFailed) else error
-        if not (self._exit and isinstance(cause, NoMatches)):
+        if self._exit and isinstance(cause, NoMatches):
+            self._close_messages_no_wait()  # what raised it handles no messages any more
+        else:
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
