@@ -12,6 +12,7 @@ import fcntl
 import os
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -82,9 +83,8 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
         found["of them with a clock that jumps"] += 1
     plain = around.get("TERM") in ("dumb", "")  # then the chat has no screen
     size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
-    screen = Program(
-        ["chat", "--threads", "1", "--max-tokens", "20"], size=size, ROPECHAT_DATA=str(folder), **around
-    )
+    around |= {"ROPECHAT_DATA": str(folder), "PYTHONFAULTHANDLER": "1"}
+    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], size=size, **around)
     seen = screen.drain(draw.choice([0.2, 0.7, 1.5, 4]))
     for number in range(draw.choice([0, 50])):
         rows, columns = ((60, 200), (8, 12))[number % 2]
@@ -101,13 +101,15 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
         seen += screen.drain(0.2)
     code = screen.child.poll()
     if code is None:
+        screen.child.send_signal(signal.SIGABRT)  # the stacks of its threads
+        seen += screen.drain(3)
         screen.child.kill()
     os.close(screen.master)
     bad = code not in (0, 2) or b"Traceback" in seen or b"a bug in ropechat" in seen or b"panicked" in seen
     found["exceptions or hangs"] += bad
     found[f"with exit {code}"] += 1
     if bad:
-        print(around, size, code, ESCAPES.sub(b" ", seen)[-800:].decode(errors="replace"))
+        print(around, size, code, ESCAPES.sub(b" ", seen)[-3000:].decode(errors="replace"))
 
 
 BAD = ("exceptions or hangs",)
