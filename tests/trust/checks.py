@@ -32,8 +32,8 @@ def _tests(*names: str, mark: str = "not extras") -> str:
     return f"{PYTEST} -m '{mark}' " + " ".join(names)
 
 
-# `--workspace`, as `make test` has it: with `-p` cargo compiles the crates anew, for other features.
-RAN = r"test result: (?!ok\. 0 passed).*"  # of a test program that has such tests
+# Tests in Rust run with `--workspace`, as in `make test`: with `-p` cargo would compile the crates again.
+RAN = r"test result: (?!ok\. 0 passed).*"  # of the crates that have tests of that name
 
 CHECKS = (
     Check(

@@ -127,7 +127,7 @@ class CompatApp(App[None]):
         super().__init__(**options)
 
     def _handle_exception(self, error: Exception) -> None:
-        """End with an error; it is none where the app closes, and a dialog misses its parts."""
+        """End with an error. While the app closes, a dialog without its widgets is not one."""
         cause = error.error if isinstance(error, WorkerFailed) else error
         if self._exit and isinstance(cause, NoMatches):
             self._close_messages_no_wait()  # what raised it handles no messages any more
