@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
 
 from figures import figures  # noqa: E402
-from program import Program  # noqa: E402
+from program import MAIN, Program  # noqa: E402
 
 CLOCK = r"""
 #include <sys/syscall.h>
@@ -70,8 +70,9 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
         found["of them with a clock that jumps"] += 1
     plain = around.get("TERM") in ("dumb", "")  # then the chat has no screen
     size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
-    around |= {"ROPECHAT_DATA": str(folder), "PYTHONFAULTHANDLER": "1"}
-    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], size=size, **around)
+    around["ROPECHAT_DATA"], stacks = str(folder), folder.with_suffix(".stacks")  # stderr is the chat's
+    code = f"import faulthandler; faulthandler.enable(open({str(stacks)!r}, 'w')); {MAIN}"
+    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], code, size, **around)
     seen = screen.drain(draw.choice([0.2, 0.7, 1.5, 4]))
     for number in range(draw.choice([0, 50])):
         rows, columns = ((60, 200), (8, 12))[number % 2]
@@ -86,17 +87,18 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     screen.press(b"\x04\x11" if plain else b"\x11")
     while screen.child.poll() is None and time.monotonic() - begun < 30:
         seen += screen.drain(0.2)
-    code = screen.child.poll()
-    if code is None:
-        screen.child.send_signal(signal.SIGABRT)  # the stacks of its threads
-        seen += screen.drain(3)
+    ended = screen.child.poll()
+    if ended is None:
+        screen.child.send_signal(signal.SIGABRT)
+        screen.drain(3)
         screen.child.kill()
+        print(stacks.read_text())
     os.close(screen.master)
-    bad = code not in (0, 2) or b"Traceback" in seen or b"a bug in ropechat" in seen or b"panicked" in seen
+    bad = ended not in (0, 2) or b"Traceback" in seen or b"a bug in ropechat" in seen or b"panicked" in seen
     found["exceptions or hangs"] += bad
-    found[f"with exit {code}"] += 1
+    found[f"with exit {ended}"] += 1
     if bad:
-        print(around, size, code, ESCAPES.sub(b" ", seen)[-3000:].decode(errors="replace"))
+        print(around, size, ended, ESCAPES.sub(b" ", seen)[-3000:].decode(errors="replace"))
 
 
 BAD = ("exceptions or hangs",)
