@@ -582,4 +582,19 @@ FOUND = (
         "a dialog that opened while the chat ended was an error",
         "tests/tui/test_chat.py::test_a_dialog_that_opens_while_the_chat_ends",
     ),
+    Found(
+        "terminals",
+        "two new sizes while a question was sent, or the palette closed, could stop the chat for ever",
+        "tests/tui/test_textual_compat.py::test_two_sizes_within_a_batch_of_updates_end",
+    ),
+    Found(
+        "terminals",
+        "a key typed into the palette while it closed could end the chat",
+        "tests/tui/test_textual_compat.py::test_work_of_a_closed_dialog_may_miss_its_widgets",
+    ),
+    Found(
+        "terminals",
+        "a dialog that was closed under its help, by a new model or an early key, could end the chat later",
+        "tests/tui/test_continuations.py::test_closing_under_the_help",
+    ),
 )

@@ -44,6 +44,20 @@ KEYS = (  # palette, help, a chosen token, its alternatives, continuations, list
     *(b"a", b"F", b"n", b"2", b"="),
     *(b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\x1b[5~", b"\x1b[6~"),
 )
+STACKS = r"""
+import asyncio, faulthandler, os, signal
+def tasks(*_):
+    for task in asyncio.all_tasks():
+        awaited, waits = task.get_coro(), []
+        while frame := getattr(awaited, "cr_frame", None):
+            waits.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+            awaited = awaited.cr_await
+        if not any("._get_message" in wait or "Timer." in wait for wait in waits):
+            print(task.get_name(), *waits, file=stacks, flush=True)
+stacks = open(os.environ["STACKS"], "w")
+faulthandler.enable(stacks)
+signal.signal(signal.SIGUSR1, tasks)
+"""  # where a chat that hangs is: its tasks but those that wait for a message or a while, and its threads
 ESCAPES = re.compile(rb"(?:\x1b\[[0-9;?<>=]*[a-zA-Z]|\s)+")
 SURROUNDINGS: tuple[dict[str, str], ...] = (
     {"LANG": "C", "LC_ALL": "C"},
@@ -70,9 +84,8 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
         found["of them with a clock that jumps"] += 1
     plain = around.get("TERM") in ("dumb", "")  # then the chat has no screen
     size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
-    around["ROPECHAT_DATA"], stacks = str(folder), folder.with_suffix(".stacks")  # stderr is the chat's
-    code = f"import faulthandler; faulthandler.enable(open({str(stacks)!r}, 'w')); {MAIN}"
-    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], code, size, **around)
+    around["ROPECHAT_DATA"], around["STACKS"] = str(folder), f"{folder}.stacks"  # stderr is the chat's
+    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], STACKS + MAIN, size, **around)
     seen = screen.drain(draw.choice([0.2, 0.7, 1.5, 4]))
     for number in range(draw.choice([0, 50])):
         rows, columns = ((60, 200), (8, 12))[number % 2]
@@ -89,10 +102,10 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
         seen += screen.drain(0.2)
     ended = screen.child.poll()
     if ended is None:
-        screen.child.send_signal(signal.SIGABRT)
-        screen.drain(3)
-        screen.child.kill()
-        print(stacks.read_text())
+        for number in (signal.SIGUSR1, signal.SIGABRT, signal.SIGKILL):
+            screen.child.send_signal(number)
+            screen.drain(3)
+        print(Path(around["STACKS"]).read_text())
     os.close(screen.master)
     bad = ended not in (0, 2) or b"Traceback" in seen or b"a bug in ropechat" in seen or b"panicked" in seen
     found["exceptions or hangs"] += bad

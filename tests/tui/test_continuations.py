@@ -73,6 +73,24 @@ async def test_paths_are_opened_and_closed(chat: Any, size: tuple[int, int]) -> 
         await c.until(lambda: not isinstance(c.app.screen, ContinuationsScreen))
 
 
+@pytest.mark.slow
+async def test_closing_under_the_help(chat: Any) -> None:
+    """A new model closes the tree, and the help of the tree with it; a key that comes late does nothing."""
+    async with chat(TreeEngine([SCRIPT, SCRIPT])) as c:
+        await c.ask("Count")
+        await c.idle()
+        for close in (lambda tree: tree.dismiss(None), lambda tree: tree.action_take()):
+            tree = await opened(c, 1)
+            await c.pilot.press("f1")
+            await c.until(lambda tree=tree: c.app.screen is not tree)
+            close(tree)
+            assert not c.app.ui.covered
+            close(tree)
+            await c.pilot.pause(0.7)  # until the widgets are gone
+            assert c.app.crash is None
+        assert len(answers(c)) == 2  # the path that was taken under the help
+
+
 async def test_a_path_becomes_an_answer_that_goes_on(chat: Any) -> None:
     engine = TreeEngine([SCRIPT, SCRIPT])
     async with chat(engine) as c:

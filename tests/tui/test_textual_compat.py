@@ -1,6 +1,7 @@
 """The private names of Textual that the chat uses: each exists, and only one module uses them."""
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -12,9 +13,13 @@ import textual
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Resize
+from textual.geometry import Size
 from textual.keys import Keys
+from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import OptionList
+from textual.widgets import Label, OptionList
+from textual.worker import WorkerState
 
 import ropechat.tui
 from ropechat.tui.terminal import textual_compat
@@ -79,7 +84,7 @@ def test_alt_enter_is_a_key_of_its_own() -> None:
 
 @pytest.mark.parametrize("width", [-3, 0, 1])
 def test_texts_wrap_where_no_cell_is_left(width: int) -> None:
-    textual_compat.bear_narrow_terminals()
+    textual_compat.bear_any_size()
     assert [line.plain for line in Content("abc").wrap(width)] == ["a", "b", "c"]
     assert Content("abc").get_height({"line_pad": 1}, width) == 3
     assert [line.plain for line in Content("ab c").wrap(2)] == ["ab", "c"]
@@ -94,6 +99,58 @@ async def test_a_list_without_room_moves_by_a_page() -> None:
         assert pilot.app.focused is (choices := pilot.app.query_one(OptionList))
         await pilot.press("pagedown", "pageup")
         assert choices.scrollable_content_region.width == 0
+
+
+async def test_two_sizes_within_a_batch_of_updates_end() -> None:
+    """A screen sends itself each size that it handles: each of two brought the other one back, for ever."""
+    laid_out: list[Size] = []
+
+    class Counted(Screen[None]):
+        def _screen_resized(self, size: Size) -> None:
+            laid_out.append(size)
+            assert len(laid_out) < 100
+            super()._screen_resized(size)
+
+    class Batched(textual_compat.CompatApp):
+        def get_default_screen(self) -> Screen[None]:
+            return Counted()
+
+    async with Batched().run_test(size=(80, 24)) as pilot:
+        screen = pilot.app.screen
+        with pilot.app.batch_update():
+            for size in (Size(40, 10), Size(80, 24)):
+                screen.post_message(Resize(size, size))
+                screen.call_later(lambda: None)
+            await pilot.pause()
+        assert screen.size == (80, 24)
+        await pilot.resize_terminal(30, 7)
+        assert screen.size == laid_out[-1] == (30, 7)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_work_of_a_closed_dialog_may_miss_its_widgets(closed: bool) -> None:
+    class Sheet(Screen[None]):
+        def compose(self) -> ComposeResult:
+            yield Label(id="part")
+
+        async def on_unmount(self) -> None:
+            await asyncio.sleep(0.1)  # the palette waits as well, with its widgets gone
+
+        async def work(self) -> None:
+            while True:
+                self.query_one("#part")
+                await asyncio.sleep(0)
+
+    app = textual_compat.CompatApp()
+    async with app.run_test():
+        await app.push_screen(sheet := Sheet())
+        worker = sheet.run_worker(sheet.work)
+        await (app.pop_screen() if closed else sheet.query_one(Label).remove())
+        while not worker.is_finished:
+            await asyncio.sleep(0.01)
+        assert worker.state == WorkerState.ERROR
+        assert (app.crash is None) == closed
+        app._exception = None
 
 
 READ = """

@@ -47,18 +47,19 @@ def themes(names: Mapping[str, bool], use: Callable[[str], object]) -> Iterator[
 class OncePalette(CommandPalette):
     """A palette that runs one command: keys and clicks that come before it is gone do nothing.
 
-    Textual runs the command again, and raises ScreenStackError when it closes a second time.
+    Textual runs the command again, and raises ScreenStackError when it closes a second time; with a dialog
+    over it, it would close that one instead.
     """
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close, once."""
-        return super().dismiss(result) if self.is_current else AwaitComplete()
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
     @on(Input.Submitted)
     @on(OptionList.OptionSelected)
-    def ignore_when_closed(self, event: Input.Submitted | OptionList.OptionSelected) -> None:
+    def ignore_unless_on_top(self, event: Input.Submitted | OptionList.OptionSelected) -> None:
         """Keep Textual's handlers from the second event."""
-        if not self.is_current:
+        if not self.is_active:
             event.stop()
             event.prevent_default()
 

@@ -61,8 +61,12 @@ class Dialog(ModalScreen[Result]):
     items: ClassVar[Sequence[Item]] = ("sheet.leave",)
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Close with a result, once: a second key or click may come before the first one has closed it."""
-        return super().dismiss(result) if self.is_current else AwaitComplete()
+        """Close with a result, and what lies over it too; once: a second key may come before it is closed."""
+        if not self.is_current:
+            return AwaitComplete()
+        while not self.is_active:  # Textual would close the topmost one instead, and give it this result
+            self.app.screen.dismiss(None)
+        return super().dismiss(result)
 
     def __init__(self, keymap: Keymap) -> None:
         super().__init__()

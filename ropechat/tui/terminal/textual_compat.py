@@ -17,19 +17,22 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.content import Content
 from textual.css.query import NoMatches
+from textual.dom import NoScreen
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
 from textual.keys import _character_to_key
+from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import OptionList
-from textual.worker import WorkerFailed
+from textual.worker import WorkerFailed, active_worker
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Iterable
 
+    from textual.events import Resize
     from textual.geometry import Size
 
 PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
@@ -41,6 +44,7 @@ PRIVATE_NAMES: tuple[tuple[object, str], ...] = (
     (LinuxDriver, "_run_input_thread"),
     (LinuxDriver, "run_input_thread"),
     (OptionList, "_move_page"),
+    (Screen, "_on_resize"),
     (ScrollView, "_scroll_update"),
     (Strip, "render_ansi"),
     (StylesCache, "get_inner_outer"),
@@ -88,13 +92,15 @@ def teach_alt_enter() -> None:
 
 
 @functools.cache  # once
-def bear_narrow_terminals() -> None:
-    """Mend what raises in Textual where a terminal is so narrow that no cell is left beside the padding.
+def bear_any_size() -> None:
+    """Mend what fails in Textual where the terminal changes its size, or leaves no room.
 
-    Options of lists and the placeholder of a text area wrap there to lines of 0 cells (ValueError), and a
-    list without lines moves by a page (KeyError).
+    Where no cell is left beside the padding, options of lists and the placeholder of a text area wrap to
+    lines of 0 cells (ValueError), and a list without lines moves by a page (KeyError). A screen sends itself
+    each new size that it handles: of two sizes within a batch of updates, each brings the other one back,
+    and the event loop does nothing else any more.
     """
-    wrapped, moved = Content._wrap_and_format, OptionList._move_page
+    wrapped, moved, resized = Content._wrap_and_format, OptionList._move_page, Screen._on_resize
 
     @functools.wraps(wrapped)
     def wrap(self: Content, width: int, *args: Any, **options: Any) -> Any:
@@ -105,8 +111,14 @@ def bear_narrow_terminals() -> None:
         if self.scrollable_content_region:
             moved(self, direction)
 
+    @functools.wraps(resized)
+    async def resize(self: Screen[Any], event: Resize) -> None:
+        if event.size == self.app.size:  # another size is an old one
+            await resized(self, event)
+
     cast("Any", Content)._wrap_and_format = wrap
     cast("Any", OptionList)._move_page = move
+    cast("Any", Screen)._on_resize = resize
 
 
 def key_of_character(character: str) -> str:
@@ -123,16 +135,24 @@ class CompatApp(App[None]):
     """The app's access to its driver, clipboard and bindings; and no traceback that shows the chat."""
 
     def __init__(self, **options: Any) -> None:
-        bear_narrow_terminals()
+        bear_any_size()
         super().__init__(**options)
 
     def _handle_exception(self, error: Exception) -> None:
-        """End with an error. While the app closes, a dialog without its widgets is not one."""
+        """End with an error. A dialog that is closed and misses its widgets is not one."""
         cause = error.error if isinstance(error, WorkerFailed) else error
-        if self._exit and isinstance(cause, NoMatches):
-            self._close_messages_no_wait()  # what raised it handles no messages any more
-        else:
+        if not isinstance(cause, NoMatches) or not (self._exit or self._works_for_a_closed_dialog()):
             super()._handle_exception(error)
+        elif self._exit:
+            self._close_messages_no_wait()  # what raised it handles no messages any more
+
+    def _works_for_a_closed_dialog(self) -> bool:
+        """Whether the current task is a worker whose screen is closed."""
+        worker = active_worker.get(None)
+        try:
+            return worker is not None and worker.node.screen not in self.screen_stack
+        except NoScreen:
+            return True
 
     def _fatal_error(self) -> None:
         """Close without Textual's traceback, which prints all local values; ROPECHAT_DEBUG=1 prints it."""
