@@ -305,10 +305,11 @@ class Failed:
 
 @dataclass(frozen=True)
 class PreviewReady:
-    """The tokens of a preview, the forced one first; empty when it failed."""
+    """The tokens of a preview, the forced one first; or why there are none."""
 
     serial: int
     steps: tuple[Step, ...]
+    error: str = ""
 
 
 EngineEvent = (

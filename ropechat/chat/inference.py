@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ropechat.chat import events as ev
 from ropechat.chat.answering import AnswerWriter, answer, prefix_steps
 from ropechat.chat.context import keep_last
+from ropechat.chat.errors import explain
 from ropechat.chat.reading_ahead import ReadingAhead
 from ropechat.conversation import Message, Role
 from ropechat.errors import RopechatError
@@ -309,5 +310,5 @@ def _failure(request: ev.Request, error: BaseException) -> ev.EngineEvent:
     if isinstance(request, ev.Encode):
         return ev.TextsEncoded(request.serial, ())
     if isinstance(request, ev.Preview):
-        return ev.PreviewReady(request.serial, ())
+        return ev.PreviewReady(request.serial, (), explain(error))
     return ev.Failed(request.serial, error)

@@ -203,6 +203,10 @@ async def test_the_fork_screen_offers_previews_and_forks(chat: Any) -> None:
         await c.until(lambda: "greedy:" in c.screen())
         assert len(c.app.session.tree) == before
         assert engine.settings[-1].temperature == 0
+        engine.fail_after = 6
+        await c.pilot.press("p")
+        await c.until(lambda: str(engine.error) in c.screen())
+        engine.fail_after = None
         await c.pilot.press("down", "enter")
         await c.until(lambda: len(c.app.session.tree) == before + 1)
         await c.idle()
@@ -235,6 +239,10 @@ async def test_fork_from_the_inspector(chat: Any) -> None:
         await c.pilot.pause(0.1)
         await c.pilot.press("p")
         await c.until(lambda: "greedy" in c.screen())
+        engine.fail_after = len(pieces(STORY)) - 1
+        await c.pilot.press("p")
+        await c.until(lambda: "no preview: a bug in ropechat: RuntimeError" in c.screen())
+        engine.fail_after = None
         assert len(answers(c)) == 1
         before = c.app.reading._alternative()
         assert before is not None

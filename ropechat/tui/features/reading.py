@@ -283,7 +283,9 @@ class ReadingFeature(Feature):
             self.ui.hint("busy: previews come when the answer is complete")
 
     def _show_preview(self, result: ev.PreviewReady) -> None:
-        if result.steps:
+        if result.error:
+            self.ui.hint(f"no preview: {result.error}")
+        elif result.steps:
             text = "".join(map(spoken, result.steps[1:]))
             note = f"· greedy · {len(result.steps) - 1} tokens"
             self.inspector.show_preview(Preview(result.steps[0].id, text, note))

@@ -87,6 +87,6 @@ class ForkScreen(Dialog["int | None"]):
             self.query_one("#preview", Static).update(Content("…" if asked else "the model is busy"))
 
     def _show(self, event: ev.PreviewReady) -> None:
-        text = "".join(map(spoken, event.steps))
+        text = f"greedy: {one_line(''.join(map(spoken, event.steps)))}"
         if self.is_attached:
-            self.query_one("#preview", Static).update(Content(f"greedy: {one_line(text)}"))
+            self.query_one("#preview", Static).update(Content(event.error or text))
