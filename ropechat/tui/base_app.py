@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
@@ -15,6 +15,8 @@ from ropechat.tui.terminal.screen import leave_on_signals
 from ropechat.tui.terminal.textual_compat import CompatApp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.theme import Theme
 
     from ropechat.tui.options import ChatOptions
@@ -46,6 +48,17 @@ class BaseApp(CompatApp):
         self.set_keymap(self.keymap.changes)
         if not self.is_headless:
             leave_on_signals(self.leave)
+
+    def call_from_thread(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function in the app's thread, from another one; its result, or None if the app has ended."""
+        if not self.is_running:
+            return None
+        try:
+            return super().call_from_thread(callback, *args, **kwargs)
+        except RuntimeError:
+            if self.is_running:
+                raise
+            return None
 
     @property
     def outcome(self) -> int:

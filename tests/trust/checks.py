@@ -602,4 +602,9 @@ FOUND = (
         "a model's download failed after an attempt that was killed, while its pip still wrote",
         "tests/models/test_package_index.py::test_pip_of_a_killed_attempt_may_still_write",
     ),
+    Found(
+        "terminals",
+        "a traceback, where the reader of `inspect -i` was left while it computed",
+        "tests/tui/test_reader.py::test_a_job_that_ends_after_the_reader",
+    ),
 )

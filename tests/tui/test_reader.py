@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -223,8 +224,26 @@ async def test_q_ends_it(engine: Engine) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.slow
-async def test_a_second_model_beside_the_first(
+async def test_a_job_that_ends_after_the_reader(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def job(engine: Engine) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    async with reader(engine, TEXT) as pilot:
+        app, told = app_of(pilot), list[Any]()
+        app.reading._submit(job, told.append)
+        await until(pilot, begun.is_set)
+        app.leave(0)
+        await until(pilot, lambda: not app.is_running)
+        may_end.set()
+        assert app.thread.close(60)
+    assert not told
+    assert capfd.readouterr().err == ""
+
+
+async def test_without_a_second_model_c_says_how_the_first(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ropechat.inspector.compare import compare

@@ -385,9 +385,8 @@ class ReaderScreen(ModalScreen[None]):
                 self._kept = ReaderComparison(self.reader, other, self._against_name)
                 self._compare(on=True)
 
-            self._worker.submit(
-                lambda engine: load(), lambda result: self.app.call_from_thread(loaded, result)
-            )
+            app = self.app  # not to be found any more once it has ended
+            self._worker.submit(lambda engine: load(), lambda result: app.call_from_thread(loaded, result))
 
     def _compare(self, *, on: bool) -> None:
         """Show the text with or without the second model."""
@@ -438,7 +437,8 @@ class ReaderScreen(ModalScreen[None]):
 
     def _submit(self, job: Callable[[Engine], Any], done: Callable[[Any], None]) -> None:
         """Run a job in the worker's thread; `done` gets its result in the app's."""
-        self._worker.submit(job, lambda result: self.app.call_from_thread(self._finish, result, done))
+        app = self.app  # not to be found any more once it has ended
+        self._worker.submit(job, lambda result: app.call_from_thread(self._finish, result, done))
 
     def on_unmount(self) -> None:
         """End the second model's computation."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -196,11 +195,7 @@ class RopeScreen(Dialog[None]):
         self._tick()
         app = self.app
 
-        def done(result: Any) -> None:
-            with suppress(RuntimeError):  # the app has ended
-                app.call_from_thread(self._finish, job, key, result)
-
-        self._submit(job, done)
+        self._submit(job, lambda result: app.call_from_thread(self._finish, job, key, result))
 
     def _finish(self, job: Measurement, key: Key, result: Any) -> None:
         if not isinstance(result, BaseException):
