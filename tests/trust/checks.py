@@ -607,4 +607,9 @@ FOUND = (
         "a traceback, where the reader of `inspect -i` was left while it computed",
         "tests/tui/test_reader.py::test_a_job_that_ends_after_the_reader",
     ),
+    Found(
+        "terminals",
+        "the reader hung where a text was replaced, or compared, on a terminal of a few columns",
+        "tests/tui/test_reader.py::test_another_text_is_shown_at_the_same_place",
+    ),
 )

@@ -114,6 +114,25 @@ async def test_any_string_is_looked_up(engine: Engine) -> None:
         assert re.search(r"' dog': \S+ \(\d+\.\d bits, rank \d+", screen.panel.text)
 
 
+async def test_another_text_is_shown_at_the_same_place(engine: Engine) -> None:
+    async with reader(engine, TEXT, (20, 24)) as pilot:
+        view = app_of(pilot).reading.text_view
+        await until(pilot, lambda: view.max_scroll_y > 40)
+        view.scroll_to(y=40, animate=False)
+        place = view.offset_of(40)
+        view.show(view.reader)
+        await pilot.pause()
+        assert (view.scroll_offset.y, view.offset_of(40)) == (40, place)
+        await pilot.resize_terminal(1, 1)
+        assert view.scrollable_content_region.width == 0
+        view.show(view.reader)
+        assert not view._starts  # rows of no width would have no end
+        assert (view.offset_of(40), view.row_of(place)) == (0, 0)
+        await pilot.resize_terminal(20, 24)
+        await until(pilot, lambda: view.max_scroll_y > 40)
+        assert view.offset_of(40) == place
+
+
 @pytest.mark.slow
 async def test_another_text_in_the_place_of_a_token(engine: Engine) -> None:
     async with reader(engine, TEXT) as pilot:

@@ -58,8 +58,13 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show(self, reader: TextReader) -> None:
         """Show another text, at the same place."""
+        top = self.offset_of(self.scroll_offset.y)
         self.reader, self._width = reader, 0
-        self.lay_out()
+        self._starts, self._rows = (
+            array("q"),
+            array("q"),
+        )  # of that text; there may be no room now
+        self.lay_out(top)
         self.refresh()
 
     def on_resize(self) -> None:
@@ -70,12 +75,13 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         super().notify_style_update()
         self._styles.forget()
 
-    def lay_out(self) -> None:
-        """Cut the text into rows, if the width has changed."""
+    def lay_out(self, top: int | None = None) -> None:
+        """Cut the text into rows, if the width has changed. top: the byte of the first row on the screen."""
         width = self.scrollable_content_region.width
         if width == self._width or width <= 0:
             return
-        top = self.offset_of(self.scroll_offset.y) if self._width else 0
+        if top is None:
+            top = self.offset_of(self.scroll_offset.y)
         self._width, data = width, self.reader.data
         self._starts, self._rows = array("q"), array("q")
         start = rows = 0
