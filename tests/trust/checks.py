@@ -325,7 +325,7 @@ CHECKS = (
     Check(
         "terminals",
         "23",
-        "clock jumps, time zones, LANG=C, TERM=dumb, 1x1 cells, a storm of resizes and keys",
+        "chats and readers: clock jumps, time zones, LANG=C, TERM=dumb, 1x1 cells, storms of sizes and keys",
         "no exception",
         "{python} tests/trust/terminals.py {n}",
         4,

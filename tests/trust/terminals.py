@@ -1,9 +1,9 @@
-"""The chat where the surroundings are odd: python tests/trust/terminals.py N
+"""The chat, and the reader, where the surroundings are odd: python tests/trust/terminals.py N
 
-N chats on pseudo-terminals of random sizes, with TERM=dumb, LANG=C, odd time zones, clocks that jump (a
-library loaded with LD_PRELOAD moves the clock by years in both directions), and storms of 50 resizes, every
-second one to a few cells or rows, and of keys, at any moment from the start of the program on. Each must end
-in order.
+N programs, two of three are chats, on pseudo-terminals of random sizes, with TERM=dumb, LANG=C, odd time
+zones, clocks that jump (a library loaded with LD_PRELOAD moves the clock by years in both directions), and
+storms of 50 resizes, every second one to a few cells or rows, and of keys, at any moment from the start of
+the program on. Each must end in order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 """
 KEYS = (  # palette, help, a chosen token, its alternatives, continuations, lists; some twice at once
     *(b"\x10", b"\r", b"\r\r", b"\x1b", b"\x1b\x1b", b"\t", b"\x1bOP", b"\x1bOS"),
-    *(b"a", b"F", b"n", b"2", b"="),
+    *(b"a", b"F", b"n", b"2", b"=", b"c", b"f", b"g", b"v", b"/", b"XYZ\r"),
     *(b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\x1b[5~", b"\x1b[6~"),
 )
 STACKS = r"""
@@ -57,7 +57,11 @@ def tasks(*_):
 stacks = open(os.environ["STACKS"], "w")
 faulthandler.enable(stacks)
 signal.signal(signal.SIGUSR1, tasks)
-"""  # where a chat that hangs is: its tasks but those that wait for a message or a while, and its threads
+"""  # where a program that hangs is: its tasks but those that wait for a message or a while, and its threads
+PROGRAMS = (
+    *[["chat", "--threads", "1", "--max-tokens", "20"]] * 2,
+    ["inspect", "-m", "builtin", "-i", str(HERE.parents[1] / "README.md")],
+)
 ESCAPES = re.compile(rb"(?:\x1b\[[0-9;?<>=]*[a-zA-Z]|\s)+")
 SURROUNDINGS: tuple[dict[str, str], ...] = (
     {"LANG": "C", "LC_ALL": "C"},
@@ -77,7 +81,7 @@ def resize(screen: Program, rows: int, columns: int) -> None:
 
 
 def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) -> None:
-    """One chat."""
+    """One program."""
     around = dict(draw.choice(SURROUNDINGS))
     if draw.random() < 0.4:
         around["LD_PRELOAD"] = str(clock)
@@ -85,7 +89,7 @@ def once(draw: random.Random, folder: Path, clock: Path, found: Counter[str]) ->
     plain = around.get("TERM") in ("dumb", "")  # then the chat has no screen
     size = draw.choice([(5, 20), (24, 80), (1, 1), (60, 250), (10, 30)])
     around["ROPECHAT_DATA"], around["STACKS"] = str(folder), f"{folder}.stacks"  # stderr is the chat's
-    screen = Program(["chat", "--threads", "1", "--max-tokens", "20"], STACKS + MAIN, size, **around)
+    screen = Program(draw.choice(PROGRAMS), STACKS + MAIN, size, **around)
     seen = screen.drain(draw.choice([0.2, 0.7, 1.5, 4]))
     for number in range(draw.choice([0, 50])):
         rows, columns = ((60, 200), (8, 12))[number % 2]
