@@ -203,6 +203,13 @@ async def test_code_and_the_whole_branch_are_copied(chat: Any, monkeypatch: pyte
         assert "/copy [code [N]|thought|all]" in await told(c, "/copy all of it")
 
 
+@pytest.mark.parametrize("line", ["/", "/ "])
+async def test_a_slash_alone_is_no_command(chat: Any, line: str) -> None:
+    async with chat(FakeEngine("ok"), size=(100, 30)) as c:
+        assert "/: unknown command" in await told(c, line)
+        c.app.composer.set_text("")
+
+
 @pytest.mark.parametrize(("said", "known"), [("stats", "facts"), ("search", "open"), ("regin", "regen")])
 async def test_other_names_lead_to_ours(chat: Any, said: str, known: str) -> None:
     async with chat(FakeEngine("ok"), size=(100, 30)) as c:

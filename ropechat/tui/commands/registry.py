@@ -667,7 +667,7 @@ def bindings(commands: Iterable[Command] = COMMANDS) -> list[Binding]:
 
 def by_slash(name: str) -> Command | None:
     """The command with this typed name, or None."""
-    return next((command for command in ALL if command.slash == name), None)
+    return next((command for command in ALL if name and command.slash == name), None)
 
 
 SYNONYMS = {  # names of these commands in other chat programs
