@@ -166,7 +166,7 @@ def _download(plan: PackagePlan, file: RemoteFile, on_progress: OnProgress) -> N
 def _work_folder(path: Path) -> Iterator[Path]:
     """A folder for pip beside the partial file, which whoever uses it has locked.
 
-    Each has another name: pip of an attempt that was killed may go on and write into its own for a while.
+    Each attempt has a folder of its own: pip of an attempt that was killed may still write into the old one.
     """
     name = f"{path.stem}.wheel."
 

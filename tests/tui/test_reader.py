@@ -262,7 +262,8 @@ async def test_a_job_that_ends_after_the_reader(engine: Engine, capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-async def test_without_a_second_model_c_says_how_the_first(
+@pytest.mark.slow
+async def test_a_second_model_beside_the_first(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ropechat.inspector.compare import compare

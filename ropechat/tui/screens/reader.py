@@ -385,7 +385,7 @@ class ReaderScreen(ModalScreen[None]):
                 self._kept = ReaderComparison(self.reader, other, self._against_name)
                 self._compare(on=True)
 
-            app = self.app  # not to be found any more once it has ended
+            app = self.app  # `self.app` raises an error once the app has ended
             self._worker.submit(lambda engine: load(), lambda result: app.call_from_thread(loaded, result))
 
     def _compare(self, *, on: bool) -> None:
@@ -437,7 +437,7 @@ class ReaderScreen(ModalScreen[None]):
 
     def _submit(self, job: Callable[[Engine], Any], done: Callable[[Any], None]) -> None:
         """Run a job in the worker's thread; `done` gets its result in the app's."""
-        app = self.app  # not to be found any more once it has ended
+        app = self.app  # `self.app` raises an error once the app has ended
         self._worker.submit(job, lambda result: app.call_from_thread(self._finish, result, done))
 
     def on_unmount(self) -> None:

@@ -60,10 +60,7 @@ class TextView(ScrollView, can_focus=True, inherit_bindings=False):
         """Show another text, at the same place."""
         top = self.offset_of(self.scroll_offset.y)
         self.reader, self._width = reader, 0
-        self._starts, self._rows = (
-            array("q"),
-            array("q"),
-        )  # of that text; there may be no room now
+        self._starts, self._rows = array("q"), array("q")  # there may be no room for the new ones
         self.lay_out(top)
         self.refresh()
 
