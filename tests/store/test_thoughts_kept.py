@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,12 @@ class Chats:
         budget = draw.choice((-1, -1, 0, 3, 12))
         most = draw.randint(1, 12)
         return Sampling(
-            temperature=1.0, top_k=0, max_tokens=most, thinking_budget=budget, logit_bias=tuple(bias)
+            temperature=1.0,
+            top_k=0,
+            max_tokens=most,
+            thinking_budget=budget,
+            logit_bias=tuple(bias),
+            seed=draw.getrandbits(32),
         )
 
     def answer(self, turn: Any) -> None:
@@ -170,8 +176,8 @@ def check(node: Node) -> None:
 
 
 def tidy(text: str) -> str:
-    """Without what a channel may lack at its ends: space, and a character that was cut."""
-    return text.strip().rstrip("\ufffd")
+    """Without what a channel may lack at its ends: space, and a character that was cut behind it."""
+    return re.sub(r"[\s\ufffd]+\Z", "", text.lstrip())
 
 
 def same(nodes: list[Node], others: list[Node]) -> None:
