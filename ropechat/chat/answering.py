@@ -137,7 +137,11 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
         ids = [step.id for step in found]
         written = engine.reply_ids(request.messages, prefix.written, thinking)
         told = engine.spell(request.messages, written[:1], ids, thinking)
-        ids += [*(engine.closing_ids if told and told[0].channel == "thought" else ()), *written]
+        if told and told[0].channel == "thought":
+            ids = _closed(found, engine.closing_ids)
+        ids += written
+    while found and found[-1].channel == "marker":  # what follows says whether they are one
+        found.pop()
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)], thinking)
     for index, (id, said) in enumerate(zip(new, spelled, strict=True), len(found)):
@@ -148,6 +152,15 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
             step = step._replace(**fields)
         found.append(step)
     return found
+
+
+def _closed(thought: list[Step], closing: list[int]) -> list[int]:
+    """The ids of a thought with what closes it, of which the last steps may have the first ids already."""
+    ids = [step.id for step in thought]
+    begun = len(list(takewhile(lambda step: step.channel == "marker", reversed(thought))))
+    while begun and ids[len(ids) - begun :] != closing[:begun]:
+        begun -= 1
+    return ids + closing[begun:]
 
 
 def is_complete(engine: Engine, request: ev.Reply, steps: list[Step]) -> bool:

@@ -133,12 +133,15 @@ class ReplyText:
 
     def push(self, id: int, channel: Channel = "answer") -> Piece:
         """Add an id and return the text that became final."""
+        if channel == "marker" and not self._end:
+            self._begun = False
+            return Piece("", self._until_marker(id))
         text = self._stream.push(id)
         if channel == "answer":
             return Piece(self._add(text, self._stream.peek()), "")
         self._begun = False
         if not self._end:
-            return Piece("", text if channel == "thought" else "")
+            return Piece("", text)
         self._held += text
         before, found, behind = self._held.partition(self._end)
         if found:
@@ -150,6 +153,13 @@ class ReplyText:
         size = len(self._held) - open_length(self._held, (self._end,))
         piece, self._held = self._held[:size], self._held[size:]
         return Piece("", piece)
+
+    def _until_marker(self, id: int) -> str:
+        """Add an id whose text is nobody's, and return what the stream held back before it."""
+        before = self._stream.flush()
+        self._stream.push(id)
+        self._stream.flush()
+        return before
 
     def _add(self, text: str, incomplete: str) -> str:
         """Add text of the answer, without the space and the tag that follow a thought."""

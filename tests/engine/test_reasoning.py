@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from thinking_models import CHATML, HARMONY, OPENED, THINK, thinking_model
+from model_folders import golden_folder
+from models import TINY, write_llama
+from thinking_models import CHATML, HARMONY, OPENED, THINK, add_tokens, thinking_model
 
 from ropechat import Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.engine.templates.template import ChatTemplate
@@ -190,6 +192,23 @@ def test_thought_and_answer_are_the_tokens_none_lost_or_doubled(engine: Engine) 
         said = b"".join(of_text).decode("utf-8", "ignore")
         said = said.replace("</think", "")  # of a marker that is text only the last token is a marker
         assert shown.replace("\n", "").replace("\ufffd", "") == said.replace("\n", ""), begun
+
+
+def test_a_character_before_the_end_marker_is_of_the_thought(tmp_path: Path) -> None:
+    """A character of byte tokens is held back until its last byte; the marker that follows ends it."""
+    folder = golden_folder(tmp_path, "sp", 700)
+    write_llama(folder, **{**TINY, "vocab_size": 700})
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(add_tokens(tokenizer, THINK)))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": OPENED}))
+    model = Engine.load(folder, cache="off")
+    euro, newline = [3 + byte for byte in "\u20ac".encode()], 3 + 0x0A
+    end, letter = fed(model, "</think>a")[-2:]
+    for thought, text in ((euro, "\u20ac"), (euro[:2], "\ufffd\ufffd"), ([*euro, newline], "\u20ac\n")):
+        spelled = model.spell(ASKED, [*thought, end, newline, newline, *euro, letter])
+        assert "".join(one.reasoning for one in spelled) == text
+        assert "".join(one.text for one in spelled) == "\u20ac a"
 
 
 def test_a_schema_begins_behind_the_thought(engine: Engine) -> None:

@@ -18,7 +18,15 @@ from ropechat.chat.export import format_chat
 from ropechat.chat.inference import Inference, describe
 from ropechat.chat.recorder import ConversationRecorder
 from ropechat.chat.session import Session
-from ropechat.conversation import Message, NodeState, Origin, Role, replace_token, steps_to_continue
+from ropechat.conversation import (
+    Message,
+    NodeState,
+    Origin,
+    Role,
+    replace_token,
+    steps_to_continue,
+    unscored_step,
+)
 from ropechat.sampling import Sampling
 from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
@@ -194,6 +202,27 @@ def test_a_written_answer_is_no_thought(engine: Engine) -> None:
     found = prefix_steps(engine, ev.Preview(asked, ev.AssistantPrefix((), written="Six."), 1), 5)
     assert "".join(step.text for step in found) == "Six."
     assert "".join(step.reasoning for step in found).strip() == ""
+
+
+def test_a_marker_that_was_begun(engine: Engine) -> None:
+    """It is of the thought where another token follows, and written whole where the answer is edited."""
+    asked, closing = (Message(Role.USER, "Count"),), engine.closing_ids
+    opening = [] if engine.prompts.thoughts.opening(engine.prompt_ids(asked)) == "open" else ["<think>"]  # type: ignore[union-attr]
+    ids = [id for text in (*opening, "One") for id in engine.tokenizer.encode(text)]
+    steps = [unscored_step(id, place) for place, id in enumerate([*ids, closing[0]])]
+    steps = [
+        step._replace(**said._asdict())
+        for step, said in zip(steps, engine.spell(asked, [step.id for step in steps]), strict=True)
+    ]
+    cut = steps[-1]._replace(channel="marker", text="", reasoning="")  # as where the model draws it
+    [two] = engine.tokenizer.encode(" two")
+    forked = ev.AssistantPrefix((*steps[:-1], cut, unscored_step(two, len(steps))))
+    found = prefix_steps(engine, ev.Preview(asked, forked, 1), 5)
+    assert "".join(step.reasoning for step in found).endswith("One\n two")
+    edited = ev.AssistantPrefix((*steps[:-1], cut), written="Six.")
+    found = prefix_steps(engine, ev.Preview(asked, edited, 1), 5)
+    assert [step.id for step in found[: len(ids) + len(closing)]] == [*ids, *closing]
+    assert "".join(step.text for step in found) == "Six."
 
 
 @pytest.mark.parametrize(
