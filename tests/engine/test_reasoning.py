@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_folders import golden_folder
-from models import TINY, write_llama
-from thinking_models import CHATML, HARMONY, OPENED, THINK, add_tokens, thinking_model
+from thinking_models import CHATML, HARMONY, OPENED, THINK, sentencepiece_thinker, thinking_model
 
 from ropechat import Engine, Grammar, Job, Message, Role, Sampling
 from ropechat.engine.templates.template import ChatTemplate
@@ -196,13 +194,7 @@ def test_thought_and_answer_are_the_tokens_none_lost_or_doubled(engine: Engine) 
 
 def test_a_character_before_the_end_marker_is_of_the_thought(tmp_path: Path) -> None:
     """A character of byte tokens is held back until its last byte; the marker that follows ends it."""
-    folder = golden_folder(tmp_path, "sp", 700)
-    write_llama(folder, **{**TINY, "vocab_size": 700})
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").write_text(json.dumps(add_tokens(tokenizer, THINK)))
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": OPENED}))
-    model = Engine.load(folder, cache="off")
+    model = Engine.load(sentencepiece_thinker(tmp_path / "model"), cache="off")
     euro, newline = [3 + byte for byte in "\u20ac".encode()], 3 + 0x0A
     end, letter = fed(model, "</think>a")[-2:]
     for thought, text in ((euro, "\u20ac"), (euro[:2], "\ufffd\ufffd"), ([*euro, newline], "\u20ac\n")):

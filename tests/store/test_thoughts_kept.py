@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from stores import done
-from thinking_models import CHATML, OPENED, tiny_thinker
+from thinking_models import CHATML, OPENED, sentencepiece_thinker, tiny_thinker
 
 from ropechat import Engine
 from ropechat.chat import events as ev
@@ -30,6 +30,7 @@ from ropechat.conversation import (
 from ropechat.sampling import Sampling
 from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
+from ropechat.tokenizer.stream import WindowStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,9 +42,11 @@ if TYPE_CHECKING:
 DEEDS = ("ask", "again", "continue", "fork", "now", "edit", "rewrite", "import")
 
 
-@pytest.fixture(scope="module", params=[CHATML, OPENED], ids=["may think", "thinks"])
+@pytest.fixture(scope="module", params=[CHATML, OPENED, None], ids=["may think", "thinks", "sentencepiece"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return Engine.load(tiny_thinker(tmp_path_factory.mktemp("model") / "tiny", request.param), cache="off")
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    made = tiny_thinker(folder, request.param) if request.param else sentencepiece_thinker(folder)
+    return Engine.load(made, cache="off")
 
 
 class Chats:
@@ -79,7 +82,7 @@ class Chats:
         """Any budget; the marker that ends a thought is likely or not, no other control token is drawn."""
         thoughts, draw = self.engine.prompts.thoughts, self.draw
         assert thoughts is not None
-        start, end = (self.engine.tokenizer.encode(text)[0] for text in ("<think>", "</think>"))
+        start, end = (self.engine.tokenizer.encode(text)[-1] for text in ("<think>", "</think>"))
         never = self.engine.tokenizer.added_ids - {start, end}
         bias = [(id, -100.0) for id in sorted(never)]
         bias += [(start, draw.choice((0.0, 8.0))), (end, draw.choice((0.0, 7.0)))]
@@ -116,7 +119,8 @@ class Chats:
             assert node.text == prefix.written
             thought = [step.id for step in prefix.steps if step.channel == "thought"]
             kept = [step.id for step in node.steps if step.channel == "thought"]
-            assert kept in (thought, [*thought, self.engine.closing_ids[0]])
+            closing = self.engine.closing_ids
+            assert kept in [[*thought, *closing[:begun]] for begun in range(len(closing))]
         thinking = turn.request.sampling.thinking
         again = self.engine.spell(turn.request.messages, [step.id for step in node.steps], thinking=thinking)
         for step, one in zip(node.steps, again, strict=True):
@@ -124,7 +128,10 @@ class Chats:
                 assert "marker" in (step.channel, one.channel)
                 assert step.id in self.engine.closing_ids
                 assert not step.bytes.strip()
-        check(node)
+        for name in ("reasoning", "text") if prefix is None or prefix.written is None else ("reasoning",):
+            spelled = "".join(getattr(one, name) for one in again).strip()
+            assert getattr(node, name).strip().startswith(spelled)  # the end of a text is not spelled
+        check(node, byte_level=not isinstance(self.engine.tokenizer.stream(), WindowStream))
 
     def do(self, deed: str) -> None:
         session, draw = self.session, self.draw
@@ -168,8 +175,8 @@ class Chats:
         self.open(done(self.store.load(read.id)))
 
 
-def check(node: Node) -> None:
-    """The texts of a node are those of its tokens, each in its channel."""
+def check(node: Node, *, byte_level: bool) -> None:
+    """The texts of a node are those of its tokens, each in its channel. byte_level: bytes are text."""
     order = [step.channel for step in node.steps if step.bytes.strip()]  # of newlines see `Chats.answer`
     assert node.reasoning == "".join(step.reasoning for step in node.steps)
     assert node.text == "".join(step.text for step in node.steps)
@@ -177,6 +184,8 @@ def check(node: Node) -> None:
     assert not any(step.reasoning for step in node.steps if step.channel == "answer")
     answers = [place for place, channel in enumerate(order) if channel == "answer"]
     assert not answers or answers == list(range(answers[0], len(order)))
+    if not byte_level:
+        return
     for channel, text in (("thought", node.reasoning), ("answer", node.text)):
         spoken = [step for step in node.steps if step.bytes != b"<|im_end|>"]  # ends a text, and has none
         said = b"".join(step.bytes for step in spoken if step.channel == channel)
@@ -207,21 +216,24 @@ def test_a_written_answer_is_no_thought(engine: Engine) -> None:
 def test_a_marker_that_was_begun(engine: Engine) -> None:
     """It is of the thought where another token follows, and written whole where the answer is edited."""
     asked, closing = (Message(Role.USER, "Count"),), engine.closing_ids
-    opening = [] if engine.prompts.thoughts.opening(engine.prompt_ids(asked)) == "open" else ["<think>"]  # type: ignore[union-attr]
-    ids = [id for text in (*opening, "One") for id in engine.tokenizer.encode(text)]
-    steps = [unscored_step(id, place) for place, id in enumerate([*ids, closing[0]])]
+    thoughts = engine.prompts.thoughts
+    assert thoughts is not None
+    opens = thoughts.opening(engine.prompt_ids(asked)) == "open"
+    thought = engine.tokenizer.encode("One" if opens else "<think>One", add_special_tokens=False)
+    begun = closing[: closing.index(engine.tokenizer.encode("</think>")[-1])]
+    spelled = engine.spell(asked, [*thought, *begun])
     steps = [
-        step._replace(**said._asdict())
-        for step, said in zip(steps, engine.spell(asked, [step.id for step in steps]), strict=True)
+        unscored_step(id, 0)._replace(**one._asdict()) for id, one in zip(thought, spelled, strict=False)
     ]
-    cut = steps[-1]._replace(channel="marker", text="", reasoning="")  # as where the model draws it
-    [two] = engine.tokenizer.encode(" two")
-    forked = ev.AssistantPrefix((*steps[:-1], cut, unscored_step(two, len(steps))))
+    drawn = [unscored_step(id, 0)._replace(channel="marker") for id in begun]
+
+    other = [unscored_step(id, 0) for id in engine.tokenizer.encode("two", add_special_tokens=False)]
+    forked = ev.AssistantPrefix((*steps, *drawn, *other), new=len(other))
     found = prefix_steps(engine, ev.Preview(asked, forked, 1), 5)
-    assert "".join(step.reasoning for step in found).endswith("One\n two")
-    edited = ev.AssistantPrefix((*steps[:-1], cut), written="Six.")
+    assert re.fullmatch(r" *One *\n *two", "".join(step.reasoning for step in found))
+    edited = ev.AssistantPrefix((*steps, *drawn), written="Six.")
     found = prefix_steps(engine, ev.Preview(asked, edited, 1), 5)
-    assert [step.id for step in found[: len(ids) + len(closing)]] == [*ids, *closing]
+    assert [step.id for step in found[: len(thought) + len(closing)]] == [*thought, *closing]
     assert "".join(step.text for step in found) == "Six."
 
 

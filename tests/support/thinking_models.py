@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from model_folders import golden_folder
 from models import TINY, write_llama
 
 import ropechat.builtin
@@ -55,6 +56,16 @@ def tiny_thinker(folder: Path, template: str = CHATML, tokens: tuple[str, ...] =
     (folder / "tokenizer.json").write_text(json.dumps(add_tokens(tokenizer, tokens)))
     config = json.loads((of / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    return folder
+
+
+def sentencepiece_thinker(folder: Path) -> Path:
+    """Make a tiny model that always thinks and has tokens of single bytes, as SentencePiece has."""
+    golden_folder(folder, "sp", 700)
+    write_llama(folder, **{**TINY, "vocab_size": 700, "max_position_embeddings": 4096})
+    tokenizer, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps(add_tokens(json.loads(tokenizer.read_text()), THINK)))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": OPENED}))
     return folder
 
 
