@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from repeats import repeats
 from stores import done
 from thinking_models import CHATML, OPENED, sentencepiece_thinker, tiny_thinker
 
@@ -30,13 +31,13 @@ from ropechat.conversation import (
 from ropechat.sampling import Sampling
 from ropechat.store.imports.read import read_file
 from ropechat.store.queries import Chat
+from ropechat.store.store import Store
 from ropechat.tokenizer.stream import WindowStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ropechat.conversation import Node
-    from ropechat.store.store import Store
     from ropechat.trace import Step
 
 DEEDS = ("ask", "again", "continue", "fork", "now", "edit", "rewrite", "import")
@@ -119,8 +120,8 @@ class Chats:
             assert node.text == prefix.written
             thought = [step.id for step in prefix.steps if step.channel == "thought"]
             kept = [step.id for step in node.steps if step.channel == "thought"]
-            closing = self.engine.closing_ids
-            assert kept in [[*thought, *closing[:begun]] for begun in range(len(closing))]
+            assert kept[: len(thought)] == thought
+            assert not b"".join(map(self.engine.token_bytes, kept[len(thought) :])).strip()
         thinking = turn.request.sampling.thinking
         again = self.engine.spell(turn.request.messages, [step.id for step in node.steps], thinking=thinking)
         for step, one in zip(node.steps, again, strict=True):
@@ -237,19 +238,26 @@ def test_a_marker_that_was_begun(engine: Engine) -> None:
     assert "".join(step.text for step in found) == "Six."
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 40))]
-)
-def test_thought_and_answer_are_what_was_drawn(
-    engine: Engine, opened: Callable[[], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    draw, store = random.Random(seed), opened()
-    chats = Chats(engine, store, draw, tmp_path, monkeypatch)
+@repeats(4, 1000)
+def test_thought_and_answer_are_what_was_drawn(engine: Engine, tmp_path: Path, count: int) -> None:
+    for number in range(count):
+        seed = random.randrange(2**32)
+        print("seed", seed)
+        with pytest.MonkeyPatch.context() as patch:
+            chats_of(seed, engine, tmp_path / str(number), patch)
+
+
+def chats_of(seed: int, engine: Engine, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Do things at random in a chat; what was written is read again."""
+    draw, store = random.Random(seed), Store(folder / "data")
+    chats = Chats(engine, store, draw, folder, patch)
     for _ in range(14):
         chats.do(draw.choice(DEEDS))
     id, tree = chats.session.recorder.id, chats.session.tree
     assert store.close(10)
     assert store.trouble is None
-    chat = done(opened().load(id))
+    again = Store(folder / "data")
+    chat = done(again.load(id))
+    assert again.close(10)
     assert chat.damaged == ()
     same(list(tree.nodes.values()), list(chat.tree.nodes.values()))
