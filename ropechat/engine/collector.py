@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ropechat.engine.arrivals import Arrivals
 from ropechat.engine.scheduler import Completion, Job, RunState
-from ropechat.errors import CancelledError
+from ropechat.engine.validation import CLOSED
+from ropechat.errors import CancelledError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ class Collector:
                 ):
                     self._finish(self._running.pop(number), completion)
             except BaseException as error:
-                next(self._jobs(), None)  # the first one, if nothing has begun: the engine is closed
+                next(self._jobs(), None)  # the first one, if nothing has begun
                 for future in self._running.values():
                     future.set_exception(error)
                 self._running.clear()
@@ -92,6 +93,9 @@ class Collector:
                 continue
             job, future = item
             if not future.set_running_or_notify_cancel():
+                continue
+            if self._engine.is_closed:  # also where the call in progress was cancelled by that
+                future.set_exception(RequestError(CLOSED))
                 continue
             self._running[number] = future
             number += 1

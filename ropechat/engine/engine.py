@@ -46,6 +46,7 @@ from ropechat.engine.prefill import Prefill, SharedPrefix, common_prefix
 from ropechat.engine.prompt import Bos, PromptBuilder, Special
 from ropechat.engine.reasoning import ReplyText, Thoughts, channels_of
 from ropechat.engine.validation import (
+    CLOSED,
     choose_seed,
     split_prompt,
     validate_array_size,
@@ -240,7 +241,7 @@ class Engine:
 
     def _request(self) -> Request:
         if self._core is None:
-            raise RequestError("engine: closed; load the model again")
+            raise RequestError(CLOSED)
         request = Request(self._core)
         with self._lock:
             self._requests.add(request)
@@ -257,6 +258,11 @@ class Engine:
         """Cancel all requests and release the weights. Later requests raise RequestError."""
         self.cancel()
         self._core = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._core is None
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from ropechat.errors import MemoryLimitError, RequestError
 from ropechat.sampling import SEED_BITS, Sampling
 from ropechat.util.text import limit_words
 
+CLOSED = "engine: closed; load the model again"
 _NO_PROMPT = "prompt: must be text or a list of token ids"
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000

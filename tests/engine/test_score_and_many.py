@@ -3,7 +3,9 @@
 import itertools
 import math
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import fake_core
@@ -23,7 +25,7 @@ from model_folders import (
 from ropechat.conversation import Message, Role
 from ropechat.engine.collector import Collector
 from ropechat.engine.engine import Engine
-from ropechat.engine.scheduler import LOOKAHEAD, Job
+from ropechat.engine.scheduler import LOOKAHEAD, Completion, Job
 from ropechat.errors import (
     ContextFullError,
     NonFiniteError,
@@ -356,3 +358,19 @@ def test_calls_of_a_closed_engine_raise(engine: Engine) -> None:
         collector.submit(Job("ab", GREEDY)).result(60)
     collector.close()
     assert collector.submit(Job("ab", GREEDY)).cancelled()
+
+
+def test_a_call_behind_the_close_hears_of_it(engine: Engine) -> None:
+    """Also where it comes before the call in progress, which the close cancels, has ended."""
+    collector, later = Collector(engine), Queue[Future[Completion]]()
+
+    def close(_: Future[Completion]) -> None:  # in the thread that computes
+        engine.close()
+        later.put(collector.submit(Job("ab", GREEDY)))
+
+    first = collector.submit(Job("ab", GREEDY))
+    first.add_done_callback(close)
+    assert first.result(60).text
+    with pytest.raises(RequestError, match="closed"):
+        later.get(timeout=60).result(60)
+    collector.close()
