@@ -140,7 +140,7 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
         if told and told[0].channel == "thought":
             ids = _closed(found, engine.closing_ids)
         ids += written
-    while found and found[-1].channel == "marker":  # what follows says whether they are one
+    while found and found[-1].channel == "marker":  # what follows may make it a part of the thought
         found.pop()
     agrees, new = True, ids[len(found) :]
     spelled = engine.spell(request.messages, new, ids[: len(found)], thinking)
@@ -155,7 +155,7 @@ def prefix_steps(engine: Engine, request: ev.Reply | ev.Preview, prompt_tokens: 
 
 
 def _closed(thought: list[Step], closing: list[int]) -> list[int]:
-    """The ids of a thought with what closes it, of which the last steps may have the first ids already."""
+    """The ids of a thought and of what closes it; the thought may end with a beginning of the latter."""
     ids = [step.id for step in thought]
     begun = len(list(takewhile(lambda step: step.channel == "marker", reversed(thought))))
     while begun and ids[len(ids) - begun :] != closing[:begun]:

@@ -80,7 +80,7 @@ class Collector:
                 ):
                     self._finish(self._running.pop(number), completion)
             except BaseException as error:
-                next(self._jobs(), None)  # the first one, if nothing has begun
+                next(self._jobs(), None)  # take the job that waited, if none has begun
                 for future in self._running.values():
                     future.set_exception(error)
                 self._running.clear()
@@ -94,7 +94,7 @@ class Collector:
             job, future = item
             if not future.set_running_or_notify_cancel():
                 continue
-            if self._engine.is_closed:  # also where the call in progress was cancelled by that
+            if self._engine.is_closed:  # the call in progress may still be ending, cancelled by the close
                 future.set_exception(RequestError(CLOSED))
                 continue
             self._running[number] = future

@@ -135,7 +135,7 @@ class ReplyText:
         """Add an id and return the text that became final."""
         if channel == "marker" and not self._end:
             self._begun = False
-            return Piece("", self._until_marker(id))
+            return Piece("", self._push_marker(id))
         text = self._stream.push(id)
         if channel == "answer":
             return Piece(self._add(text, self._stream.peek()), "")
@@ -154,8 +154,8 @@ class ReplyText:
         piece, self._held = self._held[:size], self._held[size:]
         return Piece("", piece)
 
-    def _until_marker(self, id: int) -> str:
-        """Add an id whose text is nobody's, and return what the stream held back before it."""
+    def _push_marker(self, id: int) -> str:
+        """Add a token of a marker, whose text is dropped; return what the stream held back of the thought."""
         before = self._stream.flush()
         self._stream.push(id)
         self._stream.flush()

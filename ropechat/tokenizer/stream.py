@@ -33,7 +33,7 @@ class Detokenizer(Protocol):
         """What `flush` would return now, if that is complete characters; else ""."""
 
     def flush(self) -> str:
-        """End the text and return the rest, with U+FFFD for an incomplete character."""
+        """Return the rest of the text so far, U+FFFD for an incomplete character; more ids may follow."""
 
 
 class SilentStream:

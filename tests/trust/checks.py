@@ -468,7 +468,7 @@ CHECKS = (
 
 
 class Found(NamedTuple):
-    """A fault. by: the check that found it. test: file::function that would find it now."""
+    """A fault. by: the check that found it, or `make test`. test: file::function that would find it now."""
 
     by: str
     fault: str
@@ -618,17 +618,17 @@ FOUND = (
         "tests/tui/test_weighing.py::test_a_slash_alone_is_no_command",
     ),
     Found(
-        "repetitions",
+        "make test",
         "a character of several byte tokens at the end of a thought was not in its text",
         "tests/engine/test_reasoning.py::test_a_character_before_the_end_marker_is_of_the_thought",
     ),
     Found(
-        "repetitions",
+        "make test",
         "a newline of a stopped thought was not in its text where another token followed",
         "tests/store/test_thoughts_kept.py::test_a_marker_that_was_begun",
     ),
     Found(
-        "repetitions",
+        "make test",
         "a call that came just behind the close of its engine was called cancelled, not closed",
         "tests/engine/test_score_and_many.py::test_a_call_behind_the_close_hears_of_it",
     ),
