@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -197,6 +198,15 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *request: Any) -> None:
+        """A client that was killed is no error of the server."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*request)
+
+
 def use(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this process and its children ask this Hub, with their caches below `home`."""
     for variable in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
@@ -211,11 +221,10 @@ def serve() -> Iterator[Hub]:
     """A Hub and, on a second address, the host that it redirects large files to."""
     hub = Hub()
     handler = type("Handler", (_Handler,), {"hub": hub})
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
+    servers = [_Server(("127.0.0.1", 0), handler) for _ in range(2)]
     hub.url = f"http://127.0.0.1:{servers[0].server_port}"
     hub.cdn = f"http://localhost:{servers[1].server_port}"
     for server in servers:
-        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
         yield hub

@@ -1,6 +1,6 @@
 /* Loaded with LD_PRELOAD: the $FAIL_AT-th write or sync of a file in $FAIL_FOLDER fails as $FAIL_HOW says: ENOSPC, EIO or EINTR
    (nothing is written), short (half is written, and said so), torn (half is written, and the process is killed). Every later one
-   works, unless $FAIL_STAYS is set. At the end the number of writes is in $FAIL_COUNT. */
+   works, unless $FAIL_STAYS is set. When it fails, and at the end, the number of writes so far is in $FAIL_COUNT. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static atomic_long calls;
 __attribute__((destructor)) static void tell(void) {
     char text[32];
     const char *name = getenv("FAIL_COUNT");
-    int fd = name ? syscall(SYS_openat, AT_FDCWD, name, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
+    int fd = name && calls ? syscall(SYS_openat, AT_FDCWD, name, O_WRONLY | O_CREAT | O_TRUNC, 0600) : -1;
     if (fd >= 0) syscall(SYS_write, fd, text, snprintf(text, sizeof text, "%ld", calls));
 }
 
@@ -37,6 +37,7 @@ static int fault(int fd) {
     long number = ++calls, at = atol(getenv("FAIL_AT") ?: "0");
     const char *how = getenv("FAIL_HOW") ?: "";
     if (!at || (getenv("FAIL_STAYS") ? number < at : number != at)) return 0;
+    if (number == at) tell();
     if (!strcmp(how, "short") || !strcmp(how, "torn")) return 1;
     errno = !strcmp(how, "ENOSPC") ? ENOSPC : !strcmp(how, "EINTR") ? EINTR : EIO;
     return -1;
@@ -64,7 +65,14 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
     if (what < 0) return -1;
     return what ? end(syscall(SYS_writev, fd, parts, count > 1 ? count / 2 : 1)) : syscall(SYS_writev, fd, parts, count);
 }
-int fsync(int fd) { return fault(fd) < 0 ? -1 : syscall(SYS_fsync, fd); }
-int fdatasync(int fd) { return fault(fd) < 0 ? -1 : syscall(SYS_fdatasync, fd); }
-int ftruncate64(int fd, off64_t length) { return fault(fd) < 0 ? -1 : syscall(SYS_ftruncate, fd, length); }
+/* A sync or a cut that fails, or is the end of the process; it cannot be half done. */
+static int other(int fd, long call, off64_t length) {
+    int what = fault(fd);
+    if (what < 0) return -1;
+    if (what > 0) end(0);
+    return syscall(call, fd, length);
+}
+int fsync(int fd) { return other(fd, SYS_fsync, 0); }
+int fdatasync(int fd) { return other(fd, SYS_fdatasync, 0); }
+int ftruncate64(int fd, off64_t length) { return other(fd, SYS_ftruncate, length); }
 int ftruncate(int fd, off_t length) { return ftruncate64(fd, length); }

@@ -176,10 +176,11 @@ def main() -> int:
         )
         if not one["passed"]:
             failed.append(check.name)
-            print((logs / f"{check.name}.log").read_text("utf-8", "replace")[-TAIL:])
     PAGE.write_text(page(load()), encoding="utf-8")
-    if failed:
-        print(f"failed: {', '.join(failed)}; output in {logs.relative_to(ROOT)}")
+    for name in failed:  # at the end, where whoever reads a long log looks first
+        log = logs / f"{name}.log"
+        print(f"failed: {name}, whose output is in {log.relative_to(ROOT)} and ends with:")
+        print(log.read_text("utf-8", "replace")[-TAIL:])
     return int(bool(failed))
 
 

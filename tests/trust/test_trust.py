@@ -60,6 +60,30 @@ def test_the_page_is_written_from_the_results() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(load()), "run `make trust TRUST=page`"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
+@pytest.mark.parametrize(
+    ("at", "how", "wrong"),
+    [(1, "torn", 0), (2, "torn", 0), (9, "torn", 0), (2, "EIO", 1), (9, "EIO", 0), (2, "short", 0)],
+)
+def test_a_write_or_a_sync_that_fails(at: int, how: str, wrong: int, tmp_path: Path) -> None:
+    """A program of two writes and a sync between them, that heeds no error; its ninth write never comes."""
+    from write_faults import Case, Writes
+
+    program = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(file, b"one")
+os.fsync(file)
+os.write(file, b"two")
+"""
+    writes, folder = Writes(tmp_path, "1"), tmp_path / "files"
+    folder.mkdir()
+    case = Case("files", at, how, stays=False)
+    writes.ends(case, writes.start(["-c", program, str(folder / "file")], folder, case))
+    assert (writes.found["runs"], writes.found["wrong ends"]) == (1, wrong)
+    assert writes.count() == min(at, 3) if wrong or how == "torn" else 3
+
+
 def test_fuzzing_counts_from_the_last_finding_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import fuzz
 

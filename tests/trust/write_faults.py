@@ -1,30 +1,38 @@
-"""Every write may fail: python tests/trust/write_faults.py N
+"""Every write may fail: python tests/trust/write_faults.py N [--only batch] [--seed SEED]
 
 A library written in C, compiled here and loaded with LD_PRELOAD, lets the k-th write, sync or cut of a file
 fail: a full disk, an input/output error, an interruption, a write of half the bytes, and half the bytes
 with the end of the process. N runs each, with a random k, of a batch, a chat's database, packed weights,
 and a download. A batch then goes on with --resume and must have the bytes of an unharmed run; the database
 must be sound and hold what was said to be on disk; a second load must compute the same numbers; a download
-must have no part under a final name, and be whole after the next attempt.
+must have no part under a final name, and be whole after the next attempt. A finding is printed with the seed
+that repeats it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parents[1])]
 
 from figures import figures  # noqa: E402
+from hub_server import Repo, serve  # noqa: E402
+from models import write_llama  # noqa: E402
+from store_faults import check  # noqa: E402
 
 HOWS = ("ENOSPC", "EIO", "EINTR", "short", "torn")
 BATCH = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -39,33 +47,57 @@ engine.close()
 """
 
 
+class Case(NamedTuple):
+    """A write that fails."""
+
+    name: str
+    at: int  # the first is 1; 0: none fails
+    how: str
+    stays: bool  # later ones fail too
+
+    def codes(self, reached: bool, *others: int) -> tuple[int, ...]:
+        """The exit codes that are right: 0, and `others` or the kill where the write was reached.
+
+        How many writes a program makes depends on the clock, so that there may be no `at`-th one.
+        """
+        if not reached:
+            return (0,)
+        return (-signal.SIGKILL,) if self.how == "torn" else (0, *others)
+
+
 class Writes:
     """Programs whose k-th write in a folder fails."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.library, self.count = folder, folder / "fail.so", folder / "count"
-        self.found, self.draw = Counter[str](), random.Random()
+    def __init__(self, folder: Path, seed: str) -> None:
+        self.folder, self.library, self.counted = folder, folder / "fail.so", folder / "count"
+        self.found, self.seed = Counter[str](), seed
         source = HERE / "fail_write.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source)], check=True)
 
+    def cases(self, name: str, count: int, writes: int) -> Iterator[Case]:
+        """Random cases; each is a function of the seed, its name and its number."""
+        self.found[f"writes of a {name}"] = writes
+        for number in range(1, count + 1):
+            draw = random.Random(f"{self.seed} {name} {number}")
+            how, at = draw.choice(HOWS), draw.randint(1, writes)
+            yield Case(name, at, how, how in ("ENOSPC", "EIO") and draw.random() < 0.5)
+
     def start(
-        self, command: list[str], where: Path, at: int, how: str, **more: str
+        self, command: list[str], where: Path, case: Case | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
-        changes = {
-            "LD_PRELOAD": str(self.library),
-            "FAIL_FOLDER": str(where),
-            "FAIL_AT": str(at),
-            "FAIL_HOW": how,
-        }
+        self.counted.unlink(missing_ok=True)
         environment = {
             **os.environ,
+            "LD_PRELOAD": str(self.library),
+            "FAIL_FOLDER": str(where),
+            "FAIL_AT": str(case.at if case else 0),
+            "FAIL_HOW": case.how if case else "",
+            "FAIL_COUNT": str(self.counted),
             "ROPECHAT_CACHE": "off",
-            "FAIL_COUNT": str(self.count),
-            **changes,
             **more,
         }
-        if self.draw.random() < 0.5 and how in ("ENOSPC", "EIO"):
+        if case and case.stays:
             environment["FAIL_STAYS"] = "1"
         return subprocess.run(
             [sys.executable, *command],
@@ -76,15 +108,21 @@ class Writes:
             timeout=300,
         )
 
-    def note(
-        self, what: str, how: str, ended: subprocess.CompletedProcess[str], codes: tuple[int, ...]
-    ) -> None:
-        """Count how a program ended."""
-        wrong = ended.returncode not in codes or "Traceback" in ended.stderr or "panicked" in ended.stderr
+    def count(self) -> int:
+        """How many writes the last program made, or made until one failed."""
+        return int(self.counted.read_text()) if self.counted.exists() else 0
+
+    def fail(self, name: str, case: Case, output: str) -> None:
+        """Count a finding, and say how to repeat it."""
+        self.found[name] += 1
+        print(f"{name}: {case}, seed {self.seed}\n{output[-3000:]}", flush=True)
+
+    def ends(self, case: Case, ended: subprocess.CompletedProcess[str], *others: int) -> None:
+        """Count a program, and whether it ended as it must: with 0 or `others`."""
         self.found["runs"] += 1
-        self.found["wrong ends"] += wrong
-        if wrong:
-            print(what, how, ended.returncode, ended.stderr[-1500:])
+        right = case.codes(self.count() >= case.at, *others)
+        if ended.returncode not in right or "Traceback" in ended.stderr or "panicked" in ended.stderr:
+            self.fail("wrong ends", case, f"exit {ended.returncode}: {ended.stderr}")
 
     def batch(self, count: int) -> None:
         """A batch that fails and goes on."""
@@ -92,103 +130,98 @@ class Writes:
         source.write_text("".join(json.dumps({"id": n, "prompt": f"What is {n}?"}) + "\n" for n in range(12)))
         words = [str(source), "--quiet", "--seed", "5", "--max-tokens", "6", "--resume", "--window", "4"]
         plain.parent.mkdir()
-        self.start(["-c", BATCH, "batch", *words, "-o", str(plain)], plain.parent, 0, "")
-        whole, writes = plain.read_bytes(), int(self.count.read_text())
-        self.found["writes of a batch"] = writes
-        for _ in range(count):
+        self.start(["-c", BATCH, "batch", *words, "-o", str(plain)], plain.parent)
+        whole = plain.read_bytes()
+        for case in self.cases("batch", count, self.count()):
             work = self.folder / "work"
             work.mkdir()
-            command, how = (
-                ["-c", BATCH, "batch", *words, "-o", str(work / "out.jsonl")],
-                self.draw.choice(HOWS),
-            )
-            ended = self.start(command, work, self.draw.randint(1, writes), how)
-            self.note("batch", how, ended, {"torn": (-9,)}.get(how, (0, 74)))
-            if ended.returncode:
-                self.found["half files"] += (work / "out.jsonl").exists() and (
-                    work / "out.jsonl"
-                ).read_bytes() != whole
-                again = self.start(command, work, 0, "")
-                self.found["failed resumes"] += again.returncode != 0
             out = work / "out.jsonl"
-            self.found["different outputs"] += not out.exists() or out.read_bytes() != whole
+            command = ["-c", BATCH, "batch", *words, "-o", str(out)]
+            ended = self.start(command, work, case)
+            self.ends(case, ended, 74)
+            if ended.returncode:
+                if out.exists() and out.read_bytes() != whole:
+                    self.fail("half files", case, ended.stderr)
+                again = self.start(command, work)
+                if again.returncode:
+                    self.fail("failed resumes", case, f"{ended.stderr}\n{again.stderr}")
+            if not out.exists() or out.read_bytes() != whole:
+                self.fail("different outputs", case, ended.stderr)
             shutil.rmtree(work)
 
     def store(self, count: int) -> None:
         """A session of the chat's database."""
-        from store_faults import check
-
         script, work = str(HERE / "store_faults.py"), self.folder / "chats"
-        writes = 0
-        for number in range(count + 1):
+
+        def session(case: Case | None) -> subprocess.CompletedProcess[str]:
             work.mkdir(mode=0o700)
-            how = self.draw.choice(HOWS) if number else ""
-            ended = self.start(
-                [script, "session", str(work), "6"],
-                work / "conversations",
-                self.draw.randint(1, writes) if number else 0,
-                how,
-            )
-            writes = writes or int(self.count.read_text())
-            self.note("store", how, ended, (0, -9) if how == "torn" else (0,))
-            told = (
-                (work / "acknowledged").read_text().splitlines() if (work / "acknowledged").exists() else []
-            )
+            return self.start([script, "session", str(work), "6"], work / "conversations", case)
+
+        session(None)
+        shutil.rmtree(work)
+        for case in self.cases("session", count, self.count()):
+            ended = session(case)
+            self.ends(case, ended)
+            told = work / "acknowledged"
             found = Counter[str]()
-            check(work, told, found)
-            self.found += found
+            check(work, told.read_text().splitlines() if told.exists() else [], found)
+            for name in BAD:
+                if found[name]:
+                    self.fail(name, case, ended.stderr)
+            self.found += Counter({name: found[name] for name in found if name not in BAD})
             shutil.rmtree(work)
-        self.found["writes of a session"] = writes
 
     def packs(self, count: int) -> None:
         """Packed weights."""
-        from models import write_llama
-
         model = write_llama(self.folder / "model", hidden_size=64, num_attention_heads=4, head_dim=16)
-        digest, writes = "", 0
-        for number in range(count + 1):
-            cache = self.folder / "cache"
-            cache.mkdir()
-            how = self.draw.choice(HOWS) if number else ""
-            at = self.draw.randint(1, max(1, writes)) if number else 0
+        cache = self.folder / "cache"
+
+        def load(case: Case | None = None) -> subprocess.CompletedProcess[str]:
             more = {"XDG_CACHE_HOME": str(cache), "ROPECHAT_CACHE": "all"}
-            ended = self.start(["-c", PACK, str(model)], cache, at, how, **more)
-            writes = writes or int(self.count.read_text())
-            self.note("packs", how, ended, (0, -9) if how == "torn" else (0,))
-            again = self.start(["-c", PACK, str(model)], cache, 0, "", **more)
-            digest = digest or ended.stdout
-            self.found["other numbers"] += again.stdout != digest
+            return self.start(["-c", PACK, str(model)], cache, case, **more)
+
+        cache.mkdir()
+        digest = load().stdout
+        shutil.rmtree(cache)
+        for case in self.cases("pack", count, self.count()):
+            cache.mkdir()
+            ended = load(case)
+            self.ends(case, ended)
+            again = load()
+            if again.stdout != digest:
+                self.fail("other numbers", case, f"{ended.stderr}\n{again.stderr}")
             shutil.rmtree(cache)
-        self.found["writes of a pack"] = writes
 
     def downloads(self, count: int) -> None:
         """A download from a stand-in Hub that fails, and the next attempt."""
-        from hub_server import Repo, serve
-
+        draw = random.Random(self.seed)
         files = {
             "config.json": b'{"vocab_size": 260}',
-            "tokenizer.json": self.draw.randbytes(20_000),
-            "model.safetensors": self.draw.randbytes(3 << 20),
+            "tokenizer.json": draw.randbytes(20_000),
+            "model.safetensors": draw.randbytes(3 << 20),
         }
-        words, writes = ["-c", BATCH, "models", "pull", "org/name"], 0
+        work = self.folder / "hub"
         with serve() as hub:
             hub.repos["org/name"] = Repo(files)
-            for number in range(count + 1):
-                work = self.folder / "hub"
-                how = self.draw.choice(HOWS) if number else ""
-                at = self.draw.randint(1, writes) if number else 0
-                more = {"HF_HOME": str(work), "XDG_CACHE_HOME": str(work / "own"), "HF_ENDPOINT": hub.url}
-                ended = self.start(words, work, at, how, **more)
-                writes = writes or int(self.count.read_text())
-                self.note("downloads", how, ended, {"torn": (-9,)}.get(how, (0, 4, 74)))
-                self.found["parts under a final name"] += any(
-                    path.read_bytes() != files[path.name] for path in work.glob("hub/*/snapshots/*/*")
-                )
-                again = self.start(words, work, 0, "", **more)
-                got = {path.name: path.read_bytes() for path in work.glob("hub/*/snapshots/*/*")}
-                self.found["failed downloads"] += again.returncode != 0 or got != files
+            more = {"HF_HOME": str(work), "XDG_CACHE_HOME": str(work / "own"), "HF_ENDPOINT": hub.url}
+
+            def pull(case: Case | None = None) -> subprocess.CompletedProcess[str]:
+                return self.start(["-c", BATCH, "models", "pull", "org/name"], work, case, **more)
+
+            def got() -> dict[str, bytes]:
+                return {path.name: path.read_bytes() for path in work.glob("hub/*/snapshots/*/*")}
+
+            pull()
+            shutil.rmtree(work)
+            for case in self.cases("download", count, self.count()):
+                ended = pull(case)
+                self.ends(case, ended, 4, 74)
+                if not got().items() <= files.items():
+                    self.fail("parts under a final name", case, ended.stderr)
+                again = pull()
+                if again.returncode or got() != files:
+                    self.fail("failed downloads", case, f"{ended.stderr}\n{again.stderr}")
                 shutil.rmtree(work)
-        self.found["writes of a download"] = writes
 
 
 BAD = (
@@ -200,12 +233,18 @@ BAD = (
 
 
 def main() -> int:
-    count, begun = int(sys.argv[1]), time.monotonic()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("count", type=int, help="runs of each program")
+    parser.add_argument("--seed", default=str(random.SystemRandom().getrandbits(32)))
+    parser.add_argument("--only", choices=("batch", "store", "packs", "downloads"))
+    args = parser.parse_args()
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        writes = Writes(Path(name))
+        writes = Writes(Path(name), args.seed)
         for run in (writes.batch, writes.store, writes.packs, writes.downloads):
-            run(count)
-    print(f"writes {count}, {time.monotonic() - begun:.0f} s: {figures(writes.found, BAD)}")
+            if args.only in (None, run.__name__):
+                run(args.count)
+    print(f"writes {args.count}, {time.monotonic() - begun:.0f} s: {figures(writes.found, BAD)}")
     return int(any(writes.found[name] for name in BAD))
 
 
