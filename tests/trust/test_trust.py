@@ -79,9 +79,10 @@ os.write(file, b"two")
     writes, folder = Writes(tmp_path, "1"), tmp_path / "files"
     folder.mkdir()
     case = Case("files", at, how, stays=False)
-    writes.ends(case, writes.start(["-c", program, str(folder / "file")], folder, case))
+    ended = writes.start(["-c", program, str(folder / "file")], folder, case)
+    writes.ends(case, ended)
     assert (writes.found["runs"], writes.found["wrong ends"]) == (1, wrong)
-    assert writes.count() == min(at, 3) if wrong or how == "torn" else 3
+    assert ended.writes == (min(at, 3) if wrong or how == "torn" else 3)
 
 
 def test_fuzzing_counts_from_the_last_finding_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

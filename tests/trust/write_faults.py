@@ -12,17 +12,19 @@ that repeats it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +36,7 @@ from hub_server import Repo, serve  # noqa: E402
 from models import write_llama  # noqa: E402
 from store_faults import check  # noqa: E402
 
+JOBS = 4  # programs at a time
 HOWS = ("ENOSPC", "EIO", "EINTR", "short", "torn")
 BATCH = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
 PACK = """
@@ -65,41 +68,56 @@ class Case(NamedTuple):
         return (-signal.SIGKILL,) if self.how == "torn" else (0, *others)
 
 
+class Ended(NamedTuple):
+    """A program that ran."""
+
+    code: int
+    stdout: str
+    stderr: str
+    writes: int  # that it made, or made until one failed
+
+
 class Writes:
     """Programs whose k-th write in a folder fails."""
 
     def __init__(self, folder: Path, seed: str) -> None:
-        self.folder, self.library, self.counted = folder, folder / "fail.so", folder / "count"
+        self.folder, self.library = folder, folder / "fail.so"
         self.found, self.seed = Counter[str](), seed
+        self.lock, self.numbers = threading.Lock(), itertools.count()
         source = HERE / "fail_write.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source)], check=True)
 
-    def cases(self, name: str, count: int, writes: int) -> Iterator[Case]:
-        """Random cases; each is a function of the seed, its name and its number."""
+    def each(self, name: str, count: int, writes: int, once: Callable[[Path, Case], None]) -> None:
+        """Run random cases, each in a folder of its own; the seed, the name and a number make a case."""
         self.found[f"writes of a {name}"] = writes
-        for number in range(1, count + 1):
+
+        def one(number: int) -> None:
             draw = random.Random(f"{self.seed} {name} {number}")
             how, at = draw.choice(HOWS), draw.randint(1, writes)
-            yield Case(name, at, how, how in ("ENOSPC", "EIO") and draw.random() < 0.5)
+            case = Case(name, at, how, how in ("ENOSPC", "EIO") and draw.random() < 0.5)
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                once(Path(folder), case)
 
-    def start(
-        self, command: list[str], where: Path, case: Case | None = None, **more: str
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end."""
-        self.counted.unlink(missing_ok=True)
+        with ThreadPoolExecutor(JOBS) as pool:
+            for _ in pool.map(one, range(count)):
+                pass
+
+    def start(self, command: list[str], where: Path, case: Case | None = None, **more: str) -> Ended:
+        """Run a program to its end; the writes in the folder `where` count."""
+        counted = self.folder / f"count{next(self.numbers)}"
         environment = {
             **os.environ,
             "LD_PRELOAD": str(self.library),
             "FAIL_FOLDER": str(where),
             "FAIL_AT": str(case.at if case else 0),
             "FAIL_HOW": case.how if case else "",
-            "FAIL_COUNT": str(self.counted),
+            "FAIL_COUNT": str(counted),
             "ROPECHAT_CACHE": "off",
             **more,
         }
         if case and case.stays:
             environment["FAIL_STAYS"] = "1"
-        return subprocess.run(
+        ended = subprocess.run(
             [sys.executable, *command],
             cwd=HERE.parents[1],
             env=environment,
@@ -107,90 +125,92 @@ class Writes:
             text=True,
             timeout=300,
         )
+        writes = int(counted.read_text()) if counted.exists() else 0
+        return Ended(ended.returncode, ended.stdout, ended.stderr, writes)
 
-    def count(self) -> int:
-        """How many writes the last program made, or made until one failed."""
-        return int(self.counted.read_text()) if self.counted.exists() else 0
+    def count(self, name: str) -> None:
+        with self.lock:
+            self.found[name] += 1
 
-    def fail(self, name: str, case: Case, output: str) -> None:
+    def fail(self, name: str, case: Case, *outputs: Ended) -> None:
         """Count a finding, and say how to repeat it."""
-        self.found[name] += 1
-        print(f"{name}: {case}, seed {self.seed}\n{output[-3000:]}", flush=True)
+        self.count(name)
+        lines = [f"exit {one.code}: {one.stderr[-3000:]}" for one in outputs]
+        print(f"{name}: {case}, seed {self.seed}", *lines, sep="\n", flush=True)
 
-    def ends(self, case: Case, ended: subprocess.CompletedProcess[str], *others: int) -> None:
+    def ends(self, case: Case, ended: Ended, *others: int) -> None:
         """Count a program, and whether it ended as it must: with 0 or `others`."""
-        self.found["runs"] += 1
-        right = case.codes(self.count() >= case.at, *others)
-        if ended.returncode not in right or "Traceback" in ended.stderr or "panicked" in ended.stderr:
-            self.fail("wrong ends", case, f"exit {ended.returncode}: {ended.stderr}")
+        self.count("runs")
+        right = case.codes(ended.writes >= case.at, *others)
+        if ended.code not in right or "Traceback" in ended.stderr or "panicked" in ended.stderr:
+            self.fail("wrong ends", case, ended)
 
     def batch(self, count: int) -> None:
         """A batch that fails and goes on."""
         source, plain = self.folder / "in.jsonl", self.folder / "plain" / "out.jsonl"
         source.write_text("".join(json.dumps({"id": n, "prompt": f"What is {n}?"}) + "\n" for n in range(12)))
         words = [str(source), "--quiet", "--seed", "5", "--max-tokens", "6", "--resume", "--window", "4"]
-        plain.parent.mkdir()
-        self.start(["-c", BATCH, "batch", *words, "-o", str(plain)], plain.parent)
-        whole = plain.read_bytes()
-        for case in self.cases("batch", count, self.count()):
-            work = self.folder / "work"
-            work.mkdir()
-            out = work / "out.jsonl"
-            command = ["-c", BATCH, "batch", *words, "-o", str(out)]
-            ended = self.start(command, work, case)
+
+        def run(out: Path, case: Case | None = None) -> Ended:
+            return self.start(["-c", BATCH, "batch", *words, "-o", str(out)], out.parent, case)
+
+        def once(folder: Path, case: Case) -> None:
+            out = folder / "out.jsonl"
+            ended = run(out, case)
             self.ends(case, ended, 74)
-            if ended.returncode:
+            if ended.code:
                 if out.exists() and out.read_bytes() != whole:
-                    self.fail("half files", case, ended.stderr)
-                again = self.start(command, work)
-                if again.returncode:
-                    self.fail("failed resumes", case, f"{ended.stderr}\n{again.stderr}")
+                    self.fail("half files", case, ended)
+                again = run(out)
+                if again.code:
+                    self.fail("failed resumes", case, ended, again)
             if not out.exists() or out.read_bytes() != whole:
-                self.fail("different outputs", case, ended.stderr)
-            shutil.rmtree(work)
+                self.fail("different outputs", case, ended)
+
+        plain.parent.mkdir()
+        unharmed = run(plain)
+        whole = plain.read_bytes()
+        self.each("batch", count, unharmed.writes, once)
 
     def store(self, count: int) -> None:
         """A session of the chat's database."""
-        script, work = str(HERE / "store_faults.py"), self.folder / "chats"
+        script = str(HERE / "store_faults.py")
 
-        def session(case: Case | None) -> subprocess.CompletedProcess[str]:
-            work.mkdir(mode=0o700)
-            return self.start([script, "session", str(work), "6"], work / "conversations", case)
+        def session(folder: Path, case: Case | None = None) -> Ended:
+            folder.mkdir(mode=0o700)
+            return self.start([script, "session", str(folder), "6"], folder / "conversations", case)
 
-        session(None)
-        shutil.rmtree(work)
-        for case in self.cases("session", count, self.count()):
-            ended = session(case)
+        def once(folder: Path, case: Case) -> None:
+            work = folder / "chats"
+            ended = session(work, case)
             self.ends(case, ended)
-            told = work / "acknowledged"
-            found = Counter[str]()
+            told, found = work / "acknowledged", Counter[str]()
             check(work, told.read_text().splitlines() if told.exists() else [], found)
-            for name in BAD:
-                if found[name]:
-                    self.fail(name, case, ended.stderr)
-            self.found += Counter({name: found[name] for name in found if name not in BAD})
-            shutil.rmtree(work)
+            for name, times in found.items():
+                if name in BAD and times:
+                    self.fail(name, case, ended)
+
+        self.each("session", count, session(self.folder / "session").writes, once)
 
     def packs(self, count: int) -> None:
         """Packed weights."""
         model = write_llama(self.folder / "model", hidden_size=64, num_attention_heads=4, head_dim=16)
-        cache = self.folder / "cache"
 
-        def load(case: Case | None = None) -> subprocess.CompletedProcess[str]:
+        def load(cache: Path, case: Case | None = None) -> Ended:
             more = {"XDG_CACHE_HOME": str(cache), "ROPECHAT_CACHE": "all"}
             return self.start(["-c", PACK, str(model)], cache, case, **more)
 
-        cache.mkdir()
-        digest = load().stdout
-        shutil.rmtree(cache)
-        for case in self.cases("pack", count, self.count()):
-            cache.mkdir()
-            ended = load(case)
+        def once(folder: Path, case: Case) -> None:
+            ended = load(folder, case)
             self.ends(case, ended)
-            again = load()
-            if again.stdout != digest:
-                self.fail("other numbers", case, f"{ended.stderr}\n{again.stderr}")
-            shutil.rmtree(cache)
+            again = load(folder)
+            if again.stdout != unharmed.stdout:
+                self.fail("other numbers", case, ended, again)
+
+        cache = self.folder / "cache"
+        cache.mkdir()
+        unharmed = load(cache)
+        self.each("pack", count, unharmed.writes, once)
 
     def downloads(self, count: int) -> None:
         """A download from a stand-in Hub that fails, and the next attempt."""
@@ -200,28 +220,26 @@ class Writes:
             "tokenizer.json": draw.randbytes(20_000),
             "model.safetensors": draw.randbytes(3 << 20),
         }
-        work = self.folder / "hub"
         with serve() as hub:
             hub.repos["org/name"] = Repo(files)
-            more = {"HF_HOME": str(work), "XDG_CACHE_HOME": str(work / "own"), "HF_ENDPOINT": hub.url}
 
-            def pull(case: Case | None = None) -> subprocess.CompletedProcess[str]:
-                return self.start(["-c", BATCH, "models", "pull", "org/name"], work, case, **more)
+            def pull(folder: Path, case: Case | None = None) -> Ended:
+                own = {"HF_HOME": str(folder), "XDG_CACHE_HOME": str(folder / "own"), "HF_ENDPOINT": hub.url}
+                return self.start(["-c", BATCH, "models", "pull", "org/name"], folder, case, **own)
 
-            def got() -> dict[str, bytes]:
-                return {path.name: path.read_bytes() for path in work.glob("hub/*/snapshots/*/*")}
+            def got(folder: Path) -> dict[str, bytes]:
+                return {path.name: path.read_bytes() for path in folder.glob("hub/*/snapshots/*/*")}
 
-            pull()
-            shutil.rmtree(work)
-            for case in self.cases("download", count, self.count()):
-                ended = pull(case)
+            def once(folder: Path, case: Case) -> None:
+                ended = pull(folder, case)
                 self.ends(case, ended, 4, 74)
-                if not got().items() <= files.items():
-                    self.fail("parts under a final name", case, ended.stderr)
-                again = pull()
-                if again.returncode or got() != files:
-                    self.fail("failed downloads", case, f"{ended.stderr}\n{again.stderr}")
-                shutil.rmtree(work)
+                if not got(folder).items() <= files.items():
+                    self.fail("parts under a final name", case, ended)
+                again = pull(folder)
+                if again.code or got(folder) != files:
+                    self.fail("failed downloads", case, ended, again)
+
+            self.each("download", count, pull(self.folder / "hub").writes, once)
 
 
 BAD = (
