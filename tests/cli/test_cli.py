@@ -512,13 +512,11 @@ def test_run_inspect_and_batch_import_little(model: Path, tmp_path: Path) -> Non
         ["inspect", "-m", str(model), "a"],
         ["batch", "-m", str(model), str(source), "-o", str(tmp_path / "out.jsonl"), "--max-tokens", "2"],
     ):
-        begun = time.monotonic()
         done = process(arguments, after=after)
         loaded = set(done.stderr.decode().splitlines()[-1].split())
         assert done.returncode == 0
         assert {"tokenizers", "click", "ropechat"} <= loaded
         assert not loaded & {"textual", "rich", "huggingface_hub", "jinja2", "httpx", "sqlite3"}
-        assert time.monotonic() - begun < 30
 
 
 def test_the_package_itself_imports_nothing() -> None:

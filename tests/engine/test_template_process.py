@@ -128,16 +128,31 @@ def test_processor_time_is_counted_for_each_rendering(process: TemplateProcess) 
     pid, proc = process.pid, Path(f"/proc/{process.pid}/stat")
     if not proc.is_file():
         pytest.skip("no /proc here")
-    while sum(map(int, proc.read_text().split()[13:15])) < 1.2 * CPU_SECONDS * os.sysconf("SC_CLK_TCK"):
+    while cpu_seconds(proc) < 1.2 * CPU_SECONDS:
         assert text(process, source) == "ok"
         assert process.pid == pid
 
 
+def cpu_seconds(proc: Path) -> float:
+    """CPU time of a process. proc: its `/proc/PID/stat`."""
+    return sum(map(int, proc.read_text().split()[13:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_killed_in_the_middle_the_next_one_works(process: TemplateProcess) -> None:
-    process.start()
-    pid = process.pid
+    text(process, "x")
+    pid, proc = process.pid, Path(f"/proc/{process.pid}/stat")
     assert pid is not None
-    killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    if not proc.is_file():
+        pytest.skip("no /proc here")
+    idle = cpu_seconds(proc)
+
+    def kill() -> None:
+        """Once it computes."""
+        while cpu_seconds(proc) < idle + 0.1:
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(TemplateFailureError, match="was killed; try again") as caught:
         text(process, ENDLESS)

@@ -101,7 +101,7 @@ async def test_quit_and_palette_can_move(chat: Any) -> None:
         await c.pilot.press("ctrl+k")
         assert len(c.app.screen_stack) == 2
         await c.pilot.press("escape", "f12")
-        await c.until(lambda: not c.app.is_running, 2.0)
+        await c.until(lambda: not c.app.is_running)
 
 
 @pytest.mark.parametrize(

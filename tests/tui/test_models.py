@@ -84,7 +84,7 @@ async def test_a_model_with_bad_headers_leaves_the_old_one(chat: Any, hub: Hub) 
         await c.idle()
         assert "Still here." in c.screen()
         await c.pilot.press("ctrl+q")
-        await c.until(lambda: not c.app.is_running, 2.0)
+        await c.until(lambda: not c.app.is_running)
         assert c.app.outcome == 0
 
 

@@ -215,7 +215,7 @@ async def test_long_chats_cost_no_more(chat: Any) -> None:
         begun = time.process_time()
         for number in range(200):
             feed(c.app.transcript, block, [fake_step(number, b" more", " more")] * 7)
-        assert time.process_time() - begun < 1.0
+        assert time.process_time() - begun < 5  # 0.04 s; minutes where each step looks at the whole answer
 
 
 async def test_selected_text_is_joined_again(chat: Any) -> None:

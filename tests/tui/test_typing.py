@@ -482,7 +482,7 @@ async def test_ctrl_c_clears_the_draft_then_quits(chat: Any) -> None:
         assert c.app.is_running
         assert "ctrl+c again quits" in c.line("footer")
         await c.pilot.press("ctrl+c")
-        await c.until(lambda: not c.app.is_running, 5.0)
+        await c.until(lambda: not c.app.is_running)
 
 
 async def test_ctrl_c_stops_an_answer_and_leaves_the_draft(chat: Any) -> None:
