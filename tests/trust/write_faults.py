@@ -37,6 +37,7 @@ from models import write_llama  # noqa: E402
 from store_faults import check  # noqa: E402
 
 JOBS = 4  # programs at a time
+HANGS_S = 300
 HOWS = ("ENOSPC", "EIO", "EINTR", "short", "torn")
 BATCH = "import sys; from ropechat.cli import main; sys.exit(main(sys.argv[1:]))"
 PACK = """
@@ -87,13 +88,15 @@ class Writes:
         source = HERE / "fail_write.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(self.library), str(source)], check=True)
 
-    def each(self, name: str, count: int, writes: int, once: Callable[[Path, Case], None]) -> None:
+    def each(self, name: str, count: int, unharmed: Ended, once: Callable[[Path, Case], None]) -> None:
         """Run random cases, each in a folder of its own; the seed, the name and a number make a case."""
-        self.found[f"writes of a {name}"] = writes
+        if unharmed.code or not unharmed.writes:
+            sys.exit(f"{name} without a fault: {unharmed}")
+        self.found[f"writes of a {name}"] = unharmed.writes
 
         def one(number: int) -> None:
             draw = random.Random(f"{self.seed} {name} {number}")
-            how, at = draw.choice(HOWS), draw.randint(1, writes)
+            how, at = draw.choice(HOWS), draw.randint(1, unharmed.writes)
             case = Case(name, at, how, how in ("ENOSPC", "EIO") and draw.random() < 0.5)
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 once(Path(folder), case)
@@ -117,14 +120,17 @@ class Writes:
         }
         if case and case.stays:
             environment["FAIL_STAYS"] = "1"
-        ended = subprocess.run(
-            [sys.executable, *command],
-            cwd=HERE.parents[1],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        try:
+            ended = subprocess.run(
+                [sys.executable, *command],
+                cwd=HERE.parents[1],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=HANGS_S,
+            )
+        except subprocess.TimeoutExpired:
+            return Ended(-signal.SIGALRM, "", f"it hangs: it ran for {HANGS_S} s", 0)
         writes = int(counted.read_text()) if counted.exists() else 0
         return Ended(ended.returncode, ended.stdout, ended.stderr, writes)
 
@@ -170,7 +176,7 @@ class Writes:
         plain.parent.mkdir()
         unharmed = run(plain)
         whole = plain.read_bytes()
-        self.each("batch", count, unharmed.writes, once)
+        self.each("batch", count, unharmed, once)
 
     def store(self, count: int) -> None:
         """A session of the chat's database."""
@@ -190,7 +196,7 @@ class Writes:
                 if name in BAD and times:
                     self.fail(name, case, ended)
 
-        self.each("session", count, session(self.folder / "session").writes, once)
+        self.each("session", count, session(self.folder / "session"), once)
 
     def packs(self, count: int) -> None:
         """Packed weights."""
@@ -210,7 +216,7 @@ class Writes:
         cache = self.folder / "cache"
         cache.mkdir()
         unharmed = load(cache)
-        self.each("pack", count, unharmed.writes, once)
+        self.each("pack", count, unharmed, once)
 
     def downloads(self, count: int) -> None:
         """A download from a stand-in Hub that fails, and the next attempt."""
@@ -239,7 +245,7 @@ class Writes:
                 if again.code or got(folder) != files:
                     self.fail("failed downloads", case, ended, again)
 
-            self.each("download", count, pull(self.folder / "hub").writes, once)
+            self.each("download", count, pull(self.folder / "hub"), once)
 
 
 BAD = (
