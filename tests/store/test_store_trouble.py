@@ -78,14 +78,16 @@ def test_a_slow_disk_at_the_end(
         assert not store.close(0.2)
         assert not queued.done()
 
-        def tell(text: str, **_: object) -> None:
-            told.append(text)
+        def tell(text: str, file: object) -> None:
+            told.append((text, file))
             goes_on.set()
 
-        told = list[str]()
+        told = list[tuple[str, object]]()
         monkeypatch.setattr("ropechat.tui.print", tell, raising=False)
         assert close_patiently(store, 0.05)
-        assert "the disk is slow" in told[0]
+        [(text, file)] = told
+        assert "the disk is slow" in text
+        assert file is sys.stderr
     else:
         done(queued)
         assert store.close(30)  # the checkpoint takes 60 s
